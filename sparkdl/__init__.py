@@ -1,0 +1,1 @@
+"""Train deep networks on the Spark cluster you already have."""

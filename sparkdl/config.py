@@ -1,0 +1,313 @@
+"""One YAML file becomes validated settings.
+
+A pipeline's file has the sections ``prepare``, ``train``, ``score``, ``cluster`` and ``tracking``; each is a frozen
+class here, and the text under each field is its documentation. The same classes are the arguments of
+:func:`sparkdl.prepare`, :func:`sparkdl.train` and :func:`sparkdl.score`, so that a notebook and a job mean the same
+thing by the same word.
+"""
+
+import difflib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sparkdl.errors import ConfigError
+
+__all__ = [
+    "Cluster",
+    "Gate",
+    "Prepare",
+    "Recipe",
+    "Score",
+    "Settings",
+    "Source",
+    "Split",
+    "Stage",
+    "Tracking",
+    "Train",
+    "load_settings",
+]
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are errors, and nothing changes after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Source(Section):
+    """Where raw rows come from."""
+
+    format: Literal["parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images"]
+    """``table`` reads a table of the catalog; ``idx`` the format of MNIST; ``images`` a folder with one sub-folder a class."""
+    path: str
+    """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name."""
+    options: dict[str, str | int | float | bool] = {}
+    """Passed to Spark's reader as they are, for example ``header: true`` for csv. ``images`` takes ``height`` and ``width``."""
+
+
+class Stage(Section):
+    """One step of preprocessing, fitted on the training split only."""
+
+    kind: Literal["standardise", "impute", "index", "hash_text"]
+    """``index`` turns categories into numbers; ``hash_text`` tokenises, hashes and weights text by inverse frequency."""
+    columns: Annotated[list[str], Field(min_length=1)]
+    """The raw columns it applies to; each is replaced by its result."""
+    strategy: Literal["mean", "median", "mode"] = "mean"
+    """``impute``: what stands in for a missing value."""
+    dimensions: Positive = 1024
+    """``hash_text``: the width of the hashed vector."""
+
+
+class Split(Section):
+    """Which rows are for training, validation and testing. Every row starts in ``train``."""
+
+    column: str | None = None
+    """A raw column that names each row's split; its values become the names of the splits."""
+    fractions: dict[str, Fraction] = {"validation": 0.1, "test": 0.1}
+    """Shares of the training rows that move to other splits, chosen by a hash of the row and the seed."""
+
+    @model_validator(mode="after")
+    def _leave_training_rows(self) -> Self:
+        if sum(self.fractions.values()) >= 1:
+            raise ValueError(
+                f"the fractions add up to {sum(self.fractions.values()):g}; they must leave rows for training"
+            )
+        return self
+
+
+class Prepare(Section):
+    """How a raw table becomes a dataset."""
+
+    output: str
+    """The dataset's folder: a path or a URI on storage that driver and executors both reach."""
+    source: Source | None = None
+    """The raw rows; not needed when a DataFrame is handed in."""
+    label: str = "label"
+    """The column to predict: whole numbers or strings, each distinct value one class."""
+    image: str | None = None
+    """The column of images. Kept as uint8; scaling happens inside the network."""
+    image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
+    """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves."""
+    features: list[str] | None = None
+    """The columns to learn from when there is no image; by default every column but the label and the split."""
+    stages: list[Stage] = []
+    """Preprocessing, in order; the results are assembled into one vector of float32."""
+    split: Split = Split()
+    seed: int = 0
+    """Decides splits and the order of rows."""
+    num_ranks: Positive = 2
+    """The number of row groups in each split is a multiple of this."""
+    rows_per_group: Positive = 8192
+    """About how many rows a row group holds."""
+
+    @model_validator(mode="after")
+    def _image_or_features(self) -> Self:
+        if self.image and self.features:
+            raise ValueError("give either `image` or `features`, not both")
+        if self.image and self.stages:
+            raise ValueError("`stages` apply to `features`; an `image` is scaled inside the network")
+        return self
+
+
+class Recipe(Section):
+    """How the weights are found."""
+
+    epochs: Positive = 1
+    batch_size: Positive = 64
+    """Rows per rank and step, before accumulation."""
+    accumulation: Positive = 1
+    """Batches whose gradients are added up before one optimizer step."""
+    learning_rate: Annotated[float, Field(gt=0)] = 0.001
+    """For one rank without accumulation; see ``scaling``."""
+    scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How the learning rate grows with ranks x accumulation. ``linear`` is Goyal et al. (2017), arXiv 1706.02677."""
+    warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
+    """The rate climbs in equal steps from the unscaled to the scaled one; with ``scaling: none``, from zero."""
+    schedule: Literal["constant", "cosine", "linear", "step"] = "cosine"
+    """What the rate does after warm-up."""
+    milestones: list[Fraction] = [0.5, 0.75]
+    """``step``: the parts of training after which the rate is divided by ten."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Not applied to biases and normalisation weights (one-dimensional parameters)."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """The largest norm of the averaged gradient."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """``bfloat16`` and ``float16`` compute under autocast with float32 weights; ``float16`` needs a GPU."""
+    seed: int = 0
+    """Decides initial weights, dropout and the order of rows."""
+
+
+class Train(Recipe):
+    """How a dataset becomes a registered model: what to train, and the recipe."""
+
+    dataset: str | None = None
+    """The prepared dataset's folder; by default ``prepare.output`` of the same file."""
+    run_dir: str = "output/runs"
+    """Where runs keep their checkpoints: storage that driver and executors both reach."""
+    model: str | Callable[..., Any] = "mlp"
+    """A name from ``sparkdl.models``, an import path ``package.module:callable``, or a callable that returns a module."""
+    model_options: dict[str, Any] = {}
+    """Keyword arguments for the model."""
+    loss: str | Callable[..., Any] = "cross_entropy"
+    """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels) that averages over the batch."""
+    optimizer: str | Callable[..., Any] = "adamw"
+    """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr)."""
+    optimizer_options: dict[str, Any] = {}
+    """Keyword arguments for the optimizer, for example ``momentum``."""
+    strategy: Literal["allreduce"] = "allreduce"
+    """How replicas agree: synchronous data parallelism by ring all-reduce."""
+    start_from: str | None = None
+    """A registered model (``models:/name@alias``) whose weights training starts from."""
+    best_by: Literal["loss", "accuracy"] = "accuracy"
+    """The validation metric that decides which checkpoint is the best one."""
+    checkpoint_every: Positive | None = None
+    """Write the last checkpoint every so many steps, besides every epoch."""
+
+
+class Score(Section):
+    """How a registered model becomes a column."""
+
+    model: str | None = None
+    """A model URI; by default the one that ``tracking`` registers."""
+    source: Source | None = None
+    """The raw rows; by default ``prepare.source``."""
+    where: str | None = None
+    """A SQL condition that picks the rows to score, for example ``split = 'test'``."""
+    output: str | None = None
+    """Where the Parquet files with predictions go."""
+    top_k: Positive = 5
+    """How many classes are listed in the column ``top_k``."""
+    batch_size: Positive = 1024
+    """Rows per forward pass."""
+
+
+class Cluster(Section):
+    """Where it runs."""
+
+    num_ranks: Positive = 2
+    """How many training processes; each takes one task slot."""
+    embedded_slots: Positive = 2
+    """Slots of the Spark that is started in this process tree when none is running."""
+    slot_timeout: Annotated[float, Field(ge=0)] = 30.0
+    """Seconds to wait for enough slots on a cluster that is still starting executors."""
+    options: dict[str, str | int | float | bool] = {}
+    """Spark settings for the embedded session, for example ``spark.driver.memory: 4g``."""
+
+
+class Gate(Section):
+    """What a new version must reach before the alias moves to it."""
+
+    metric: str = "test_accuracy"
+    minimum: float | None = None
+    """For a metric that is better when larger: the least acceptable value."""
+    maximum: float | None = None
+    """For a metric that is better when smaller: the largest acceptable value."""
+    better_than_current: bool = True
+    """Whether the version must also be no worse than the one the alias points to now."""
+
+
+class Tracking(Section):
+    """Where MLflow keeps what happened."""
+
+    uri: str | None = None
+    """A tracking URI; by default ``MLFLOW_TRACKING_URI``, else SQLite in ``output/mlflow.db``."""
+    experiment: str = "sparkdl"
+    """The experiment's name."""
+    run_name: str | None = None
+    register_as: str | None = None
+    """The registered model's name; without one, nothing is registered."""
+    alias: str = "candidate"
+    """The alias that moves to the new version when the gate allows it."""
+    gate: Gate = Gate()
+
+
+class Settings(Section):
+    """A whole pipeline."""
+
+    prepare: Prepare | None = None
+    train: Train = Train()
+    score: Score = Score()
+    cluster: Cluster = Cluster()
+    tracking: Tracking = Tracking()
+
+
+def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
+    """Read a pipeline's YAML file and apply overrides of the form ``section.key=value``.
+
+    Runs on the driver. Values on the command line are YAML, so ``train.epochs=3`` is a number and
+    ``prepare.features=[age,fare]`` a list. Raises :class:`ConfigError`, which names the file, the key and what would be
+    right.
+    """
+    path = Path(path)
+    try:
+        tree = yaml.safe_load(path.read_text()) or {}
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror or error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{path} must hold sections ({', '.join(Settings.model_fields)}), not a {type(tree).__name__}"
+        )
+    for override in overrides:
+        _apply(tree, override)
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{path}: {_explain(problem, tree)}" for problem in error.errors())) from None
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    """Set one ``a.b.c=value`` in the tree; lists are addressed by position (``stages.0.kind``)."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"cannot read the override {override!r}: write section.key=value, for example train.epochs=3")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"cannot read the value in the override {override!r}: {error}") from None
+    *parents, last = key.split(".")
+    node: Any = tree
+    for parent in parents:
+        node = node[int(parent)] if isinstance(node, list) and parent.isdigit() else node.setdefault(parent, {})
+        if not isinstance(node, dict | list):
+            raise ConfigError(f"cannot apply the override {override!r}: {parent!r} holds a value, not a section")
+    if isinstance(node, list):
+        node[int(last)] = value
+    else:
+        node[last] = value
+
+
+def _explain(problem: Any, tree: dict[str, Any]) -> str:
+    """One validation problem as a sentence with the key, the value and what would be right."""
+    location = [str(part) for part in problem["loc"]]
+    key = ".".join(location)
+    if problem["type"] == "extra_forbidden":
+        known = _fields_at(location[:-1])
+        near = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean {'.'.join([*location[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
+        return f"unknown key {key!r}; {hint}"
+    if problem["type"] == "missing":
+        return f"the key {key!r} is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{key or 'the file'}: {message[0].lower()}{message[1:]} (got {problem['input']!r})"
+
+
+def _fields_at(location: Sequence[str]) -> list[str]:
+    """The keys that the section at this place of the tree knows."""
+    section: type[Section] = Settings
+    for part in location:
+        if part.isdigit():
+            continue
+        annotation = section.model_fields[part].annotation
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
+    return list(section.model_fields)

@@ -1,0 +1,53 @@
+"""The errors a user can meet.
+
+Every message says what happened, where, and what to do next. All of them derive from :class:`SparkdlError`, so that a
+job can tell "the input was wrong" from "the program is broken".
+"""
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "DatasetError",
+    "ModelError",
+    "NotEnoughSlotsError",
+    "RankError",
+    "RegistryError",
+    "SparkdlError",
+    "TrainingError",
+]
+
+
+class SparkdlError(Exception):
+    """What every error of this package is."""
+
+
+class ConfigError(SparkdlError):
+    """A setting that does not exist, has the wrong type or an impossible value."""
+
+
+class DataError(SparkdlError):
+    """Raw data that cannot become a dataset: a missing source or column, nulls, NaNs, too few rows."""
+
+
+class DatasetError(SparkdlError):
+    """A prepared dataset that is missing, incomplete, altered, or made with other settings."""
+
+
+class ModelError(SparkdlError):
+    """A network that does not fit its inputs or labels, or that cannot be exported."""
+
+
+class NotEnoughSlotsError(SparkdlError):
+    """More ranks were asked for than the cluster has slots."""
+
+
+class RankError(SparkdlError):
+    """A rank failed; the message starts with that rank's own traceback."""
+
+
+class TrainingError(SparkdlError):
+    """Training stopped because going on would be worthless, for example because the loss is not a number."""
+
+
+class RegistryError(SparkdlError):
+    """A registered model, version or alias that does not exist, or a registry that refuses."""
