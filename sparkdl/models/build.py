@@ -1,0 +1,154 @@
+"""From what a user calls a model (a name, an import path, a callable) to a module that reads raw batches."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl.errors import ModelError
+from sparkdl.models.networks import NETWORKS
+
+__all__ = ["ScaledImages", "build"]
+
+
+def build(
+    model: str | Callable[..., Any],
+    *,
+    input_shape: Sequence[int],
+    num_classes: int,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Build a network for inputs of this shape, and try it on a batch of zeros. Runs on driver and ranks.
+
+    ``model`` is a name from :data:`sparkdl.models.networks.NETWORKS`, an import path ``package.module:callable``, or a
+    callable that returns a module (a module itself is taken as it is). It is called with ``options``, and with
+    ``input_shape`` and ``num_classes`` where it takes arguments of these names.
+
+    An ``input_shape`` of (height, width, channels) means images: the result reads uint8 (n, height, width, channels),
+    and a first layer hands float32 (n, channels, height, width) to the network, scaled to [0, 1] and, when ``mean``
+    and ``std`` per channel are given, standardised; the network is told the shape (channels, height, width). Any other
+    shape is read as float32 (n, *input_shape).
+
+    Raises :class:`ModelError` if the model cannot be found or built, or does not answer (n, num_classes).
+    """
+    images = len(input_shape) == 3
+    shape = (input_shape[2], input_shape[0], input_shape[1]) if images else tuple(input_shape)
+    name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
+    network = _make(_resolve(model), name, {"input_shape": shape, "num_classes": num_classes}, options or {})
+    if images:
+        network = nn.Sequential(ScaledImages(shape[0], mean=mean, std=std), network)
+    _try(network, name, input_shape, num_classes)
+    return network
+
+
+class ScaledImages(nn.Module):
+    """uint8 (n, height, width, channels) to float32 (n, channels, height, width) in [0, 1], standardised on request."""
+
+    def __init__(
+        self, channels: int, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        centre = torch.zeros(channels) if mean is None else torch.tensor(mean, dtype=torch.float32)
+        spread = torch.ones(channels) if std is None else torch.tensor(std, dtype=torch.float32)
+        if centre.shape != (channels,) or spread.shape != (channels,):
+            raise ModelError(
+                f"images of {channels} channels need {channels} means and standard deviations,"
+                f" got {centre.numel()} and {spread.numel()}"
+            )
+        spread = torch.where(spread > 0, spread, torch.ones(channels))  # a channel that never changes stays as it is
+        # (x/255 - mean) / std as one multiplication and one addition per value.
+        self.scale: torch.Tensor
+        self.shift: torch.Tensor
+        self.register_buffer("scale", (1 / (255 * spread)).view(1, -1, 1, 1))
+        self.register_buffer("shift", (-centre / spread).view(1, -1, 1, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The batch as the network wants it."""
+        return torch.addcmul(self.shift, images.permute(0, 3, 1, 2).to(self.scale.dtype), self.scale)
+
+
+def _resolve(model: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The callable behind a name or an import path."""
+    if not isinstance(model, str):
+        return model
+    known: Callable[..., Any] | None = NETWORKS.get(model)
+    if known:
+        return known
+    module_name, colon, attribute = model.partition(":")
+    if not colon or not attribute:
+        raise ModelError(
+            f"there is no model named {model!r}; known are {', '.join(NETWORKS)},"
+            " or an import path like 'package.module:callable'"
+        )
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except ImportError as error:
+        raise ModelError(
+            f"cannot import the model {model!r}: {error}. Is its folder on the Python path of driver and executors?"
+        ) from error
+    except AttributeError:
+        raise ModelError(f"the module {module_name!r} has no {attribute!r} (from the model {model!r})") from None
+    if not callable(found):
+        raise ModelError(f"the model {model!r} is a {type(found).__name__}, not something that can be called")
+    resolved: Callable[..., Any] = found
+    return resolved
+
+
+def _make(
+    callable_: Callable[..., Any], name: str, offered: Mapping[str, Any], options: Mapping[str, Any]
+) -> nn.Module:
+    """Call it with the options and those offered arguments that it takes."""
+    if isinstance(callable_, nn.Module):
+        return callable_
+    parameters = inspect.signature(callable_).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    arguments = {key: value for key, value in offered.items() if takes_all or key in parameters} | dict(options)
+    unknown = [] if takes_all else [key for key in arguments if key not in parameters]
+    if unknown:
+        raise ModelError(
+            f"the model {name!r} takes no option {unknown[0]!r}; its options are"
+            f" {', '.join(key for key in parameters if key not in offered) or 'none'}"
+        )
+    try:
+        network = callable_(**arguments)
+    except Exception as error:
+        raise ModelError(f"the model {name!r} could not be built: {type(error).__name__}: {error}") from error
+    if not isinstance(network, nn.Module):
+        raise ModelError(f"the model {name!r} returned a {type(network).__name__}, not a torch.nn.Module")
+    return network
+
+
+def _try(network: nn.Module, name: str, input_shape: Sequence[int], num_classes: int) -> None:
+    """Check with two rows of zeros that the network answers one logit per class, and leave it in its mode."""
+    modes = {module: module.training for module in network.modules()}
+    dtype = torch.uint8 if len(input_shape) == 3 else torch.float32
+    try:
+        with torch.no_grad():
+            logits = network.eval()(torch.zeros(2, *input_shape, dtype=dtype, device=_device(network)))
+    except Exception as error:
+        raise ModelError(
+            f"the model {name!r} failed on two rows of shape {tuple(input_shape)}: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    if not isinstance(logits, torch.Tensor):
+        raise ModelError(f"the model {name!r} answered a {type(logits).__name__}, not one tensor of logits")
+    if logits.shape != (2, num_classes):
+        raise ModelError(
+            f"the model {name!r} answered {tuple(logits.shape)} for two rows, but the labels have {num_classes}"
+            f" classes: its output must have the shape (n, {num_classes})"
+        )
+
+
+def _device(network: nn.Module) -> torch.device:
+    """Where the network's first weight lies."""
+    weight = next(iter(network.parameters()), None)
+    return torch.device("cpu") if weight is None else weight.device

@@ -1,0 +1,117 @@
+"""A few well-known networks to start from.
+
+Each takes ``input_shape`` (without the batch), and ``num_classes``, and returns a module from float32 inputs to
+logits of shape (n, num_classes). Images arrive as (n, channels, height, width). None of them normalises over the
+batch: the result for a row does not depend on the rows beside it, nor on the number of ranks.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+__all__ = ["NETWORKS", "cnn", "mlp", "resnet"]
+
+
+def mlp(
+    *, input_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (256, 128), dropout: float = 0.0
+) -> nn.Module:
+    """A multi-layer perceptron with ReLU; images are flattened."""
+    features = 1
+    for length in input_shape:
+        features *= length
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise([features, *hidden]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+    layers.append(nn.Linear([features, *hidden][-1], num_classes))
+    return nn.Sequential(*layers)
+
+
+def cnn(
+    *,
+    input_shape: Sequence[int],
+    num_classes: int,
+    channels: Sequence[int] = (32, 64),
+    hidden: int = 128,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """A small convolutional network: 3x3 convolutions, each halved by max-pooling, and one hidden layer.
+
+    Whatever the size of the image, the last feature map is pooled to 7x7.
+    """
+    depth, height, width = _channels_first(input_shape)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise([depth, *channels]):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU()]
+        height, width = -(-height // 2), -(-width // 2)
+    height, width = min(height, 7), min(width, 7)
+    layers += [nn.AdaptiveMaxPool2d((height, width)), nn.Flatten()]
+    layers += [nn.Linear(channels[-1] * height * width, hidden), nn.ReLU()]
+    if dropout:
+        layers.append(nn.Dropout(dropout))
+    layers.append(nn.Linear(hidden, num_classes))
+    return nn.Sequential(*layers)
+
+
+def resnet(
+    *, input_shape: Sequence[int], num_classes: int, channels: Sequence[int] = (32, 64, 128), blocks: int = 1
+) -> nn.Module:
+    """A small residual network (He et al., 2016, arXiv 1512.03385) with group normalisation.
+
+    Group normalisation (Wu and He, 2018, arXiv 1803.08494) stands where the paper has batch normalisation. Each entry
+    of ``channels`` is a stage of ``blocks`` basic blocks; every stage but the first halves the image.
+    """
+    depth, _, _ = _channels_first(input_shape)
+    layers: list[nn.Module] = [nn.Conv2d(depth, channels[0], 3, padding=1, bias=False), _norm(channels[0]), nn.ReLU()]
+    previous = channels[0]
+    for stage, width in enumerate(channels):
+        for block in range(blocks):
+            layers.append(_BasicBlock(previous, width, stride=2 if stage and not block else 1))
+            previous = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(previous, num_classes))
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet": resnet}
+"""The names that ``train.model`` knows."""
+
+
+class _BasicBlock(nn.Module):
+    """Two 3x3 convolutions, and the input added to their result."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            _norm(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            _norm(outputs),
+        )
+        same = stride == 1 and inputs == outputs
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), _norm(outputs))
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.residual(images) + self.shortcut(images))
+
+
+def _norm(channels: int) -> nn.Module:
+    """Groups of about eight channels; one group where eight does not divide them."""
+    return nn.GroupNorm(channels // 8 if channels % 8 == 0 else 1, channels)
+
+
+def _channels_first(input_shape: Sequence[int]) -> tuple[int, int, int]:
+    """(channels, height, width) of an image's shape; a plain vector is an error."""
+    if len(input_shape) != 3:
+        raise ValueError(
+            f"this network reads images of shape (channels, height, width), not inputs of shape {tuple(input_shape)};"
+            " use 'mlp' for vectors"
+        )
+    depth, height, width = input_shape
+    return depth, height, width
