@@ -1,1 +1,84 @@
-"""Train deep networks on the Spark cluster you already have."""
+"""Train deep networks on the Spark cluster you already have.
+
+The public names of the project. They are imported when they are first used, so that a rank or a scoring task loads
+only what it needs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkdl.cli import main
+    from sparkdl.cluster import get_session
+    from sparkdl.config import (
+        Cluster,
+        Gate,
+        Prepare,
+        Score,
+        Settings,
+        Source,
+        Split,
+        Stage,
+        Tracking,
+        Train,
+        load_settings,
+    )
+    from sparkdl.data import Dataset, fetch, open_source, prepare
+    from sparkdl.estimator import TorchEstimator, TorchModel
+    from sparkdl.runner import HorovodRunner
+    from sparkdl.scoring import score
+    from sparkdl.tracking import page_command
+    from sparkdl.training import TrainedModel, train
+
+__all__ = [
+    "Cluster",
+    "Dataset",
+    "Gate",
+    "HorovodRunner",
+    "Prepare",
+    "Score",
+    "Settings",
+    "Source",
+    "Split",
+    "Stage",
+    "TorchEstimator",
+    "TorchModel",
+    "Tracking",
+    "Train",
+    "TrainedModel",
+    "fetch",
+    "get_session",
+    "load_settings",
+    "main",
+    "open_source",
+    "page_command",
+    "prepare",
+    "score",
+    "train",
+]
+
+_HOMES = {
+    "sparkdl.cli": ["main"],
+    "sparkdl.cluster": ["get_session"],
+    "sparkdl.config": [
+        *["Cluster", "Gate", "Prepare", "Score", "Settings", "Source", "Split", "Stage", "Tracking", "Train"],
+        "load_settings",
+    ],
+    "sparkdl.data": ["Dataset", "fetch", "open_source", "prepare"],
+    "sparkdl.estimator": ["TorchEstimator", "TorchModel"],
+    "sparkdl.runner": ["HorovodRunner"],
+    "sparkdl.scoring": ["score"],
+    "sparkdl.tracking": ["page_command"],
+    "sparkdl.training": ["TrainedModel", "train"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'sparkdl' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

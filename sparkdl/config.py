@@ -7,12 +7,14 @@ thing by the same word.
 """
 
 import difflib
-from collections.abc import Callable, Sequence
+import importlib
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sparkdl.errors import ConfigError
 
@@ -28,9 +30,18 @@ __all__ = [
     "Stage",
     "Tracking",
     "Train",
+    "import_object",
     "load_settings",
 ]
 
+
+def _absolute(path: str) -> str:
+    """A plain path made absolute: an executor's working directory is not the driver's. URIs stay as they are."""
+    is_uri = re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", path)
+    return path if is_uri else str(Path(path).expanduser().absolute())
+
+
+Storage = Annotated[str, AfterValidator(_absolute)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(gt=0)]
 
@@ -38,25 +49,25 @@ Positive = Annotated[int, Field(gt=0)]
 class Section(BaseModel):
     """What all sections share: unknown keys are errors, and nothing changes after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
 
 
 class Source(Section):
     """Where raw rows come from."""
 
     format: Literal["parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images"]
-    """``table`` reads a table of the catalog; ``idx`` the format of MNIST; ``images`` a folder with one sub-folder a class."""
+    """``table`` reads the catalog; ``idx`` is the format of MNIST; ``images`` a folder with a sub-folder per class."""
     path: str
     """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name."""
     options: dict[str, str | int | float | bool] = {}
-    """Passed to Spark's reader as they are, for example ``header: true`` for csv. ``images`` takes ``height`` and ``width``."""
+    """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``."""
 
 
 class Stage(Section):
     """One step of preprocessing, fitted on the training split only."""
 
     kind: Literal["standardise", "impute", "index", "hash_text"]
-    """``index`` turns categories into numbers; ``hash_text`` tokenises, hashes and weights text by inverse frequency."""
+    """``index`` numbers the categories; ``hash_text`` tokenises, hashes and weights words by inverse frequency."""
     columns: Annotated[list[str], Field(min_length=1)]
     """The raw columns it applies to; each is replaced by its result."""
     strategy: Literal["mean", "median", "mode"] = "mean"
@@ -85,7 +96,7 @@ class Split(Section):
 class Prepare(Section):
     """How a raw table becomes a dataset."""
 
-    output: str
+    output: Storage
     """The dataset's folder: a path or a URI on storage that driver and executors both reach."""
     source: Source | None = None
     """The raw rows; not needed when a DataFrame is handed in."""
@@ -148,18 +159,18 @@ class Recipe(Section):
 class Train(Recipe):
     """How a dataset becomes a registered model: what to train, and the recipe."""
 
-    dataset: str | None = None
+    dataset: Storage | None = None
     """The prepared dataset's folder; by default ``prepare.output`` of the same file."""
-    run_dir: str = "output/runs"
+    run_dir: Storage = "output/runs"
     """Where runs keep their checkpoints: storage that driver and executors both reach."""
     model: str | Callable[..., Any] = "mlp"
-    """A name from ``sparkdl.models``, an import path ``package.module:callable``, or a callable that returns a module."""
+    """A name from ``sparkdl.models``, an import path ``package.module:name``, or a callable that returns a module."""
     model_options: dict[str, Any] = {}
     """Keyword arguments for the model."""
     loss: str | Callable[..., Any] = "cross_entropy"
-    """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels) that averages over the batch."""
+    """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels): the batch mean."""
     optimizer: str | Callable[..., Any] = "adamw"
-    """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr)."""
+    """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...)."""
     optimizer_options: dict[str, Any] = {}
     """Keyword arguments for the optimizer, for example ``momentum``."""
     strategy: Literal["allreduce"] = "allreduce"
@@ -168,8 +179,6 @@ class Train(Recipe):
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     best_by: Literal["loss", "accuracy"] = "accuracy"
     """The validation metric that decides which checkpoint is the best one."""
-    checkpoint_every: Positive | None = None
-    """Write the last checkpoint every so many steps, besides every epoch."""
 
 
 class Score(Section):
@@ -181,7 +190,7 @@ class Score(Section):
     """The raw rows; by default ``prepare.source``."""
     where: str | None = None
     """A SQL condition that picks the rows to score, for example ``split = 'test'``."""
-    output: str | None = None
+    output: Storage | None = None
     """Where the Parquet files with predictions go."""
     top_k: Positive = 5
     """How many classes are listed in the column ``top_k``."""
@@ -265,6 +274,26 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
         raise ConfigError("\n".join(f"{path}: {_explain(problem, tree)}" for problem in error.errors())) from None
 
 
+def import_object(path: str, *, key: str, names: Iterable[str] = ()) -> Any:
+    """What the import path ``package.module:name`` in the setting ``key`` stands for.
+
+    ``names`` are the short names that the setting also knows, for the error. Raises :class:`ConfigError`.
+    """
+    module, colon, name = path.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(path, list(names), n=1)
+        hint = f"did you mean {near[0]!r}? It" if near else f"it must be one of {', '.join(names)}; it"
+        raise ConfigError(f"{key}: {path!r} is not known; {hint} can also be an import path, package.module:name")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{key}: cannot import {module!r} ({error}); is it installed on driver and executors?"
+        ) from None
+    except AttributeError:
+        raise ConfigError(f"{key}: the module {module!r} has no {name!r}") from None
+
+
 def _apply(tree: dict[str, Any], override: str) -> None:
     """Set one ``a.b.c=value`` in the tree; lists are addressed by position (``stages.0.kind``)."""
     key, equals, text = override.partition("=")
@@ -276,14 +305,16 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise ConfigError(f"cannot read the value in the override {override!r}: {error}") from None
     *parents, last = key.split(".")
     node: Any = tree
-    for parent in parents:
-        node = node[int(parent)] if isinstance(node, list) and parent.isdigit() else node.setdefault(parent, {})
+    try:
+        for parent in parents:
+            node = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, {})
         if not isinstance(node, dict | list):
-            raise ConfigError(f"cannot apply the override {override!r}: {parent!r} holds a value, not a section")
-    if isinstance(node, list):
-        node[int(last)] = value
-    else:
-        node[last] = value
+            raise ConfigError(f"cannot apply the override {override!r}: {key.rpartition('.')[0]!r} is not a section")
+        node[int(last) if isinstance(node, list) else last] = value
+    except (IndexError, ValueError):
+        raise ConfigError(f"cannot apply the override {override!r}: the list has no such position") from None
+    except AttributeError:
+        raise ConfigError(f"cannot apply the override {override!r}: it reaches into a value, not a section") from None
 
 
 def _explain(problem: Any, tree: dict[str, Any]) -> str:

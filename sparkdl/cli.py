@@ -1,0 +1,138 @@
+"""The ``sparkdl`` command: each sub-command is one job, and does what ``spark-submit jobs/<name>.py`` does."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import sparkdl
+from sparkdl.config import Prepare, Section, Settings, load_settings
+from sparkdl.errors import ConfigError, SparkdlError
+
+__all__ = ["main"]
+
+
+class Commands(click.Group):
+    """Turns what a user can meet into one clear message and an exit code."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except SparkdlError as error:
+            click.secho(f"sparkdl: {error}", fg="red", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            click.secho("sparkdl: interrupted; nothing is left running", err=True)
+            sys.exit(130)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sparkdl")
+def commands() -> None:
+    """Train deep networks on the Spark cluster you already have.
+
+    A raw table becomes a dataset (prepare), the dataset becomes a model (train), the model becomes a column (score).
+    Each command reads its section of one YAML file; any key can be set behind it: train.epochs=3
+    """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for chatty in ("py4j", "mlflow", "alembic", "fsspec", "petastorm", "matplotlib"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _pipeline_arguments(command: Any) -> Any:
+    """CONFIGURATION and OVERRIDES, which every job takes."""
+    command = click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")(command)
+    return click.argument("configuration", type=click.Path(dir_okay=False))(command)
+
+
+@commands.command()
+@_pipeline_arguments
+def prepare(configuration: str, overrides: Sequence[str]) -> None:
+    """Turn a raw table into a dataset of balanced Parquet files."""
+    settings = load_settings(configuration, overrides)
+    if settings.prepare is None:
+        raise ConfigError(f"{configuration} has no section 'prepare'")
+    dataset = sparkdl.prepare(None, settings.prepare, spark=sparkdl.get_session(settings.cluster))
+    rows = ", ".join(f"{dataset.rows(split):,} {split}" for split in dataset.splits)
+    _show({"dataset": dataset.path, "rows": rows, "classes": f"{dataset.num_classes:,}"})
+
+
+@commands.command()
+@_pipeline_arguments
+def train(configuration: str, overrides: Sequence[str]) -> None:
+    """Train a network on a prepared dataset and register it."""
+    settings = load_settings(configuration, overrides)
+    folder = settings.train.dataset or (settings.prepare.output if settings.prepare else None)
+    trained = sparkdl.train(folder, settings.train, cluster=settings.cluster, tracking=settings.tracking)
+    _show(
+        {name.replace("_", " "): f"{value:.4f}" for name, value in trained.metrics.items()}
+        | {
+            "rows per second": f"{trained.rows_per_second:,.0f}",
+            "model": trained.model_uri,
+            "alias": trained.registered.reason if trained.registered else "not registered (tracking.register_as)",
+            "look at it": sparkdl.page_command(settings.tracking),
+        }
+    )
+
+
+@commands.command()
+@_pipeline_arguments
+def score(configuration: str, overrides: Sequence[str]) -> None:
+    """Write a registered model's predictions for raw rows."""
+    settings = load_settings(configuration, overrides)
+    model = settings.score.model or (
+        settings.tracking.register_as and f"models:/{settings.tracking.register_as}@{settings.tracking.alias}"
+    )
+    source = settings.score.source or (settings.prepare and settings.prepare.source)
+    for key, value in {"model": model, "source": source, "output": settings.score.output}.items():
+        if not value:
+            raise ConfigError(f"{configuration}: score.{key} is missing, and nothing else in the file says it")
+    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
+    if settings.score.where:
+        rows = rows.where(settings.score.where)
+    scored = sparkdl.score(
+        rows, model, top_k=settings.score.top_k, batch_size=settings.score.batch_size, tracking=settings.tracking
+    )
+    scored.write.mode("overwrite").parquet(settings.score.output)
+    _show({"model": model, "predictions": settings.score.output})
+
+
+@commands.command()
+@click.argument("name", metavar="NAME")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def fetch(name: str, folder: Path) -> None:
+    """Get the raw files of a public data set: fashion-mnist."""
+    click.echo(sparkdl.fetch(name, folder))
+
+
+@commands.command()
+@click.argument("dataset")
+def verify(dataset: str) -> None:
+    """Read a prepared dataset and check every file against its card."""
+    opened = sparkdl.Dataset.open(dataset)
+    opened.verify()
+    click.echo(f"{opened.path} is whole: digest {opened.digest}")
+
+
+@commands.command()
+@click.argument("section", type=click.Choice(list(Settings.model_fields)))
+def keys(section: str) -> None:
+    """List the keys of one section of the configuration, with defaults."""
+    described: type[Section] = Prepare if section == "prepare" else Settings.model_fields[section].annotation  # type: ignore[assignment]
+    for name, field in described.model_fields.items():
+        default = "(required)" if field.is_required() else f"= {field.get_default(call_default_factory=True)!r}"
+        click.echo(f"{section}.{name} {default}\n    {field.description or ''}")
+
+
+def _show(summary: dict[str, str]) -> None:
+    width = max(map(len, summary)) + 2
+    for name, value in summary.items():
+        click.echo(f"{name:<{width}}{value}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the ``sparkdl`` command; ``arguments`` default to those of the process. Runs on the driver."""
+    commands(args=list(arguments) if arguments is not None else None, prog_name="sparkdl")

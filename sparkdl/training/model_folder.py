@@ -1,0 +1,86 @@
+"""Between a checkpoint and the folder that is registered: check first, write last, start from an earlier one.
+
+Runs on the driver. The folder holds the network's graph and weights, the dataset's card (schema, label names) and the
+fitted preprocessing, so that scoring takes raw rows.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import fsspec
+import torch
+from torch import nn
+
+from sparkdl.config import Tracking, Train
+from sparkdl.data import Dataset
+from sparkdl.errors import ModelError
+from sparkdl.models import export_network, load_weights
+from sparkdl.tracking import download
+from sparkdl.training.checkpoint import load_checkpoint, save_weights
+from sparkdl.training.loop import build_model
+from sparkdl.training.recipe import build_loss, build_optimizer
+
+__all__ = ["NETWORK_FILE", "check_model", "starting_weights", "write_model_folder"]
+
+NETWORK_FILE = "network.safetensors"
+log = logging.getLogger(__name__)
+
+
+def check_model(dataset: Dataset, settings: Train) -> nn.Module:
+    """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, export.
+
+    Raises :class:`ModelError` or :class:`~sparkdl.errors.ConfigError`.
+    """
+    model = build_model(dataset, settings)
+    rows = _sample(dataset)
+    labels = torch.arange(2) % dataset.num_classes
+    try:
+        loss = build_loss(settings)(model.eval()(rows), labels)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ModelError(f"the loss {settings.loss!r} fails on outputs (2, classes) and labels (2,): {error}") from None
+    if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
+        raise ModelError(f"the loss {settings.loss!r} must return one number, the mean over the batch")
+    build_optimizer(settings, model)
+    with TemporaryDirectory() as folder:
+        export_network(model, Path(folder) / NETWORK_FILE, rows)
+    return model.train()
+
+
+def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking) -> str:
+    """Download a registered model and keep its weights where rank 0 finds them; returns the file.
+
+    Weights of another shape (a new number of classes) are left at their initial values, and the log names them.
+    Raises :class:`ModelError` when not a single weight fits.
+    """
+    theirs, ours = load_weights(download(uri, tracking) / NETWORK_FILE), model.state_dict()
+    fitting = {name: theirs[name] for name, weight in ours.items() if _same_shape(theirs, name, weight)}
+    if not fitting:
+        raise ModelError(f"no weight of {uri} fits the network train.model builds; is it the same architecture?")
+    if left := sorted(set(ours) - set(fitting)):
+        log.warning("starting from %s; these weights do not fit and start afresh: %s", uri, ", ".join(left))
+    path = f"{folder}/start.pt"
+    save_weights(path, ours | fitting)
+    return path
+
+
+def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:
+    """Write the network of a checkpoint, with all that scoring needs beside it."""
+    folder = Path(folder)
+    model = build_model(dataset, settings)
+    model.load_state_dict(load_checkpoint(checkpoint)["model"])
+    export_network(model, folder / NETWORK_FILE, _sample(dataset))
+    (folder / "card.json").write_text(dataset.card.to_json())
+    if dataset.preprocessing_path:
+        filesystem, location = fsspec.url_to_fs(dataset.preprocessing_path)
+        filesystem.get(location, str(folder / "preprocessing"), recursive=True)
+
+
+def _sample(dataset: Dataset) -> torch.Tensor:
+    """Two rows of zeros."""
+    return torch.zeros(2, *dataset.input.shape, dtype=getattr(torch, dataset.input.dtype))
+
+
+def _same_shape(theirs: Mapping[str, torch.Tensor], name: str, weight: torch.Tensor) -> bool:
+    return name in theirs and theirs[name].shape == weight.shape

@@ -1,0 +1,101 @@
+"""How the weights are found: loss, optimizer, learning rate and precision, built from the recipe in the settings.
+
+Everything here is a pure function of the settings, so that a resumed run needs no state of a scheduler.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sparkdl.config import Recipe, Train, import_object
+from sparkdl.errors import ConfigError
+
+__all__ = ["Loss", "autocast", "build_loss", "build_optimizer", "rate_at"]
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+STEP_DECAY = 0.1  # the factor at each milestone, as in He et al. (2016) and Goyal et al. (2017)
+
+
+def rate_at(recipe: Recipe, step: int, *, steps_per_epoch: int, size: int) -> float:
+    """The learning rate of one optimizer step, counted from 0 over the whole run.
+
+    Warm-up climbs linearly to the scaled rate (Goyal et al., 2017, section 2.2); the schedule then runs over the
+    steps that are left.
+    """
+    replicas = size * recipe.accumulation
+    peak = recipe.learning_rate * {"none": 1.0, "sqrt": math.sqrt(replicas), "linear": replicas}[recipe.scaling]
+    total = recipe.epochs * steps_per_epoch
+    warmup = round(recipe.warmup_epochs * steps_per_epoch)
+    if step < warmup:
+        start = 0.0 if recipe.scaling == "none" else recipe.learning_rate
+        return start + (peak - start) * (step + 1) / warmup
+    progress = (step - warmup) / max(1, total - warmup)
+    match recipe.schedule:
+        case "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * progress))
+        case "linear":
+            return peak * (1 - progress)
+        case "step":
+            return peak * STEP_DECAY ** sum(step >= milestone * total for milestone in recipe.milestones)
+        case _:
+            return peak
+
+
+def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer over the model's parameters; weight decay leaves out biases and normalisation weights.
+
+    Raises :class:`ConfigError` for a name that does not exist or options that the optimizer does not take.
+    """
+    create = OPTIMIZERS.get(settings.optimizer) if isinstance(settings.optimizer, str) else settings.optimizer
+    if create is None:
+        create = import_object(str(settings.optimizer), key="train.optimizer", names=OPTIMIZERS)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    try:
+        optimizer: torch.optim.Optimizer = create(
+            [group for group in groups if group["params"]], lr=settings.learning_rate, **settings.optimizer_options
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"train.optimizer_options do not fit {settings.optimizer!r}: {error}") from None
+    return optimizer
+
+
+def build_loss(settings: Train, *, smoothing: bool = True) -> Loss:
+    """The loss, a mean over the batch; ``smoothing`` applies the recipe's label smoothing (not in evaluation)."""
+    if callable(settings.loss):
+        loss = settings.loss
+    elif hasattr(functional, settings.loss):
+        loss = getattr(functional, settings.loss)
+    else:
+        loss = import_object(settings.loss, key="train.loss", names=["cross_entropy", "nll_loss", "multi_margin_loss"])
+    if not (smoothing and settings.label_smoothing):
+        return loss
+    if loss is not functional.cross_entropy:
+        raise ConfigError(f"train.label_smoothing works with the loss 'cross_entropy', not with {settings.loss!r}")
+    return partial(functional.cross_entropy, label_smoothing=settings.label_smoothing)
+
+
+def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:
+    """The context in which forward passes compute in the recipe's precision.
+
+    Raises :class:`ConfigError` for float16 without a GPU: its gradients underflow there.
+    """
+    if recipe.precision == "float16" and device.type != "cuda":
+        raise ConfigError("train.precision 'float16' needs a GPU; on CPU use 'bfloat16' or 'float32'")
+    dtype = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}[recipe.precision]
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)

@@ -1,0 +1,14 @@
+"""How replicas agree: one file per strategy."""
+
+from sparkdl.collectives import Collectives
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.strategy import Strategy
+
+__all__ = ["AllReduce", "Strategy", "create_strategy"]
+
+STRATEGIES: dict[str, type[Strategy]] = {"allreduce": AllReduce}
+
+
+def create_strategy(name: str, collectives: Collectives) -> Strategy:
+    """The strategy that ``train.strategy`` names, for the ranks of these collectives."""
+    return STRATEGIES[name](collectives)

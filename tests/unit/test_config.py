@@ -1,0 +1,110 @@
+"""One YAML file becomes validated settings."""
+
+from pathlib import Path
+
+import pytest
+
+from sparkdl.config import Settings, import_object, load_settings
+from sparkdl.errors import ConfigError
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "conf").glob("*.yaml"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_is_valid(path):
+    assert isinstance(load_settings(path), Settings)
+
+
+def test_an_empty_file_means_the_defaults(write):
+    assert load_settings(write("")) == Settings()
+
+
+def test_any_key_can_be_set_on_the_command_line(write):
+    path = write("train: {epochs: 1}\nprepare: {output: out, stages: [{kind: index, columns: [a]}]}")
+    settings = load_settings(path, ["train.epochs=3", "cluster.num_ranks=4", "prepare.stages.0.columns=[a, b]"])
+    assert settings.train.epochs == 3
+    assert settings.cluster.num_ranks == 4
+    assert settings.prepare is not None and settings.prepare.stages[0].columns == ["a", "b"]
+
+
+def test_plain_paths_become_absolute_and_uris_stay(write):
+    settings = load_settings(write("train: {run_dir: runs, dataset: 's3://bucket/data'}"))
+    assert settings.train.run_dir == str(Path("runs").absolute())
+    assert settings.train.dataset == "s3://bucket/data"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "says"),
+    [
+        ("train: {epoch: 3}", [], ["pipeline.yaml", "train.epoch", "did you mean 'train.epochs'"]),
+        ("training: {epochs: 3}", [], ["'training'", "did you mean 'train'"]),
+        ("tracking: {gate: {minimun: 1}}", [], ["tracking.gate.minimun", "tracking.gate.minimum"]),
+        ("prepare: {output: x, stages: [{kind: index, column: [a]}]}", [], ["prepare.stages.0.column", "columns"]),
+        ("train: {zzz: 3}", [], ["'train.zzz'", "known here", "epochs"]),
+        ("train: {epochs: many}", [], ["train.epochs", "integer", "'many'"]),
+        ("train: {epochs: 0}", [], ["train.epochs", "greater than 0"]),
+        ("train: {precision: int8}", [], ["train.precision", "'float32', 'bfloat16' or 'float16'"]),
+        ("prepare: {label: y}", [], ["'prepare.output' is missing"]),
+        ("prepare: {output: x, split: {fractions: {test: 0.6, validation: 0.5}}}", [], ["add up to 1.1"]),
+        ("prepare: {output: x, image: a, features: [b]}", [], ["either `image` or `features`"]),
+        ("prepare: {output: x, image: a, stages: [{kind: index, columns: [b]}]}", [], ["inside the network"]),
+        ("[1, 2]", [], ["must hold sections"]),
+        ("train: {epochs: 3", [], ["not valid YAML"]),
+        ("", ["train.epochs"], ["'train.epochs'", "section.key=value"]),
+        ("train: {epochs: 1}", ["train.epochs.deep=1"], ["'train.epochs.deep=1'", "not a section"]),
+        ("train: {epochs: 1}", ["train.epochs.very.deep=1"], ["reaches into a value"]),
+        ("", ["train.epochs=[1"], ["cannot read the value"]),
+        ("prepare: {output: x, stages: []}", ["prepare.stages.0.kind=index"], ["prepare.stages.0.kind", "position"]),
+    ],
+)
+def test_a_mistake_names_the_file_the_key_and_what_would_be_right(write, text, overrides, says):
+    with pytest.raises(ConfigError) as caught:
+        load_settings(write(text), overrides)
+    for part in says:
+        assert part in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once(write):
+    with pytest.raises(ConfigError) as caught:
+        load_settings(write("train: {epoch: 3, batch_size: 0}"))
+    assert "train.epoch" in str(caught.value) and "train.batch_size" in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent\.yaml"):
+        load_settings(tmp_path / "absent.yaml")
+
+
+def test_settings_cannot_change_after_validation():
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().train.epochs = 3
+
+
+def test_a_configuration_cannot_run_code(write, tmp_path):
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load_settings(write(f"train: !!python/object/apply:os.mkdir ['{tmp_path / 'made'}']"))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("adamm", "did you mean 'adam'"),
+        ("no_such_package.module:Name", "cannot import 'no_such_package.module'"),
+        ("torch.optim:NoSuchName", "'torch.optim' has no 'NoSuchName'"),
+    ],
+)
+def test_an_import_path_that_leads_nowhere_says_where_it_ended(path, says):
+    with pytest.raises(ConfigError, match=r"train\.optimizer") as caught:
+        import_object(path, key="train.optimizer", names=["sgd", "adam"])
+    assert says in str(caught.value)

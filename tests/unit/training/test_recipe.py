@@ -1,0 +1,98 @@
+"""How the weights are found."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.config import Recipe, Train
+from sparkdl.errors import ConfigError
+from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at
+
+
+def rates(recipe: Recipe, *, steps: int = 10, size: int = 1) -> list[float]:
+    total = recipe.epochs * steps
+    return [rate_at(recipe, step, steps_per_epoch=steps, size=size) for step in range(total)]
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("sqrt", math.sqrt(8)), ("linear", 8)])
+def test_the_rate_grows_with_the_rows_of_a_step(scaling, factor):
+    recipe = Recipe(learning_rate=0.1, scaling=scaling, accumulation=2, schedule="constant")
+    assert rates(recipe, size=4) == pytest.approx([0.1 * factor] * 10)
+
+
+def test_warm_up_climbs_in_equal_steps_from_the_unscaled_to_the_scaled_rate():
+    recipe = Recipe(learning_rate=0.1, scaling="linear", warmup_epochs=0.5, schedule="constant")
+    found = rates(recipe, size=2)
+    assert found[:5] == pytest.approx([0.12, 0.14, 0.16, 0.18, 0.2])
+    assert found[5:] == pytest.approx([0.2] * 5)
+
+
+def test_warm_up_without_scaling_starts_from_zero():
+    assert rates(Recipe(learning_rate=1.0, warmup_epochs=0.4, schedule="constant"))[:4] == pytest.approx(
+        [0.25, 0.5, 0.75, 1.0]
+    )
+
+
+def test_cosine_falls_from_the_peak_to_almost_nothing():
+    found = rates(Recipe(learning_rate=1.0, epochs=2, schedule="cosine"))
+    assert found[0] == 1.0 and found[10] == pytest.approx(0.5) and found[-1] < 0.01
+    assert found == sorted(found, reverse=True)
+
+
+def test_step_divides_by_ten_at_each_milestone():
+    found = rates(Recipe(learning_rate=1.0, schedule="step", milestones=[0.3, 0.6]))
+    assert found == pytest.approx([1.0] * 3 + [0.1] * 3 + [0.01] * 4)
+
+
+def test_linear_falls_evenly():
+    assert rates(Recipe(learning_rate=1.0, schedule="linear")) == pytest.approx([1 - i / 10 for i in range(10)])
+
+
+def test_weight_decay_leaves_biases_and_normalisation_alone():
+    model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
+    optimizer = build_optimizer(Train(weight_decay=0.1), model)
+    decayed = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    assert decayed == {id(model[0].weight)}
+
+
+def test_an_optimizer_can_be_an_import_path_or_a_callable():
+    model = nn.Linear(2, 2)
+    assert isinstance(build_optimizer(Train(optimizer="torch.optim:Adagrad"), model), torch.optim.Adagrad)
+    assert isinstance(build_optimizer(Train(optimizer=torch.optim.RMSprop), model), torch.optim.RMSprop)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (Train(optimizer="sdg"), "did you mean 'sgd'"),
+        (Train(optimizer="adam", optimizer_options={"momentum": 0.9}), "optimizer_options"),
+    ],
+)
+def test_an_optimizer_that_does_not_exist_or_fit_is_an_error(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        build_optimizer(settings, nn.Linear(2, 2))
+
+
+def test_label_smoothing_is_for_training_only():
+    outputs, labels = torch.tensor([[4.0, 0.0]]), torch.tensor([0])
+    settings = Train(label_smoothing=0.2)
+    assert build_loss(settings)(outputs, labels) > build_loss(settings, smoothing=False)(outputs, labels)
+
+
+def test_label_smoothing_with_another_loss_is_an_error():
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        build_loss(Train(loss="multi_margin_loss", label_smoothing=0.1))
+
+
+def test_float16_needs_a_gpu():
+    with pytest.raises(ConfigError, match="bfloat16"):
+        autocast(Recipe(precision="float16"), torch.device("cpu"))
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights():
+    layer = nn.Linear(2, 2)
+    with autocast(Recipe(precision="bfloat16"), torch.device("cpu")):
+        assert layer(torch.ones(1, 2)).dtype == torch.bfloat16
+    assert layer.weight.dtype == torch.float32
