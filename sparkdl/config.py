@@ -271,7 +271,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {_explain(problem, tree)}" for problem in error.errors())) from None
+        raise ConfigError("\n".join(f"{path}: {_explain(problem, Settings)}" for problem in error.errors())) from None
 
 
 def import_object(path: str, *, key: str, names: Iterable[str] = ()) -> Any:
@@ -317,12 +317,12 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise ConfigError(f"cannot apply the override {override!r}: it reaches into a value, not a section") from None
 
 
-def _explain(problem: Any, tree: dict[str, Any]) -> str:
+def _explain(problem: Any, section: type[Section]) -> str:
     """One validation problem as a sentence with the key, the value and what would be right."""
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        known = _fields_at(location[:-1])
+        known = _fields_at(location[:-1], section)
         near = difflib.get_close_matches(location[-1], known, n=1)
         hint = f"did you mean {'.'.join([*location[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
         return f"unknown key {key!r}; {hint}"
@@ -332,9 +332,8 @@ def _explain(problem: Any, tree: dict[str, Any]) -> str:
     return f"{key or 'the file'}: {message[0].lower()}{message[1:]} (got {problem['input']!r})"
 
 
-def _fields_at(location: Sequence[str]) -> list[str]:
-    """The keys that the section at this place of the tree knows."""
-    section: type[Section] = Settings
+def _fields_at(location: Sequence[str], section: type[Section]) -> list[str]:
+    """The keys that the section at this place below another one knows."""
     for part in location:
         if part.isdigit():
             continue

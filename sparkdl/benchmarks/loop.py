@@ -1,0 +1,79 @@
+"""Images per second of our training loop beside a hand-written Horovod loop, on one rank.
+
+Both use the same loader, network and optimizer, take turns in the same process, and see the same batches.
+"""
+
+import time
+from functools import partial
+from statistics import median
+
+import torch
+from pyspark.sql import SparkSession
+from torch.nn import functional
+
+from sparkdl.benchmarks.report import Report, Target
+from sparkdl.cluster import Rank, run_ranks
+from sparkdl.collectives import HorovodCollectives
+from sparkdl.config import Train
+from sparkdl.data import Dataset, Loader
+from sparkdl.training.loop import Replica, build_model, train_epoch
+from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.reporter import Reporter
+from sparkdl.training.strategies import create_strategy
+
+__all__ = ["by_hand", "ours", "run"]
+
+ROUNDS = 7
+SETTINGS = Train(model="cnn", epochs=1, batch_size=64, schedule="constant")
+
+
+def run(spark: SparkSession, dataset: Dataset) -> Report:
+    """Measure both loops in turn. Runs on the driver."""
+    (rates,) = run_ranks(partial(_measure, dataset), 1, spark=spark)
+    mine, theirs = median(rates["ours"]), median(rates["by hand"])
+    ratio = median(a / b for a, b in zip(rates["ours"], rates["by hand"], strict=True))
+    return Report(
+        title="loop: one rank, convolutional network",
+        columns=["loop", "images/s", "ratio"],
+        rows=[["sparkdl", mine, ratio], ["hand-written Horovod loop", theirs, 1.0]],
+        targets=[Target("images/s over the hand-written loop's", ratio, 0.97)],
+        note=f"Medians of {ROUNDS} epochs of {dataset.rows('train'):,} images each, taken in turn; ratio of each pair.",
+    )
+
+
+def ours(rank: Rank, dataset: Dataset, settings: Train, collectives: HorovodCollectives, epoch: int) -> float:
+    """One epoch of the loop that :func:`sparkdl.train` runs; images per second of all ranks. Runs on a rank."""
+    model = build_model(dataset, settings)
+    replica = Replica(model, settings, create_strategy("allreduce", collectives), torch.device(rank.device))
+    return train_epoch(replica, dataset, epoch, Reporter(rank))["rows_per_second"]
+
+
+def by_hand(dataset: Dataset, settings: Train, epoch: int) -> float:
+    """One epoch of the loop in Horovod's own PyTorch example; images per second of this rank. Runs on a rank."""
+    import horovod.torch as hvd
+
+    model = build_model(dataset, settings)
+    optimizer = build_optimizer(settings, model)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    loader = Loader(dataset, "train", batch_size=settings.batch_size, seed=settings.seed)
+    model.train()
+    rows = 0
+    started = time.perf_counter()
+    for batch in loader.epoch(epoch):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(batch.inputs), batch.labels)
+        loss.backward()
+        optimizer.step()
+        rows += len(batch.labels)
+    return rows / (time.perf_counter() - started)
+
+
+def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[float]]:
+    rates: dict[str, list[float]] = {"ours": [], "by hand": []}
+    with HorovodCollectives() as collectives:
+        ours(rank, dataset, SETTINGS, collectives, 0)  # the first epoch compiles kernels and fills caches
+        for epoch in range(ROUNDS):
+            rates["ours"].append(ours(rank, dataset, SETTINGS, collectives, epoch))
+            rates["by hand"].append(by_hand(dataset, SETTINGS, epoch))
+    return rates

@@ -1,0 +1,105 @@
+"""Scaling efficiency: two ranks with one thread each against one rank with one thread.
+
+The rival is ``torch.nn.parallel.DistributedDataParallel`` with Gloo on the same network, batches and processes. Every
+rank keeps its batch size (weak scaling), so that perfect efficiency, 1.0, means twice the images per second.
+"""
+
+import os
+import time
+from functools import partial
+from statistics import median
+
+import torch
+from pyspark.sql import SparkSession
+from torch import distributed
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from sparkdl.benchmarks.loop import ours
+from sparkdl.benchmarks.report import Report, Target
+from sparkdl.cluster import Rank, run_ranks
+from sparkdl.collectives import HorovodCollectives
+from sparkdl.config import Train
+from sparkdl.data import Dataset, Loader
+from sparkdl.training.loop import build_model
+from sparkdl.training.recipe import build_optimizer
+
+__all__ = ["run"]
+
+LAUNCHES = 3
+ROUNDS = 3  # epochs per launch
+SETTINGS = Train(model="cnn", epochs=1, batch_size=64, schedule="constant")
+
+Rates = dict[str, list[float]]
+
+
+def run(spark: SparkSession, dataset: Dataset) -> Report:
+    """Launch one rank and two ranks in turn; both systems take turns in each launch. Runs on the driver."""
+    rates: dict[int, Rates] = {1: {"sparkdl": [], "DDP": []}, 2: {"sparkdl": [], "DDP": []}}
+    for _ in range(LAUNCHES):
+        for size in rates:
+            for name, measured in run_ranks(partial(_measure, dataset), size, spark=spark)[0].items():
+                rates[size][name] += measured
+    found = {size: {name: median(values) for name, values in rates[size].items()} for size in rates}
+    efficiency = {name: found[2][name] / (2 * found[1][name]) for name in found[1]}
+    rows = [
+        [label, found[1][name], found[2][name], efficiency[name]]
+        for name, label in {"sparkdl": "sparkdl", "DDP": "DistributedDataParallel, Gloo"}.items()
+    ]
+    return Report(
+        title="scaling: one rank and two, one thread each, convolutional network",
+        columns=["system", "images/s, 1 rank", "images/s, 2 ranks", "efficiency"],
+        rows=rows,
+        targets=[
+            Target("efficiency", efficiency["sparkdl"], 0.90),
+            Target("images/s on two ranks over DDP's", found[2]["sparkdl"] / found[2]["DDP"], 1.0),
+        ],
+        note=f"Medians of {LAUNCHES * ROUNDS} epochs in {LAUNCHES} launches; {dataset.rows('train'):,} images an epoch.",
+    )
+
+
+def _measure(dataset: Dataset, rank: Rank) -> Rates:
+    torch.set_num_threads(1)
+    rates: Rates = {"sparkdl": [], "DDP": []}
+    with HorovodCollectives() as collectives:
+        ours(rank, dataset, SETTINGS, collectives, 0)  # the first epoch compiles kernels and fills caches
+        for epoch in range(ROUNDS):
+            rates["sparkdl"].append(ours(rank, dataset, SETTINGS, collectives, epoch))
+            collectives.barrier()
+            rates["DDP"].append(_ddp(rank, dataset, collectives, epoch))
+            collectives.barrier()
+    return rates
+
+
+def _ddp(rank: Rank, dataset: Dataset, collectives: HorovodCollectives, epoch: int) -> float:
+    """One epoch with PyTorch's own data parallelism; images per second of all ranks."""
+    store = _store(rank, collectives)
+    distributed.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.size)
+    try:
+        model = build_model(dataset, SETTINGS)
+        optimizer = build_optimizer(SETTINGS, model)
+        replica = DistributedDataParallel(model)
+        loader = Loader(
+            dataset, "train", batch_size=SETTINGS.batch_size, rank=rank.rank, size=rank.size, seed=SETTINGS.seed
+        )
+        replica.train()
+        started = time.perf_counter()
+        for batch in loader.epoch(epoch):
+            optimizer.zero_grad()
+            functional.cross_entropy(replica(batch.inputs), batch.labels).backward()
+            optimizer.step()
+        distributed.barrier()
+        return dataset.rows("train") / (time.perf_counter() - started)
+    finally:
+        distributed.destroy_process_group()
+
+
+def _store(rank: Rank, collectives: HorovodCollectives) -> distributed.Store:
+    """Rank 0's key-value store, whose port travels over Horovod."""
+    host = os.environ["HOROVOD_HOSTNAME"]
+    if rank.rank == 0:
+        store = distributed.TCPStore(host, 0, rank.size, is_master=True, wait_for_workers=False)
+        collectives.broadcast(torch.tensor(store.port), root=0)
+        return store
+    port = int(collectives.broadcast(torch.tensor(0), root=0))
+    return distributed.TCPStore(host, port, rank.size, is_master=False)

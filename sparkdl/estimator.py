@@ -1,0 +1,193 @@
+"""A ``pyspark.ml`` estimator: fit on a DataFrame, transform a DataFrame, inside ``Pipeline`` and ``CrossValidator``.
+
+Every key of :class:`sparkdl.config.Train` is a ``Param`` of the same name, so that a grid search can vary any of them.
+"""
+
+import uuid
+from typing import Any, ClassVar
+
+import fsspec
+from pyspark.ml import Estimator, Model
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.param import Param, Params
+from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol, HasProbabilityCol
+from pyspark.ml.util import (
+    DefaultParamsReadable,
+    DefaultParamsReader,
+    DefaultParamsWritable,
+    DefaultParamsWriter,
+    MLReadable,
+    MLReader,
+    MLWritable,
+    MLWriter,
+)
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import col, struct
+from pyspark.sql.types import ArrayType
+
+from sparkdl.config import Cluster, Prepare, Split, Tracking, Train
+from sparkdl.data import prepare
+from sparkdl.errors import DataError
+from sparkdl.scoring import score
+from sparkdl.tracking import download
+from sparkdl.training import train
+
+__all__ = ["TorchEstimator", "TorchModel"]
+
+FEATURES, LABEL = "features", "label"  # what the columns are called in the prepared dataset
+
+
+class _Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasProbabilityCol):
+    """The columns that estimator and model share, under ``pyspark.ml``'s own names."""
+
+
+class _Settings(Params):
+    """One ``Param`` per key of :class:`Train`; the ones that follow from the DataFrame are left out."""
+
+    FIELDS: ClassVar = [name for name in Train.model_fields if name not in ("dataset", "run_dir")]
+
+    for _name in FIELDS:
+        locals()[_name] = Param(Params._dummy(), _name, Train.model_fields[_name].description or _name)  # type: ignore[attr-defined]
+
+
+class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, DefaultParamsWritable):  # type: ignore[type-arg]
+    """Trains a network on ranks of the running cluster. Runs on the driver.
+
+    ``featuresCol`` holds vectors or arrays of numbers, ``labelCol`` whole numbers, as everywhere in ``pyspark.ml``.
+    The other arguments are those of :class:`sparkdl.Train` (``model``, ``epochs``, ``learning_rate`` …), and
+
+    * ``num_ranks``: how many training processes; each takes one task slot.
+    * ``validation``: the share of the rows that decides which epoch was best.
+    * ``store``: a folder that driver and executors reach, for prepared data and checkpoints.
+    * ``experiment``, ``tracking_uri``: where MLflow logs each fit.
+    """
+
+    num_ranks: Param[int] = Param(Params._dummy(), "num_ranks", "training processes; each takes one task slot")
+    validation: Param[float] = Param(Params._dummy(), "validation", "share of rows that decides which epoch was best")
+    store: Param[str] = Param(Params._dummy(), "store", "a folder that driver and executors reach")
+    experiment: Param[str] = Param(Params._dummy(), "experiment", "the MLflow experiment")
+    tracking_uri: Param[str] = Param(Params._dummy(), "tracking_uri", "the MLflow tracking URI")
+
+    def __init__(
+        self,
+        *,
+        featuresCol: str = "features",  # noqa: N803 - the names that pyspark.ml uses
+        labelCol: str = "label",  # noqa: N803
+        predictionCol: str = "prediction",  # noqa: N803
+        probabilityCol: str = "probability",  # noqa: N803
+        num_ranks: int = 2,
+        validation: float = 0.1,
+        store: str = "output/estimator",
+        experiment: str = "sparkdl",
+        tracking_uri: str | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        Train(**settings)  # an unknown or impossible setting is an error here, not in fit
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in Train.model_fields.items()}
+        self._setDefault(**{name: defaults[name] for name in self.FIELDS})
+        self._set(
+            featuresCol=featuresCol,
+            labelCol=labelCol,
+            predictionCol=predictionCol,
+            probabilityCol=probabilityCol,
+            num_ranks=num_ranks,
+            validation=validation,
+            store=store,
+            experiment=experiment,
+            **({"tracking_uri": tracking_uri} if tracking_uri else {}),
+            **settings,
+        )
+
+    def _fit(self, dataset: DataFrame) -> "TorchModel":
+        """Prepare the rows, train, and drop the prepared copy."""
+        folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
+        settings = Train(
+            **{name: self.getOrDefault(name) for name in self.FIELDS} | {"run_dir": f"{folder}/runs"},
+        )
+        tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
+        tracking = Tracking(uri=tracking_uri, experiment=self.getOrDefault(self.experiment))
+        prepared = prepare(
+            dataset.select(_vectors(dataset, self.getFeaturesCol()), col(self.getLabelCol()).alias(LABEL)),
+            Prepare(
+                output=f"{folder}/dataset",
+                label=LABEL,
+                features=[FEATURES],
+                split=Split(fractions={"validation": self.getOrDefault(self.validation)}),
+                seed=settings.seed,
+                num_ranks=self.getOrDefault(self.num_ranks),
+            ),
+        )
+        trained = train(
+            prepared,
+            settings,
+            cluster=Cluster(num_ranks=self.getOrDefault(self.num_ranks)),
+            tracking=tracking,
+            spark=dataset.sparkSession,
+        )
+        filesystem, location = fsspec.url_to_fs(prepared.path)
+        filesystem.rm(location, recursive=True)  # the rows are the caller's; only the run's checkpoints stay
+        return self._copyValues(TorchModel(trained.model_uri, tracking_uri=tracking_uri))
+
+
+class TorchModel(Model, _Columns, MLReadable["TorchModel"], MLWritable):
+    """A fitted :class:`TorchEstimator`: adds the predicted label (double) and its probability to each row."""
+
+    def __init__(self, model_uri: str, *, tracking_uri: str | None = None) -> None:
+        super().__init__()
+        self.model_uri = model_uri
+        self.tracking_uri = tracking_uri
+
+    def write(self) -> MLWriter:
+        """A writer whose folder holds the columns' names and the model itself, not a link to the tracking server."""
+        return _ModelWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader["TorchModel"]:
+        """A reader of what :meth:`write` wrote."""
+        return _ModelReader()
+
+    def copy(self, extra: Any = None) -> "TorchModel":
+        """A copy with its own column names."""
+        return self._copyValues(TorchModel(self.model_uri, tracking_uri=self.tracking_uri), extra)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        packed = dataset.select(struct(*dataset.columns).alias("row"), _vectors(dataset, self.getFeaturesCol()))
+        scored = score(packed, self.model_uri, tracking=Tracking(uri=self.tracking_uri))
+        return scored.select(
+            "row.*",
+            col("prediction").cast("double").alias(self.getPredictionCol()),
+            col("probability").alias(self.getProbabilityCol()),
+        )
+
+
+class _ModelWriter(MLWriter):
+    """Writes the parameters as ``pyspark.ml`` does, and a copy of the model beside them."""
+
+    def __init__(self, model: TorchModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def saveImpl(self, path: str) -> None:  # noqa: N802 - the name that pyspark.ml calls
+        DefaultParamsWriter.saveMetadata(self.model, path, self.sc)
+        tracking = Tracking(uri=self.model.tracking_uri)
+        filesystem, location = fsspec.url_to_fs(path)
+        filesystem.put(str(download(self.model.model_uri, tracking)), f"{location}/model", recursive=True)
+
+
+class _ModelReader(MLReader[TorchModel]):
+    """Reads what :class:`_ModelWriter` wrote."""
+
+    def load(self, path: str) -> TorchModel:
+        metadata = DefaultParamsReader.loadMetadata(path, self.sc)
+        model = TorchModel(f"{path}/model")
+        DefaultParamsReader.getAndSetParams(model, metadata)
+        return model
+
+
+def _vectors(dataset: DataFrame, column: str) -> Column:
+    """The column as vectors under the name ``features``, from vectors or from arrays of numbers."""
+    if column not in dataset.columns:
+        raise DataError(f"there is no column {column!r} (featuresCol); there are {', '.join(dataset.columns)}")
+    is_array = isinstance(dataset.schema[column].dataType, ArrayType)
+    return (array_to_vector(col(column)) if is_array else col(column)).alias(FEATURES)

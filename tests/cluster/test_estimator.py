@@ -1,0 +1,93 @@
+"""A network as a stage of ``pyspark.ml``."""
+
+import numpy as np
+import pytest
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.feature import StandardScaler, VectorAssembler
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+
+from sparkdl import TorchEstimator, TorchModel
+from sparkdl.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def points(spark):
+    """Two clouds of points that a line separates."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 120)
+    rows = [(*map(float, random.normal(size=2) + 3 * label), float(label)) for label in labels]
+    frame = spark.createDataFrame(rows, "x double, y double, label double")
+    return VectorAssembler(inputCols=["x", "y"], outputCol="features").transform(frame).cache()
+
+
+@pytest.fixture
+def estimator(tmp_path):
+    def estimator(**settings):
+        defaults = {"epochs": 4, "batch_size": 8, "learning_rate": 0.05, "store": str(tmp_path / "store")}
+        return TorchEstimator(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}", **(defaults | settings))
+
+    return estimator
+
+
+def accuracy(scored) -> float:
+    return MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored)
+
+
+def test_transform_adds_predictions_and_keeps_the_rows(estimator, points):
+    scored = estimator().fit(points).transform(points)
+    assert scored.columns == [*points.columns, "prediction", "probability"]
+    assert scored.count() == points.count()
+    assert accuracy(scored) > 0.9
+
+
+def test_arrays_of_numbers_do_as_well_as_vectors(estimator, points):
+    arrays = points.withColumn("features", vector_to_array("features"))
+    scored = estimator().fit(arrays).transform(arrays)
+    assert scored.schema["features"] == arrays.schema["features"]
+    assert accuracy(scored) > 0.9
+
+
+def test_a_saved_model_predicts_the_same_after_loading(estimator, points, tmp_path):
+    model = estimator(predictionCol="guess").fit(points)
+    model.write().save(str(tmp_path / "model"))
+    (tmp_path / "mlflow.db").unlink()  # the saved model needs no tracking server
+    loaded = TorchModel.load(str(tmp_path / "model"))
+    assert loaded.transform(points).select("guess").collect() == model.transform(points).select("guess").collect()
+
+
+def test_an_estimator_saves_and_loads_with_its_settings(estimator, tmp_path):
+    estimator(epochs=7).write().save(str(tmp_path / "estimator"))
+    loaded = TorchEstimator.load(str(tmp_path / "estimator"))
+    assert loaded.getOrDefault(loaded.epochs) == 7
+
+
+def test_it_works_inside_a_pipeline_that_saves_and_loads(estimator, points, tmp_path):
+    scaler = StandardScaler(inputCol="features", outputCol="scaled")
+    model = Pipeline(stages=[scaler, estimator(featuresCol="scaled")]).fit(points)
+    model.write().save(str(tmp_path / "pipeline"))
+    assert accuracy(PipelineModel.load(str(tmp_path / "pipeline")).transform(points)) > 0.9
+
+
+def test_a_grid_search_finds_the_better_setting(estimator, points):
+    network = estimator()
+    search = CrossValidator(
+        estimator=network,
+        estimatorParamMaps=ParamGridBuilder().addGrid(network.learning_rate, [1e-9, 0.05]).build(),
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        numFolds=2,
+        seed=0,
+    )
+    found = search.fit(points)
+    assert found.avgMetrics[1] > 0.9 > found.avgMetrics[0]
+
+
+def test_an_unknown_setting_is_an_error_at_once():
+    with pytest.raises(ValueError, match=r"epoch\n.*not permitted"):
+        TorchEstimator(epoch=3)
+
+
+def test_a_missing_column_is_named(estimator, points):
+    with pytest.raises(DataError, match="'pixels'"):
+        estimator(featuresCol="pixels").fit(points)

@@ -1,0 +1,230 @@
+"""Training on real ranks: exact steps, exact figures, and clear ends."""
+
+import numpy as np
+import pytest
+import torch
+from mlflow import MlflowClient
+from torch import nn
+from torch.nn import functional
+
+import sparkdl
+from sparkdl import Cluster, Prepare, Split, Tracking, Train
+from sparkdl.config import Gate
+from sparkdl.errors import (
+    ConfigError,
+    DataError,
+    ModelError,
+    NotEnoughSlotsError,
+    RankError,
+    RegistryError,
+    TrainingError,
+)
+from sparkdl.training.checkpoint import load_checkpoint
+
+ROWS = 203  # odd, so that two ranks cannot share them evenly
+ONE, TWO = Cluster(num_ranks=1), Cluster(num_ranks=2)
+
+
+@pytest.fixture(scope="module")
+def raw(spark):
+    """Three overlapping clouds of points in four dimensions, and their labels."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, ROWS)
+    points = random.normal(size=(ROWS, 4)) + 2 * np.eye(4)[labels]
+    return spark.createDataFrame(
+        [(*map(float, point), int(label)) for point, label in zip(points, labels, strict=True)],
+        "a double, b double, c double, d double, label int",
+    ).cache()
+
+
+@pytest.fixture(scope="module")
+def dataset(raw, tmp_path_factory):
+    settings = Prepare(
+        output=str(tmp_path_factory.mktemp("data") / "points"),
+        split=Split(fractions={"validation": 0.25, "test": 0.2}),
+        rows_per_group=16,
+    )
+    return sparkdl.prepare(raw, settings)
+
+
+@pytest.fixture
+def tracking(tmp_path):
+    return Tracking(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
+
+
+@pytest.fixture
+def fit(dataset, tracking, tmp_path, spark):
+    """Train on the points with a few settings; plain gradient descent unless told otherwise."""
+
+    def fit(cluster=TWO, tracking=tracking, **settings):
+        defaults = {"optimizer": "sgd", "schedule": "constant", "learning_rate": 0.1, "run_dir": str(tmp_path / "runs")}
+        return sparkdl.train(dataset, Train(**(defaults | settings)), cluster=cluster, tracking=tracking, spark=spark)
+
+    return fit
+
+
+def weights(trained) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(load_checkpoint(trained.checkpoint)["model"].values())
+
+
+def test_two_ranks_take_the_same_step_as_one_over_the_same_rows(fit):
+    one = fit(ONE, epochs=3, batch_size=ROWS)
+    two = fit(TWO, epochs=3, batch_size=ROWS)
+    assert torch.allclose(weights(one), weights(two), atol=1e-6)
+
+
+def test_accumulated_batches_take_the_same_step_as_one_large_batch(fit):
+    large = fit(TWO, epochs=2, batch_size=ROWS)
+    small = fit(TWO, epochs=2, batch_size=7, accumulation=100)
+    assert torch.allclose(weights(large), weights(small), atol=1e-6)
+
+
+def test_evaluation_is_the_same_on_one_rank_and_on_two(fit):
+    one = fit(ONE, batch_size=ROWS).metrics
+    two = fit(TWO, batch_size=ROWS).metrics
+    assert one["test_accuracy"] == two["test_accuracy"]
+    assert one["validation_loss"] == pytest.approx(two["validation_loss"], abs=1e-6)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(fit):
+    first, again, other = (fit(epochs=2, batch_size=8, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(weights(first), weights(again))
+    assert not torch.allclose(weights(first), weights(other))
+
+
+def test_it_learns(fit):
+    assert fit(epochs=12, batch_size=8, optimizer="adamw", learning_rate=0.02).metrics["test_accuracy"] > 0.7
+
+
+def test_clipping_bounds_the_averaged_gradient(fit):
+    start = fit(learning_rate=1e-12, batch_size=ROWS)
+    clipped = fit(learning_rate=1.0, batch_size=ROWS, clip_norm=1e-3)
+    assert (weights(clipped) - weights(start)).norm() == pytest.approx(1e-3, rel=0.01)
+
+
+def test_mixed_precision_trains(fit):
+    assert fit(epochs=2, precision="bfloat16").history[-1]["train_loss"] > 0
+
+
+def test_the_best_epoch_is_kept_and_evaluated(fit):
+    trained = fit(epochs=6, batch_size=8, learning_rate=0.5, best_by="loss")
+    best = min(epoch["validation_loss"] for epoch in trained.history)
+    assert trained.metrics["validation_loss"] == pytest.approx(best)
+    assert load_checkpoint(trained.checkpoint.replace("best", "last"))["epoch"] == 6
+
+
+def batch_normalised(input_shape, num_classes):
+    return nn.Sequential(nn.Linear(*input_shape, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, num_classes))
+
+
+def test_running_means_agree_across_ranks(fit):
+    assert fit(model=batch_normalised, epochs=2, batch_size=8).metrics["validation_accuracy"] > 0
+
+
+# what MLflow remembers
+
+
+def test_one_run_holds_parameters_curves_pictures_dataset_and_model(fit, tracking, dataset):
+    trained = fit(epochs=2, tracking=tracking.model_copy(update={"register_as": "points"}))
+    client = MlflowClient(tracking.uri)
+    runs = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
+    assert [run.info.run_id for run in runs] == [trained.run_id]
+    (run,) = runs
+    assert run.info.status == "FINISHED"
+    assert run.data.params["train.epochs"] == "2" and run.data.params["cluster.num_ranks"] == "2"
+    assert run.data.metrics["test_accuracy"] == trained.metrics["test_accuracy"]
+    assert [point.step for point in client.get_metric_history(trained.run_id, "validation_loss")][:2] == [1, 2]
+    steps = [point.step for point in client.get_metric_history(trained.run_id, "step_loss")]
+    assert steps == sorted(set(steps)) and len(steps) >= 2
+    (used,) = run.inputs.dataset_inputs
+    assert used.dataset.digest == dataset.digest[: len(used.dataset.digest)]
+    pictures = {file.path for file in client.list_artifacts(trained.run_id)}
+    assert {"loss.png", "accuracy.png", "confusion_test.png"} <= pictures
+    assert trained.registered.moved and trained.registered.version == "1"
+    assert client.get_model_version_by_alias("points", "candidate").version == "1"
+
+
+def test_the_alias_stays_when_the_gate_is_not_passed(fit, tracking):
+    gate = Gate(metric="test_accuracy", minimum=1.1)
+    trained = fit(tracking=tracking.model_copy(update={"register_as": "points", "gate": gate}))
+    assert not trained.registered.moved
+    assert "test_accuracy" in trained.registered.reason and "1.1" in trained.registered.reason
+
+
+def test_fine_tuning_starts_from_a_registered_model(fit, tracking):
+    registering = tracking.model_copy(update={"register_as": "points"})
+    first = fit(epochs=3, tracking=registering)
+    second = fit(tracking=registering, start_from="models:/points@candidate", learning_rate=1e-12)
+    assert torch.allclose(weights(first), weights(second), atol=1e-6)
+
+
+# bad input
+
+
+def test_a_registry_name_that_does_not_exist_is_named(fit):
+    with pytest.raises(RegistryError, match="absent"):
+        fit(start_from="models:/absent@candidate")
+
+
+def test_more_ranks_than_slots_says_both_numbers(fit):
+    with pytest.raises(NotEnoughSlotsError, match=r"(?s)5.*2"):
+        fit(Cluster(num_ranks=5))
+
+
+def test_fewer_rows_than_ranks_is_an_error_before_anything_starts(fit):
+    with pytest.raises(DataError, match="1000"):
+        fit(Cluster(num_ranks=1000))
+
+
+def test_a_model_whose_output_does_not_fit_the_labels_is_an_error_before_anything_starts(fit):
+    with pytest.raises(ModelError, match="3 classes"):
+        fit(model=lambda: nn.Linear(4, 7))
+
+
+def test_a_loss_that_does_not_fit_is_an_error_before_anything_starts(fit):
+    with pytest.raises(ModelError, match="must return one number"):
+        fit(loss=lambda outputs, labels: functional.cross_entropy(outputs, labels, reduction="none"))
+
+
+def test_no_dataset_is_an_error_that_says_where_to_name_one():
+    with pytest.raises(ConfigError, match=r"train\.dataset"):
+        sparkdl.train(None, Train())
+
+
+class NotANumber:
+    """A loss that becomes NaN at its seventh call on a rank."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, outputs, labels):
+        loss = functional.cross_entropy(outputs, labels)
+        if torch.is_grad_enabled() and outputs.requires_grad:
+            self.calls += 1
+        return loss * float("nan") if self.calls > 6 else loss
+
+
+def test_a_loss_that_turns_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(fit, tracking, tmp_path):
+    with pytest.raises(TrainingError, match=r"nan at step [67]\b"):
+        fit(loss=NotANumber(), epochs=9, batch_size=64)
+    (checkpoint,) = (tmp_path / "runs").glob("*/last.pt")
+    assert torch.isfinite(nn.utils.parameters_to_vector(load_checkpoint(str(checkpoint))["model"].values())).all()
+    client = MlflowClient(tracking.uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
+    assert run.info.status == "FAILED"
+
+
+def raises_on_rank_one(outputs, labels):
+    import horovod.torch as hvd
+
+    if outputs.requires_grad and hvd.is_initialized() and hvd.rank() == 1:
+        raise ZeroDivisionError("from the user's own loss")
+    return functional.cross_entropy(outputs, labels)
+
+
+def test_an_exception_on_a_rank_arrives_with_that_ranks_traceback_first(fit):
+    with pytest.raises(RankError) as caught:
+        fit(loss=raises_on_rank_one)
+    text = str(caught.value)
+    assert "rank 1" in text and "ZeroDivisionError: from the user's own loss" in text
+    assert "raises_on_rank_one" in text and "Py4JJavaError" not in text
