@@ -13,6 +13,7 @@ __all__ = [
     "RankError",
     "RegistryError",
     "SparkdlError",
+    "TrackingError",
     "TrainingError",
 ]
 
@@ -44,6 +45,13 @@ class NotEnoughSlotsError(SparkdlError):
 class RankError(SparkdlError):
     """A rank failed; the message starts with that rank's own traceback."""
 
+    def __init__(self, message: str, *, rank: int | None = None, exception_type: str | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+        """The rank that failed first, if it is known."""
+        self.exception_type = exception_type
+        """The name of the exception it raised; ``process death`` when it had no time to raise one."""
+
 
 class TrainingError(SparkdlError):
     """Training stopped because going on would be worthless, for example because the loss is not a number."""
@@ -51,3 +59,7 @@ class TrainingError(SparkdlError):
 
 class RegistryError(SparkdlError):
     """A registered model, version or alias that does not exist, or a registry that refuses."""
+
+
+class TrackingError(SparkdlError):
+    """The tracking store cannot be reached, or did not take what could not be left out."""

@@ -1,0 +1,119 @@
+"""The pictures of a run: loss and accuracy by epoch, and which classes are taken for which. Runs on the driver.
+
+They are drawn without pyplot, so that neither a display nor a notebook's own figures are touched.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+__all__ = ["accuracy_curve", "confusion_matrix", "loss_curve"]
+
+COLOURS = {"train": "#4C72B0", "validation": "#DD8452", "test": "#55A868"}
+MAX_LABELLED = 40  # classes whose names fit beside the matrix
+MAX_COUNTED = 20  # classes whose counts fit into their cells
+MAX_NAME = 24  # characters of a label's name
+
+
+def loss_curve(history: Sequence[Mapping[str, float]]) -> Figure:
+    """Mean loss per epoch, one line per split; ``history`` has one mapping per epoch with keys like ``train_loss``."""
+    figure, axes = _curve(history, "loss")
+    axes.set_ylabel("mean loss (nats)")
+    axes.set_ylim(bottom=0)
+    return figure
+
+
+def accuracy_curve(history: Sequence[Mapping[str, float]]) -> Figure:
+    """Accuracy per epoch, one line per split; ``history`` as for :func:`loss_curve`."""
+    figure, axes = _curve(history, "accuracy")
+    axes.set_ylabel("accuracy (% of rows)")
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=""))
+    axes.set_ylim(top=min(1.0, axes.get_ylim()[1]))
+    return figure
+
+
+def confusion_matrix(counts: Any, label_names: Sequence[str]) -> Figure:
+    """How often each true class (row) was predicted as each class (column); ``counts`` is (classes, classes).
+
+    A cell's colour is its share of the row, so that rare classes can be read too. Names are written for up to
+    40 classes and counts for up to 20; beyond that the axes are numbered.
+    """
+    matrix: npt.NDArray[np.float64] = np.asarray(counts, dtype=np.float64)
+    classes = len(label_names)
+    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    side = float(np.clip(2.6 + 0.52 * classes, 4.2, 11.0))
+    figure = Figure(figsize=(side + 1.0, side), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, format=PercentFormatter(xmax=1, symbol=""))
+    bar.set_label("share of the true class (%)")
+    correct = np.trace(matrix) / max(matrix.sum(), 1)
+    axes.set_title(f"{correct:.2%} of {matrix.sum():,.0f} rows are right")
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
+    if classes <= MAX_LABELLED:
+        names = [_shorten(name) for name in label_names]
+        size = 9 if classes <= MAX_COUNTED else 7
+        axes.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=size)
+        axes.set_yticks(range(classes), names, fontsize=size)
+    else:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True, nbins=10))
+        axes.set_xlabel("predicted class (number)")
+        axes.set_ylabel("true class (number)")
+    if classes <= MAX_COUNTED:
+        size = 8 if matrix.max() < 10_000 else 6
+        for (row, column), count in np.ndenumerate(matrix):
+            if count:
+                colour = "white" if share[row, column] > 0.5 else "#30303a"
+                axes.text(column, row, f"{count:.0f}", ha="center", va="center", fontsize=size, color=colour)
+    return figure
+
+
+def _shorten(name: str) -> str:
+    """A long name without its middle: classes tend to differ at their ends."""
+    half = MAX_NAME // 2
+    return name if len(name) <= MAX_NAME else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _curve(history: Sequence[Mapping[str, float]], what: str) -> tuple[Figure, Axes]:
+    """One line per split over the epochs, with its last value written at its end."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    epochs = np.arange(1, len(history) + 1)
+    splits = [key.removesuffix(f"_{what}") for key in (history[0] if history else ()) if key.endswith(f"_{what}")]
+    ends = []
+    for split in splits:
+        values = np.array([figures.get(f"{split}_{what}", np.nan) for figures in history])
+        colour = COLOURS.get(split)
+        (line,) = axes.plot(epochs, values, marker="o", markersize=4, linewidth=1.8, color=colour, label=split)
+        ends.append((float(values[-1]), f"{values[-1]:.1%}" if what == "accuracy" else f"{values[-1]:.3f}", line))
+    higher = max((value for value, _, _ in ends), default=0.0)
+    for value, text, line in ends:
+        # The upper line's value goes above it and the others' below, so that close lines stay readable.
+        offset, side = (6, "bottom") if value == higher else (-6, "top")
+        axes.annotate(
+            text,
+            (float(epochs[-1]), value),
+            xytext=(0, offset),
+            textcoords="offset points",
+            ha="center",
+            va=side,
+            color=line.get_color(),
+            fontsize=9,
+        )
+    axes.margins(y=0.16)
+    axes.set_xlim(0.7, max(len(history), 1) + 0.3)
+    axes.set_xlabel("epoch")
+    axes.set_title(f"{what.capitalize()} by epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", linewidth=0.5, alpha=0.4)
+    if splits:
+        axes.legend(frameon=False)
+    return figure, axes

@@ -1,0 +1,56 @@
+"""What goes into a registered model and what comes out of it, in MLflow's words."""
+
+import re
+from collections.abc import Mapping
+
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types.schema import Array, Object, Property
+
+from sparkdl.errors import TrackingError
+
+__all__ = ["LOADER_MODULE", "signature"]
+
+LOADER_MODULE = "sparkdl.scoring.pyfunc"
+"""The module that opens a registered model: MLflow calls its ``_load_pyfunc`` with the model's folder."""
+
+# Whole numbers are declared as long and fractions as double: MLflow widens what it is given, but never narrows.
+TYPES = {
+    **dict.fromkeys(("byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint"), DataType.long),
+    **dict.fromkeys(("float", "real", "double"), DataType.double),
+    "string": DataType.string,
+    "boolean": DataType.boolean,
+    "binary": DataType.binary,
+    **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), DataType.datetime),
+}
+
+OUTPUTS = Schema(
+    [
+        ColSpec(DataType.string, "prediction"),
+        ColSpec(DataType.double, "probability"),
+        ColSpec(Array(Object([Property("label", DataType.string), Property("probability", DataType.double)])), "top_k"),
+    ]
+)
+
+
+def signature(columns: Mapping[str, str]) -> ModelSignature:
+    """The signature of a model that reads raw columns, given as name and Spark SQL type (``bigint``, ``binary``).
+
+    Raises :class:`TrackingError` for a type that MLflow has no word for.
+    """
+    return ModelSignature(
+        inputs=Schema([ColSpec(_type(name, sql_type), name) for name, sql_type in columns.items()]), outputs=OUTPUTS
+    )
+
+
+def _type(name: str, sql_type: str) -> DataType | Array:
+    sql_type = sql_type.strip().lower()
+    if match := re.fullmatch(r"array<(.+)>", sql_type):
+        return Array(_type(name, match[1]))
+    if sql_type.startswith("decimal"):
+        return DataType.double
+    if sql_type == "vector":
+        return Array(DataType.double)
+    if sql_type not in TYPES:
+        raise TrackingError(f"the column {name!r} has the type {sql_type!r}, which MLflow cannot describe; cast it")
+    return TYPES[sql_type]

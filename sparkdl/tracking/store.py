@@ -1,0 +1,111 @@
+"""Where MLflow keeps its records, and whether it can be reached. Runs on the driver."""
+
+import logging
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from sparkdl.config import Tracking
+from sparkdl.errors import TrackingError
+from sparkdl.tracking.params import without_credentials
+
+__all__ = ["check_reachable", "connect", "experiment_id", "page_command", "tracking_uri"]
+
+DEFAULT_URI = "sqlite:///output/mlflow.db"
+REACH_SECONDS = 10.0  # a healthy server answers in milliseconds; MLflow's own retries would take four minutes
+
+
+def tracking_uri(settings: Tracking) -> str:
+    """The store's address: ``tracking.uri``, else ``MLFLOW_TRACKING_URI``, else SQLite under ``output``."""
+    return settings.uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+
+
+def page_command(settings: Tracking) -> str:
+    """The command line that opens MLflow's page, or the page's address where a server already shows it."""
+    uri = tracking_uri(settings)
+    if urlsplit(uri).scheme in ("http", "https"):
+        return without_credentials(uri)
+    if uri.startswith("databricks"):
+        return "the Experiments page of the Databricks workspace"
+    return f"mlflow ui --backend-store-uri {without_credentials(uri)}"
+
+
+def connect(settings: Tracking) -> MlflowClient:
+    """A client of the configured store; its schema is made on first use.
+
+    Raises :class:`TrackingError` if the store cannot be reached.
+    """
+    uri = tracking_uri(settings)
+    check_reachable(uri)
+    if folder := _sqlite_folder(uri):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TrackingError(
+                f"cannot keep MLflow's records in {folder}: {error.strerror}; set tracking.uri to a place that can"
+                " be written"
+            ) from error
+    logging.getLogger("mlflow.store.db").setLevel(logging.WARNING)  # it tells how it makes every table
+    try:
+        client = MlflowClient(tracking_uri=uri, registry_uri=os.environ.get("MLFLOW_REGISTRY_URI"))
+        client.search_experiments(max_results=1)
+    except Exception as error:
+        raise _unusable(uri, error) from error
+    return client
+
+
+def experiment_id(client: MlflowClient, settings: Tracking) -> str:
+    """The id of the configured experiment, which is made if it is new.
+
+    Raises :class:`TrackingError` if the experiment was deleted or may not be made.
+    """
+    try:
+        found = client.get_experiment_by_name(settings.experiment)
+        if found is None:
+            folder = _sqlite_folder(tracking_uri(settings))
+            artifacts = (folder.resolve() / "mlartifacts").as_uri() if folder else None
+            return str(client.create_experiment(settings.experiment, artifact_location=artifacts))
+    except MlflowException as error:
+        raise TrackingError(f"cannot use the MLflow experiment {settings.experiment!r}: {error.message}") from error
+    if found.lifecycle_stage == "deleted":
+        raise TrackingError(
+            f"the MLflow experiment {settings.experiment!r} was deleted; restore it (mlflow experiments restore"
+            f" --experiment-id {found.experiment_id}) or set another name in tracking.experiment"
+        )
+    return str(found.experiment_id)
+
+
+def check_reachable(uri: str) -> None:
+    """Return at once if there is a server behind an http address (any answer will do); other stores are not asked.
+
+    Raises :class:`TrackingError` if nobody answers within :data:`REACH_SECONDS`.
+    """
+    if urlsplit(uri).scheme not in ("http", "https"):
+        return
+    try:
+        parts = urlsplit(uri)
+        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        urllib.request.urlopen(f"{bare.rstrip('/')}/health", timeout=REACH_SECONDS).close()
+    except urllib.error.HTTPError:
+        return  # somebody is there; whether we may come in is seen later
+    except OSError as error:
+        raise _unusable(uri, error) from error
+
+
+def _sqlite_folder(uri: str) -> Path | None:
+    """The folder of a SQLite store, which keeps the artifacts too; None for every other store."""
+    parts = urlsplit(uri)
+    return Path(parts.path[1:]).parent if parts.scheme == "sqlite" and parts.path not in ("", "/") else None
+
+
+def _unusable(uri: str, error: Exception) -> TrackingError:
+    reason = getattr(error, "reason", None) or error
+    return TrackingError(
+        f"cannot use the tracking store {without_credentials(uri)}: {without_credentials(str(reason))}; is it running,"
+        " and is the address (tracking.uri or MLFLOW_TRACKING_URI) right?"
+    )
