@@ -1,0 +1,163 @@
+"""Run one function per rank in one barrier stage of Spark, and bring the results home."""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark import BarrierTaskContext, InheritableThread
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster.devices import device_of_task
+from sparkdl.cluster.pickling import pickle_function
+from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
+from sparkdl.cluster.rendezvous import place_of
+from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Supervision
+from sparkdl.errors import ConfigError, NotEnoughSlotsError
+
+__all__ = ["count_slots", "run_ranks"]
+
+T = TypeVar("T")
+SCHEMA = "rank int, result binary"
+POLL_SECONDS = 0.2  # between two looks at the number of slots
+CANCEL_SECONDS = 15.0  # how long Spark may take to end a cancelled stage
+
+logger = logging.getLogger("sparkdl")
+
+
+def run_ranks(
+    function: Callable[[Rank], T],
+    num_ranks: int,
+    *,
+    spark: SparkSession,
+    on_message: OnMessage | None = None,
+    log_verbosity: LogVerbosity = "all",
+    slot_timeout: float = 30.0,
+) -> list[T]:
+    """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
+
+    While it runs, ``on_message(rank, message)`` is called here, in the caller's thread, with what ranks send; an error
+    in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
+    ``"log_callback_only"`` it stays in the executors' logs.
+
+    Raises :class:`~sparkdl.errors.ConfigError` for a function that cannot be pickled,
+    :class:`~sparkdl.errors.NotEnoughSlotsError` when the slots do not come within ``slot_timeout`` seconds, and
+    :class:`~sparkdl.errors.RankError` when a rank fails.
+    """
+    if num_ranks < 1:
+        raise ConfigError(f"at least one rank is needed, not {num_ranks}")
+    pickled = pickle_function(function)
+    wait_for_slots(spark, num_ranks, slot_timeout)
+    bind_address, host = _driver_addresses(spark)
+    with Supervision(num_ranks, bind_address=bind_address, host=host) as supervision:
+        stage = _Stage(spark, num_ranks, supervision.assignment(pickled, log_verbosity), supervision)
+        return supervision.follow(stage, on_message)
+
+
+def count_slots(spark: SparkSession) -> int | None:
+    """How many tasks the cluster can run at the same time; None where Spark does not say (Spark Connect)."""
+    if not hasattr(spark, "_jsc"):
+        return None
+    context = spark._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
+def wait_for_slots(spark: SparkSession, num_ranks: int, timeout: float) -> None:
+    """Return when the cluster has a slot for every rank. Raises :class:`NotEnoughSlotsError` at once in local mode."""
+    slots = count_slots(spark)
+    if slots is None or slots >= num_ranks:
+        return
+    if _is_local(spark):
+        raise NotEnoughSlotsError(
+            f"{num_ranks} ranks were asked for, and this local Spark has {slots} slots; lower num_ranks, or start Spark"
+            f" with more (cluster.embedded_slots, or --master local[{num_ranks}])"
+        )
+    logger.warning("waiting up to %g s for %d slots; the cluster has %d now", timeout, num_ranks, slots)
+    deadline = time.monotonic() + timeout
+    while slots < num_ranks:
+        if time.monotonic() >= deadline:
+            raise NotEnoughSlotsError(
+                f"{num_ranks} ranks were asked for, and the cluster has {slots} slots after {timeout:g} s; lower"
+                " num_ranks, add executors or cores, or raise cluster.slot_timeout if executors are still starting"
+            )
+        time.sleep(POLL_SECONDS)
+        slots = count_slots(spark) or 0
+
+
+class _Stage:
+    """The barrier stage of a run, in a thread of its own, so that the caller's thread can follow and interrupt it."""
+
+    def __init__(self, spark: SparkSession, num_ranks: int, assignment: Assignment, supervision: Supervision) -> None:
+        self._spark, self._num_ranks, self._assignment = spark, num_ranks, assignment
+        self._events = supervision.events
+        self._tag = f"sparkdl-{secrets.token_hex(8)}"
+        self._classic = isinstance(spark, SparkSession)
+        self._thread = (InheritableThread if self._classic else threading.Thread)(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def cancel(self) -> None:
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            if self._classic:
+                self._spark.sparkContext.cancelJobGroup(self._tag)
+            else:
+                self._spark.interruptTag(self._tag)
+            self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
+
+    def _run(self) -> None:
+        try:
+            if self._classic:
+                description = f"sparkdl: {self._num_ranks} ranks"
+                self._spark.sparkContext.setJobGroup(self._tag, description, interruptOnCancel=True)
+            else:
+                self._spark.addTag(self._tag)
+            frame = self._spark.range(self._num_ranks, numPartitions=self._num_ranks)
+            rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True).collect()
+            self._events.put(Finished([Outcome(row.rank, row.result and bytes(row.result)) for row in rows]))
+        except Exception as error:
+            self._events.put(Finished(error=_reason(error)))
+
+
+def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """The function of the stage's tasks; partition ``i`` is rank ``i``."""
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        context = BarrierTaskContext.get()
+        # The tasks' addresses are known without asking; allGather would take a second.
+        hosts = [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
+        place = place_of(context.partitionId(), hosts)
+        outcome = run_rank(assignment, place, device=device_of_task(context), threads=context.cpus())
+        if outcome.result is not None:
+            for _ in batches:  # Spark reuses a Python worker only if its task has read all of its input;
+                pass  # the worker of a failed rank is thrown away
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([outcome.rank], pa.int32()), pa.array([outcome.result], pa.binary())], names=["rank", "result"]
+        )
+
+    return task
+
+
+def _driver_addresses(spark: SparkSession) -> tuple[str, str]:
+    """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode."""
+    if _is_local(spark):
+        return "127.0.0.1", "127.0.0.1"
+    host = str(spark.conf.get("spark.driver.host"))
+    return str(spark.conf.get("spark.driver.bindAddress", host)), host
+
+
+def _is_local(spark: SparkSession) -> bool:
+    master = str(spark.conf.get("spark.master", ""))
+    return master == "local" or master.startswith("local[")
+
+
+def _reason(error: Any) -> str:
+    """The first sentence of what Spark says, without the stack of the JVM."""
+    text = str(getattr(error, "java_exception", None) or error)
+    return (
+        "Spark says: " + text.partition("\n")[0].partition("Most recent failure: ")[-1 if "Most recent" in text else 0]
+    )

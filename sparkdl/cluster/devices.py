@@ -1,0 +1,78 @@
+"""Which GPU and how many threads a rank owns."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import TaskContext
+
+from sparkdl.errors import ConfigError
+
+__all__ = ["cuda_index", "device_of_process", "device_of_task", "limited_threads", "threads_of_process"]
+
+
+def device_of_task(context: TaskContext) -> str:
+    """The device of a Spark task: ``cuda:i`` for the GPU that Spark assigned to it, else ``cpu``. Runs on a rank.
+
+    ``CUDA_VISIBLE_DEVICES`` is read and never changed: in a reused Python worker CUDA may be running already and would
+    not notice.
+    """
+    gpus = context.resources().get("gpu")
+    if gpus is None:
+        return "cpu"
+    return f"cuda:{cuda_index(gpus.addresses[0], os.environ.get('CUDA_VISIBLE_DEVICES'))}"
+
+
+def cuda_index(address: str, visible: str | None) -> int:
+    """CUDA's number for the GPU that Spark calls ``address``, in a process that sees the devices ``visible``.
+
+    Raises :class:`ConfigError` when the process cannot see the GPU it was given.
+    """
+    if visible:
+        devices = [device.strip() for device in visible.split(",")]
+        if address in devices:
+            return devices.index(address)
+        if not address.isdigit() or int(address) >= len(devices):
+            raise ConfigError(
+                f"Spark assigned GPU {address!r} to this rank, but its process sees only"
+                f" CUDA_VISIBLE_DEVICES={visible}; make the executors' environment and the GPU discovery script agree"
+            )
+    if not address.isdigit():
+        raise ConfigError(
+            f"Spark assigned GPU {address!r} to this rank; set CUDA_VISIBLE_DEVICES on the executors, or let the GPU"
+            " discovery script return numbers"
+        )
+    return int(address)
+
+
+def device_of_process(local_rank: int) -> str:
+    """The device of a rank that is a process on the driver: the GPU of its local rank if there is one, else ``cpu``."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len([d for d in visible.split(",") if d]) if visible is not None else len(_nvidia_devices())
+    return f"cuda:{local_rank}" if local_rank < count else "cpu"
+
+
+def threads_of_process(local_size: int) -> int:
+    """The share of this machine's cores for one of ``local_size`` processes, at least one."""
+    return max(1, len(os.sched_getaffinity(0)) // local_size)
+
+
+@contextmanager
+def limited_threads(threads: int) -> Iterator[None]:
+    """Let PyTorch compute with so many threads, whether it is imported already or later. Runs on a rank."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else None
+    if torch:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        if torch:
+            torch.set_num_threads(before)
+
+
+def _nvidia_devices() -> list[Path]:
+    """The device files of this machine's GPUs; looking at them spares importing PyTorch."""
+    return [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]

@@ -1,0 +1,77 @@
+"""What a rank prints: caught at the file descriptors on the rank, printed with the rank in front on the driver."""
+
+import codecs
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+__all__ = ["captured_output", "print_lines"]
+
+CHUNK_BYTES = 1 << 16  # a line longer than this is split; escaped as JSON, it still fits into one frame of the channel
+
+
+@contextmanager
+def captured_output(send: Callable[[list[str]], None]) -> Iterator[None]:
+    """Hand every line that this process writes to stdout or stderr to ``send``, in order. Runs on a rank.
+
+    The file descriptors are redirected, so that native libraries and child processes are heard too. On leaving, all
+    that was written before has been sent.
+    """
+    end = b"\0" + secrets.token_hex(16).encode() + b"\n"
+    read_fd, write_fd = os.pipe()
+    saved = [(fd, os.dup(fd)) for fd in (1, 2)]
+    _flush()
+    for fd, _ in saved:
+        os.dup2(write_fd, fd)
+    buffering = sys.stdout.line_buffering  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    reader = threading.Thread(target=_forward, args=(read_fd, end, send), name="sparkdl-logs", daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        _flush()
+        sys.stdout.reconfigure(line_buffering=buffering)  # type: ignore[union-attr]
+        for fd, copy in saved:
+            os.dup2(copy, fd)
+            os.close(copy)
+        os.write(write_fd, end)  # a child process may hold the pipe open: its end is marked, not waited for
+        os.close(write_fd)
+        reader.join()
+        os.close(read_fd)
+
+
+def print_lines(rank: int, lines: Sequence[str]) -> None:
+    """Print a rank's lines on the driver's stdout, above a progress bar if there is one."""
+    tqdm.write("\n".join(f"[rank {rank}] {line}" for line in lines), file=sys.stdout)
+    sys.stdout.flush()
+
+
+def _forward(read_fd: int, end: bytes, send: Callable[[list[str]], None]) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pending = b""
+    text = ""
+    ended = False
+    while not ended and (chunk := os.read(read_fd, CHUNK_BYTES)):
+        pending += chunk
+        ended = end in pending
+        if ended:
+            ready, pending = pending[: pending.index(end)], b""
+        else:  # the end may have arrived in part
+            keep = len(end) - 1 if b"\0" in pending[-len(end) :] else 0
+            ready, pending = pending[: len(pending) - keep], pending[len(pending) - keep :]
+        *lines, text = (text + decoder.decode(ready, final=ended)).split("\n")
+        if ended or len(text) >= CHUNK_BYTES:
+            lines, text = [*lines, *([text] if text else [])], ""
+        if lines:
+            send(lines)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -1,0 +1,69 @@
+"""Pickle the user's function for the ranks, or say which part of it cannot be pickled. Runs on the driver."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+
+from sparkdl.errors import ConfigError
+
+__all__ = ["pickle_function"]
+
+MAX_DEPTH = 4  # how deep the culprit is searched for; below, the nearest owner is named
+
+
+def pickle_function(function: Callable[..., Any]) -> bytes:
+    """The function with all that it refers to. Raises :class:`ConfigError`, which names the part that cannot travel."""
+    try:
+        return cloudpickle.dumps(function)  # type: ignore[no-any-return]
+    except Exception as error:
+        path, value = _culprit(function, MAX_DEPTH)
+        what = f"{path} (a {type(value).__module__}.{type(value).__qualname__})" if path else "it"
+        raise ConfigError(
+            f"cannot send the function {_name(function)!r} to the ranks: {what} cannot be pickled:"
+            f" {type(error).__name__}: {error}. Create it inside the function, or hand in plain values"
+        ) from None
+
+
+def _culprit(owner: Any, depth: int) -> tuple[str, Any]:
+    """The path to the deepest part that cannot be pickled on its own; an empty path when it is the owner itself."""
+    for name, part in _parts(owner):
+        if depth and not _can_be_pickled(part):
+            below, value = _culprit(part, depth - 1)
+            return f"{name}{below and '.'}{below}", value
+    return "", owner
+
+
+def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
+    """What an object takes along when it is pickled, by name."""
+    if isinstance(owner, functools.partial):
+        yield from [(_name(owner.func), owner.func), *enumerate(owner.args), *owner.keywords.items()]  # type: ignore[misc]
+    elif inspect.ismethod(owner):
+        yield type(owner.__self__).__name__, owner.__self__
+    elif inspect.isfunction(owner):
+        names = inspect.getclosurevars(owner)
+        yield from [*names.nonlocals.items(), *names.globals.items()]
+        yield from (owner.__kwdefaults__ or {}).items()
+        yield from ((f"default {value!r}", value) for value in owner.__defaults__ or ())
+    elif isinstance(owner, dict):
+        yield from ((str(key), value) for key, value in owner.items())
+    elif isinstance(owner, list | tuple | set):
+        yield from ((str(position), value) for position, value in enumerate(owner))
+    else:
+        yield from getattr(owner, "__dict__", {}).items()
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, functools.partial):
+        return _name(function.func)
+    return getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,0 +1,160 @@
+"""What a rank is, and how one runs the user's function. Runs on a rank."""
+
+import os
+import pickle
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from sparkdl.cluster.channel import Sender
+from sparkdl.cluster.devices import limited_threads
+from sparkdl.cluster.logs import captured_output
+from sparkdl.cluster.rendezvous import Place, RendezvousAddress
+
+__all__ = ["Assignment", "Outcome", "Rank", "current_rank", "run_rank"]
+
+MAX_TEXT = 100_000  # characters of a traceback that are kept, so that the report fits into one frame
+
+_current: "Rank | None" = None
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of the processes of a run: its place, its device, and its line to the driver."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host: str
+    device: str
+    """``cpu`` or ``cuda:i``."""
+    threads: int
+    """Its share of the host's cores."""
+    _sender: Sender = field(repr=False, compare=False)
+
+    def send(self, kind: str, **payload: Any) -> None:
+        """Send what JSON can hold (at most 1 MiB) to the driver's ``on_message``, as ``{"kind": kind, **payload}``."""
+        self._sender.send("message", {"kind": kind, **payload})
+
+    def log(self, text: str) -> None:
+        """Print a text on the driver, without the rank in front and whatever the log verbosity."""
+        self._sender.send("print", {"text": text})
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the driver hands to every rank of a run; it travels inside Spark's task, or through a pipe."""
+
+    function: bytes = field(repr=False)
+    """The pickled function of a :class:`Rank`."""
+    channel: tuple[str, int]
+    rendezvous: RendezvousAddress = field(repr=False)
+    secret: bytes = field(repr=False)
+    capture_output: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended: its pickled result, or None when it failed (the driver has been told why by then)."""
+
+    rank: int
+    result: bytes | None
+
+
+def current_rank() -> Rank | None:
+    """The rank that this process is at the moment, None elsewhere."""
+    return _current
+
+
+def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int) -> Outcome:
+    """Run the function as the rank at ``place``; leave the process as it was found.
+
+    The Horovod environment is set before the function is unpickled. A failure is reported over the channel at once,
+    then Horovod is shut down, so that ranks that wait for this one fail quickly too.
+    """
+    global _current
+    hello = {"rank": place.rank, "host": place.host, "machine": socket.gethostname(), "process": os.getpid()}
+    sender = Sender(assignment.channel, secret=assignment.secret, **hello)
+    rank = Rank(place.rank, place.size, place.local_rank, place.local_size, place.host, device, threads, _sender=sender)
+    output = (
+        captured_output(lambda lines: sender.send("log", {"lines": lines}))
+        if assignment.capture_output
+        else nullcontext()
+    )
+    environment = assignment.rendezvous.environment(place) | {"OMP_NUM_THREADS": str(threads)}
+    result = None
+    _current = rank
+    try:
+        with _environment(environment), limited_threads(threads), output:
+            try:
+                result = _picklable(pickle.loads(assignment.function)(rank))
+            except BaseException as error:
+                sender.send("failure", _describe(error))
+            finally:
+                _shut_down_horovod()
+    finally:
+        _current = None
+        sender.close()
+    return Outcome(place.rank, result)
+
+
+def _picklable(result: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(result)  # type: ignore[no-any-return]
+    except Exception as error:
+        raise TypeError(
+            f"the function returned a {type(result).__qualname__}, which cannot be pickled ({error}); return plain"
+            " values, arrays or state dicts"
+        ) from None
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    """A failure as the driver needs it. The traceback starts at the user's code, not at ours."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    return {
+        "type": type(error).__qualname__,
+        "message": str(error)[:MAX_TEXT],
+        "traceback": text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT // 2]}\n…\n{text[-MAX_TEXT // 2 :]}",
+        "follows": _follows_another(error),
+    }
+
+
+def _follows_another(error: BaseException | None) -> bool:
+    """Whether the error is only the echo of another rank's end: Horovod's collectives fail on all ranks together."""
+    while error:
+        if type(error).__name__ == "HorovodInternalError" or "Horovod has been shut down" in str(error):
+            return True
+        if "Horovod initialization failed" in str(error) or "Horovod has not been initialized" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _shut_down_horovod() -> None:
+    horovod = sys.modules.get("horovod.torch")
+    if horovod and horovod.is_initialized():
+        horovod.shutdown()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

