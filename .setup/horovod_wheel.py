@@ -1,0 +1,135 @@
+"""Horovod's wheel: built once from the pinned source release and kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from steps import CACHE, SetupError, run, say
+
+__all__ = ["build", "cached", "key", "patch"]
+
+RELEASE = "horovod-0.28.1"
+CMAKE = "cmake==4.4.4"
+MEMORY_PER_COMPILER = 2 * 2**30
+"""Bytes that one compiler process may take with torch's headers."""
+FLAGS = {
+    "HOROVOD_WITH_PYTORCH": "1",
+    "HOROVOD_WITHOUT_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_CPU_OPERATIONS": "GLOO",
+    "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the release asks for less than CMake 4 knows
+}
+EDITS = {
+    # torch's headers need C++20 where the release asks for 14, and Gloo must be compiled alike.
+    "CMakeLists.txt": [
+        ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
+        ('"set(CMAKE_CXX_STANDARD 17)\\n"', '"set(CMAKE_CXX_STANDARD 20)\\n"'),
+    ],
+    "horovod/torch/CMakeLists.txt": [("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)")],
+    # Debug symbols take a third of the time and 60 MB that nobody looks at.
+    "setup.py": [("'RelWithDebInfo'", "'Release'")],
+}
+
+
+def key(torch_version: str) -> str:
+    """The folder's name for a wheel made for this torch, this Python, this platform, and GPUs or not."""
+    parts = [RELEASE, f"torch-{torch_version}", str(sys.implementation.cache_tag), sysconfig.get_platform()]
+    if os.environ.get("HOROVOD_GPU_OPERATIONS"):
+        parts.append(os.environ["HOROVOD_GPU_OPERATIONS"].lower())
+    return "-".join(parts)
+
+
+def cached(torch_version: str) -> Path | None:
+    """The wheel that an earlier build left; ``2.13.0*`` finds one for any build of that torch."""
+    return next((CACHE / "wheels").glob(f"{key(torch_version)}/{RELEASE}-*.whl"), None)
+
+
+def build(python: Path, torch_version: str, *, log: Path) -> Path:
+    """Build the wheel with the torch that is installed beside ``python``, and put it into the cache whole."""
+    _check_gpu(python)
+    pip: list[str | Path] = [python, "-m", "pip"]
+    with tempfile.TemporaryDirectory(prefix="sparkdl-horovod-") as name:
+        work = Path(name)
+        tools = work / "tools"
+        pinned = Path(__file__).with_name("horovod.txt")
+        download: list[str | Path] = [
+            "download",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-binary=horovod",
+            "-d",
+            work,
+            "-r",
+            pinned,
+        ]
+        run([*pip, *download], doing="downloading Horovod's source", log=log)
+        run([*pip, "install", "--target", tools, CMAKE], doing="downloading CMake", log=log)
+        shutil.unpack_archive(work / f"{RELEASE}.tar.gz", work)
+        patch(work / RELEASE)
+        wheel: list[str | Path] = [
+            "wheel",
+            "--verbose",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            work,
+            work / RELEASE,
+        ]
+        run([*pip, *wheel], doing="building Horovod", log=log, env=_environment(python, tools))
+        built = next(work.glob(f"{RELEASE}-*.whl"))
+        home = CACHE / "wheels" / key(torch_version)
+        home.mkdir(parents=True, exist_ok=True)
+        partial = home / f".{os.getpid()}.partial"
+        shutil.copyfile(built, partial)
+        partial.replace(home / built.name)
+    say(f"Horovod is built; the wheel is kept in {home}")
+    return home / built.name
+
+
+def patch(source: Path) -> None:
+    """Apply ``EDITS``; every line must be there exactly once."""
+    for name, edits in EDITS.items():
+        path = source / name
+        text = path.read_text()
+        for old, new in edits:
+            if text.count(old) != 1:
+                raise SetupError(
+                    f"cannot prepare Horovod's source: {name} has {old!r} {text.count(old)} times instead of once; "
+                    f"the edits in .setup/{Path(__file__).name} are for {RELEASE}"
+                )
+            text = text.replace(old, new)
+        path.write_text(text)
+
+
+def _environment(python: Path, tools: Path) -> dict[str, str]:
+    """Horovod's flags; what the user has set (``HOROVOD_GPU_OPERATIONS``, ``CXX``, ``MAKEFLAGS``) goes before ours."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    jobs = max(1, min(os.cpu_count() or 1, memory // MEMORY_PER_COMPILER))
+    environment = {**FLAGS, "MAKEFLAGS": f"-j{jobs}", **os.environ}
+    environment["PATH"] = os.pathsep.join([str(tools / "bin"), str(python.parent), os.environ.get("PATH", os.defpath)])
+    environment["PYTHONPATH"] = str(tools)
+    return environment
+
+
+def _check_gpu(python: Path) -> None:
+    """``HOROVOD_GPU_OPERATIONS`` asks for a build that only a machine with CUDA and NCCL's headers can make."""
+    if not os.environ.get("HOROVOD_GPU_OPERATIONS"):
+        return
+    query = [str(python), "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
+    homes = [os.environ.get(name) for name in ("HOROVOD_NCCL_HOME", "HOROVOD_CUDA_HOME", "CUDA_HOME")]
+    includes = [Path(home) / "include" for home in [*homes, "/usr", "/usr/local/cuda"] if home]
+    includes += [Path("/usr/include") / f"{platform.machine()}-linux-gnu"]
+    includes += [Path(os.environ["HOROVOD_NCCL_INCLUDE"])] if os.environ.get("HOROVOD_NCCL_INCLUDE") else []
+    if subprocess.run(query, check=False).returncode != 0:
+        raise SetupError("HOROVOD_GPU_OPERATIONS is set, but torch sees no GPU here: unset it to build for CPUs")
+    if not any((include / "nccl.h").exists() for include in includes):
+        raise SetupError("HOROVOD_GPU_OPERATIONS is set, but nccl.h is not found: set HOROVOD_NCCL_HOME, or unset it")

@@ -1,0 +1,166 @@
+"""Set sparkdl up: ``.venv`` with the pinned packages, Horovod built once, and Java where there is none.
+
+Runs under any ``python3`` and needs nothing but the standard library. Does nothing when nothing changed since the last
+time, and goes on where it stopped when it was interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import checks
+import horovod_wheel
+from steps import CACHE, SetupError, disk_full, run, say, stop_everything
+
+SETUP = Path(__file__).resolve().parent
+ROOT = SETUP.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+PIP: list[str | Path] = [PYTHON, "-m", "pip"]
+STAMP = VENV / "set-up"
+LOCK = SETUP / "requirements.txt"
+LOG = CACHE / "logs" / "setup.log"
+HOROVOD_LOG = CACHE / "logs" / "horovod.log"
+NEEDED_TO_BUILD = ["torch", "setuptools", "packaging", "cffi"]
+PROOF = "import horovod.torch, mlflow, petastorm.unischema, pyspark.sql, sparkdl; assert horovod.torch.gloo_built()"
+
+
+def main() -> int:
+    """Set up if anything changed; every problem is one line on stderr and exit code 1."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        python = checks.find_python()
+        if sys.version_info[:2] != checks.PYTHON:
+            os.execv(python, [python, __file__])
+        with_java = checks.find_java_17(os.environ) is None
+        with _only_one():
+            if not up_to_date(with_java):
+                install(python, with_java)
+    except KeyboardInterrupt:
+        stop_everything()
+        print("\nset-up interrupted; `make setup` goes on from here", file=sys.stderr)
+        return 130
+    except (SetupError, OSError) as error:
+        stop_everything()
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        print(f"set-up failed: {disk_full() if full else error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def install(python: str, with_java: bool) -> None:
+    """The whole set-up; each part is quick when an earlier run finished it."""
+    say(f"setting up {VENV} with Python {platform.python_version()} (log: {LOG})")
+    torch = f"{read_lock(LOCK)['torch']}*"
+    checks.check_venv()
+    checks.check_disk(checks.places(VENV, CACHE))
+    if horovod_wheel.cached(torch) is None:
+        checks.check_compiler(os.environ)
+    for log in (LOG, HOROVOD_LOG):
+        log.unlink(missing_ok=True)
+
+    STAMP.unlink(missing_ok=True)
+    if not _works(VENV):
+        run([python, "-m", "venv", "--clear", VENV], doing="making the virtual environment", log=LOG)
+    forget_half_installed(VENV)
+
+    # Bytecode is left to the first import: compiling all of it takes half a minute, and most is never imported.
+    # torch comes with what it asks for: which packages these are depends on the build that the index offers.
+    say("installing torch")
+    pip: list[str | Path] = [*PIP, "install", "--no-compile"]
+    run([*pip, "--constraint", LOCK, *NEEDED_TO_BUILD], doing="installing torch", log=LOG)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        try:
+            wheel = pool.submit(_horovod)
+            requirements = [LOCK, SETUP / "java.txt"] if with_java else [LOCK]
+            say(f"installing {len(read_lock(LOCK))} packages{' and Java 17' if with_java else ''}")
+            listed: list[str | Path] = [part for path in requirements for part in ("--requirement", path)]
+            run([*pip, "--no-deps", "--no-build-isolation", *listed], doing="installing packages", log=LOG)
+            horovod = wheel.result()
+        except BaseException:
+            stop_everything()
+            raise
+    say("installing Horovod and sparkdl")
+    run([*pip, "--no-deps", "--force-reinstall", horovod], doing="installing Horovod", log=LOG)
+    run([*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT], doing="installing sparkdl", log=LOG)
+    say("checking what is installed")
+    run([*PIP, "check"], doing="checking the packages", log=LOG)
+    run([PYTHON, "-c", PROOF], doing="importing what was installed", log=LOG)
+    STAMP.write_text(digest(with_java))
+    say("set up")
+
+
+def read_lock(path: Path) -> dict[str, str]:
+    """The pinned version of every package in a lock."""
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def up_to_date(with_java: bool) -> bool:
+    """Whether the last set-up finished, here, and nothing that decides its outcome changed since."""
+    return STAMP.exists() and PYTHON.exists() and STAMP.read_text() == digest(with_java)
+
+
+def digest(with_java: bool, setup: Path = SETUP) -> str:
+    """What decides the outcome: the set-up's files, the project's metadata, Python, Java, the place, build options."""
+    content = hashlib.sha256()
+    for path in sorted([*setup.glob("*.py"), *setup.glob("*.txt"), setup.parent / "pyproject.toml"]):
+        content.update(path.name.encode() + b"\0" + path.read_bytes())
+    facts = [platform.python_version(), with_java, setup.parent, os.environ.get("HOROVOD_GPU_OPERATIONS")]
+    content.update(repr([str(fact) for fact in facts]).encode())
+    return content.hexdigest()
+
+
+def forget_half_installed(venv: Path) -> None:
+    """Let pip see packages that it was interrupted in as missing: it writes ``RECORD`` last."""
+    for metadata in venv.glob("lib/python*/site-packages/*.dist-info"):
+        if not (metadata / "RECORD").exists():
+            shutil.rmtree(metadata)
+
+
+def _works(venv: Path) -> bool:
+    """Whether the environment was finished and stands where it was made (its scripts name the place)."""
+    activate = venv / "bin" / "activate"
+    if not activate.exists() or str(venv) not in activate.read_text():
+        return False
+    return subprocess.run([*map(str, PIP), "--version"], capture_output=True, check=False).returncode == 0
+
+
+def _horovod() -> Path:
+    """The wheel from the cache, or a new one."""
+    query = [str(PYTHON), "-c", "from importlib.metadata import version; print(version('torch'))"]
+    version = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    found = horovod_wheel.cached(version)
+    if found is not None:
+        return found
+    say("building Horovod beside it, once for this user and torch (some minutes)")
+    return horovod_wheel.build(PYTHON, version, log=HOROVOD_LOG)
+
+
+class _only_one:  # noqa: N801 - used as `with _only_one():`
+    """Two set-ups of one checkout take turns."""
+
+    def __enter__(self) -> None:
+        self.folder = os.open(SETUP, os.O_RDONLY)
+        try:
+            fcntl.flock(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another set-up of this checkout")
+            fcntl.flock(self.folder, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

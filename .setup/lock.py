@@ -1,0 +1,38 @@
+"""Print the lock: what ``pyproject.toml`` needs, development included, at the versions installed in this environment.
+
+.venv/bin/python .setup/lock.py > lock.txt && mv lock.txt .setup/requirements.txt
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+
+def closure(requirements: list[str]) -> dict[str, str]:
+    """The version of every package that these requirements lead to."""
+    found: dict[str, str] = {}
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        installed = distribution(name)
+        found[name] = Version(installed.version).public  # torch's build (+cpu, +cu130) is the index's choice
+        waiting += map(Requirement, installed.requires or [])
+    return found
+
+
+if __name__ == "__main__":
+    pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    project = tomllib.loads(pyproject.read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"], "cffi"]  # Horovod's
+    print("# Written by lock.py.")
+    for package, version in sorted(closure(needed).items()):
+        print(f"{package}=={version}")

@@ -1,0 +1,37 @@
+# `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format unit benchmark clean
+
+BIN := .venv/bin
+# The set-up finds Python 3.11 itself; any Python 3 will do to start it.
+PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup:  ## make .venv: pinned packages, Horovod, Java if there is none
+	@$(PYTHON) .setup/install.py
+
+demo: setup  ## Fashion-MNIST from raw files to a scored table
+	@$(BIN)/python jobs/demo.py conf/fashion_mnist.yaml
+
+test: lint  ## everything: lint, types, unit, cluster and end-to-end tests
+	@$(BIN)/python -m pytest tests
+
+lint: setup  ## ruff and mypy
+	@$(BIN)/python -m ruff check
+	@$(BIN)/python -m ruff format --check
+	@$(BIN)/python -m mypy sparkdl jobs .setup
+
+format: setup  ## let ruff rewrite what it can
+	@$(BIN)/python -m ruff check --fix
+	@$(BIN)/python -m ruff format
+
+unit: setup  ## the tests that need no Spark (a minute)
+	@$(BIN)/python -m pytest tests/unit
+
+benchmark: setup  ## every benchmark, as tables
+	@$(BIN)/python jobs/benchmark.py
+
+clean:  ## remove .venv and the tools' caches; what jobs wrote (output/) stays
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
