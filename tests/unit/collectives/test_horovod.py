@@ -1,0 +1,84 @@
+"""Collectives on real ranks: two processes on this machine, one launch for all promises."""
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.cluster import Rank, run_local
+from sparkdl.collectives import HorovodCollectives
+
+
+def exercise(rank: Rank) -> dict:
+    found: dict = {}
+    with HorovodCollectives() as collectives:
+        number = rank.rank + 1.0
+        precise = torch.tensor([number, 1e-17 * number], dtype=torch.float64)
+        found["rank and size"] = (collectives.rank, collectives.size)
+        found["sum"] = collectives.allreduce(precise, op="sum").tolist()
+        found["mean"] = collectives.allreduce(torch.tensor([number]), op="mean").tolist()
+        found["unchanged"] = precise.tolist() == [number, 1e-17 * number]
+        found["broadcast"] = collectives.broadcast(torch.tensor([number]), root=1).tolist()
+        found["broadcast object"] = collectives.broadcast_object({"rank": rank.rank}, root=1)
+        found["gathered"] = collectives.allgather_object("x" * (rank.rank + 1))
+        collectives.barrier()
+
+        torch.manual_seed(rank.rank)
+        network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        network[1].running_mean.fill_(number)  # type: ignore[operator, union-attr]
+        collectives.broadcast_parameters(network)
+        found["parameters"] = [value.sum().item() for value in network.state_dict().values()]
+
+        optimizer = torch.optim.Adam(network.parameters(), lr=number)
+        network(torch.randn(8, 3)).sum().backward()
+        optimizer.step()
+        collectives.broadcast_optimizer(optimizer)
+        found["rate"] = optimizer.param_groups[0]["lr"]
+        found["moments"] = [state["exp_avg"].sum().item() for state in optimizer.state.values()]
+
+        for accumulation in (1, 2):
+            line = nn.Linear(1, 1, bias=False)
+            nn.init.zeros_(line.weight)
+            sgd = collectives.distribute(torch.optim.SGD(line.parameters(), lr=1.0), line, accumulation=accumulation)
+            for batch in range(accumulation):
+                line(torch.tensor([[number * (batch + 1)]])).sum().backward()
+            sgd.step()
+            found[f"step of {accumulation}"] = line.weight.item()
+    return found
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict]:
+    return run_local(exercise, 2)
+
+
+def test_ranks_are_numbered(found) -> None:
+    assert [each["rank and size"] for each in found] == [(0, 2), (1, 2)]
+
+
+def test_sums_and_means_are_exact_in_float64_and_leave_the_argument_alone(found) -> None:
+    for each in found:
+        assert each["sum"] == [3.0, 1e-17 * 1 + 1e-17 * 2]
+        assert each["mean"] == [1.5]
+        assert each["unchanged"]
+
+
+def test_tensors_and_objects_of_one_rank_reach_all(found) -> None:
+    for each in found:
+        assert each["broadcast"] == [2.0]
+        assert each["broadcast object"] == {"rank": 1}
+        assert each["gathered"] == ["x", "xx"]
+
+
+def test_weights_buffers_and_optimizer_become_equal(found) -> None:
+    first, second = found
+    assert first["parameters"] == second["parameters"]
+    assert (first["rate"], first["moments"]) == (second["rate"], second["moments"])
+    assert first["rate"] == 1.0
+
+
+def test_a_step_applies_the_mean_gradient_of_all_ranks(found) -> None:
+    assert [each["step of 1"] for each in found] == [-1.5, -1.5]
+
+
+def test_accumulated_gradients_are_added_up_before_one_step(found) -> None:
+    assert [each["step of 2"] for each in found] == [-1.5 * (1 + 2), -1.5 * (1 + 2)]
