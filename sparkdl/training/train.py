@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster import get_session, run_ranks
 from sparkdl.config import Cluster, Tracking, Train
 from sparkdl.data import Dataset
-from sparkdl.errors import ConfigError, DataError, RankError
+from sparkdl.errors import ConfigError, DataError, RankError, TrainingError
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.checkpoint import BEST
@@ -69,7 +69,8 @@ def train(
         )
     model = check_model(dataset, settings)
     spark = spark or get_session(cluster)
-    params = {"train": settings.model_dump(mode="python"), "cluster": cluster.model_dump(), "dataset": dataset.path}
+    sections = {"train": settings, "cluster": cluster, "tracking": tracking}
+    params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
     with start_run(tracking, params=params) as run:
         folder = f"{settings.run_dir}/{run.run_id}"
         run.log_dataset(
@@ -98,13 +99,18 @@ def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run) -> Outcome:
                 progress.epoch(**message)
                 run.log_metrics(message["figures"], step=message["epoch"] + 1)
 
-        outcomes = run_ranks(
-            partial(train_rank, job),
-            cluster.num_ranks,
-            spark=spark,
-            on_message=receive,
-            slot_timeout=cluster.slot_timeout,
-        )
+        try:
+            outcomes = run_ranks(
+                partial(train_rank, job),
+                cluster.num_ranks,
+                spark=spark,
+                on_message=receive,
+                slot_timeout=cluster.slot_timeout,
+            )
+        except RankError as error:
+            if error.exception_type == TrainingError.__name__:
+                raise TrainingError(str(error)) from None
+            raise
     outcome = outcomes[0]
     if outcome is None:
         raise RankError("rank 0 ended without a result")
@@ -119,7 +125,10 @@ def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> Trained
         for split, found in outcome.evaluations.items()
         for name, value in (("loss", found.loss), ("accuracy", found.accuracy))
     }
-    run.log_metrics(metrics, step=outcome.best_epoch + 1)
+    already = outcome.history[outcome.best_epoch]  # the validation figures have been logged with their epoch
+    run.log_metrics(
+        {name: value for name, value in metrics.items() if name not in already}, step=outcome.best_epoch + 1
+    )
     run.log_figure(loss_curve(outcome.history), "loss.png")
     run.log_figure(accuracy_curve(outcome.history), "accuracy.png")
     for split, found in outcome.evaluations.items():
@@ -128,11 +137,11 @@ def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> Trained
     checkpoint = f"{job.folder}/{BEST}"
     with TemporaryDirectory() as folder:
         write_model_folder(folder, dataset, job.settings, checkpoint)
-        model_uri = run.log_model(folder, **model_interface(dataset))
+        model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=dataset.example_rows())
     registered = None
     if tracking.register_as:
         registered = run.register(model_uri, metrics)
-        model_uri = f"models:/{registered.name}/{registered.version}"
+        model_uri = registered.uri
     seconds = sum(dataset.rows("train") / figures["rows_per_second"] for figures in outcome.history)
     return TrainedModel(
         run_id=run.run_id,
