@@ -1,0 +1,220 @@
+"""Ranks in a barrier stage of the embedded Spark."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster import Rank, run_ranks
+from sparkdl.collectives import HorovodCollectives
+from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError
+
+
+def all_reduce(rank: Rank) -> tuple[int, float, int]:
+    with HorovodCollectives() as collectives:
+        total = collectives.allreduce(torch.tensor([rank.rank + 1.0]), op="sum")
+    return rank.rank, total.item(), os.getpid()
+
+
+def wait_until(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_results_come_back_in_the_order_of_ranks(spark: SparkSession) -> None:
+    assert run_ranks(lambda rank: (rank.rank, rank.size), 2, spark=spark) == [(0, 2), (1, 2)]
+
+
+def test_ranks_reduce_to_the_same_sum(spark: SparkSession) -> None:
+    assert [total for _, total, _ in run_ranks(all_reduce, 2, spark=spark)] == [3.0, 3.0]
+
+
+def test_a_rank_knows_its_place_and_its_share_of_the_machine(spark: SparkSession) -> None:
+    ranks = run_ranks(lambda rank: (rank.local_rank, rank.local_size, rank.device, rank.threads), 2, spark=spark)
+    assert ranks == [(0, 2, "cpu", 1), (1, 2, "cpu", 1)]
+
+
+def test_one_rank_is_enough(spark: SparkSession) -> None:
+    assert run_ranks(all_reduce, 1, spark=spark)[0][1] == 1.0
+
+
+def test_python_workers_are_reused_by_the_next_launch(spark: SparkSession) -> None:
+    first = {process for _, _, process in run_ranks(all_reduce, 2, spark=spark)}
+    second = {process for _, _, process in run_ranks(all_reduce, 2, spark=spark)}
+    assert first == second
+
+
+def test_messages_arrive_in_the_callers_thread_in_order(spark: SparkSession) -> None:
+    received = []
+
+    def send(rank: Rank) -> None:
+        for step in range(100):
+            rank.send("step", step=step)
+
+    def receive(rank: int, message: dict) -> None:
+        received.append((threading.current_thread(), rank, message))
+
+    run_ranks(send, 2, spark=spark, on_message=receive)
+    assert {thread for thread, _, _ in received} == {threading.current_thread()}
+    for rank in range(2):
+        messages = [message for _, sender, message in received if sender == rank]
+        assert messages == [{"kind": "step", "step": step} for step in range(100)]
+
+
+def test_what_ranks_print_reaches_the_driver_whole_with_the_rank_in_front(spark: SparkSession, capfd) -> None:
+    def speak(rank: Rank) -> None:
+        for number in range(500):
+            print("line", number)
+        os.system("echo from a child process")
+        print("x" * 100_000)
+        sys.stderr.write("no newline at the end")
+
+    run_ranks(speak, 2, spark=spark)
+    output = capfd.readouterr().out.splitlines()
+    for rank in range(2):
+        lines = [line.removeprefix(f"[rank {rank}] ") for line in output if line.startswith(f"[rank {rank}] ")]
+        assert lines[:501] == [*(f"line {number}" for number in range(500)), "from a child process"]
+        assert "".join(lines[501:]) == "x" * 100_000 + "no newline at the end"
+
+
+def test_with_log_callback_only_the_driver_stays_silent(spark: SparkSession, capfd) -> None:
+    run_ranks(lambda rank: print("to the executor's log"), 2, spark=spark, log_verbosity="log_callback_only")
+    assert "[rank" not in capfd.readouterr().out
+
+
+def test_a_raising_rank_arrives_whole_with_its_own_traceback_first(spark: SparkSession, capfd) -> None:
+    def fail(rank: Rank) -> None:
+        with HorovodCollectives() as collectives:
+            if rank.rank == 1:
+                raise ValueError("the answer is not 41")
+            collectives.barrier()
+
+    with pytest.raises(RankError) as caught:
+        run_ranks(fail, 2, spark=spark)
+    message = str(caught.value)
+    assert message.startswith("Traceback")
+    assert 'raise ValueError("the answer is not 41")' in message.partition("rank 1 of 2")[0]
+    assert caught.value.rank == 1
+    assert caught.value.exception_type == "ValueError"
+    shown = message + capfd.readouterr().err
+    assert "at org.apache.spark" not in shown
+    assert "sparkdl/cluster/rank.py" not in message
+
+
+def test_a_rank_that_fails_while_others_compute_does_not_wait_for_them(spark: SparkSession) -> None:
+    def fail(rank: Rank) -> None:
+        if rank.rank == 1:
+            raise ValueError("early")
+        time.sleep(120)
+
+    started = time.monotonic()
+    with pytest.raises(RankError, match="early"):
+        run_ranks(fail, 2, spark=spark)
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize("collective", [True, False])
+def test_a_killed_rank_is_an_error_and_not_a_hang(spark: SparkSession, capfd, collective: bool) -> None:
+    def die(rank: Rank) -> None:
+        with HorovodCollectives() as collectives:
+            collectives.barrier()
+            if rank.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if collective:
+                collectives.barrier()
+            else:
+                time.sleep(120)
+
+    started = time.monotonic()
+    with pytest.raises(
+        RankError, match=r"killed, out of memory, or crashed[\s\S]*rank 1 of 2 failed on host"
+    ) as caught:
+        run_ranks(die, 2, spark=spark)
+    assert time.monotonic() - started < 15
+    assert caught.value.rank == 1
+    assert "at org.apache.spark" not in str(caught.value) + capfd.readouterr().err
+
+
+def test_after_a_failure_the_next_launches_work(spark: SparkSession) -> None:
+    for _ in range(2):
+        assert [total for _, total, _ in run_ranks(all_reduce, 2, spark=spark)] == [3.0, 3.0]
+
+
+def test_more_ranks_than_slots_says_both_numbers_at_once(spark: SparkSession) -> None:
+    started = time.monotonic()
+    with pytest.raises(NotEnoughSlotsError, match="5 ranks were asked for, and this local Spark has 2 slots"):
+        run_ranks(all_reduce, 5, spark=spark)
+    assert time.monotonic() - started < 2
+
+
+def test_a_function_that_cannot_be_pickled_is_named_with_the_culprit(spark: SparkSession) -> None:
+    lock = threading.Lock()
+
+    def train(rank: Rank) -> None:
+        lock.acquire()
+
+    with pytest.raises(ConfigError, match=r"train'.*lock \(a _thread.lock\) cannot be pickled"):
+        run_ranks(train, 2, spark=spark)
+
+
+def test_a_result_that_cannot_be_pickled_says_so(spark: SparkSession) -> None:
+    with pytest.raises(RankError, match="returned a generator, which cannot be pickled"):
+        run_ranks(lambda rank: (number for number in range(3)), 2, spark=spark)
+
+
+def test_exiting_from_the_function_is_a_failure(spark: SparkSession) -> None:
+    with pytest.raises(RankError) as caught:
+        run_ranks(lambda rank: sys.exit(3), 2, spark=spark)
+    assert caught.value.exception_type == "SystemExit"
+
+
+def test_an_error_in_on_message_ends_the_run(spark: SparkSession) -> None:
+    def send(rank: Rank) -> None:
+        rank.send("step")
+        time.sleep(120)
+
+    def receive(rank: int, message: dict) -> None:
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_ranks(send, 2, spark=spark, on_message=receive)
+    assert time.monotonic() - started < 15
+    assert [total for _, total, _ in run_ranks(all_reduce, 2, spark=spark)] == [3.0, 3.0]
+
+
+def test_a_run_leaves_the_process_of_the_rank_as_it_found_it(spark: SparkSession) -> None:
+    def look(rank: Rank) -> tuple:
+        horovod = sorted(name for name in os.environ if name.startswith("HOROVOD"))
+        return len(horovod), os.environ["HOROVOD_RANK"], psutil.Process().num_fds(), threading.active_count()
+
+    run_ranks(all_reduce, 2, spark=spark)
+    first = run_ranks(look, 2, spark=spark)
+    for _ in range(3):
+        run_ranks(all_reduce, 2, spark=spark)
+    assert sorted(found[2:] for found in run_ranks(look, 2, spark=spark)) == sorted(found[2:] for found in first)
+
+    def environment(batches):
+        list(batches)
+        import pyarrow as pa
+
+        yield pa.RecordBatch.from_arrays([pa.array([name for name in os.environ if "HOROVOD" in name])], ["name"])
+
+    assert spark.range(2, numPartitions=2).mapInArrow(environment, "name string").count() == 0
+
+
+def test_nothing_is_left_over_on_the_driver(spark: SparkSession) -> None:
+    run_ranks(all_reduce, 2, spark=spark)
+    driver = psutil.Process()
+    ports = [c.laddr.port for c in driver.net_connections() if c.status == psutil.CONN_LISTEN]
+    run_ranks(all_reduce, 2, spark=spark)
+    assert [c.laddr.port for c in driver.net_connections() if c.status == psutil.CONN_LISTEN] == ports
+    assert wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("sparkdl")])
