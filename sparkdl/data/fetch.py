@@ -1,0 +1,183 @@
+"""Public data sets that the examples run on, fetched once and kept in the user's cache folder.
+
+Each comes from a Debian package, which needs no root to be downloaded and unpacked, or from the address where its
+authors published it. Either way every file's checksum is verified.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkdl.errors import DataError
+
+__all__ = ["Published", "fetch"]
+
+TIMEOUT = 30
+"""Seconds without an answer after which a server is given up."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where a data set is published."""
+
+    package: str
+    """The Debian package that holds it."""
+    folder: str
+    """Where that package puts the files."""
+    checksums: Mapping[str, str]
+    """The files, and the SHA-256 of each."""
+    address: str | None = None
+    """The address under which its authors publish the same files."""
+
+
+DATA_SETS = {
+    "fashion-mnist": Published(
+        package="dataset-fashion-mnist",
+        folder="/usr/share/datasets/fashion-mnist",
+        checksums={
+            "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+            "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+            "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+            "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+        },
+        # Plain http is all that this address speaks; the checksums say whether what arrives is the data set.
+        address="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    ),
+}
+
+
+def fetch(name: str, folder: str | Path | None = None) -> Path:
+    """The folder with a public data set's files, which are fetched first where they are missing or damaged.
+
+    Runs on the driver. ``fashion-mnist`` is Xiao, Rasul, Vollgraf (2017), arXiv 1708.07747: 70,000 images in four
+    gzipped IDX files. The files go to ``folder``, by default ``sparkdl/data/<name>`` in the user's cache folder. An
+    installed Debian package is used as it is; else the package is downloaded and unpacked there; else the files come
+    from the data set's own address. Raises :class:`DataError` for an unknown name, or saying what was tried.
+    """
+    if name not in DATA_SETS:
+        raise DataError(f"no data set is called {name!r}; known: {', '.join(sorted(DATA_SETS))}")
+    published = DATA_SETS[name]
+    folder = Path(folder) if folder is not None else _cache() / name
+    if _problem(folder, published) is None:
+        return folder
+    failures = []
+    for description, way in WAYS.items():
+        try:
+            with _workplace(folder) as work:
+                source = way(published, work)
+                problem = _problem(source, published)
+                if problem is None:
+                    _place(source, folder, published)
+                    megabytes = sum(path.stat().st_size for path in source.iterdir()) / 1e6
+                    _say(f"{name}: {megabytes:.0f} MB, checksums verified, in {folder}")
+                    return folder
+        except (OSError, subprocess.SubprocessError) as error:
+            problem = _reason(error)
+        failures.append(f"  {description}: {problem}")
+    raise DataError(
+        f"cannot fetch the data set {name!r}; tried\n"
+        + "\n".join(failures)
+        + f"\nInstall the Debian package {published.package}, or put {', '.join(published.checksums)} into {folder}"
+    )
+
+
+def _installed(published: Published, work: Path) -> Path:
+    return Path(published.folder)
+
+
+def _from_package(published: Published, work: Path) -> Path:
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise OSError("there is no apt here")
+    _say(f"downloading Debian's package {published.package}")
+    try:
+        _run(["apt-get", "download", published.package], work)
+    except subprocess.CalledProcessError:
+        # The machine's lists of packages may be missing or old; lists of our own need no root to be brought up to date.
+        lists, cache = work / "lists", work / "cache"
+        (lists / "partial").mkdir(parents=True)
+        (cache / "archives" / "partial").mkdir(parents=True)
+        private = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={cache}", "-o", "APT::Sandbox::User=root"]
+        _run(["apt-get", *private, "-o", "Acquire::Languages=none", "update"], work)
+        _run(["apt-get", *private, "download", published.package], work)
+    (package,) = work.glob("*.deb")
+    _run(["dpkg-deb", "--extract", str(package), "unpacked"], work)
+    return work / "unpacked" / published.folder.lstrip("/")
+
+
+def _from_address(published: Published, work: Path) -> Path:
+    if published.address is None:
+        raise OSError("it has none")
+    for name in published.checksums:
+        _say(f"downloading {published.address}/{name}")
+        with (
+            urllib.request.urlopen(f"{published.address}/{name}", timeout=TIMEOUT) as answer,
+            (work / name).open("wb") as file,
+        ):
+            shutil.copyfileobj(answer, file)
+    return work
+
+
+WAYS = {
+    "the installed Debian package": _installed,
+    "Debian's package, downloaded": _from_package,
+    "the data set's own address": _from_address,
+}
+"""How files can be had, best first; each returns the folder that holds them."""
+
+
+def _problem(folder: Path, published: Published) -> str | None:
+    """What is wrong with the files in a folder; None when every checksum is right."""
+    for name, expected in published.checksums.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{path} is not there"
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        if actual != expected:
+            return f"{path} has the checksum {actual}, not {expected}"
+    return None
+
+
+@contextmanager
+def _workplace(folder: Path) -> Iterator[Path]:
+    """An empty folder beside the final files, so that placing them is a rename."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as work:
+        yield Path(work)
+
+
+def _place(source: Path, folder: Path, published: Published) -> None:
+    """Put the files into the folder, each whole or not at all."""
+    with _workplace(folder) as work:
+        for name in published.checksums:
+            shutil.copyfile(source / name, work / name)
+            (work / name).replace(folder / name)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+
+
+def _reason(error: Exception) -> str:
+    """The line that explains a failure."""
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = [line for line in error.stderr.splitlines() if line.strip()]
+        return lines[-1] if lines else str(error)
+    return str(error)
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "sparkdl" / "data"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
