@@ -65,7 +65,7 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
     if name not in DATA_SETS:
         raise DataError(f"no data set is called {name!r}; known: {', '.join(sorted(DATA_SETS))}")
     published = DATA_SETS[name]
-    folder = Path(folder) if folder is not None else _cache() / name
+    folder = Path(folder).expanduser().absolute() if folder is not None else _cache() / name
     if _problem(folder, published) is None:
         return folder
     failures = []
