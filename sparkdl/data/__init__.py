@@ -1,0 +1,37 @@
+"""Raw tables become datasets (driver and tasks); datasets become batches (ranks)."""
+
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.data.card import Card, InputSpec
+from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.decode import decode
+from sparkdl.data.features import apply_preprocessing
+from sparkdl.data.fetch import fetch
+from sparkdl.data.prepare import prepare
+from sparkdl.data.sources import open_source
+
+if TYPE_CHECKING:
+    from sparkdl.data.loader import Batch, Loader
+
+__all__ = [
+    "Batch",
+    "Card",
+    "Dataset",
+    "InputSpec",
+    "Loader",
+    "RowGroup",
+    "apply_preprocessing",
+    "decode",
+    "fetch",
+    "open_source",
+    "prepare",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: tasks that read, write or score rows have no use for torch, which takes seconds to load.
+    if name in ("Batch", "Loader"):
+        from sparkdl.data import loader
+
+        return getattr(loader, name)
+    raise AttributeError(f"module 'sparkdl.data' has no attribute {name!r}")

@@ -1,0 +1,152 @@
+"""The card of a prepared dataset: what is in it, as JSON that is validated and never executed."""
+
+import hashlib
+import json
+import math
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sparkdl.errors import DatasetError
+
+__all__ = ["CARD_NAME", "LABEL_COLUMN", "PREPROCESSING", "SPLIT_NAME", "Card", "File", "InputSpec", "SplitCard"]
+
+CARD_NAME = "card.json"
+PREPROCESSING = "preprocessing"
+LABEL_COLUMN = "label"
+"""The column of class indices in every prepared dataset."""
+SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""What a split may be called: its name is also the name of a folder."""
+
+_PIXEL_BYTES = {"uint8": 1, "float32": 4}
+Count = Annotated[int, Field(ge=0)]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Part(BaseModel):
+    """What all parts of a card share: unknown keys are errors, and nothing changes after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class File(_Part):
+    """One Parquet file, which holds one row group."""
+
+    path: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
+    """``split/name.parquet``, relative to the dataset's folder; it cannot point outside."""
+    rows: Annotated[int, Field(gt=0)]
+    bytes: Annotated[int, Field(gt=0)]
+    sha256: Hash
+    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    """The checksum that every reading verifies; CRC-32 because it costs less than the reading itself."""
+
+
+class SplitCard(_Part):
+    """The rows of one split."""
+
+    files: Annotated[tuple[File, ...], Field(min_length=1)]
+    """In the order of the rows; sizes differ by at most one row."""
+    class_counts: tuple[Count, ...]
+    """Rows of each class, in the order of the label names."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the split has."""
+        return sum(file.rows for file in self.files)
+
+    @model_validator(mode="after")
+    def _balanced(self) -> Self:
+        sizes = {file.rows for file in self.files}
+        if max(sizes) - min(sizes) > 1:
+            raise ValueError(f"row groups must be of equal size, give or take one row; found {sorted(sizes)}")
+        if sum(self.class_counts) != self.rows:
+            raise ValueError(f"class counts add up to {sum(self.class_counts)}, the files to {self.rows} rows")
+        return self
+
+
+class InputSpec(_Part):
+    """What a model is fed with."""
+
+    column: str
+    """The column of the dataset. Raw rows have it too, unless preprocessing makes it."""
+    kind: Literal["image", "vector"]
+    shape: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(min_length=1, max_length=3)]
+    """(height, width, channels) of an image, (width,) of a vector."""
+    dtype: Literal["uint8", "float32"]
+    mean: tuple[float, ...] | None = None
+    """Of an image: per channel, the mean of value / 255 over the training split."""
+    std: tuple[float, ...] | None = None
+    """Of an image: per channel, the standard deviation of value / 255 over the training split."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's input in memory."""
+        return math.prod(self.shape) * _PIXEL_BYTES[self.dtype]
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        if (self.kind, self.dtype, len(self.shape)) not in {("image", "uint8", 3), ("vector", "float32", 1)}:
+            raise ValueError("an image is uint8 of shape (height, width, channels), a vector float32 of shape (width,)")
+        return self
+
+
+class Card(_Part):
+    """Everything that is known about a dataset without reading its rows."""
+
+    version: Literal[1] = 1
+    input: InputSpec
+    label_names: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Class names by class index, from the training split."""
+    splits: Annotated[dict[str, SplitCard], Field(min_length=1)]
+    raw_columns: dict[str, str]
+    """The raw columns that scoring needs, with their Spark types."""
+    preprocessing: bool
+    """Whether a fitted ``pyspark.ml`` pipeline is kept beside the card."""
+    settings: dict[str, Any]
+    """The settings that decided the content; preparing again with others is refused."""
+    source: str
+    """Fingerprint of the raw rows, independent of their order: count and hashes of the content."""
+    digest: Hash
+    """SHA-256 of all the above, the files' own hashes included."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name, split in self.splits.items():
+            if not SPLIT_NAME.fullmatch(name) or name == PREPROCESSING:
+                raise ValueError(f"{name!r} is not a name for a split")
+            if len(split.class_counts) != len(self.label_names):
+                raise ValueError(f"split {name!r} counts {len(split.class_counts)} classes of {len(self.label_names)}")
+            if any(not file.path.startswith(f"{name}/") for file in split.files):
+                raise ValueError(f"split {name!r} lists files of another folder")
+        if self.digest != _digest(self.model_dump(mode="json")):
+            raise ValueError("the digest does not match the content; the card was altered")
+        return self
+
+    @classmethod
+    def create(cls, **content: Any) -> Self:
+        """A card with its digest computed."""
+        unsigned = cls.model_construct(**content, digest="")
+        return cls(**content, digest=_digest(unsigned.model_dump(mode="json")))
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, origin: str = "the card") -> Self:
+        """Validate a card's text. Runs anywhere; raises :class:`DatasetError` that names ``origin`` and the key."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(map(str, problem["loc"])) or "the card as a whole"
+            raise DatasetError(
+                f"{origin} is not a valid dataset card: {key}: {problem['msg'].removeprefix('Value error, ')}. "
+                "Prepare the dataset again with this version of sparkdl."
+            ) from None
+
+    def to_json(self) -> str:
+        """The card as indented JSON."""
+        return self.model_dump_json(indent=1)
+
+
+def _digest(tree: dict[str, Any]) -> str:
+    content = {key: value for key, value in tree.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,176 @@
+"""A prepared dataset: what it holds, and whether its files are still the ones that were written."""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sparkdl.data.card import CARD_NAME, PREPROCESSING, Card, InputSpec
+from sparkdl.data.storage import join, locate
+from sparkdl.errors import DatasetError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Dataset", "RowGroup"]
+
+_HASH_CHUNK = 1 << 20
+"""Bytes read at a time while hashing: large enough to keep hashing the bottleneck."""
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One Parquet file of a split; it holds exactly one row group."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A prepared dataset in a folder. Cheap to pickle: the path and the card travel, rows do not."""
+
+    path: str
+    card: Card
+
+    @classmethod
+    def open(cls, path: str) -> "Dataset":
+        """Read the card and check that every file exists with its size. Runs anywhere.
+
+        Raises :class:`DatasetError` when there is no dataset, the card is not valid, or a file is missing or truncated.
+        """
+        path = str(path).rstrip("/")
+        filesystem, root = locate(path)
+        try:
+            text = filesystem.cat_file(join(root, CARD_NAME))
+        except (FileNotFoundError, NotADirectoryError):
+            raise DatasetError(f"there is no dataset in {path}: {CARD_NAME} is missing. Prepare it first.") from None
+        dataset = cls(path, Card.from_json(text, origin=join(path, CARD_NAME)))
+        for split in dataset.splits:
+            sizes = _sizes(filesystem, join(root, split))
+            for group in dataset.row_groups(split):
+                _check_size(group, sizes.get(group.path.rpartition("/")[2]))
+        return dataset
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, the same wherever the dataset is copied to."""
+        return self.card.digest
+
+    @property
+    def card_json(self) -> str:
+        """The card's text."""
+        return self.card.to_json()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits, ``train`` first."""
+        return tuple(sorted(self.card.splits, key=lambda name: (name != "train", name)))
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Class names by class index."""
+        return self.card.label_names
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the training split has."""
+        return len(self.card.label_names)
+
+    @property
+    def input(self) -> InputSpec:
+        """What a model is fed with."""
+        return self.card.input
+
+    @property
+    def raw_columns(self) -> dict[str, str]:
+        """The raw columns that scoring needs, with their Spark types."""
+        return self.card.raw_columns
+
+    @property
+    def preprocessing_path(self) -> str | None:
+        """Where the fitted ``pyspark.ml`` pipeline is saved, if the input needs one."""
+        return join(self.path, PREPROCESSING) if self.card.preprocessing else None
+
+    def rows(self, split: str) -> int:
+        """How many rows a split has. Raises :class:`DatasetError` for a split that is not there."""
+        return sum(group.rows for group in self.row_groups(split))
+
+    def row_groups(self, split: str) -> tuple[RowGroup, ...]:
+        """The row groups of a split, in the order of its rows; their sizes differ by at most one row."""
+        if split not in self.card.splits:
+            raise DatasetError(f"{self.path} has no split {split!r}; it has {', '.join(self.splits)}")
+        return tuple(
+            RowGroup(join(self.path, file.path), file.rows, file.bytes, file.sha256, file.crc32)
+            for file in self.card.splits[split].files
+        )
+
+    def verify(self, spark: "SparkSession | None" = None) -> None:
+        """Compare the SHA-256 of every file with the card. Runs on the driver; with ``spark``, hashes in tasks.
+
+        Raises :class:`DatasetError` that names the first file that is missing, truncated or altered.
+        """
+        groups = [group for split in self.splits for group in self.row_groups(split)]
+        if spark is None:
+            with ThreadPoolExecutor() as pool:
+                problems = list(pool.map(_problem_with, groups))
+        else:
+            problems = _problems_in_tasks(spark, groups)
+        for problem in problems:
+            if problem:
+                raise DatasetError(problem)
+
+
+def _sizes(filesystem: object, folder: str) -> dict[str, int]:
+    """File sizes by name, from one listing of the folder."""
+    try:
+        listing = filesystem.ls(folder, detail=True)  # type: ignore[attr-defined]
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {entry["name"].rpartition("/")[2]: int(entry["size"] or 0) for entry in listing if entry["type"] == "file"}
+
+
+def _check_size(group: RowGroup, size: int | None) -> None:
+    if size is None:
+        raise DatasetError(f"{group.path} is missing. Restore it, or remove the dataset and prepare it again.")
+    if size != group.bytes:
+        raise DatasetError(
+            f"{group.path} has {size:,} bytes instead of {group.bytes:,}. Restore it, or remove the dataset and prepare "
+            "it again."
+        )
+
+
+def _problem_with(group: RowGroup) -> str:
+    """What is wrong with a file's content; empty when nothing is."""
+    filesystem, path = locate(group.path)
+    digest = hashlib.sha256()
+    try:
+        with filesystem.open(path, "rb") as stream:
+            while chunk := stream.read(_HASH_CHUNK):
+                digest.update(chunk)
+    except FileNotFoundError:
+        return f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
+    if digest.hexdigest() == group.sha256:
+        return ""
+    return (
+        f"{group.path} was altered: its SHA-256 is not the card's. Restore it, or remove the dataset and prepare again."
+    )
+
+
+def _problems_in_tasks(spark: "SparkSession", groups: list[RowGroup]) -> list[str]:
+    def hash_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = [_problem_with(groups[index]) for index in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(found, pa.string())], names=["id", "problem"])
+
+    slots = spark.sparkContext.defaultParallelism
+    rows = spark.range(len(groups), numPartitions=min(len(groups), slots)).mapInArrow(
+        hash_files, "id bigint, problem string"
+    )
+    return [row.problem for row in rows.orderBy("id").collect()]

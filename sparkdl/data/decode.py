@@ -1,0 +1,83 @@
+"""Arrow columns become arrays of numbers, without copies where the memory already has the right form."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkdl.data.card import InputSpec
+from sparkdl.errors import DataError
+
+__all__ = ["decode"]
+
+
+def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """One Arrow column as an array of shape (rows, \\*input.shape). Runs anywhere.
+
+    An ``image`` column is binary with height x width x channels bytes a row, or Spark's image struct; a ``vector`` column
+    is a list of numbers. A single chunk without nulls of the exact type is viewed, not copied, and then read-only. Raises
+    :class:`DataError` with the count when rows are null or have another size.
+    """
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    arrays = [_decode_chunk(chunk, input) for chunk in chunks]
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if arrays else np.empty((0, *input.shape), dtype=input.dtype)
+
+
+def _decode_chunk(chunk: pa.Array, input: InputSpec) -> NDArray[np.uint8] | NDArray[np.float32]:
+    if chunk.null_count:
+        raise DataError(f"column {input.column!r} has {chunk.null_count} null rows; fill or drop them")
+    if pa.types.is_struct(chunk.type):
+        chunk = chunk.field("data")
+    values = _flat_bytes(chunk, input) if input.kind == "image" else _flat_floats(chunk, input)
+    return values.reshape(len(chunk), *input.shape)
+
+
+def _flat_bytes(chunk: pa.Array, input: InputSpec) -> NDArray[np.uint8]:
+    width = input.row_bytes
+    if pa.types.is_fixed_size_binary(chunk.type):
+        _expect(chunk.type.byte_width == width, len(chunk), input)
+        return np.frombuffer(chunk.buffers()[1], np.uint8, len(chunk) * width, chunk.offset * width)
+    if not (pa.types.is_binary(chunk.type) or pa.types.is_large_binary(chunk.type)):
+        raise DataError(f"column {input.column!r} must be binary with {width} bytes a row, not {chunk.type}")
+    offset_type = np.int64 if pa.types.is_large_binary(chunk.type) else np.int32
+    start = _uniform_start(chunk, offset_type, width, input)
+    data = chunk.buffers()[2]
+    return np.frombuffer(data, np.uint8, len(chunk) * width, start) if len(chunk) else np.empty(0, np.uint8)
+
+
+def _flat_floats(chunk: pa.Array, input: InputSpec) -> NDArray[np.float32]:
+    width = math.prod(input.shape)
+    if pa.types.is_fixed_size_list(chunk.type):
+        _expect(chunk.type.list_size == width, len(chunk), input)
+        values = chunk.values.slice(chunk.offset * width, len(chunk) * width)
+    elif pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type):
+        offset_type = np.int64 if pa.types.is_large_list(chunk.type) else np.int32
+        values = chunk.values.slice(_uniform_start(chunk, offset_type, width, input), len(chunk) * width)
+    else:
+        raise DataError(f"column {input.column!r} must hold lists of {width} numbers, not {chunk.type}")
+    if values.null_count:
+        raise DataError(f"column {input.column!r} has {values.null_count} null elements; fill them")
+    array: NDArray[np.float32] = values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return array
+
+
+def _uniform_start(chunk: pa.Array, offset_type: type, width: int, input: InputSpec) -> int:
+    """Where the rows start in the chunk's data, once every row is known to be ``width`` long."""
+    if not len(chunk):
+        return 0
+    itemsize = np.dtype(offset_type).itemsize
+    offsets = np.frombuffer(chunk.buffers()[1], offset_type, len(chunk) + 1, chunk.offset * itemsize)
+    wrong = int(np.count_nonzero(np.diff(offsets) != width))
+    _expect(not wrong, wrong, input)
+    return int(offsets[0])
+
+
+def _expect(fits: bool, wrong: int, input: InputSpec) -> None:
+    if not fits:
+        raise DataError(
+            f"column {input.column!r}: {wrong} rows do not have the size of {input.shape} {input.dtype} "
+            f"({math.prod(input.shape)} values); give every row that size"
+        )

@@ -1,0 +1,212 @@
+"""What a model is fed with: the raw columns it comes from, and the Spark ML stages in between."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.config import Prepare, Stage
+from sparkdl.data.sources import known_image_shape
+from sparkdl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pyspark.ml import Pipeline, PipelineModel, Transformer
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ["Inputs", "apply_preprocessing", "choose_inputs", "describe_pipeline"]
+
+_FEATURES = "features"
+_TOLERATES_MISSING = {"impute", "index"}
+"""Stages that give a missing value a meaning."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The plan for the inputs of a dataset."""
+
+    kind: str
+    """``image`` or ``vector``."""
+    column: str
+    """The column that the inputs end up in."""
+    raw_columns: dict[str, str]
+    """The raw columns it is made from, with their Spark types."""
+    shape: tuple[int, ...] | None = None
+    """Of an image."""
+    pipeline: "Pipeline | None" = None
+    """What makes the column from the raw ones; without it, the column is a raw one."""
+    may_be_missing: frozenset[str] = field(default_factory=frozenset)
+    """Raw columns whose nulls and NaNs preprocessing takes care of."""
+
+
+def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> Inputs:
+    """Decide which columns of the raw rows become the input, and how. Runs on the driver; reads no rows but, at most, one.
+
+    Raises :class:`DataError` for a column that is missing or of a type that cannot be learned from.
+    """
+    types = {column.name: column.dataType for column in rows.schema}
+    image = settings.image
+    if image is None and settings.features is None and "image" in types and known_image_shape(rows, "image"):
+        image = "image"
+    if image is not None:
+        require_columns(rows, [image])
+        shape = _image_shape(rows, image, settings)
+        return Inputs("image", image, {image: types[image].simpleString()}, shape=shape)
+    reserved = {settings.label, settings.split.column}
+    columns = settings.features or [name for name in types if name not in reserved]
+    require_columns(rows, columns)
+    raw_columns = {name: types[name].simpleString() for name in columns}
+    if pipeline is not None:
+        if settings.stages:
+            raise ConfigError("give either `stages` or a pipeline, not both")
+        return Inputs("vector", _FEATURES, raw_columns, pipeline=pipeline, may_be_missing=frozenset(columns))
+    if len(columns) == 1 and not settings.stages and types[columns[0]].typeName() == "array":
+        return Inputs("vector", columns[0], raw_columns)
+    _check_types({name: types[name] for name in columns}, settings.stages)
+    output = _FEATURES if _FEATURES not in types else f"{_FEATURES}_assembled"
+    return Inputs(
+        "vector",
+        output,
+        raw_columns,
+        pipeline=_build_pipeline(columns, settings.stages, output),
+        may_be_missing=_first_handled_by(settings.stages, _TOLERATES_MISSING),
+    )
+
+
+def apply_preprocessing(rows: "DataFrame", model: "PipelineModel", column: str) -> "DataFrame":
+    """Raw rows with the input column added as an array of float32. Runs on the driver, lazily; the work is Spark's."""
+    from pyspark.ml.functions import vector_to_array
+
+    transformed = model.transform(rows)
+    if column not in transformed.columns:
+        raise DataError(f"the pipeline makes no column {column!r}; it makes {', '.join(transformed.columns)}")
+    return transformed.withColumn(column, vector_to_array(column, "float32"))
+
+
+def describe_pipeline(pipeline: "Pipeline") -> list[Any]:
+    """A pipeline's stages and parameters as JSON, without the random names that Spark gives its stages."""
+    stages = pipeline.getStages()
+    description = [
+        [type(stage).__name__, {param.name: value for param, value in stage.extractParamMap().items()}]
+        for stage in stages
+    ]
+    text = json.dumps(description, sort_keys=True, default=str)
+    for index, stage in enumerate(stages):
+        text = text.replace(stage.uid, f"stage{index}")
+    return list(json.loads(text))
+
+
+def require_columns(rows: "DataFrame", columns: Sequence[str]) -> None:
+    """Raise :class:`DataError` when columns are missing; lists the ones there are."""
+    missing = [name for name in columns if name not in rows.columns]
+    if missing:
+        raise DataError(f"no column {', '.join(map(repr, missing))}; the source has {', '.join(rows.columns)}")
+
+
+def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int, ...]:
+    kind = rows.schema[column].dataType.typeName()
+    if kind not in ("binary", "struct"):
+        raise DataError(f"column {column!r} is {kind}; an image is binary (one byte a value) or Spark's image struct")
+    if settings.image_shape:
+        shape = tuple(settings.image_shape)
+    elif kind == "struct":
+        row = rows.select(f"{column}.height", f"{column}.width", f"{column}.nChannels").first()
+        shape = tuple(row) if row else ()
+    else:
+        shape = known_image_shape(rows, column) or ()
+    if not shape:
+        raise DataError(
+            f"the size of the images in {column!r} is not known; set `image_shape` to [height, width, channels]"
+        )
+    return shape if len(shape) == 3 else (*shape, 1)
+
+
+def _check_types(types: "dict[str, DataType]", stages: Sequence[Stage]) -> None:
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.types import BooleanType, NumericType
+
+    made_numeric = _first_handled_by(stages, {"index", "hash_text"})
+    for name, kind in types.items():
+        if isinstance(kind, NumericType | BooleanType | VectorUDT) or name in made_numeric:
+            continue
+        hint = (
+            "give it alone and without `stages`, or turn it into a vector with pyspark.ml.functions.array_to_vector"
+            if kind.typeName() == "array"
+            else "add a stage (`index` for categories, `hash_text` for text), or leave it out of `features`"
+        )
+        raise DataError(f"column {name!r} is of type {kind.simpleString()}, which cannot be learned from: {hint}")
+
+
+def _first_handled_by(stages: Sequence[Stage], kinds: set[str]) -> frozenset[str]:
+    """The columns whose first stage is of one of these kinds."""
+    first: dict[str, str] = {}
+    for stage in stages:
+        for column in stage.columns:
+            first.setdefault(column, stage.kind)
+    return frozenset(column for column, kind in first.items() if kind in kinds)
+
+
+def _build_pipeline(columns: Sequence[str], stages: Sequence[Stage], output: str) -> "Pipeline":
+    """The configured stages, then one vector of all results."""
+    from pyspark.ml import Pipeline
+    from pyspark.ml.feature import VectorAssembler
+
+    current = {column: column for column in columns}
+    parts: list[Any] = []
+    for number, stage in enumerate(stages):
+        unknown = [column for column in stage.columns if column not in current]
+        if unknown:
+            raise ConfigError(
+                f"stages.{number}.columns names {', '.join(map(repr, unknown))}, which `features` does not have "
+                f"({', '.join(columns)})"
+            )
+        inputs = [current[column] for column in stage.columns]
+        if len(set(inputs)) < len(inputs):
+            raise ConfigError(f"stages.{number}: its columns are one vector already; `standardise` comes last for them")
+        shared = [column for column in columns if current[column] in inputs and column not in stage.columns]
+        if shared:
+            raise ConfigError(f"stages.{number}: {', '.join(shared)} became one vector with its columns; name them all")
+        made, outputs = _STAGES[stage.kind](stage, inputs, f"_stage{number}")
+        parts += made
+        current |= dict(zip(stage.columns, outputs, strict=True))
+    assembler = VectorAssembler(inputCols=list(dict.fromkeys(current.values())), outputCol=output, handleInvalid="keep")
+    return Pipeline(stages=[*parts, assembler])
+
+
+def _standardise(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Transformer], list[str]]":
+    from pyspark.ml.feature import StandardScaler, VectorAssembler
+
+    assembler = VectorAssembler(inputCols=inputs, outputCol=f"{prefix}_assembled", handleInvalid="keep")
+    scaler = StandardScaler(inputCol=f"{prefix}_assembled", outputCol=prefix, withMean=True, withStd=True)
+    return [assembler, scaler], [prefix] * len(inputs)
+
+
+def _impute(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Transformer], list[str]]":
+    from pyspark.ml.feature import Imputer
+
+    outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
+    return [Imputer(inputCols=inputs, outputCols=outputs, strategy=stage.strategy)], outputs
+
+
+def _index(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Transformer], list[str]]":
+    from pyspark.ml.feature import StringIndexer
+
+    outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
+    return [StringIndexer(inputCols=inputs, outputCols=outputs, handleInvalid="keep")], outputs
+
+
+def _hash_text(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Transformer], list[str]]":
+    from pyspark.ml.feature import IDF, HashingTF, RegexTokenizer
+
+    outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
+    parts: list[Any] = []
+    for column, output in zip(inputs, outputs, strict=True):
+        parts += [
+            RegexTokenizer(inputCol=column, outputCol=f"{output}_words", pattern=r"\W+"),
+            HashingTF(inputCol=f"{output}_words", outputCol=f"{output}_counts", numFeatures=stage.dimensions),
+            IDF(inputCol=f"{output}_counts", outputCol=output),
+        ]
+    return parts, outputs
+
+
+_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index, "hash_text": _hash_text}

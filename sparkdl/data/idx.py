@@ -1,0 +1,129 @@
+"""Images and labels in the IDX format of MNIST (http://yann.lecun.com/exdb/mnist/), plain or gzipped."""
+
+import gzip
+import math
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl.config import Source
+from sparkdl.data.storage import join, locate
+from sparkdl.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read_idx"]
+
+_SPLITS = {"train": "train", "t10k": "test"}
+"""What file names start with, and the split it stands for."""
+_UNSIGNED_BYTE = 0x08
+"""The only type of element that images and labels have."""
+_BATCH_ROWS = 1024
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class _Pair(NamedTuple):
+    split: str
+    images: str
+    labels: str
+
+
+def read_idx(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[int, ...]]":
+    """The rows of a folder of IDX files, and their images' (height, width, channels). Runs on the driver.
+
+    One task reads each pair of files, as a stream. Raises :class:`DataError` when the folder has no pair, or a file is
+    not in the format.
+    """
+    pairs = _find_pairs(source.path)
+    shapes = {pair.images: _image_shape(pair.images) for pair in pairs}
+    if len(set(shapes.values())) > 1:
+        raise DataError(f"the images of {source.path} have different sizes: {shapes}; prepare them one by one")
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield from _read_pair(pairs[index])
+
+    rows = spark.range(len(pairs), numPartitions=len(pairs)).mapInArrow(read, "image binary, label int, split string")
+    return rows, next(iter(shapes.values()))
+
+
+def _find_pairs(folder: str) -> list[_Pair]:
+    filesystem, root = locate(folder)
+    try:
+        names = {path.rpartition("/")[2] for path in filesystem.ls(root, detail=False)}
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"there is no folder {folder}; `idx` expects one with train-images-idx3-ubyte.gz etc."
+        ) from None
+    pairs = []
+    for prefix, split in _SPLITS.items():
+        images = [name for name in sorted(names) if name.startswith(f"{prefix}-images")]
+        labels = [name for name in sorted(names) if name.startswith(f"{prefix}-labels")]
+        if images and labels:
+            pairs.append(_Pair(split, join(folder, images[0]), join(folder, labels[0])))
+        elif images or labels:
+            raise DataError(f"{folder} has {(images or labels)[0]} without its {'labels' if images else 'images'}")
+    if not pairs:
+        raise DataError(f"{folder} has no IDX files; `idx` expects train-images-idx3-ubyte.gz, train-labels-... etc.")
+    return pairs
+
+
+def _image_shape(path: str) -> tuple[int, ...]:
+    with _open(path) as stream:
+        shape = _read_header(stream, path)[1:]
+    if len(shape) not in (2, 3):
+        raise DataError(f"{path} holds arrays of {len(shape)} dimensions, not images")
+    return shape if len(shape) == 3 else (*shape, 1)
+
+
+def _read_pair(pair: _Pair) -> Iterator[pa.RecordBatch]:
+    with _open(pair.images) as images, _open(pair.labels) as labels:
+        count, *shape = _read_header(images, pair.images)
+        (num_labels,) = _read_header(labels, pair.labels)
+        if count != num_labels:
+            raise DataError(f"{pair.images} has {count} images, {pair.labels} {num_labels} labels; they must match")
+        width = math.prod(shape)
+        for start in range(0, count, _BATCH_ROWS):
+            rows = min(_BATCH_ROWS, count - start)
+            pixels = _read_exactly(images, rows * width, pair.images)
+            classes = np.frombuffer(_read_exactly(labels, rows, pair.labels), np.uint8)
+            offsets = pa.py_buffer(np.arange(0, (rows + 1) * width, width, dtype=np.int32))
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(pixels)]),
+                    pa.array(classes.astype(np.int32)),
+                    pa.array([pair.split] * rows),
+                ],
+                names=["image", "label", "split"],
+            )
+
+
+def _open(path: str) -> Any:
+    filesystem, located = locate(path)
+    stream = filesystem.open(located, "rb")
+    magic = stream.read(len(_GZIP_MAGIC))
+    stream.seek(0)
+    return gzip.GzipFile(fileobj=stream) if magic == _GZIP_MAGIC else stream
+
+
+def _read_header(stream: BinaryIO, path: str) -> tuple[int, ...]:
+    """The sizes of the array's dimensions, the number of items first."""
+    zero, kind, dimensions = struct.unpack(">HBB", _read_exactly(stream, 4, path))
+    if zero or kind != _UNSIGNED_BYTE or not dimensions:
+        raise DataError(f"{path} is not an IDX file of unsigned bytes")
+    return struct.unpack(f">{dimensions}I", _read_exactly(stream, 4 * dimensions, path))
+
+
+def _read_exactly(stream: BinaryIO, count: int, path: str) -> bytes:
+    try:
+        content = stream.read(count)
+    except (EOFError, OSError) as error:
+        raise DataError(f"{path} cannot be unpacked: {error}; download it again") from None
+    if len(content) != count:
+        raise DataError(f"{path} ends too early; download it again")
+    return content

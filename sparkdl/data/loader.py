@@ -1,0 +1,212 @@
+"""What one rank reads in an epoch: its shard, shuffled, batched, and resumable at any batch."""
+
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from sparkdl.data.card import LABEL_COLUMN, InputSpec
+from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.decode import decode
+from sparkdl.data.shards import Segment, deal, rank_sizes
+from sparkdl.data.storage import locate
+from sparkdl.errors import DatasetError
+
+__all__ = ["Batch", "Loader"]
+
+_WINDOW_BYTES = 1 << 27
+"""Memory for one shuffling window; two exist at a time, one being read while the other is used."""
+_WINDOW_GROUPS = 2, 8
+"""The fewest and the most row groups in a window: rows mix between groups, and the first batch comes soon."""
+_DECODERS = 2
+"""Threads that read and decode; one rarely keeps up with a warm page cache."""
+
+
+class Batch(NamedTuple):
+    """The rows of one step on one rank."""
+
+    inputs: torch.Tensor
+    """uint8 of shape (n, height, width, channels) or float32 of shape (n, width)."""
+    labels: torch.Tensor
+    """int64 of shape (n,)."""
+    global_rows: int
+    """Rows of all ranks in this step. ``loss * n * size / global_rows``, averaged over ranks, is the mean over rows."""
+
+
+class Loader:
+    """The batches of one rank. Runs on a rank; ranks agree on everything without communication.
+
+    Every row of the split is used exactly once an epoch over all ranks, for any ``size``. Shards differ by at most one
+    row, so every rank takes the same number of steps; the last batch is short, and empty on a rank whose shard ends
+    exactly one row before the others' last batch. The order is a pure function of (seed, epoch, size): row groups are
+    permuted and dealt, then rows are permuted within a window of several groups. Without ``shuffle`` rows keep the
+    dataset's order.
+
+    Iterating raises :class:`DatasetError` that names the file when one is missing or was altered.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: str,
+        *,
+        batch_size: int,
+        rank: int = 0,
+        size: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        if not 0 <= rank < size:
+            raise ValueError(f"rank must be from 0 to {size - 1}, not {rank}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        self._groups = dataset.row_groups(split)
+        self._input = dataset.input
+        self._batch_size, self._rank, self._size = batch_size, rank, size
+        self._seed, self._shuffle = seed % 2**63, shuffle
+        self._total = sum(group.rows for group in self._groups)
+        largest = max(group.rows for group in self._groups)
+        least, most = _WINDOW_GROUPS
+        self._window_groups = min(max(_WINDOW_BYTES // (largest * self._input.row_bytes), least), most)
+
+    @property
+    def steps(self) -> int:
+        """Batches per epoch: the same on all ranks and in all epochs."""
+        return -(-rank_sizes(self._total, self._size)[0] // self._batch_size)
+
+    def rows(self, epoch: int) -> int:
+        """Rows of this rank in an epoch."""
+        return sum(segment.rows for segment in self._segments(epoch))
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from batch ``start`` on; windows before it are not read."""
+        skipped = start * self._batch_size
+        windows = []
+        for index, segments in enumerate(_chunks(self._segments(number), self._window_groups)):
+            rows = sum(segment.rows for segment in segments)
+            if skipped < rows:
+                windows.append((index, segments, skipped))
+            skipped = max(skipped - rows, 0)
+        blocks = self._read_windows(number, windows)
+        try:
+            for step, (inputs, labels) in zip(
+                range(start, self.steps), _batches(blocks, self._batch_size, self._input), strict=False
+            ):
+                yield Batch(torch.from_numpy(inputs), torch.from_numpy(labels), self._global_rows(step))
+        finally:
+            blocks.close()
+
+    def _segments(self, epoch: int) -> list[Segment]:
+        order = self._random(epoch).permutation(len(self._groups)) if self._shuffle else range(len(self._groups))
+        return deal([group.rows for group in self._groups], [int(group) for group in order], self._size)[self._rank]
+
+    def _global_rows(self, step: int) -> int:
+        done = step * self._batch_size
+        larger, smaller = rank_sizes(self._total, self._size)
+        num_larger = self._total - smaller * self._size
+        share = [min(max(rows - done, 0), self._batch_size) for rows in (larger, smaller)]
+        return share[0] * num_larger + share[1] * (self._size - num_larger)
+
+    def _random(self, *keys: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, *keys])
+
+    def _read_windows(self, epoch: int, windows: Sequence[tuple[int, list[Segment], int]]) -> Iterator[Any]:
+        """The rows of each window in their final order, read one window ahead."""
+        pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="sparkdl-loader")
+        ahead: deque[tuple[_Window, int]] = deque()
+        waiting = deque(windows)
+        try:
+            while waiting or ahead:
+                while waiting and len(ahead) < 2:
+                    index, segments, skipped = waiting.popleft()
+                    random = self._random(epoch, self._rank, index) if self._shuffle else None
+                    ahead.append((_Window(self._groups, segments, self._input, random, pool), skipped))
+                window, skipped = ahead.popleft()
+                inputs, labels = window.result()
+                yield inputs[skipped:], labels[skipped:]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Window:
+    """Memory for some segments' rows, which threads fill: each row goes straight to its place after shuffling."""
+
+    def __init__(
+        self,
+        groups: Sequence[RowGroup],
+        segments: Sequence[Segment],
+        input: InputSpec,
+        random: np.random.Generator | None,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        rows = sum(segment.rows for segment in segments)
+        self._inputs: NDArray[Any] = np.empty((rows, *input.shape), input.dtype)
+        self._labels: NDArray[np.int64] = np.empty(rows, np.int64)
+        self._input = input
+        places = None if random is None else random.permutation(rows)
+        self._futures: list[Future[None]] = []
+        begin = 0
+        for segment in segments:
+            end = begin + segment.rows
+            place = slice(begin, end) if places is None else places[begin:end]
+            self._futures.append(pool.submit(self._fill, groups[segment.group], segment, place))
+            begin = end
+
+    def result(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        for future in self._futures:
+            future.result()
+        return self._inputs, self._labels
+
+    def _fill(self, group: RowGroup, segment: Segment, place: slice | NDArray[np.int64]) -> None:
+        table = _read(group, self._input).slice(segment.start, segment.rows)
+        self._inputs[place] = decode(table.column(self._input.column), self._input)
+        self._labels[place] = table.column(LABEL_COLUMN).to_numpy()
+
+
+def _read(group: RowGroup, input: InputSpec) -> pa.Table:
+    """A row group as it was written, or a :class:`DatasetError`."""
+    filesystem, path = locate(group.path)
+    try:
+        content = filesystem.cat_file(path)
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
+        ) from None
+    if zlib.crc32(content) != group.crc32:
+        raise DatasetError(f"{group.path} was altered. Restore it, or remove the dataset and prepare it again.")
+    columns = [input.column, LABEL_COLUMN]
+    return pq.ParquetFile(pa.BufferReader(content)).read(columns=columns, use_threads=False)
+
+
+def _batches(blocks: Iterator[Any], batch_size: int, input: InputSpec) -> Iterator[Any]:
+    """Cut blocks of rows into batches; a block's last rows join the next block's first. Ends with empty batches."""
+    empty = np.empty((0, *input.shape), input.dtype), np.empty(0, np.int64)
+    inputs, labels = empty
+    for block_inputs, block_labels in blocks:
+        start = 0
+        if len(labels):
+            start = min(batch_size - len(labels), len(block_labels))
+            inputs = np.concatenate([inputs, block_inputs[:start]])
+            labels = np.concatenate([labels, block_labels[:start]])
+            if len(labels) < batch_size:
+                continue
+            yield inputs, labels
+        stop = start + (len(block_labels) - start) // batch_size * batch_size
+        for begin in range(start, stop, batch_size):
+            yield block_inputs[begin : begin + batch_size], block_labels[begin : begin + batch_size]
+        inputs, labels = block_inputs[stop:], block_labels[stop:]
+    if len(labels):
+        yield inputs, labels
+    while True:
+        yield empty
+
+
+def _chunks(segments: Sequence[Segment], count: int) -> list[list[Segment]]:
+    return [list(segments[start : start + count]) for start in range(0, len(segments), count)]

@@ -1,0 +1,91 @@
+"""Where each row goes: its split, and its place in a global order.
+
+Both depend on the row's content and the seed alone, so that the same rows give the same dataset however Spark
+partitioned them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sparkdl.config import Prepare
+from sparkdl.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["CONTENT_HASH", "GROUP", "PLACE", "SPLIT", "num_groups", "with_groups", "with_split"]
+
+SPLIT, GROUP, PLACE = "_split", "_group", "_place"
+CONTENT_HASH = "_content"
+"""A hash of the row that does not depend on the seed; it also decides between rows whose order collides."""
+_ORDER = "_order"
+"""A hash of the row and the seed, which rows are sorted by."""
+_BUCKET_ROWS = 4096
+"""Rows that one window of the ordering sorts: small enough for memory, large enough to keep windows few."""
+_MAX_BUCKETS = 1 << 16
+"""The counts of all buckets are collected on the driver."""
+_UNIT = 1 << 53
+"""Hashes modulo this, divided by it, are exact doubles that are uniform in [0, 1)."""
+
+
+def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> "DataFrame":
+    """Add each row's split and hashes. Runs on the driver, lazily. ``content`` are the columns that identify a row."""
+    from pyspark.sql import functions as F
+
+    split = F.col(settings.split.column).cast("string") if settings.split.column else F.lit("train")
+    share = F.pmod(_hash(content, settings.seed, "split"), F.lit(_UNIT)) / F.lit(float(_UNIT))
+    moved, limit = split, 0.0
+    for name, fraction in sorted(settings.split.fractions.items()):
+        moved = F.when((split == "train") & (share >= limit) & (share < limit + fraction), F.lit(name)).otherwise(moved)
+        limit += fraction
+    order = _hash(content, settings.seed, "order").alias(_ORDER)
+    return rows.select("*", moved.alias(SPLIT), order, _hash(content, 0, "content").alias(CONTENT_HASH))
+
+
+def num_groups(rows: int, settings: Prepare) -> int:
+    """How many row groups a split of so many rows gets: a multiple of the ranks, each of about the wanted size."""
+    per_rank = max(round(rows / (settings.rows_per_group * settings.num_ranks)), 1)
+    return min(per_rank, rows // settings.num_ranks) * settings.num_ranks
+
+
+def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], settings: Prepare) -> "DataFrame":
+    """Add each row's place in its split's order, and the row group it belongs to. Runs on the driver; counts in tasks.
+
+    Groups are runs of the order, of equal size give or take one row.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    buckets = min(max(max(split_rows.values()) // _BUCKET_ROWS, 1), _MAX_BUCKETS)
+    rows = rows.withColumn("_bucket", F.pmod(_ORDER, F.lit(buckets)))
+    counts = {(row[0], row[1]): row[2] for row in rows.groupBy(SPLIT, "_bucket").count().collect()}
+    begins, next_begin = [], dict.fromkeys(split_rows, 0)
+    for (split, bucket), count in sorted(counts.items()):
+        small, num_large = divmod(split_rows[split], num_groups(split_rows[split], settings))
+        begins.append((split, bucket, next_begin[split], small, num_large))
+        next_begin[split] += count
+    if next_begin != dict(split_rows):
+        raise DataError(
+            "the rows changed while they were read; prepare from a source that gives the same rows each time"
+        )
+    table = rows.sparkSession.createDataFrame(
+        begins, f"{SPLIT} string, _bucket bigint, _begin bigint, _small bigint, _num_large bigint"
+    )
+    within = Window.partitionBy(SPLIT, "_bucket").orderBy(_ORDER, CONTENT_HASH)
+    place = F.col("_begin") + F.row_number().over(within) - 1
+    in_large = F.col("_num_large") * (F.col("_small") + 1)
+    group = (
+        F.when(F.col(PLACE) < in_large, F.expr(f"{PLACE} div (_small + 1)"))
+        .otherwise(F.col("_num_large") + F.expr(f"({PLACE} - _num_large * (_small + 1)) div _small"))
+        .cast("int")
+    )
+    placed = rows.join(F.broadcast(table), [SPLIT, "_bucket"]).withColumn(PLACE, place)
+    return placed.withColumn(GROUP, group).drop("_bucket", "_begin", "_small", "_num_large", _ORDER, CONTENT_HASH)
+
+
+def _hash(content: Sequence[str], seed: int, salt: str) -> "Column":
+    from pyspark.sql import functions as F
+
+    # xxhash64 passes over nulls, so each column's number goes in too: (null, 1) and (1, null) are different rows.
+    numbered = [part for number, name in enumerate(content) for part in (F.lit(number), F.col(f"`{name}`"))]
+    return F.xxhash64(F.lit(salt), F.lit(seed), *numbered)

@@ -1,0 +1,180 @@
+"""A raw table becomes a dataset: split, checked, ordered, balanced into equal row groups, and written all or nothing."""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.config import Prepare, Source
+from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
+from sparkdl.data.dataset import Dataset
+from sparkdl.data.examine import LABEL_NAME, Findings, examine, label_name
+from sparkdl.data.features import Inputs, apply_preprocessing, choose_inputs, describe_pipeline, require_columns
+from sparkdl.data.order import GROUP, PLACE, SPLIT, num_groups, with_groups, with_split
+from sparkdl.data.sources import open_source
+from sparkdl.data.staging import staging
+from sparkdl.data.storage import join, locate, spark_url
+from sparkdl.data.write import write_row_groups
+from sparkdl.errors import ConfigError, DataError, DatasetError
+
+if TYPE_CHECKING:
+    from pyspark.ml import Pipeline
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["prepare"]
+
+_log = logging.getLogger(__name__)
+
+
+def prepare(
+    source: "DataFrame | Source | None",
+    settings: Prepare,
+    *,
+    spark: "SparkSession | None" = None,
+    pipeline: "Pipeline | None" = None,
+) -> Dataset:
+    """Prepare raw rows for training. Runs on the driver; rows are read and written by tasks.
+
+    ``source`` defaults to ``settings.source``; a DataFrame is read several times and must give the same rows each time.
+    ``pipeline`` replaces ``settings.stages``; its output column is ``features``. It is fitted on the training split.
+
+    The same input with the same settings is recognised and not prepared again. Raises :class:`DataError` for rows that
+    cannot become a dataset, and :class:`DatasetError` when ``settings.output`` cannot be written or holds something else.
+    """
+    source = source if source is not None else settings.source
+    if source is None:
+        raise ConfigError("there is nothing to prepare: hand in a DataFrame or set `prepare.source`")
+    decisions = _decisions(settings, pipeline)
+    existing = _open_existing(settings.output, decisions)
+    if existing is not None:
+        with _examined(source, settings, spark, pipeline) as (_, _, findings):
+            _require_same_content(existing, findings)
+        _log.info("%s holds these rows with these settings already; nothing to prepare", settings.output)
+        return existing
+    with staging(settings.output) as folder, _examined(source, settings, spark, pipeline) as (rows, inputs, findings):
+        card = _write(rows, inputs, findings, decisions, settings, folder.path)
+        folder.publish(card)
+    return Dataset.open(settings.output)
+
+
+def _decisions(settings: Prepare, pipeline: "Pipeline | None") -> dict[str, Any]:
+    """The settings that decide what a dataset holds."""
+    decisions = settings.model_dump(mode="json", exclude={"output", "source"})
+    if pipeline is not None:
+        decisions["pipeline"] = describe_pipeline(pipeline)
+    return decisions
+
+
+def _open_existing(output: str, decisions: dict[str, Any]) -> Dataset | None:
+    """The dataset that is there already, if it was made with these settings."""
+    filesystem, path = locate(output)
+    if not filesystem.exists(join(path, CARD_NAME)):
+        return None
+    existing = Dataset.open(output)
+    before = existing.card.settings
+    differing = [
+        f"{key} was {before.get(key)!r} and is now {decisions.get(key)!r}"
+        for key in sorted(before.keys() | decisions.keys())
+        if before.get(key) != decisions.get(key)
+    ]
+    if differing:
+        raise DatasetError(
+            f"{output} was prepared with other settings: {'; '.join(differing)}. Choose another `output`, or remove it."
+        )
+    return existing
+
+
+def _require_same_content(existing: Dataset, findings: Findings) -> None:
+    if existing.card.source != findings.fingerprint:
+        raise DatasetError(
+            f"{existing.path} was prepared from other rows ({existing.card.source.partition('-')[0]} then, "
+            f"{findings.fingerprint.partition('-')[0]} now, or other content). Choose another `output`, or remove it."
+        )
+
+
+@contextmanager
+def _examined(
+    source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
+) -> "Iterator[tuple[DataFrame, Inputs, Findings]]":
+    """The raw rows with their split and label, how they become inputs, and what was found in them."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        if isinstance(source, Source):
+            raw = open_source(source, spark or SparkSession.builder.getOrCreate())
+        else:
+            raw = source
+        inputs = choose_inputs(raw, settings, pipeline)
+        keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
+        require_columns(raw, keys)
+        content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
+        rows = with_split(raw.select(*[f"`{name}`" for name in content]), content, settings)
+        rows = rows.withColumn(LABEL_NAME, label_name(raw, settings.label))
+        # Decoding in Python is worth doing once; Spark's own readers are fast enough to read again.
+        kept = rows.persist() if isinstance(source, Source) and source.format in ("idx", "images") else None
+        try:
+            yield rows, inputs, examine(rows, inputs, settings)
+        finally:
+            if kept is not None:
+                kept.unpersist()
+    except PySparkException as error:
+        own = re.search(r"sparkdl\.errors\.DataError: (.*)", str(error))
+        if own is None:
+            raise
+        raise DataError(own.group(1)) from None
+
+
+def _write(
+    rows: "DataFrame",
+    inputs: Inputs,
+    findings: Findings,
+    decisions: dict[str, Any],
+    settings: Prepare,
+    folder: str,
+) -> Card:
+    """Write everything but the card."""
+    from pyspark.sql import functions as F
+
+    placed = with_groups(rows, findings.split_rows, settings)
+    if inputs.pipeline is not None:
+        model = inputs.pipeline.fit(rows.where(F.col(SPLIT) == "train").drop(SPLIT, LABEL_NAME))
+        model.write().save(spark_url(join(folder, PREPROCESSING)))
+        placed = apply_preprocessing(placed, model, inputs.column)
+    names = rows.sparkSession.createDataFrame(
+        list(enumerate(findings.label_names)), f"{LABEL_COLUMN}_index bigint, {LABEL_NAME} string"
+    )
+    ready = placed.join(F.broadcast(names), LABEL_NAME).select(
+        inputs.column, F.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE
+    )
+    spec = _spec(ready, inputs)
+    groups = {split: num_groups(count, settings) for split, count in findings.split_rows.items()}
+    written = write_row_groups(ready, folder, spec, groups)
+    for split, count in findings.split_rows.items():
+        found = sum(file.rows for file in written.files[split])
+        if found != count:
+            raise DataError(
+                f"the rows changed while they were read ({count:,} of split {split!r}, then {found:,}); prepare from a source "
+                "that gives the same rows each time"
+            )
+    return Card.create(
+        input=spec.model_copy(update={"mean": written.mean, "std": written.std}),
+        label_names=findings.label_names,
+        splits={
+            split: SplitCard(files=written.files[split], class_counts=findings.class_counts[split])
+            for split in findings.split_rows
+        },
+        raw_columns=inputs.raw_columns,
+        preprocessing=inputs.pipeline is not None,
+        settings=decisions,
+        source=findings.fingerprint,
+    )
+
+
+def _spec(ready: "DataFrame", inputs: Inputs) -> InputSpec:
+    """The input's form; the width of a vector is known from its first row."""
+    if inputs.shape:
+        return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
+    first = ready.select(inputs.column).first()
+    return InputSpec(column=inputs.column, kind="vector", shape=(len(first[0]) if first else 0,), dtype="float32")

@@ -1,0 +1,55 @@
+"""Open a raw table as a DataFrame, whatever it is stored as."""
+
+from typing import TYPE_CHECKING
+
+from sparkdl.config import Source
+from sparkdl.data.idx import read_idx
+from sparkdl.data.images import read_images
+from sparkdl.data.storage import spark_url
+from sparkdl.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["known_image_shape", "open_source"]
+
+_READ_IN_PYTHON = {"idx": read_idx, "images": read_images}
+_SHAPE_KEY = "sparkdl.image_shape"
+"""In a column's metadata: the (height, width, channels) of its images."""
+
+
+def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
+    """The raw rows of a source. Runs on the driver; rows are read by tasks.
+
+    ``idx`` gives the columns ``image`` (binary, one byte a pixel), ``label`` and ``split`` (``train`` or ``test``, from
+    the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``. All other formats give
+    what Spark's reader gives. Raises :class:`DataError` when the source is missing, empty or cannot be read.
+    """
+    from pyspark.errors import AnalysisException, IllegalArgumentException
+
+    try:
+        if source.format in _READ_IN_PYTHON:
+            rows, shape = _READ_IN_PYTHON[source.format](source, spark)
+            rows = rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
+        elif source.format == "table":
+            rows = spark.read.options(**source.options).table(source.path)
+        else:
+            rows = spark.read.format(source.format).options(**source.options).load(spark_url(source.path))
+        empty = rows.isEmpty()
+    except (AnalysisException, IllegalArgumentException) as error:
+        raise DataError(
+            f"cannot read the {source.format} source {source.path}: {_first_line(error)}. Check the path and the format."
+        ) from None
+    if empty:
+        raise DataError(f"the {source.format} source {source.path} is empty; there is nothing to learn from")
+    return rows
+
+
+def known_image_shape(rows: "DataFrame", column: str) -> tuple[int, ...] | None:
+    """The shape of a column's images, where the source knew it. Runs on the driver."""
+    shape = rows.schema[column].metadata.get(_SHAPE_KEY)
+    return tuple(shape) if shape else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")

@@ -1,0 +1,214 @@
+"""Write row groups: one Parquet file each, in Spark tasks, inside Petastorm's ``materialize_dataset``."""
+
+import hashlib
+import warnings
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sparkdl.data.card import LABEL_COLUMN, File, InputSpec
+from sparkdl.data.decode import decode
+from sparkdl.data.order import GROUP, PLACE, SPLIT
+from sparkdl.data.storage import join, locate, spark_url
+from sparkdl.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Written", "write_row_groups"]
+
+_RECORD = (
+    "split string, group int, rows bigint, bytes bigint, sha256 string, crc32 bigint, unusable bigint, "
+    "histogram array<bigint>"
+)
+"""What a task reports about each file it wrote."""
+_LEVELS = 256
+"""Values of a uint8."""
+
+
+class Written(NamedTuple):
+    """What was written."""
+
+    files: dict[str, tuple[File, ...]]
+    """By split, in the order of the rows."""
+    mean: tuple[float, ...] | None
+    """Of images: per channel, of value / 255 over the training split."""
+    std: tuple[float, ...] | None
+
+
+def write_row_groups(rows: "DataFrame", folder: str, input: InputSpec, num_groups: dict[str, int]) -> Written:
+    """Write every row group to ``folder/<split>/``. Runs on the driver; rows are written by tasks.
+
+    ``rows`` has the input column, the class index, and each row's split, group and place. Raises :class:`DataError` with
+    the count when preprocessing made values that are not finite.
+    """
+    spark = rows.sparkSession
+    for split in num_groups:
+        filesystem, path = locate(join(folder, split))
+        filesystem.makedirs(path, exist_ok=True)
+    keys = [SPLIT, GROUP]
+    records = (
+        rows.select(input.column, LABEL_COLUMN, *keys, PLACE)
+        .repartition(sum(num_groups.values()), *keys)
+        .sortWithinPartitions(*keys, PLACE)
+        .mapInArrow(_writer(folder, input), _RECORD)
+    )
+    with _petastorm(spark, [join(folder, split) for split in num_groups], input):
+        found = records.collect()
+    unusable = sum(row.unusable for row in found)
+    if unusable:
+        raise DataError(
+            f"column {input.column!r} has {unusable:,} rows with values that are NaN or infinite after preprocessing; "
+            "add the stage `impute`, or drop these rows"
+        )
+    files: dict[str, list[File]] = defaultdict(list)
+    for row in sorted(found, key=lambda row: (row.split, row.group)):
+        name = f"{row.split}/{_file_name(row.group)}"
+        files[row.split].append(File(path=name, rows=row.rows, bytes=row.bytes, sha256=row.sha256, crc32=row.crc32))
+    mean, std = None, None
+    if input.kind == "image":
+        histograms = [row.histogram for row in found if row.split == "train"]
+        mean, std = _statistics(np.sum(histograms, axis=0).reshape(-1, _LEVELS))
+    return Written({split: tuple(found) for split, found in files.items()}, mean, std)
+
+
+def _file_name(group: int) -> str:
+    return f"part-{group:06d}.parquet"
+
+
+def _writer(folder: str, input: InputSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for split, group, table in _groups(batches):
+            record = _write_file(join(folder, split, _file_name(group)), table, input)
+            yield pa.RecordBatch.from_pylist([{"split": split, "group": group, **record}], schema=_record_schema())
+
+    return write
+
+
+def _record_schema() -> pa.Schema:
+    names = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "array<bigint>": pa.list_(pa.int64())}
+    return pa.schema([(name, names[kind]) for name, kind in (part.split() for part in _RECORD.split(", "))])
+
+
+def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.Table]]:
+    """Runs of rows of the same split and group; a run may span batches."""
+    key: tuple[str, int] | None = None
+    pieces: list[pa.RecordBatch] = []
+    for batch in batches:
+        splits, groups = batch.column(SPLIT), batch.column(GROUP).to_numpy()
+        _, codes = np.unique(splits.to_numpy(zero_copy_only=False), return_inverse=True)
+        begins = [0, *(np.flatnonzero((np.diff(groups) != 0) | (np.diff(codes) != 0)) + 1), len(groups)]
+        for begin, end in zip(begins, begins[1:], strict=False):
+            if begin == end:
+                continue
+            run = (splits[int(begin)].as_py(), int(groups[begin]))
+            if key not in (None, run):
+                yield *key, pa.Table.from_batches(pieces)  # type: ignore[misc]
+                pieces = []
+            key = run
+            pieces.append(batch.slice(begin, end - begin))
+    if key is not None:
+        yield *key, pa.Table.from_batches(pieces)
+
+
+def _write_file(path: str, table: pa.Table, input: InputSpec) -> dict[str, object]:
+    values = decode(table.column(input.column), input)
+    labels = table.column(LABEL_COLUMN).to_numpy()
+    schema = pa.schema([pa.field(input.column, _arrow_type(input), False), pa.field(LABEL_COLUMN, pa.int64(), False)])
+    content = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        content,
+        schema,
+        # Random-looking inputs neither compress nor repeat; decoding them would only cost time.
+        compression={input.column: "NONE" if input.kind == "vector" else "LZ4", LABEL_COLUMN: "ZSTD"},
+        use_dictionary=[LABEL_COLUMN],
+        write_statistics=[LABEL_COLUMN],
+    ) as writer:
+        writer.write_table(
+            pa.Table.from_arrays([_to_arrow(values, input), pa.array(labels)], schema=schema),
+            row_group_size=len(labels),
+        )
+    written = content.getvalue()
+    filesystem, located = locate(path)
+    filesystem.pipe_file(located, written.to_pybytes())
+    return {
+        "rows": len(labels),
+        "bytes": written.size,
+        "sha256": hashlib.sha256(written).hexdigest(),
+        "crc32": zlib.crc32(written),
+        "unusable": 0 if input.kind == "image" else int((~np.isfinite(values).all(axis=1)).sum()),
+        "histogram": _histogram(values) if input.kind == "image" else None,
+    }
+
+
+def _arrow_type(input: InputSpec) -> pa.DataType:
+    if input.kind == "image":
+        return pa.binary()
+    return pa.list_(pa.field("element", pa.float32(), nullable=False))
+
+
+def _to_arrow(values: NDArray[np.generic], input: InputSpec) -> pa.Array:
+    width = input.row_bytes if input.kind == "image" else values.shape[1]
+    offsets = np.arange(0, (len(values) + 1) * width, width)
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise DataError(
+            f"a row group of {len(values):,} rows of {input.row_bytes:,} bytes is too large; lower `rows_per_group`"
+        )
+    flat = np.ascontiguousarray(values).reshape(-1)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
+    if input.kind == "image":
+        return pa.Array.from_buffers(_arrow_type(input), len(values), [*buffers, pa.py_buffer(flat)])
+    return pa.Array.from_buffers(_arrow_type(input), len(values), buffers, children=[pa.array(flat)])
+
+
+def _histogram(images: NDArray[np.generic]) -> list[int]:
+    """How often each value occurs, channel by channel: exact whatever the order of summing."""
+    channels = images.shape[-1]
+    return [
+        int(count)
+        for channel in range(channels)
+        for count in np.bincount(images[..., channel].reshape(-1), minlength=_LEVELS)
+    ]
+
+
+def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    levels = np.arange(_LEVELS) / (_LEVELS - 1)
+    shares = histograms / histograms.sum(axis=1, keepdims=True)
+    mean = shares @ levels
+    std = np.sqrt(((levels - mean[:, None]) ** 2 * shares).sum(axis=1))
+    return tuple(map(float, mean)), tuple(map(float, std))
+
+
+@contextmanager
+def _petastorm(spark: "SparkSession", folders: Sequence[str], input: InputSpec) -> Iterator[None]:
+    """Write Petastorm's metadata beside the files of each folder once they are there."""
+    from petastorm.codecs import ScalarCodec
+    from petastorm.etl.dataset_metadata import materialize_dataset
+    from petastorm.unischema import Unischema, UnischemaField
+    from pyspark.sql.types import BinaryType, LongType
+
+    if input.kind == "image":
+        field = UnischemaField(input.column, np.bytes_, (), ScalarCodec(BinaryType()), False)
+    else:
+        field = UnischemaField(input.column, np.float32, input.shape, None, False)
+    schema = Unischema("Row", [field, UnischemaField(LABEL_COLUMN, np.int64, (), ScalarCodec(LongType()), False)])
+    with warnings.catch_warnings(), ExitStack() as stack:
+        # Petastorm uses pyarrow's former interface, which announces its end on every call.
+        warnings.simplefilter("ignore")
+        for folder in folders:
+            # Our own filesystem instead of Petastorm's resolver, so that all of a dataset is reached the same way.
+            filesystem = partial(_filesystem_of, folder)
+            stack.enter_context(materialize_dataset(spark, spark_url(folder), schema, filesystem_factory=filesystem))
+        yield
+
+
+def _filesystem_of(folder: str) -> Any:
+    return locate(folder)[0]
