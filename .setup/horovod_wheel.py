@@ -26,6 +26,7 @@ FLAGS = {
     "HOROVOD_WITH_GLOO": "1",
     "HOROVOD_WITHOUT_MPI": "1",
     "HOROVOD_CPU_OPERATIONS": "GLOO",
+    "CXXFLAGS": "-w",  # thousands of warnings about the release's own code
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the release asks for less than CMake 4 knows
 }
 EDITS = {
@@ -34,7 +35,10 @@ EDITS = {
         ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
         ('"set(CMAKE_CXX_STANDARD 17)\\n"', '"set(CMAKE_CXX_STANDARD 20)\\n"'),
     ],
-    "horovod/torch/CMakeLists.txt": [("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)")],
+    # Compiling several files as one reads torch's headers less often: a quarter of the time.
+    "horovod/torch/CMakeLists.txt": [
+        ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)\n    set(CMAKE_UNITY_BUILD ON)")
+    ],
     # Debug symbols take a third of the time and 60 MB that nobody looks at.
     "setup.py": [("'RelWithDebInfo'", "'Release'")],
 }

@@ -92,7 +92,7 @@ def disk_full() -> str:
 
 def _tail(log: Path, start: int) -> str:
     with log.open("rb") as file:
-        file.seek(max(start, log.stat().st_size - 100_000))
+        file.seek(max(start, log.stat().st_size - 1_000_000))
         return file.read().decode(errors="replace")
 
 

@@ -1,0 +1,173 @@
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+SETUP = ROOT / ".setup"
+sys.path.append(str(SETUP))
+
+import checks  # noqa: E402
+import horovod_wheel  # noqa: E402
+import install  # noqa: E402
+import steps  # noqa: E402
+from steps import SetupError  # noqa: E402
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A fresh checkout: as much of it as the set-up looks at."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(SETUP, folder / ".setup", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def set_up(checkout: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the real set-up with an empty cache folder, on a machine without the usual programs."""
+    environ = {"HOME": str(checkout.parent), "PATH": "", **environ}
+    command = [sys.executable, str(checkout / ".setup" / "install.py")]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    """A small program on a path of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_a_missing_compiler_is_one_line_and_nothing_is_left_behind(checkout: Path) -> None:
+    answer = set_up(checkout)
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("set-up failed: no C++ compiler found (c++, g++, clang++)")
+    assert "apt install g++" in line
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_compiler_too_old_for_torch_is_one_line(tmp_path: Path) -> None:
+    program(tmp_path, "g++", "exit 1")
+    with pytest.raises(SetupError, match=r"g\+\+ does not compile C\+\+20"):
+        checks.check_compiler({"PATH": str(tmp_path)})
+
+
+def test_a_cache_folder_that_cannot_be_made_is_one_line(checkout: Path) -> None:
+    (checkout.parent / "file").touch()
+    answer = set_up(checkout, XDG_CACHE_HOME=str(checkout.parent / "file"), PATH=os.environ["PATH"])
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert str(checkout.parent / "file") in line
+
+
+def test_a_wrong_python_is_one_line_that_names_the_right_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 12, 1))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        SetupError, match=r"needs Python 3\.11, and python3 here is 3\.12: put `python3\.11` on the PATH"
+    ):
+        checks.find_python()
+
+
+def test_another_python_hands_over_to_python_3_11(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    right = program(tmp_path, "python3.11", "exit 0")
+    monkeypatch.setattr(sys, "version_info", (3, 12, 1))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert checks.find_python() == str(right)
+
+
+def test_too_little_disk_says_how_much_is_needed_and_how_much_is_free(tmp_path: Path) -> None:
+    # Two folders on one disk: neither alone would be too much.
+    free = shutil.disk_usage(tmp_path).free
+    with pytest.raises(SetupError, match=r"not enough disk space at .*: [\d.]+ GB are needed and [\d.]+ GB are free"):
+        checks.check_disk({tmp_path / "a": free * 0.7, tmp_path / "b" / "c": free * 0.7})
+
+
+def test_a_disk_that_runs_full_on_the_way_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SetupError) as failure:
+        steps.run(["sh", "-c", "head -c 9 /dev/zero > /dev/full"], doing="filling the disk", log=tmp_path / "log")
+    assert str(failure.value) == steps.disk_full()
+
+
+def test_a_failed_command_names_its_reason_and_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "log"
+    with pytest.raises(SetupError) as failure:
+        steps.run(["sh", "-c", "echo 'ERROR: no such package'; echo bye; exit 3"], doing="trying", log=log)
+    assert str(failure.value) == f"trying failed (exit code 3): ERROR: no such package - the whole story is in {log}"
+    assert "bye" in log.read_text()
+
+
+def test_java_17_is_found_and_another_version_is_not(tmp_path: Path) -> None:
+    old = program(tmp_path / "old" / "bin", "java", """echo 'openjdk version "11.0.2"' >&2""").parent
+    new = program(tmp_path / "new" / "bin", "java", """echo 'openjdk version "17.0.15" 2025' >&2""").parent
+    assert checks.find_java_17({"PATH": str(new)}) == new / "java"
+    assert checks.find_java_17({"PATH": str(old)}) is None
+    assert checks.find_java_17({"PATH": str(tmp_path)}) is None
+    # JAVA_HOME is what Spark starts, whatever is on the path.
+    assert checks.find_java_17({"PATH": str(old), "JAVA_HOME": str(new.parent)}) == new / "java"
+    assert checks.find_java_17({"PATH": str(new), "JAVA_HOME": str(old.parent)}) is None
+
+
+def test_horovods_source_is_patched_only_if_it_is_the_release_we_know(tmp_path: Path) -> None:
+    for name, edits in horovod_wheel.EDITS.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("\n".join(old for old, _ in edits))
+    horovod_wheel.patch(tmp_path)
+    for name, edits in horovod_wheel.EDITS.items():
+        assert (tmp_path / name).read_text() == "\n".join(new for _, new in edits)
+    with pytest.raises(SetupError, match=r"CMakeLists\.txt has 'set\(CMAKE_CXX_STANDARD 14\)' 0 times instead of once"):
+        horovod_wheel.patch(tmp_path)
+
+
+def test_a_wheel_is_kept_per_torch_and_for_gpus_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(horovod_wheel, "CACHE", tmp_path)
+    monkeypatch.delenv("HOROVOD_GPU_OPERATIONS", raising=False)
+    wheel = tmp_path / "wheels" / horovod_wheel.key("2.13.0+cpu") / f"{horovod_wheel.RELEASE}-cp311.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    assert horovod_wheel.cached("2.13.0+cpu") == horovod_wheel.cached("2.13.0*") == wheel
+    assert horovod_wheel.cached("2.14.0") is None
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    assert horovod_wheel.cached("2.13.0+cpu") is None
+
+
+def test_set_up_is_due_again_when_the_lock_or_java_changes(checkout: Path) -> None:
+    setup = checkout / ".setup"
+    before = install.digest(False, setup)
+    assert install.digest(False, setup) == before
+    assert install.digest(True, setup) != before
+    lock = setup / "requirements.txt"
+    lock.write_text(lock.read_text().replace("mlflow==", "mlflow==9."))
+    assert install.digest(False, setup) != before
+
+
+def test_a_package_that_pip_was_interrupted_in_is_installed_again(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name in ("whole-1.0.dist-info", "half-1.0.dist-info"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "METADATA").touch()
+    (packages / "whole-1.0.dist-info" / "RECORD").touch()
+    install.forget_half_installed(tmp_path)
+    assert [path.name for path in packages.iterdir()] == ["whole-1.0.dist-info"]
+
+
+def test_the_lock_pins_everything_the_project_asks_for() -> None:
+    lock = install.read_lock(SETUP / "requirements.txt")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(lock[canonicalize_name(requirement.name)]), text
+
+
+def test_horovod_was_built_with_gloo() -> None:
+    proof = "import horovod.torch as hvd; hvd.init(); assert hvd.gloo_built() and hvd.size() == 1; hvd.shutdown()"
+    subprocess.run([sys.executable, "-c", proof], check=True, cwd=ROOT, timeout=120)
