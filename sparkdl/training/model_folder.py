@@ -15,16 +15,16 @@ from torch import nn
 
 from sparkdl.config import Tracking, Train
 from sparkdl.data import Dataset
+from sparkdl.data.card import CARD_NAME, PREPROCESSING
 from sparkdl.errors import ModelError
-from sparkdl.models import export_network, load_weights
+from sparkdl.models import NETWORK_FILE, export_network, load_weights
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import load_checkpoint, save_weights
 from sparkdl.training.loop import build_model
 from sparkdl.training.recipe import build_loss, build_optimizer
 
-__all__ = ["NETWORK_FILE", "check_model", "starting_weights", "write_model_folder"]
+__all__ = ["check_model", "starting_weights", "write_model_folder"]
 
-NETWORK_FILE = "network.safetensors"
 log = logging.getLogger(__name__)
 
 
@@ -71,10 +71,10 @@ def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, ch
     model = build_model(dataset, settings)
     model.load_state_dict(load_checkpoint(checkpoint)["model"])
     export_network(model, folder / NETWORK_FILE, _sample(dataset))
-    (folder / "card.json").write_text(dataset.card.to_json())
+    (folder / CARD_NAME).write_text(dataset.card_json)
     if dataset.preprocessing_path:
         filesystem, location = fsspec.url_to_fs(dataset.preprocessing_path)
-        filesystem.get(location, str(folder / "preprocessing"), recursive=True)
+        filesystem.get(location, str(folder / PREPROCESSING), recursive=True)
 
 
 def _sample(dataset: Dataset) -> torch.Tensor:

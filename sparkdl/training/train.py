@@ -137,7 +137,7 @@ def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> Trained
     checkpoint = f"{job.folder}/{BEST}"
     with TemporaryDirectory() as folder:
         write_model_folder(folder, dataset, job.settings, checkpoint)
-        model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=dataset.example_rows())
+        model_uri = run.log_model(folder, inputs=dataset.raw_columns)
     registered = None
     if tracking.register_as:
         registered = run.register(model_uri, metrics)
