@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -45,8 +46,9 @@ EDITS = {
 
 
 def key(torch_version: str) -> str:
-    """The folder's name for a wheel made for this torch, this Python, this platform, and GPUs or not."""
-    parts = [RELEASE, f"torch-{torch_version}", str(sys.implementation.cache_tag), sysconfig.get_platform()]
+    """The folder's name for a wheel made for this torch, this Python, this platform, GPUs or not, and in this way."""
+    recipe = hashlib.sha256(repr((FLAGS, EDITS)).encode()).hexdigest()[:8]
+    parts = [RELEASE, f"torch-{torch_version}", str(sys.implementation.cache_tag), sysconfig.get_platform(), recipe]
     if os.environ.get("HOROVOD_GPU_OPERATIONS"):
         parts.append(os.environ["HOROVOD_GPU_OPERATIONS"].lower())
     return "-".join(parts)

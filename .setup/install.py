@@ -37,7 +37,8 @@ PROOF = "import horovod.torch, mlflow, petastorm.unischema, pyspark.sql, sparkdl
 
 def main() -> int:
     """Set up if anything changed; every problem is one line on stderr and exit code 1."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
     try:
         python = checks.find_python()
         if sys.version_info[:2] != checks.PYTHON:
