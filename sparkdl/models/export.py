@@ -21,7 +21,10 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from sparkdl.errors import ModelError
 
-__all__ = ["Network", "export_network", "load_network", "load_weights"]
+__all__ = ["NETWORK_FILE", "Network", "export_network", "load_network", "load_weights"]
+
+NETWORK_FILE = "network.safetensors"
+"""What the network is called in the folder of a registered model."""
 
 VERSION = 1
 

@@ -43,10 +43,14 @@ def signature(columns: Mapping[str, str]) -> ModelSignature:
     )
 
 
-def _type(name: str, sql_type: str) -> DataType | Array:
+def _type(name: str, sql_type: str) -> DataType | Array | Object:
+    """MLflow's word for a Spark SQL type, arrays and structs of arrays included."""
     sql_type = sql_type.strip().lower()
     if match := re.fullmatch(r"array<(.+)>", sql_type):
         return Array(_type(name, match[1]))
+    if match := re.fullmatch(r"struct<(.+)>", sql_type):
+        fields = [field.partition(":") for field in re.split(r",(?![^<(]*[>)])", match[1])]
+        return Object([Property(field, _type(f"{name}.{field}", type_)) for field, _, type_ in fields])
     if sql_type.startswith("decimal"):
         return DataType.double
     if sql_type == "vector":

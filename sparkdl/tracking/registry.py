@@ -17,6 +17,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from sparkdl.config import Gate, Tracking
 from sparkdl.errors import RegistryError
@@ -92,7 +93,6 @@ def download(model_uri: str, settings: Tracking | None = None) -> Path:
         raise RegistryError(f"{model_uri} is not a model that sparkdl can load: {error}") from error
 
 
-_download: Callable[..., str] = artifacts.download_artifacts  # which MLflow left without types
 _downloads: dict[tuple[str, str], Path] = {}
 
 
@@ -114,13 +114,16 @@ def _fetch(model_uri: str, settings: Tracking) -> Path:
         raise RegistryError(f"there is no model {model_uri}: {error.message}") from error
 
     def fetch() -> str:
-        if _on_databricks(client):  # its registry hands out the credentials for its storage
-            return _download(model_uri, dst_path=_scratch(), tracking_uri=uri, registry_uri=client._registry_uri)
-        if location.startswith(("runs:", "models:")):
-            return _download(location, dst_path=_scratch(), tracking_uri=uri)
+        if _on_databricks(client) or location.startswith(("runs:", "models:")):
+            # Databricks' registry hands out the credentials for its storage.
+            name = model_uri if _on_databricks(client) else location
+            stores = {"tracking_uri": uri, "registry_uri": client._registry_uri}
+            fetched = artifacts.download_artifacts(name, dst_path=_scratch(), **stores)  # type: ignore[no-untyped-call]
+            return str(fetched)
         repository = get_artifact_repository(location, tracking_uri=uri)
-        local = getattr(repository, "artifact_dir", None)
-        return str(local or repository.download_artifacts("", dst_path=_scratch()))
+        if isinstance(repository, LocalArtifactRepository):
+            return str(repository.artifact_dir)
+        return str(repository.download_artifacts("", dst_path=_scratch()))  # type: ignore[no-untyped-call]
 
     return _once((uri, location), fetch, model_uri)
 

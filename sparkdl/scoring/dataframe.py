@@ -1,0 +1,188 @@
+"""A registered model as new columns of a DataFrame.
+
+Runs on the driver; the work is done by tasks, when rows are asked for.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from pyspark.ml import PipelineModel
+from pyspark.ml.functions import vector_to_array
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
+from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, StringType, StructField, StructType
+
+from sparkdl.config import Tracking
+from sparkdl.data.card import PREPROCESSING, Card
+from sparkdl.data.features import apply_preprocessing
+from sparkdl.errors import DataError
+from sparkdl.models import NETWORK_FILE
+from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K, load_card
+from sparkdl.scoring.task import ScoringTask
+from sparkdl.tracking import download
+
+__all__ = ["load_preprocessing", "score", "with_inputs"]
+
+PAIR = StructType([StructField("label", StringType()), StructField("probability", DoubleType())])
+ANSWER = StructType(
+    [
+        StructField("prediction", StringType()),
+        StructField("probability", DoubleType()),
+        StructField("top_k", ArrayType(PAIR)),
+    ]
+)
+"""The columns that are added."""
+
+ROW, INPUT = "__sparkdl_row", "__sparkdl_input"
+
+
+def score(
+    df: DataFrame,
+    model_uri: str,
+    *,
+    top_k: int = TOP_K,
+    batch_size: int = BATCH_SIZE,
+    tracking: Tracking | None = None,
+) -> DataFrame:
+    """Append a registered model's predictions to raw rows, lazily. Runs on the driver.
+
+    ``model_uri`` is ``models:/name@alias``, ``models:/name/version``, or the folder of a saved model. The result has
+    all columns of ``df``, and ``prediction`` (the label's name), ``probability`` (of that label) and ``top_k`` (an
+    array of label and probability, the likeliest first). The driver fetches the model and Spark brings it to the
+    executors, where each Python worker loads it once; executors need no access to MLflow.
+
+    Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist and :class:`DataError` for columns
+    that are missing or of another type. Rows of the wrong size are found by the tasks, whose error has the
+    :class:`DataError` in its message.
+    """
+    folder = download(model_uri, tracking)
+    card = load_card(folder)
+    _check(df, card)
+    spark = df.sparkSession
+    prepared = with_inputs(df, card, folder)
+    task = ScoringTask(
+        file=_ship(spark, folder / NETWORK_FILE),
+        card=card.to_json(),
+        input=len(df.columns),
+        keep=tuple(df.columns),
+        top_k=top_k,
+        batch_size=batch_size,
+        threads=int(spark.conf.get("spark.task.cpus", "1") or 1),
+    )
+    return prepared.mapInArrow(task, StructType([*df.schema.fields, *ANSWER]))
+
+
+def with_inputs(df: DataFrame, card: Card, folder: Path) -> DataFrame:
+    """All columns of ``df`` as they are, and behind them the network's input."""
+    column = card.input.column
+    # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
+    packed = df.select(F.struct("*").alias(ROW), *[F.col(_quote(name)) for name in card.raw_columns])
+    if card.preprocessing:
+        packed = packed.select(ROW, *[_cast(packed, name, type_) for name, type_ in card.raw_columns.items()])
+        packed = apply_preprocessing(packed, load_preprocessing(df.sparkSession, folder), column)
+    kept = [F.col(f"{ROW}.{_quote(name)}") for name in df.columns]
+    return packed.select(*kept, _plain(packed, column).alias(INPUT))
+
+
+def load_preprocessing(spark: SparkSession, folder: Path) -> PipelineModel:
+    """The fitted pipeline in a model's folder, which Spark itself reads, so it is put where executors can read too."""
+    source = folder / PREPROCESSING
+    local = source.resolve().as_uri()
+    jvm, context = spark.sparkContext._jvm, spark.sparkContext
+    assert jvm is not None
+    configuration = context._jsc.hadoopConfiguration()
+    shared = jvm.org.apache.hadoop.fs.FileSystem.get(configuration)
+    if str(context.master).startswith("local") or shared.getUri().getScheme() == "file":
+        return PipelineModel.load(local)
+    target = jvm.org.apache.hadoop.fs.Path(f"sparkdl/{context.applicationId}/{_digest(source)}")
+    if not shared.exists(target):
+        shared.copyFromLocalFile(jvm.org.apache.hadoop.fs.Path(local), target)
+        shared.deleteOnExit(target)
+    return PipelineModel.load(shared.makeQualified(target).toString())
+
+
+def _check(df: DataFrame, card: Card) -> None:
+    """Compare the columns with what the model reads, and with what it will add."""
+    missing = [name for name in card.raw_columns if name not in df.columns]
+    if missing:
+        raise DataError(
+            f"the model reads {_describe(card)}; missing {', '.join(map(repr, missing))} among {', '.join(df.columns)}"
+        )
+    taken = [name for name in ANSWER.names if name in df.columns]
+    if taken:
+        raise DataError(f"the rows have a column {taken[0]!r} already; rename or drop it before scoring")
+    for name, expected in card.raw_columns.items():
+        found = df.schema[name].dataType
+        if not _fits(found, expected):
+            raise DataError(
+                f"column {name!r} is {found.simpleString()}, but the model was trained on {expected}; it reads"
+                f" {_describe(card)}"
+            )
+
+
+def _describe(card: Card) -> str:
+    """The raw columns in words, with the input's shape where it is a raw column itself."""
+    shape = "" if card.preprocessing else f" of shape {'x'.join(map(str, card.input.shape))} ({card.input.dtype})"
+    return ", ".join(f"{name!r} ({type_}{shape})" for name, type_ in card.raw_columns.items())
+
+
+def _fits(found: DataType, expected: str) -> bool:
+    """Whether a column can be read as the type that the model was trained on: numbers as numbers, vectors as arrays."""
+    name = found.simpleString()
+    if name == expected:
+        return True
+    vectors = ("vector", "array<")
+    if name.startswith(vectors) and expected.startswith(vectors):
+        return True
+    numbers = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean")
+    return isinstance(found, NumericType) and expected.startswith(numbers)
+
+
+def _cast(df: DataFrame, name: str, sql_type: str) -> Column:
+    """A raw column in the type that preprocessing was fitted on."""
+    column = F.col(_quote(name))
+    if df.schema[name].dataType.simpleString() == sql_type or sql_type == "vector":
+        return column
+    return column.cast(sql_type).alias(name)
+
+
+def _plain(df: DataFrame, name: str) -> Column:
+    """The input column in a form that Arrow carries without conversion: bytes, or an array of float32."""
+    kind = df.schema[name].dataType.simpleString()
+    if kind == "vector":
+        return vector_to_array(F.col(_quote(name)), "float32")
+    if kind.startswith("array<") and kind != "array<float>":
+        return F.col(_quote(name)).cast("array<float>")
+    return F.col(f"{_quote(name)}.data") if kind.startswith("struct<") else F.col(_quote(name))
+
+
+def _ship(spark: SparkSession, file: Path) -> str:
+    """Have Spark bring the file to every executor, once per application; returns its name there."""
+    digest = _digest(file)
+    name = f"sparkdl-{digest[:32]}{file.suffix}"
+    context = spark.sparkContext
+    if (context.applicationId, name) not in _shipped:
+        copy = Path(tempfile.mkdtemp(prefix="sparkdl-ship-")) / name
+        shutil.copyfile(file, copy)
+        context.addFile(copy.as_uri())
+        _shipped.add((str(context.applicationId), name))
+    return name
+
+
+_shipped: set[tuple[str, str]] = set()
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of a file, or of all files of a folder with their names."""
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file()):
+        digest.update(file.name.encode())
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _quote(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,61 @@
+"""A registered model as a plain MLflow pyfunc, over pandas rows. Runs wherever MLflow loads it."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from sparkdl.errors import DataError
+from sparkdl.scoring.predictor import BATCH_SIZE, COLUMNS, TOP_K, Predictor
+
+__all__ = ["PyfuncModel"]
+
+
+class PyfuncModel:
+    """What ``mlflow.pyfunc.load_model`` wraps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.predictor = Predictor.load(folder)
+
+    def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """The columns ``prediction``, ``probability`` and ``top_k`` for raw rows, with their index.
+
+        ``params`` may have ``top_k`` and ``batch_size``. Raises :class:`DataError` for missing columns and rows of the
+        wrong size. Preprocessing is Spark's, so where the model has it, the running Spark session does it, or an
+        embedded one.
+        """
+        options = {"top_k": TOP_K, "batch_size": BATCH_SIZE} | (params or {})
+        card = self.predictor.card
+        missing = [name for name in card.raw_columns if name not in model_input]
+        if missing:
+            raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))} that the model reads")
+        inputs = self._preprocess(model_input) if card.preprocessing else self._column(model_input[card.input.column])
+        answer = self.predictor.answer(inputs, **options)
+        predictions: pd.DataFrame = pa.table(answer, names=list(COLUMNS)).to_pandas()
+        return predictions.set_index(model_input.index)
+
+    def _column(self, values: "pd.Series[Any]") -> pa.Array:
+        """The input as Arrow's bytes, or lists of float32."""
+        spec = self.predictor.card.input
+        kind = pa.binary() if spec.kind == "image" else pa.list_(pa.float32())
+        try:
+            return pa.array(values, kind, from_pandas=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise DataError(f"column {spec.column!r} must hold {kind} of shape {spec.shape}: {error}") from error
+
+    def _preprocess(self, rows: pd.DataFrame) -> pa.Array:
+        """The input that the fitted pipeline makes of raw rows, in their order."""
+        from sparkdl.cluster import get_session
+        from sparkdl.scoring.dataframe import INPUT, with_inputs
+
+        card = self.predictor.card
+        raw = get_session().createDataFrame(rows[list(card.raw_columns)])
+        made = with_inputs(raw, card, self.folder).select(INPUT).toPandas()[INPUT]
+        return self._column(made)
+
+
+def _load_pyfunc(data_path: str) -> PyfuncModel:
+    """MLflow's entry point."""
+    return PyfuncModel(Path(data_path))
