@@ -45,6 +45,7 @@ def main() -> int:
             os.execv(python, [python, __file__])
         with_java = checks.find_java_17(os.environ) is None
         with _only_one():
+            remember_gpus(STAMP)
             if not up_to_date(with_java):
                 install(python, with_java)
     except KeyboardInterrupt:
@@ -70,9 +71,9 @@ def install(python: str, with_java: bool) -> None:
     for log in (LOG, HOROVOD_LOG):
         log.unlink(missing_ok=True)
 
-    STAMP.unlink(missing_ok=True)
     if not _works(VENV):
         run([python, "-m", "venv", "--clear", VENV], doing="making the virtual environment", log=LOG)
+    write_stamp(STAMP, "unfinished")
     forget_half_installed(VENV)
 
     # Bytecode is left to the first import: compiling all of it takes half a minute, and most is never imported.
@@ -97,7 +98,7 @@ def install(python: str, with_java: bool) -> None:
     say("checking what is installed")
     run([*PIP, "check"], doing="checking the packages", log=LOG)
     run([PYTHON, "-c", PROOF], doing="importing what was installed", log=LOG)
-    STAMP.write_text(digest(with_java))
+    write_stamp(STAMP, digest(with_java))
     say("set up")
 
 
@@ -109,7 +110,19 @@ def read_lock(path: Path) -> dict[str, str]:
 
 def up_to_date(with_java: bool) -> bool:
     """Whether the last set-up finished, here, and nothing that decides its outcome changed since."""
-    return STAMP.exists() and PYTHON.exists() and STAMP.read_text() == digest(with_java)
+    return STAMP.exists() and PYTHON.exists() and STAMP.read_text().split()[0] == digest(with_java)
+
+
+def write_stamp(stamp: Path, state: str) -> None:
+    """Note how far set-up got, and what Horovod was built for."""
+    stamp.write_text(f"{state} {os.environ.get('HOROVOD_GPU_OPERATIONS', '')}")
+
+
+def remember_gpus(stamp: Path) -> None:
+    """Build for GPUs if the last set-up did; an empty ``HOROVOD_GPU_OPERATIONS`` goes back to CPUs."""
+    _, _, operations = (stamp.read_text() if stamp.exists() else "").partition(" ")
+    if not os.environ.setdefault("HOROVOD_GPU_OPERATIONS", operations):
+        del os.environ["HOROVOD_GPU_OPERATIONS"]
 
 
 def digest(with_java: bool, setup: Path = SETUP) -> str:

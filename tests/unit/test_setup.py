@@ -150,6 +150,20 @@ def test_set_up_is_due_again_when_the_lock_or_java_changes(checkout: Path) -> No
     assert install.digest(False, setup) != before
 
 
+def test_a_build_for_gpus_stays_one_until_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamp = tmp_path / "stamp"
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    install.write_stamp(stamp, "unfinished")
+    monkeypatch.delenv("HOROVOD_GPU_OPERATIONS")
+    install.remember_gpus(stamp)
+    assert os.environ["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "")
+    install.remember_gpus(stamp)
+    assert "HOROVOD_GPU_OPERATIONS" not in os.environ
+
+
 def test_a_package_that_pip_was_interrupted_in_is_installed_again(tmp_path: Path) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     for name in ("whole-1.0.dist-info", "half-1.0.dist-info"):
