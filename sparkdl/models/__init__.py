@@ -1,6 +1,7 @@
 """Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
 
 from sparkdl.models.build import build
-from sparkdl.models.export import NETWORK_FILE, export_network, load_network, load_weights
+from sparkdl.models.export import export_network
+from sparkdl.models.network import NETWORK_FILE, load_network, load_weights
 
 __all__ = ["NETWORK_FILE", "build", "export_network", "load_network", "load_weights"]

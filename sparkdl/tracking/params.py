@@ -19,10 +19,10 @@ def masked(value: Any, *, name: str = "") -> Any:
 
     Callables are written as their import path.
     """
-    if isinstance(value, Mapping):
-        return {str(key): masked(item, name=str(key)) for key, item in value.items()}
     if value is not None and not isinstance(value, bool) and _is_secret(name):
         return MASK
+    if isinstance(value, Mapping):
+        return {str(key): masked(item, name=str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [masked(item) for item in value]
     if value is None or isinstance(value, bool | int | float):

@@ -1,0 +1,210 @@
+"""A network read from a file that holds no code: weights, and the graph of operations between them.
+
+``torch.export.load`` unpickles, evaluates expressions and opens shared libraries found in a file. Here the graph is JSON
+in the header of a safetensors file (https://huggingface.co/docs/safetensors), beside the weights under their own names,
+and it can reach nothing but the tensor operations of ATen. Such files are written by :mod:`sparkdl.models.export`.
+"""
+
+import json
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from sparkdl.errors import ModelError
+
+__all__ = ["ARITHMETIC", "CONSTANTS", "NETWORK_FILE", "VERSION", "Network", "load_network", "load_weights"]
+
+NETWORK_FILE = "network.safetensors"
+"""What the network is called in the folder of a registered model."""
+
+VERSION = 1
+
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    f"operator.{name}": getattr(operator, name)
+    for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem")
+}
+"""What a graph may do with sizes, and the way to one of an operation's several results."""
+
+CONSTANTS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+"""Arguments that are neither numbers nor tensors, kept by their name in ``torch``."""
+
+
+def load_network(path: str | Path) -> "Network":
+    """Read a network written by :func:`export_network`, for inference on the CPU. Runs anywhere.
+
+    Nothing in the file is executed by reading it, and what it asks for when called is restricted to tensor operations.
+    Raises :class:`ModelError` if the file is missing, damaged, or holds anything else.
+    """
+    tensors, graph = _read(path)
+    try:
+        return Network(tensors, graph)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"the network in {path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def load_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """The state dict of the network that was exported, to go on training from. Runs anywhere.
+
+    Raises :class:`ModelError` if the file is missing, damaged, or holds anything else.
+    """
+    tensors, graph = _read(path)
+    constants = set(graph.get("constants", ()))
+    return {name: tensor for name, tensor in tensors.items() if name not in constants}
+
+
+class Network(nn.Module):
+    """A network read from a file: its operations one after another, on the device of its input."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], graph: dict[str, Any]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._weights = {str(node): str(name) for node, name in graph["weights"].items()}
+        missing = set(self._weights.values()) - set(tensors)
+        if missing:
+            raise ModelError(f"the network lacks the weights {', '.join(sorted(missing))}")
+        self._input, self._output = str(graph["input"]), str(graph["output"])
+        self._steps = [_Step.parse(step) for step in graph["steps"]]
+        self._check_order()
+        self._last_use = _last_uses(self._steps, keep={self._output})
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Logits of shape (n, classes) for a batch of any size."""
+        values: dict[str, Any] = {node: self._tensors[name] for node, name in self._weights.items()}
+        values[self._input] = inputs
+        for step, done in zip(self._steps, self._last_use, strict=True):
+            values[step.name] = step.operation(
+                *[_fill(arg, values, inputs.device) for arg in step.args],
+                **{key: _fill(arg, values, inputs.device) for key, arg in step.kwargs.items()},
+            )
+            for used in done:
+                del values[used]
+        output: torch.Tensor = values[self._output]
+        return output
+
+    def _check_order(self) -> None:
+        """Every value must be there before a step reads it."""
+        known = {*self._weights, self._input}
+        for step in self._steps:
+            if not step.reads <= known:
+                raise ModelError(f"the network's step {step.name!r} reads what no step before it makes")
+            known.add(step.name)
+        if self._output not in known:
+            raise ModelError("the network's output is made by none of its steps")
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "Network":
+        """What ``.to()`` and its like do, for tensors whose dotted names a module cannot register."""
+        self._tensors = {name: fn(tensor) for name, tensor in self._tensors.items()}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """Stands for a value of an earlier step in the arguments of a later one."""
+
+    name: str
+
+
+class _InputDevice:
+    """Stands for the device of the network's input."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One operation of a network."""
+
+    name: str
+    operation: Callable[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def parse(cls, step: dict[str, Any]) -> "_Step":
+        kwargs = {str(key): _decode(value) for key, value in step["kwargs"].items()}
+        return cls(str(step["name"]), _operation(step["op"]), [_decode(value) for value in step["args"]], kwargs)
+
+    @property
+    def reads(self) -> set[str]:
+        """The values among its arguments."""
+        return _references([*self.args, *self.kwargs.values()])
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    """The operation of this name, if it is one that only computes."""
+    if name in ARITHMETIC:
+        return ARITHMETIC[name]
+    match = re.fullmatch(r"aten\.([a-z_][A-Za-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)", name)
+    found = None
+    if match and not match[1].startswith("__"):
+        found = getattr(getattr(torch.ops.aten, match[1], None), match[2], None)
+    # Of ATen, the operations that return nothing act on something else than tensors, and two take the name of a file.
+    if (
+        not isinstance(found, torch._ops.OpOverload)
+        or not found._schema.returns
+        or any(argument.name == "filename" for argument in found._schema.arguments)
+    ):
+        raise ModelError(f"the network asks for {name!r}, which is not an operation on tensors; it is not loaded")
+    return found
+
+
+def _decode(value: Any) -> Any:
+    """The argument that :func:`_encode` wrote; tensors and the device are filled in when the network is called."""
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, name),) = value.items()
+    if kind == "node":
+        return _Reference(str(name))
+    if kind == "device":
+        return _InputDevice()
+    constant = getattr(torch, name)
+    if not isinstance(constant, CONSTANTS[kind]):
+        raise ModelError(f"the network asks for the {kind} {name!r}, which does not exist")
+    return constant
+
+
+def _fill(value: Any, values: dict[str, Any], device: torch.device) -> Any:
+    """The argument with tensors and the device in their places."""
+    if isinstance(value, _Reference):
+        return values[value.name]
+    if isinstance(value, list):
+        return [_fill(item, values, device) for item in value]
+    return device if isinstance(value, _InputDevice) else value
+
+
+def _references(value: Any) -> set[str]:
+    if isinstance(value, list):
+        return {name for item in value for name in _references(item)}
+    return {value.name} if isinstance(value, _Reference) else set()
+
+
+def _last_uses(steps: list[_Step], *, keep: set[str]) -> list[list[str]]:
+    """For each step, the values that nothing after it reads: freed at once, so that memory does not grow with depth."""
+    seen, result = set(keep), []
+    for step in reversed(steps):
+        used = {*step.reads, step.name}
+        result.append(sorted(used - seen))
+        seen |= used
+    return result[::-1]
+
+
+def _read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            graph = json.loads((file.metadata() or {}).get("sparkdl", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except FileNotFoundError:
+        raise ModelError(f"there is no network at {path}") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelError(f"the network in {path} is damaged or not one of ours: {error}") from error
+    if not isinstance(graph, dict) or graph.get("version") != VERSION:
+        raise ModelError(f"{path} holds weights but no network that this version of sparkdl can read")
+    return tensors, graph

@@ -1,0 +1,158 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from sparkdl.errors import ModelError
+from sparkdl.models import build, export_network, load_network, load_weights
+from sparkdl.models.networks import NETWORKS
+
+
+def _images(rows: int) -> torch.Tensor:
+    return torch.randint(0, 256, (rows, 12, 12, 1), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_comes_back_the_same_for_every_batch_size(name: str, tmp_path: Path) -> None:
+    network = build(name, input_shape=(12, 12, 1), num_classes=5, mean=[0.3], std=[0.2])
+    loaded = load_network(export_network(network, tmp_path / "network.safetensors", _images(1)))
+    for rows in (0, 1, 2, 1000):
+        batch = _images(rows)
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(batch), network(batch))
+
+
+def test_layers_that_behave_differently_in_training_are_exported_for_inference(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.9), nn.ReLU(inplace=True))
+    network(torch.rand(64, 4))  # moves the running statistics
+    loaded = load_network(export_network(network, tmp_path / "network.safetensors", torch.rand(1, 4)))
+    assert network.training
+    batch = torch.rand(8, 4)
+    torch.testing.assert_close(loaded(batch), network.eval()(batch))
+
+
+class _Attention(nn.Module):
+    """Reshapes by the batch size, has a constant and a buffer that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.register_buffer("positions", torch.arange(6.0).view(1, 6, 1), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        parts = inputs.view(inputs.shape[0], 6, 8) + self.positions
+        mixed, _ = self.attention(parts, parts, parts)
+        mixed = mixed.reshape(inputs.size(0) * 6, 8) * torch.tensor([1.0, 2.0] * 4)
+        return mixed.view(inputs.shape[0], -1)[:, :5]
+
+
+def test_a_users_own_network_with_computed_shapes_and_constants_is_exported(tmp_path: Path) -> None:
+    network = _Attention().eval()
+    path = export_network(network, tmp_path / "network.safetensors", torch.rand(1, 48))
+    for rows in (1, 7):
+        batch = torch.rand(rows, 48)
+        with torch.no_grad():
+            torch.testing.assert_close(load_network(path)(batch), network(batch))
+    assert set(load_weights(path)) == set(network.state_dict())
+
+
+def test_the_weights_go_back_into_the_network_they_came_from(tmp_path: Path) -> None:
+    first, second = (build("cnn", input_shape=(12, 12, 1), num_classes=5) for _ in range(2))
+    second.load_state_dict(load_weights(export_network(first, tmp_path / "network.safetensors", _images(1))))
+    batch = _images(4)
+    torch.testing.assert_close(first(batch), second(batch), rtol=0, atol=0)
+
+
+class _Moody(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs if inputs.sum() > 0 else -inputs
+
+
+class _Fixed(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.reshape(2, 4)
+
+
+class _Random(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + torch.rand_like(inputs)
+
+
+@pytest.mark.parametrize("network", [_Moody(), _Fixed()])
+def test_a_network_that_depends_on_values_or_on_the_batch_size_is_refused(network: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be exported for batches of any size"):
+        export_network(network, tmp_path / "network.safetensors", torch.rand(2, 4))
+
+
+def test_a_network_that_answers_at_random_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="draw random numbers"):
+        export_network(_Random(), tmp_path / "network.safetensors", torch.rand(2, 4))
+
+
+def _tamper(path: Path, **changes: object) -> Path:
+    """The same file with another first step."""
+    with safe_open(path, framework="pt") as file:
+        graph = json.loads(file.metadata()["sparkdl"])
+    graph["steps"][0].update(changes)
+    save_file(load_file(path), path, metadata={"sparkdl": json.dumps(graph)})
+    return path
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "aten.from_file.default",
+        "aten.save.default",
+        "aten.warn.default",
+        "aten.__class__.mro",
+        "aten.relu.__init__",
+        "prims.add.default",
+        "torch.hub.load",
+        "operator.attrgetter",
+        "os.system",
+        "builtins.eval",
+        "aten.relu.default\n",
+        "",
+    ],
+)
+def test_a_strangers_file_reaches_nothing_but_tensor_operations(operation: str, tmp_path: Path) -> None:
+    path = export_network(nn.Linear(4, 2), tmp_path / "network.safetensors", torch.rand(1, 4))
+    with pytest.raises(ModelError, match="not an operation on tensors"):
+        load_network(_tamper(path, op=operation))
+
+
+@pytest.mark.parametrize("argument", [{"dtype": "hub"}, {"module": "os"}, {"node": "nobody"}, {"dtype": "__name__"}])
+def test_a_strangers_argument_is_data_and_nothing_else(argument: dict[str, str], tmp_path: Path) -> None:
+    path = export_network(nn.Linear(4, 2), tmp_path / "network.safetensors", torch.rand(1, 4))
+    with pytest.raises(ModelError):
+        load_network(_tamper(path, args=[argument]))(torch.rand(1, 4))
+
+
+def test_a_pickle_under_the_networks_name_is_refused_unopened(tmp_path: Path) -> None:
+    path, proof = tmp_path / "network.safetensors", tmp_path / "was-executed"
+
+    class Hostile:
+        def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+            return (Path.touch, (proof,))
+
+    torch.save(Hostile(), path)
+    for read in (load_network, load_weights):
+        with pytest.raises(ModelError, match="damaged or not one of ours"):
+            read(path)
+    assert not proof.exists()
+
+
+def test_a_truncated_file_a_missing_one_and_plain_weights_are_told_apart(tmp_path: Path) -> None:
+    path = export_network(nn.Linear(4, 2), tmp_path / "network.safetensors", torch.rand(1, 4))
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ModelError, match="damaged"):
+        load_network(path)
+    with pytest.raises(ModelError, match="there is no network at"):
+        load_network(tmp_path / "nothing")
+    save_file({"weight": torch.zeros(2)}, path)
+    with pytest.raises(ModelError, match="holds weights but no network"):
+        load_network(path)
