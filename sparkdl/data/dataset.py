@@ -1,7 +1,7 @@
 """A prepared dataset: what it holds, and whether its files are still the ones that were written."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -141,8 +141,8 @@ def _check_size(group: RowGroup, size: int | None) -> None:
         raise DatasetError(f"{group.path} is missing. Restore it, or remove the dataset and prepare it again.")
     if size != group.bytes:
         raise DatasetError(
-            f"{group.path} has {size:,} bytes instead of {group.bytes:,}. Restore it, or remove the dataset and prepare "
-            "it again."
+            f"{group.path} has {size:,} bytes instead of {group.bytes:,}. Restore it, or remove the dataset and "
+            "prepare it again."
         )
 
 
@@ -164,7 +164,7 @@ def _problem_with(group: RowGroup) -> str:
 
 
 def _problems_in_tasks(spark: "SparkSession", groups: list[RowGroup]) -> list[str]:
-    def hash_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def hash_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             found = [_problem_with(groups[index]) for index in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(found, pa.string())], names=["id", "problem"])

@@ -1,6 +1,7 @@
 """Arrow columns become arrays of numbers, without copies where the memory already has the right form."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +13,12 @@ from sparkdl.errors import DataError
 __all__ = ["decode"]
 
 
-def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[np.uint8] | NDArray[np.float32]:
-    """One Arrow column as an array of shape (rows, \\*input.shape). Runs anywhere.
+def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[Any]:
+    """One Arrow column as an array of rows, each of shape ``input.shape``. Runs anywhere.
 
-    An ``image`` column is binary with height x width x channels bytes a row, or Spark's image struct; a ``vector`` column
-    is a list of numbers. A single chunk without nulls of the exact type is viewed, not copied, and then read-only. Raises
-    :class:`DataError` with the count when rows are null or have another size.
+    An ``image`` column is binary with height x width x channels bytes a row, or Spark's image struct; a ``vector``
+    column is a list of numbers. A single chunk without nulls of the exact type is viewed, not copied, and then
+    read-only. Raises :class:`DataError` with the count when rows are null or have another size.
     """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     arrays = [_decode_chunk(chunk, input) for chunk in chunks]
@@ -26,7 +27,7 @@ def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[np.u
     return np.concatenate(arrays) if arrays else np.empty((0, *input.shape), dtype=input.dtype)
 
 
-def _decode_chunk(chunk: pa.Array, input: InputSpec) -> NDArray[np.uint8] | NDArray[np.float32]:
+def _decode_chunk(chunk: pa.Array, input: InputSpec) -> NDArray[Any]:
     if chunk.null_count:
         raise DataError(f"column {input.column!r} has {chunk.null_count} null rows; fill or drop them")
     if pa.types.is_struct(chunk.type):
@@ -69,7 +70,7 @@ def _uniform_start(chunk: pa.Array, offset_type: type, width: int, input: InputS
     if not len(chunk):
         return 0
     itemsize = np.dtype(offset_type).itemsize
-    offsets = np.frombuffer(chunk.buffers()[1], offset_type, len(chunk) + 1, chunk.offset * itemsize)
+    offsets: NDArray[Any] = np.frombuffer(chunk.buffers()[1], offset_type, len(chunk) + 1, chunk.offset * itemsize)
     wrong = int(np.count_nonzero(np.diff(offsets) != width))
     _expect(not wrong, wrong, input)
     return int(offsets[0])

@@ -46,34 +46,34 @@ class Findings:
 
 def label_name(rows: "DataFrame", label: str) -> "Column":
     """A row's label as text, null where there is none. Raises :class:`DataError` for types that are no labels."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
     from pyspark.sql.types import BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType
 
     kind: DataType = rows.schema[label].dataType
-    value = F.col(f"`{label}`")
+    value = sf.col(f"`{label}`")
     if isinstance(kind, StringType | IntegralType | BooleanType):
         return value.cast("string")
     if isinstance(kind, FloatType | DoubleType | DecimalType):
-        return F.when(~F.isnan(value.cast("double")), value.cast("bigint").cast("string"))
+        return sf.when(~sf.isnan(value.cast("double")), value.cast("bigint").cast("string"))
     raise DataError(f"the label column {label!r} is {kind.simpleString()}; labels are whole numbers or strings")
 
 
 def examine(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> Findings:
     """Count, fingerprint and check the raw rows. Runs on the driver; rows are read by tasks, once.
 
-    Raises :class:`DataError` that names the column and the count: missing labels or inputs, labels that the training split
-    does not have, splits that are smaller than the number of ranks.
+    Raises :class:`DataError` that names the column and the count: missing labels or inputs, labels that the training
+    split does not have, splits that are smaller than the number of ranks.
     """
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
 
     problems = _label_problems(rows, settings.label) | _input_problems(rows, inputs)
     found = (
         rows.groupBy(SPLIT, LABEL_NAME)
         .agg(
-            F.count("*").alias("rows"),
-            F.sum(F.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"),
+            sf.count("*").alias("rows"),
+            sf.sum(sf.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"),
             *[
-                F.sum(F.coalesce(test, F.lit(True)).cast("bigint")).alias(f"_p{i}")
+                sf.sum(sf.coalesce(test, sf.lit(True)).cast("bigint")).alias(f"_p{i}")
                 for i, test in enumerate(problems.values())
             ],
         )
@@ -100,19 +100,19 @@ def examine(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> Findings:
 
 
 def _label_problems(rows: "DataFrame", label: str) -> "dict[str, Column]":
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
     from pyspark.sql.types import DecimalType, DoubleType, FloatType
 
     if not isinstance(rows.schema[label].dataType, FloatType | DoubleType | DecimalType):
         return {}
-    value = F.col(f"`{label}`").cast("double")
-    fractional = value.isNotNull() & ~F.isnan(value) & (value != value.cast("bigint"))
+    value = sf.col(f"`{label}`").cast("double")
+    fractional = value.isNotNull() & ~sf.isnan(value) & (value != value.cast("bigint"))
     return {f"the label column {label!r} has {{count}} rows that are not whole numbers; bin them first": fractional}
 
 
 def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
     """A message for each thing that can be wrong with the inputs, and the test that finds the rows where it is."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
 
     if inputs.shape:
         pixels = (
@@ -122,20 +122,20 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
         )
         expected = " x ".join(map(str, inputs.shape))
         return {
-            f"column {inputs.column!r} has {{count}} rows without an image; drop them": F.col(pixels).isNull(),
+            f"column {inputs.column!r} has {{count}} rows without an image; drop them": sf.col(pixels).isNull(),
             f"column {inputs.column!r} has {{count}} images that are not {expected} bytes; give all of them one size": (
-                F.length(pixels) != F.lit(math.prod(inputs.shape))
+                sf.length(pixels) != sf.lit(math.prod(inputs.shape))
             ),
         }
     problems: dict[str, Column] = {}
     for name, kind in inputs.raw_columns.items():
-        value = F.col(f"`{name}`")
+        value = sf.col(f"`{name}`")
         hint = "drop these rows or add the stage `impute`"
         if kind.startswith("array"):
-            missing = value.isNull() | F.exists(value, lambda x: x.isNull() | F.isnan(x.cast("double")))
+            missing = value.isNull() | sf.exists(value, lambda x: x.isNull() | sf.isnan(x.cast("double")))
             hint = "drop these rows"
         elif kind in ("float", "double"):
-            missing = value.isNull() | F.isnan(value)
+            missing = value.isNull() | sf.isnan(value)
         else:
             missing = value.isNull()
         if name not in inputs.may_be_missing:
@@ -151,7 +151,7 @@ def _check_keys(row: Any, settings: Prepare) -> None:
         )
     if not SPLIT_NAME.fullmatch(row[SPLIT]) or row[SPLIT] == PREPROCESSING:
         raise DataError(
-            f"{row[SPLIT]!r} in column {settings.split.column!r} is not a name for a split: use letters, digits, - and _"
+            f"{row[SPLIT]!r} in column {settings.split.column!r} is no name for a split: use letters, digits, - and _"
         )
     if row[LABEL_NAME] is None:
         raise DataError(
@@ -170,14 +170,14 @@ def _label_names(counts: Mapping[str, Mapping[str, int]], settings: Prepare) -> 
         if unseen:
             shown = ", ".join(map(repr, sorted(unseen)[:_SHOWN_LABELS]))
             raise DataError(
-                f"{sum(unseen.values()):,} rows of split {split!r} have {len(unseen):,} labels that the training split does "
-                f"not have: {shown}{', ...' if len(unseen) > _SHOWN_LABELS else ''}. Move some of their rows to training, "
-                "or drop them."
+                f"{sum(unseen.values()):,} rows of split {split!r} have {len(unseen):,} labels that the training split "
+                f"does not have: {shown}{', ...' if len(unseen) > _SHOWN_LABELS else ''}. Move some of their rows to "
+                "training, or drop them."
             )
         if sum(labels.values()) < settings.num_ranks:
             raise DataError(
-                f"split {split!r} has {sum(labels.values())} rows, fewer than the {settings.num_ranks} ranks that share it; "
-                "lower `num_ranks` or give it more rows"
+                f"split {split!r} has {sum(labels.values())} rows, fewer than the {settings.num_ranks} ranks that "
+                "share it; lower `num_ranks` or give it more rows"
             )
     numeric = all(re.fullmatch(r"-?\d+", name) for name in names)
     return tuple(sorted(names, key=(lambda name: (int(name), name)) if numeric else None))

@@ -10,7 +10,7 @@ from sparkdl.data.sources import known_image_shape
 from sparkdl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from pyspark.ml import Pipeline, PipelineModel, Transformer
+    from pyspark.ml import Pipeline, PipelineModel
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
@@ -40,7 +40,7 @@ class Inputs:
 
 
 def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> Inputs:
-    """Decide which columns of the raw rows become the input, and how. Runs on the driver; reads no rows but, at most, one.
+    """Decide which columns of the raw rows become the input, and how. Runs on the driver; reads one row at most.
 
     Raises :class:`DataError` for a column that is missing or of a type that cannot be learned from.
     """
@@ -76,11 +76,12 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
 def apply_preprocessing(rows: "DataFrame", model: "PipelineModel", column: str) -> "DataFrame":
     """Raw rows with the input column added as an array of float32. Runs on the driver, lazily; the work is Spark's."""
     from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as sf
 
     transformed = model.transform(rows)
     if column not in transformed.columns:
         raise DataError(f"the pipeline makes no column {column!r}; it makes {', '.join(transformed.columns)}")
-    return transformed.withColumn(column, vector_to_array(column, "float32"))
+    return transformed.withColumn(column, vector_to_array(sf.col(column), "float32"))
 
 
 def describe_pipeline(pipeline: "Pipeline") -> list[Any]:
@@ -173,7 +174,7 @@ def _build_pipeline(columns: Sequence[str], stages: Sequence[Stage], output: str
     return Pipeline(stages=[*parts, assembler])
 
 
-def _standardise(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Transformer], list[str]]":
+def _standardise(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], list[str]]":
     from pyspark.ml.feature import StandardScaler, VectorAssembler
 
     assembler = VectorAssembler(inputCols=inputs, outputCol=f"{prefix}_assembled", handleInvalid="keep")
@@ -181,21 +182,21 @@ def _standardise(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Tr
     return [assembler, scaler], [prefix] * len(inputs)
 
 
-def _impute(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Transformer], list[str]]":
+def _impute(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], list[str]]":
     from pyspark.ml.feature import Imputer
 
     outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
     return [Imputer(inputCols=inputs, outputCols=outputs, strategy=stage.strategy)], outputs
 
 
-def _index(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Transformer], list[str]]":
+def _index(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], list[str]]":
     from pyspark.ml.feature import StringIndexer
 
     outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
     return [StringIndexer(inputCols=inputs, outputCols=outputs, handleInvalid="keep")], outputs
 
 
-def _hash_text(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Transformer], list[str]]":
+def _hash_text(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], list[str]]":
     from pyspark.ml.feature import IDF, HashingTF, RegexTokenizer
 
     outputs = [f"{prefix}_{index}" for index in range(len(inputs))]

@@ -3,7 +3,7 @@
 import gzip
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ def read_idx(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[i
     if len(set(shapes.values())) > 1:
         raise DataError(f"the images of {source.path} have different sizes: {shapes}; prepare them one by one")
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 yield from _read_pair(pairs[index])

@@ -1,7 +1,7 @@
 """A folder of image files with one sub-folder a class, decoded and resized by tasks."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -41,8 +41,8 @@ def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tupl
     return files.mapInArrow(decode, "image binary, label string, path string"), (height, width, _CHANNELS)
 
 
-def _decoder(height: int, width: int):  # type: ignore[no-untyped-def]
-    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decoder(height: int, width: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             paths = batch.column(0).to_pylist()
             pixels = [

@@ -2,7 +2,7 @@
 
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -117,7 +117,9 @@ class Loader:
     def _random(self, *keys: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, *keys])
 
-    def _read_windows(self, epoch: int, windows: Sequence[tuple[int, list[Segment], int]]) -> Iterator[Any]:
+    def _read_windows(
+        self, epoch: int, windows: Sequence[tuple[int, list[Segment], int]]
+    ) -> Generator[Any, None, None]:
         """The rows of each window in their final order, read one window ahead."""
         pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="sparkdl-loader")
         ahead: deque[tuple[_Window, int]] = deque()

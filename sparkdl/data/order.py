@@ -30,13 +30,15 @@ _UNIT = 1 << 53
 
 def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> "DataFrame":
     """Add each row's split and hashes. Runs on the driver, lazily. ``content`` are the columns that identify a row."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
 
-    split = F.col(settings.split.column).cast("string") if settings.split.column else F.lit("train")
-    share = F.pmod(_hash(content, settings.seed, "split"), F.lit(_UNIT)) / F.lit(float(_UNIT))
+    split = sf.col(settings.split.column).cast("string") if settings.split.column else sf.lit("train")
+    share = sf.pmod(_hash(content, settings.seed, "split"), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
     moved, limit = split, 0.0
     for name, fraction in sorted(settings.split.fractions.items()):
-        moved = F.when((split == "train") & (share >= limit) & (share < limit + fraction), F.lit(name)).otherwise(moved)
+        moved = sf.when((split == "train") & (share >= limit) & (share < limit + fraction), sf.lit(name)).otherwise(
+            moved
+        )
         limit += fraction
     order = _hash(content, settings.seed, "order").alias(_ORDER)
     return rows.select("*", moved.alias(SPLIT), order, _hash(content, 0, "content").alias(CONTENT_HASH))
@@ -54,10 +56,10 @@ def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], settings: Prep
     Groups are runs of the order, of equal size give or take one row.
     """
     from pyspark.sql import Window
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
 
     buckets = min(max(max(split_rows.values()) // _BUCKET_ROWS, 1), _MAX_BUCKETS)
-    rows = rows.withColumn("_bucket", F.pmod(_ORDER, F.lit(buckets)))
+    rows = rows.withColumn("_bucket", sf.pmod(_ORDER, sf.lit(buckets)))
     counts = {(row[0], row[1]): row[2] for row in rows.groupBy(SPLIT, "_bucket").count().collect()}
     begins, next_begin = [], dict.fromkeys(split_rows, 0)
     for (split, bucket), count in sorted(counts.items()):
@@ -72,20 +74,20 @@ def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], settings: Prep
         begins, f"{SPLIT} string, _bucket bigint, _begin bigint, _small bigint, _num_large bigint"
     )
     within = Window.partitionBy(SPLIT, "_bucket").orderBy(_ORDER, CONTENT_HASH)
-    place = F.col("_begin") + F.row_number().over(within) - 1
-    in_large = F.col("_num_large") * (F.col("_small") + 1)
+    place = sf.col("_begin") + sf.row_number().over(within) - 1
+    in_large = sf.col("_num_large") * (sf.col("_small") + 1)
     group = (
-        F.when(F.col(PLACE) < in_large, F.expr(f"{PLACE} div (_small + 1)"))
-        .otherwise(F.col("_num_large") + F.expr(f"({PLACE} - _num_large * (_small + 1)) div _small"))
+        sf.when(sf.col(PLACE) < in_large, sf.expr(f"{PLACE} div (_small + 1)"))
+        .otherwise(sf.col("_num_large") + sf.expr(f"({PLACE} - _num_large * (_small + 1)) div _small"))
         .cast("int")
     )
-    placed = rows.join(F.broadcast(table), [SPLIT, "_bucket"]).withColumn(PLACE, place)
+    placed = rows.join(sf.broadcast(table), [SPLIT, "_bucket"]).withColumn(PLACE, place)
     return placed.withColumn(GROUP, group).drop("_bucket", "_begin", "_small", "_num_large", _ORDER, CONTENT_HASH)
 
 
 def _hash(content: Sequence[str], seed: int, salt: str) -> "Column":
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
 
     # xxhash64 passes over nulls, so each column's number goes in too: (null, 1) and (1, null) are different rows.
-    numbered = [part for number, name in enumerate(content) for part in (F.lit(number), F.col(f"`{name}`"))]
-    return F.xxhash64(F.lit(salt), F.lit(seed), *numbered)
+    numbered = [part for number, name in enumerate(content) for part in (sf.lit(number), sf.col(f"`{name}`"))]
+    return sf.xxhash64(sf.lit(salt), sf.lit(seed), *numbered)

@@ -1,4 +1,4 @@
-"""A raw table becomes a dataset: split, checked, ordered, balanced into equal row groups, and written all or nothing."""
+"""A raw table becomes a dataset: split, checked, ordered, cut into equal row groups, and written all or nothing."""
 
 import logging
 import re
@@ -40,7 +40,8 @@ def prepare(
     ``pipeline`` replaces ``settings.stages``; its output column is ``features``. It is fitted on the training split.
 
     The same input with the same settings is recognised and not prepared again. Raises :class:`DataError` for rows that
-    cannot become a dataset, and :class:`DatasetError` when ``settings.output`` cannot be written or holds something else.
+    cannot become a dataset, and :class:`DatasetError` when ``settings.output`` cannot be written or holds something
+    else.
     """
     source = source if source is not None else settings.source
     if source is None:
@@ -102,10 +103,8 @@ def _examined(
     from pyspark.sql import SparkSession
 
     try:
-        if isinstance(source, Source):
-            raw = open_source(source, spark or SparkSession.builder.getOrCreate())
-        else:
-            raw = source
+        session = spark or SparkSession.builder.getOrCreate()
+        raw = open_source(source, session) if isinstance(source, Source) else source
         inputs = choose_inputs(raw, settings, pipeline)
         keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
         require_columns(raw, keys)
@@ -135,18 +134,18 @@ def _write(
     folder: str,
 ) -> Card:
     """Write everything but the card."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as sf
 
     placed = with_groups(rows, findings.split_rows, settings)
     if inputs.pipeline is not None:
-        model = inputs.pipeline.fit(rows.where(F.col(SPLIT) == "train").drop(SPLIT, LABEL_NAME))
+        model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL_NAME))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
         placed = apply_preprocessing(placed, model, inputs.column)
     names = rows.sparkSession.createDataFrame(
         list(enumerate(findings.label_names)), f"{LABEL_COLUMN}_index bigint, {LABEL_NAME} string"
     )
-    ready = placed.join(F.broadcast(names), LABEL_NAME).select(
-        inputs.column, F.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE
+    ready = placed.join(sf.broadcast(names), LABEL_NAME).select(
+        inputs.column, sf.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE
     )
     spec = _spec(ready, inputs)
     groups = {split: num_groups(count, settings) for split, count in findings.split_rows.items()}
@@ -155,8 +154,8 @@ def _write(
         found = sum(file.rows for file in written.files[split])
         if found != count:
             raise DataError(
-                f"the rows changed while they were read ({count:,} of split {split!r}, then {found:,}); prepare from a source "
-                "that gives the same rows each time"
+                f"the rows changed while they were read ({count:,} of split {split!r}, then {found:,}); prepare from "
+                "a source that gives the same rows each time"
             )
     return Card.create(
         input=spec.model_copy(update={"mean": written.mean, "std": written.std}),

@@ -38,7 +38,8 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
         empty = rows.isEmpty()
     except (AnalysisException, IllegalArgumentException) as error:
         raise DataError(
-            f"cannot read the {source.format} source {source.path}: {_first_line(error)}. Check the path and the format."
+            f"cannot read the {source.format} source {source.path}: {_first_line(error)}. "
+            "Check the path and the format."
         ) from None
     if empty:
         raise DataError(f"the {source.format} source {source.path} is empty; there is nothing to learn from")

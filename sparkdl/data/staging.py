@@ -42,12 +42,13 @@ class Staging:
             self._filesystem.pipe_file(join(self._folder, _MARKER), json.dumps(_this_process()).encode())
         except OSError as error:
             raise DatasetError(
-                f"cannot write the dataset to {self._output}: {error.strerror or error}. Choose another `output`, or make "
-                "its parent folder writable."
+                f"cannot write the dataset to {self._output}: {error.strerror or error}. Choose another `output`, or "
+                "make its parent folder writable."
             ) from None
         if self._filesystem.exists(self._output):
             raise DatasetError(
-                f"{self._output} exists and is not a dataset. Choose another `output`, or remove it if nothing needs it."
+                f"{self._output} exists and is not a dataset. Choose another `output`, or remove it if nothing needs "
+                "it."
             )
 
     def publish(self, card: Card) -> None:
@@ -62,7 +63,7 @@ class Staging:
 
     def discard(self) -> None:
         """Remove the folder if it is still there."""
-        with suppress(FileNotFoundError):
+        if self._filesystem.exists(self._folder):
             self._filesystem.rm(self._folder, recursive=True)
 
     def _remove_abandoned(self) -> None:

@@ -4,13 +4,14 @@ import hashlib
 import warnings
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.filesystem
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -23,7 +24,7 @@ from sparkdl.errors import DataError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Written", "write_row_groups"]
+__all__ = ["Written", "write_row_group", "write_row_groups"]
 
 _RECORD = (
     "split string, group int, rows bigint, bytes bigint, sha256 string, crc32 bigint, unusable bigint, "
@@ -47,8 +48,8 @@ class Written(NamedTuple):
 def write_row_groups(rows: "DataFrame", folder: str, input: InputSpec, num_groups: dict[str, int]) -> Written:
     """Write every row group to ``folder/<split>/``. Runs on the driver; rows are written by tasks.
 
-    ``rows`` has the input column, the class index, and each row's split, group and place. Raises :class:`DataError` with
-    the count when preprocessing made values that are not finite.
+    ``rows`` has the input column, the class index, and each row's split, group and place. Raises :class:`DataError`
+    with the count when preprocessing made values that are not finite.
     """
     spark = rows.sparkSession
     for split in num_groups:
@@ -84,10 +85,10 @@ def _file_name(group: int) -> str:
     return f"part-{group:06d}.parquet"
 
 
-def _writer(folder: str, input: InputSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _writer(folder: str, input: InputSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for split, group, table in _groups(batches):
-            record = _write_file(join(folder, split, _file_name(group)), table, input)
+            record = write_row_group(join(folder, split, _file_name(group)), table, input)
             yield pa.RecordBatch.from_pylist([{"split": split, "group": group, **record}], schema=_record_schema())
 
     return write
@@ -98,7 +99,7 @@ def _record_schema() -> pa.Schema:
     return pa.schema([(name, names[kind]) for name, kind in (part.split() for part in _RECORD.split(", "))])
 
 
-def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.Table]]:
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.Table]]:
     """Runs of rows of the same split and group; a run may span batches."""
     key: tuple[str, int] | None = None
     pieces: list[pa.RecordBatch] = []
@@ -106,9 +107,7 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.Ta
         splits, groups = batch.column(SPLIT), batch.column(GROUP).to_numpy()
         _, codes = np.unique(splits.to_numpy(zero_copy_only=False), return_inverse=True)
         begins = [0, *(np.flatnonzero((np.diff(groups) != 0) | (np.diff(codes) != 0)) + 1), len(groups)]
-        for begin, end in zip(begins, begins[1:], strict=False):
-            if begin == end:
-                continue
+        for begin, end in pairwise(begins):
             run = (splits[int(begin)].as_py(), int(groups[begin]))
             if key not in (None, run):
                 yield *key, pa.Table.from_batches(pieces)  # type: ignore[misc]
@@ -119,7 +118,11 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.Ta
         yield *key, pa.Table.from_batches(pieces)
 
 
-def _write_file(path: str, table: pa.Table, input: InputSpec) -> dict[str, object]:
+def write_row_group(path: str, table: pa.Table, input: InputSpec) -> dict[str, Any]:
+    """Write one row group as one file, and what the card has to know about it. Runs in a task.
+
+    ``table`` has the input column and the class indices; raises :class:`DataError` for rows of the wrong size.
+    """
     values = decode(table.column(input.column), input)
     labels = table.column(LABEL_COLUMN).to_numpy()
     schema = pa.schema([pa.field(input.column, _arrow_type(input), False), pa.field(LABEL_COLUMN, pa.int64(), False)])
@@ -204,11 +207,14 @@ def _petastorm(spark: "SparkSession", folders: Sequence[str], input: InputSpec) 
         # Petastorm uses pyarrow's former interface, which announces its end on every call.
         warnings.simplefilter("ignore")
         for folder in folders:
-            # Our own filesystem instead of Petastorm's resolver, so that all of a dataset is reached the same way.
-            filesystem = partial(_filesystem_of, folder)
-            stack.enter_context(materialize_dataset(spark, spark_url(folder), schema, filesystem_factory=filesystem))
+            url = spark_url(folder)
+            filesystem = _quiet_local_filesystem if url.startswith("file:") else None
+            stack.enter_context(materialize_dataset(spark, url, schema, filesystem_factory=filesystem))
         yield
 
 
-def _filesystem_of(folder: str) -> Any:
-    return locate(folder)[0]
+def _quiet_local_filesystem() -> Any:
+    """What Petastorm uses for local files, without a warning from each of its tasks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pa.filesystem.LocalFileSystem.get_instance()

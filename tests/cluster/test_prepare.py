@@ -1,0 +1,349 @@
+"""Prepare, with a real Spark: one idx folder, tables of every kind, and everything that can be wrong with them."""
+
+import gzip
+import json
+import struct
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from petastorm import make_batch_reader
+from PIL import Image
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.feature import MinMaxScaler, VectorAssembler
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from sparkdl.config import Prepare, Source, Split, Stage
+from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
+from sparkdl.data.loader import Loader
+from sparkdl.errors import ConfigError, DataError, DatasetError
+
+NO_SPLIT = Split(fractions={})
+
+
+def write_idx(folder: Path, prefix: str, images: np.ndarray, labels: np.ndarray) -> None:
+    folder.mkdir(exist_ok=True)
+    header = struct.pack(">HBB3I", 0, 8, 3, *images.shape)
+    (folder / f"{prefix}-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + images.tobytes()))
+    header = struct.pack(">HBBI", 0, 8, 1, len(labels))
+    (folder / f"{prefix}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(header + labels.tobytes()))
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, np.ndarray]:
+    """A folder of IDX files with 203 + 40 images of 4 x 5 in three classes."""
+    folder = tmp_path_factory.mktemp("idx")
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (243, 4, 5), dtype=np.uint8)
+    labels = random.integers(0, 3, 243, dtype=np.uint8)
+    write_idx(folder, "train", images[:203], labels[:203])
+    write_idx(folder, "t10k", images[203:], labels[203:])
+    return folder, images, labels
+
+
+@pytest.fixture(scope="module")
+def digits_settings(digits: tuple[Path, np.ndarray, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Prepare:
+    return Prepare(
+        output=str(tmp_path_factory.mktemp("prepared") / "digits"),
+        source=Source(format="idx", path=str(digits[0])),
+        split=Split(column="split", fractions={"validation": 0.2}),
+        rows_per_group=25,
+    )
+
+
+@pytest.fixture(scope="module")
+def digits_dataset(digits_settings: Prepare, spark: SparkSession) -> Dataset:
+    return prepare(None, digits_settings, spark=spark)
+
+
+@pytest.fixture(scope="module")
+def people(spark: SparkSession) -> DataFrame:
+    """A table with a number, a number that is sometimes missing, a category and a text."""
+    rows = [
+        (
+            i,
+            float(i),
+            None if i % 10 == 0 else i / 2,
+            "red" if i % 3 else "blue",
+            f"word{i % 4} and more",
+            f"class{i % 2}",
+        )
+        for i in range(100)
+    ]
+    return spark.createDataFrame(
+        rows, "id long, age double, fare double, colour string, text string, label string"
+    ).cache()
+
+
+def contents(dataset: Dataset, split: str) -> Counter[tuple[bytes, int]]:
+    """The rows of a split as the loader of a single rank gives them."""
+    batches = Loader(dataset, split, batch_size=64).epoch(0)
+    return Counter(
+        (row.numpy().tobytes(), int(label)) for batch in batches for row, label in zip(*batch[:2], strict=True)
+    )
+
+
+def test_every_image_arrives_once_in_its_split(
+    digits: tuple[Path, np.ndarray, np.ndarray], digits_dataset: Dataset
+) -> None:
+    _, images, labels = digits
+    assert digits_dataset.splits == ("train", "test", "validation")
+    assert digits_dataset.input.shape == (4, 5, 1)
+    assert digits_dataset.label_names == ("0", "1", "2")
+    found = {split: contents(digits_dataset, split) for split in digits_dataset.splits}
+    expected = Counter((image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True))
+    assert found["train"] + found["validation"] + found["test"] == expected
+    assert found["test"] == Counter((i.tobytes(), int(k)) for i, k in zip(images[203:], labels[203:], strict=True))
+    assert 20 <= digits_dataset.rows("validation") <= 60
+
+
+def test_statistics_are_those_of_the_training_split(digits_dataset: Dataset) -> None:
+    pixels = np.concatenate([b.inputs.numpy() for b in Loader(digits_dataset, "train", batch_size=64).epoch(0)]) / 255
+    assert digits_dataset.input.mean == pytest.approx((pixels.mean(),))
+    assert digits_dataset.input.std == pytest.approx((pixels.std(),))
+    labels = [int(label) for b in Loader(digits_dataset, "train", batch_size=64).epoch(0) for label in b.labels]
+    assert digits_dataset.card.splits["train"].class_counts == tuple(np.bincount(labels, minlength=3))
+
+
+def test_row_groups_are_equal_and_a_multiple_of_the_ranks(digits_dataset: Dataset) -> None:
+    for split in digits_dataset.splits:
+        sizes = [group.rows for group in digits_dataset.row_groups(split)]
+        assert len(sizes) % 2 == 0
+        assert max(sizes) - min(sizes) <= 1
+    assert len(digits_dataset.row_groups("train")) == 6
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_stock_petastorm_sees_exactly_the_same_images(digits_dataset: Dataset, split: str) -> None:
+    with make_batch_reader(Path(digits_dataset.path, split).as_uri(), num_epochs=1, workers_count=1) as reader:
+        seen = Counter(
+            (image, int(label)) for batch in reader for image, label in zip(batch.image, batch.label, strict=True)
+        )
+    assert seen.total() == digits_dataset.rows(split)
+    assert seen == contents(digits_dataset, split)
+
+
+def test_spark_reads_the_same_rows(spark: SparkSession, digits_dataset: Dataset) -> None:
+    rows = spark.read.parquet(f"{digits_dataset.path}/test")
+    assert dict(rows.dtypes) == {"image": "binary", "label": "bigint"}
+    assert Counter((bytes(row.image), row.label) for row in rows.collect()) == contents(digits_dataset, "test")
+
+
+def test_verifying_in_tasks_names_the_altered_file(spark: SparkSession, people: DataFrame, tmp_path: Path) -> None:
+    dataset = prepare(people, Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT))
+    dataset.verify(spark)
+    altered = Path(dataset.row_groups("train")[1].path)
+    content = bytearray(altered.read_bytes())
+    content[50] ^= 1
+    altered.write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"{altered.stem}\.parquet was altered"):
+        dataset.verify(spark)
+
+
+def test_preparing_again_is_recognised_and_skipped(
+    digits_settings: Prepare, digits_dataset: Dataset, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Path(digits_dataset.path, "card.json").stat().st_mtime_ns
+    with caplog.at_level("INFO", logger="sparkdl"):
+        again = prepare(None, digits_settings, spark=spark)
+    assert again == digits_dataset
+    assert Path(digits_dataset.path, "card.json").stat().st_mtime_ns == before
+    assert "nothing to prepare" in caplog.text
+
+
+def test_other_settings_are_refused_and_named(digits_settings: Prepare, digits_dataset: Dataset) -> None:
+    with pytest.raises(DatasetError, match=r"other settings: seed was 0 and is now 7\. Choose another"):
+        prepare(None, digits_settings.model_copy(update={"seed": 7}))
+
+
+def test_other_rows_are_refused(digits_settings: Prepare, digits_dataset: Dataset, spark: SparkSession) -> None:
+    assert digits_settings.source
+    fewer = open_source(digits_settings.source, spark).limit(200)
+    with pytest.raises(DatasetError, match=r"from other rows \(243 then, 200 now"):
+        prepare(fewer, digits_settings)
+
+
+def test_the_result_depends_on_rows_and_seed_alone(people: DataFrame, tmp_path: Path) -> None:
+    def digest(name: str, rows: DataFrame, seed: int) -> str:
+        settings = Prepare(output=str(tmp_path / name), features=["age", "id"], seed=seed)
+        return prepare(rows, settings).card.splits["train"].files[0].sha256
+
+    first = digest("a", people, 1)
+    assert digest("b", people.repartition(3).orderBy(sf.desc("age")), 1) == first
+    assert digest("c", people, 2) != first
+
+
+def test_rows_that_are_all_alike_still_fill_equal_groups(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(50).select(sf.lit(1.0).alias("x"), sf.lit("a").alias("label"))
+    dataset = prepare(rows, Prepare(output=str(tmp_path / "d"), split=NO_SPLIT, rows_per_group=12))
+    assert [group.rows for group in dataset.row_groups("train")] == [13, 13, 12, 12]
+
+
+def test_preprocessing_is_fitted_on_training_rows_and_kept(people: DataFrame, tmp_path: Path) -> None:
+    stages = [
+        Stage(kind="impute", columns=["fare"]),
+        Stage(kind="index", columns=["colour"]),
+        Stage(kind="hash_text", columns=["text"], dimensions=8),
+        Stage(kind="standardise", columns=["age", "fare"]),
+    ]
+    rows = people.withColumn("part", sf.when(sf.col("id") < 60, "train").otherwise("test"))
+    settings = Prepare(
+        output=str(tmp_path / "d"),
+        features=["age", "fare", "colour", "text"],
+        stages=stages,
+        split=Split(column="part", fractions={}),
+    )
+    dataset = prepare(rows, settings)
+    assert dataset.input.shape == (2 + 1 + 8,)
+    assert dataset.raw_columns == {"age": "double", "fare": "double", "colour": "string", "text": "string"}
+    train = np.concatenate([b.inputs.numpy() for b in Loader(dataset, "train", batch_size=64).epoch(0)])
+    assert np.allclose(train[:, :2].mean(axis=0), 0, atol=1e-5)
+    assert np.allclose(train[:, :2].std(axis=0, ddof=1), 1, atol=1e-5)
+    assert dataset.preprocessing_path
+    model = PipelineModel.load(dataset.preprocessing_path)
+    raw = rows.where("part = 'test'").select(*dataset.raw_columns)
+    again = apply_preprocessing(raw, model, dataset.input.column).select(dataset.input.column).collect()
+    expected = Counter(np.array(row[0], np.float32).tobytes() for row in again)
+    assert expected == Counter(vector for vector, _ in contents(dataset, "test").elements())
+
+
+def test_a_pipeline_of_the_user_takes_the_place_of_the_stages(people: DataFrame, tmp_path: Path) -> None:
+    def pipeline() -> Pipeline:
+        assembler = VectorAssembler(inputCols=["age", "id"], outputCol="joined")
+        return Pipeline(stages=[assembler, MinMaxScaler(inputCol="joined", outputCol="features")])
+
+    settings = Prepare(output=str(tmp_path / "d"), features=["age", "id"], split=NO_SPLIT)
+    dataset = prepare(people, settings, pipeline=pipeline())
+    values = np.concatenate([b.inputs.numpy() for b in Loader(dataset, "train", batch_size=64).epoch(0)])
+    assert (values.min(), values.max()) == (0, 1)
+    assert prepare(people, settings, pipeline=pipeline()) == dataset
+    with pytest.raises(DatasetError, match="other settings: pipeline was"):
+        prepare(people, settings)
+
+
+def test_stock_petastorm_sees_exactly_the_same_vectors(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(90).select(
+        sf.transform(sf.sequence(sf.lit(0), sf.lit(6)), lambda i: (sf.col("id") * 7 + i).cast("float")).alias("x"),
+        (sf.col("id") % 3).cast("double").alias("label"),
+    )
+    dataset = prepare(rows, Prepare(output=str(tmp_path / "d"), split=NO_SPLIT, rows_per_group=20))
+    assert dataset.input.column == "x"
+    assert dataset.preprocessing_path is None
+    with make_batch_reader(Path(dataset.path, "train").as_uri(), num_epochs=1, workers_count=1) as reader:
+        seen = Counter((row.tobytes(), int(label)) for b in reader for row, label in zip(b.x, b.label, strict=True))
+    assert seen == contents(dataset, "train")
+    assert seen.total() == 90
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "json", "orc"])
+def test_files_of_every_format_of_spark(people: DataFrame, tmp_path: Path, spark: SparkSession, format: str) -> None:
+    options: dict[str, str | int | float | bool] = {"header": True, "inferSchema": True} if format == "csv" else {}
+    people.select("age", "label").write.format(format).options(**options).save(str(tmp_path / "raw"))
+    rows = open_source(Source(format=format, path=str(tmp_path / "raw"), options=options), spark)  # type: ignore[arg-type]
+    assert sorted(row.age for row in rows.collect()) == sorted(float(i) for i in range(100))
+
+
+def test_tables_and_libsvm(people: DataFrame, tmp_path: Path, spark: SparkSession) -> None:
+    people.createOrReplaceTempView("people")
+    assert open_source(Source(format="table", path="people"), spark).count() == 100
+    (tmp_path / "raw.txt").write_text("".join(f"{-1 if i % 2 else 1} 1:{i} 3:1.5\n" for i in range(20)))
+    settings = Prepare(
+        output=str(tmp_path / "d"), source=Source(format="libsvm", path=str(tmp_path / "raw.txt")), split=NO_SPLIT
+    )
+    dataset = prepare(None, settings, spark=spark)
+    assert dataset.label_names == ("-1", "1")
+    assert dataset.input.shape == (3,)
+
+
+def test_a_folder_of_images_is_decoded_and_resized(tmp_path: Path, spark: SparkSession) -> None:
+    for name, colour in {"red": (255, 0, 0), "blue": (0, 0, 255)}.items():
+        (tmp_path / "raw" / name).mkdir(parents=True)
+        for i in range(4):
+            Image.new("RGB", (10 + i, 12), colour).save(tmp_path / "raw" / name / f"{i}.png")
+    source = Source(format="images", path=str(tmp_path / "raw"), options={"height": 6, "width": 8})
+    dataset = prepare(source, Prepare(output=str(tmp_path / "d"), split=NO_SPLIT), spark=spark)
+    assert dataset.label_names == ("blue", "red")
+    (batch,) = Loader(dataset, "train", batch_size=8).epoch(0)
+    assert batch.inputs.shape == (8, 6, 8, 3)
+    assert (batch.inputs[batch.labels == 1].float().mean(dim=(0, 1, 2)) == np.array([255, 0, 0])).all()
+    (tmp_path / "raw" / "red" / "broken.png").write_bytes(b"not an image")
+    with pytest.raises(DataError, match=r"broken\.png is not an image"):
+        prepare(source, Prepare(output=str(tmp_path / "e"), split=NO_SPLIT), spark=spark)
+    with pytest.raises(ConfigError, match=r"source\.options needs 'height'"):
+        open_source(Source(format="images", path=str(tmp_path / "raw")), spark)
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images"])
+def test_a_source_that_does_not_exist_is_named(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    path = "no_such_table" if format == "table" else str(tmp_path / "nowhere")
+    options: dict[str, str | int | float | bool] = {"height": 2, "width": 2} if format == "images" else {}
+    with pytest.raises(DataError, match=path):
+        open_source(Source(format=format, path=path, options=options), spark)  # type: ignore[arg-type]
+
+
+def test_an_empty_source_is_refused(people: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+    people.limit(0).write.parquet(str(tmp_path / "raw"))
+    with pytest.raises(DataError, match="is empty; there is nothing to learn from"):
+        open_source(Source(format="parquet", path=str(tmp_path / "raw")), spark)
+    with pytest.raises(DataError, match="there are no rows to prepare"):
+        prepare(people.limit(0), Prepare(output=str(tmp_path / "d"), features=["age"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        ({}, {"label": "species"}, "no column 'species'; the source has id, age"),
+        ({}, {"features": ["age", "weight"]}, "no column 'weight'; the source has id, age"),
+        ({}, {"features": ["colour"]}, "column 'colour' is of type string"),
+        ({}, {"features": ["fare"]}, "column 'fare' has 10 rows that are null or NaN"),
+        ({"age": "if(id < 3, double('NaN'), age)"}, {}, "column 'age' has 3 rows that are null or NaN"),
+        ({"label": "if(id < 4, null, label)"}, {}, "label column 'label' is null in 4 rows"),
+        ({"label": "id / 2"}, {}, "label column 'label' has 50 rows that are not whole numbers"),
+        (
+            {"label": "if(id = 99, 'rare', label)"},
+            {"split": Split(column="part", fractions={})},
+            "1 rows of split 'test'",
+        ),
+        ({"part": "'../x'"}, {"split": Split(column="part", fractions={})}, "is no name for a split"),
+        (
+            {"part": "if(id < 1, 'test', 'train')"},
+            {"split": Split(column="part")},
+            "split 'test' has 1 rows, fewer than the 2",
+        ),
+        ({"part": "'test'"}, {"split": Split(column="part")}, "no row is in the split 'train'"),
+        ({"x": "double('inf')"}, {"features": ["x"]}, "has 100 rows with values that are NaN or infinite"),
+        ({"x": "array(1.0, double(null))"}, {"features": ["x"]}, "column 'x' has 100 rows that are null or NaN"),
+        ({"image": "binary('abcd')"}, {"image": "image"}, "the size of the images in 'image' is not known"),
+        (
+            {"image": "binary('abc')"},
+            {"image": "image", "image_shape": [2, 2]},
+            "100 images that are not 2 x 2 x 1 bytes",
+        ),
+    ],
+)
+def test_rows_that_cannot_become_a_dataset(
+    people: DataFrame, tmp_path: Path, change: dict[str, str], settings: dict[str, object], message: str
+) -> None:
+    rows = people.withColumn("part", sf.expr("if(id < 90, 'train', 'test')"))
+    for column, expression in change.items():
+        rows = rows.withColumn(column, sf.expr(expression))
+    values = {"output": str(tmp_path / "d"), "split": NO_SPLIT}
+    values |= {} if "image" in settings else {"features": ["age"]}
+    with pytest.raises(DataError, match=message):
+        prepare(rows, Prepare.model_validate(values | settings))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_cannot_be_written_is_found_before_reading(people: DataFrame, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatasetError, match="cannot write the dataset to"):
+        prepare(people, Prepare(output=str(tmp_path / "file" / "d"), label="no such column"))
+
+
+def test_the_card_is_plain_json_that_says_what_is_in_the_dataset(digits_dataset: Dataset) -> None:
+    card = json.loads(Path(digits_dataset.path, "card.json").read_text())
+    assert card["digest"] == digits_dataset.digest
+    assert card["settings"]["split"] == {"column": "split", "fractions": {"validation": 0.2}}
+    assert set(card["splits"]["train"]["files"][0]) == {"path", "rows", "bytes", "sha256", "crc32"}

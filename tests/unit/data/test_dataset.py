@@ -1,0 +1,110 @@
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from sparkdl.data.card import Card
+from sparkdl.data.dataset import Dataset
+from sparkdl.errors import DatasetError
+
+from .conftest import MakeDataset
+
+
+def first_file(dataset: Dataset) -> Path:
+    return Path(dataset.row_groups("train")[0].path)
+
+
+def test_a_dataset_knows_its_rows_and_classes(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([4, 5])
+    assert dataset.splits == ("train",)
+    assert dataset.rows("train") == 9
+    assert [group.rows for group in dataset.row_groups("train")] == [4, 5]
+    assert dataset.num_classes == 9
+    assert dataset.preprocessing_path is None
+    dataset.verify()
+
+
+def test_a_dataset_travels_to_ranks_by_pickle(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([4])
+    assert pickle.loads(pickle.dumps(dataset)) == dataset
+
+
+def test_a_copy_has_the_same_digest(make_dataset: MakeDataset, tmp_path: Path) -> None:
+    dataset = make_dataset([4])
+    copied = Path(dataset.path).rename(tmp_path / "elsewhere")
+    assert Dataset.open(str(copied)).digest == dataset.digest
+
+
+def test_an_unknown_split_names_the_known_ones(make_dataset: MakeDataset) -> None:
+    with pytest.raises(DatasetError, match="no split 'test'; it has train"):
+        make_dataset([4]).rows("test")
+
+
+def test_a_folder_without_a_card_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="there is no dataset in"):
+        Dataset.open(str(tmp_path))
+
+
+def test_a_deleted_file_is_found_by_opening(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([4, 4])
+    first_file(dataset).unlink()
+    with pytest.raises(DatasetError, match=r"part-0\.parquet is missing"):
+        Dataset.open(dataset.path)
+
+
+def test_a_deleted_file_is_found_by_verifying(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([4, 4])
+    first_file(dataset).unlink()
+    with pytest.raises(DatasetError, match=r"part-0\.parquet is missing"):
+        dataset.verify()
+
+
+def test_a_truncated_file_is_found_by_opening(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([4, 4])
+    first_file(dataset).write_bytes(first_file(dataset).read_bytes()[:-1])
+    with pytest.raises(DatasetError, match=r"part-0\.parquet has [\d,]+ bytes instead of"):
+        Dataset.open(dataset.path)
+
+
+def test_an_altered_file_is_found_by_verifying(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([4, 4])
+    content = bytearray(first_file(dataset).read_bytes())
+    content[20] ^= 1
+    first_file(dataset).write_bytes(content)
+    with pytest.raises(DatasetError, match=r"part-0\.parquet was altered"):
+        Dataset.open(dataset.path).verify()
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret/x.parquet", "/etc/passwd", "train/../../x", "s3://bucket/x", "train/..", "other/part-0.parquet"]
+)
+def test_a_hostile_card_cannot_point_outside(make_dataset: MakeDataset, path: str) -> None:
+    dataset = make_dataset([4])
+    tree = json.loads(dataset.card_json)
+    tree["splits"]["train"]["files"][0]["path"] = path
+    (Path(dataset.path) / "card.json").write_text(json.dumps(tree))
+    with pytest.raises(DatasetError, match=r"card\.json is not a valid dataset card: .*split"):
+        Dataset.open(dataset.path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version"),
+        ({"surprise": 1}, "surprise"),
+        ({"label_names": []}, "label_names"),
+        ({"source": "other"}, "the card was altered"),
+        ({"input": {"column": "x", "kind": "image", "shape": [3], "dtype": "uint8"}}, "an image is uint8"),
+    ],
+)
+def test_a_card_that_is_not_valid_names_the_key(
+    make_dataset: MakeDataset, change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(DatasetError, match=message):
+        Card.from_json(json.dumps(json.loads(make_dataset([4]).card_json) | change))
+
+
+def test_row_groups_of_unequal_size_are_refused(make_dataset: MakeDataset) -> None:
+    with pytest.raises(ValueError, match="equal size"):
+        make_dataset([4, 6])

@@ -1,0 +1,41 @@
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl.data.shards import deal, rank_sizes
+
+
+@given(
+    small=st.integers(1, 20),
+    larger=st.lists(st.booleans(), min_size=1, max_size=17),
+    size=st.integers(1, 6),
+    seed=st.integers(0, 2**32),
+)
+def test_every_row_is_dealt_once_and_shards_differ_by_at_most_a_row(
+    small: int, larger: list[bool], size: int, seed: int
+) -> None:
+    sizes = [small + extra for extra in larger]
+    order = [int(group) for group in np.random.default_rng(seed).permutation(len(sizes))]
+    shards = deal(sizes, order, size)
+    dealt = Counter(
+        (segment.group, row) for shard in shards for segment in shard for row in range(segment.start, segment.stop)
+    )
+    assert dealt == Counter((group, row) for group, rows in enumerate(sizes) for row in range(rows))
+    rows = [sum(segment.rows for segment in shard) for shard in shards]
+    assert (max(rows), min(rows)) == rank_sizes(sum(sizes), size)
+
+
+def test_groups_that_divide_evenly_are_never_cut() -> None:
+    sizes = [5, 6, 5, 6, 5, 5, 5, 5]
+    for size in (1, 2, 4, 8):
+        shards = deal(sizes, range(8), size)
+        assert all(segment.rows == sizes[segment.group] for shard in shards for segment in shard)
+
+
+def test_a_shard_keeps_the_order_of_the_epoch() -> None:
+    order = [3, 1, 0, 2]
+    for shard in deal([4, 5, 4, 5], order, 2):
+        places = [order.index(segment.group) for segment in shard]
+        assert places == sorted(places)
