@@ -45,12 +45,16 @@ class NotEnoughSlotsError(SparkdlError):
 class RankError(SparkdlError):
     """A rank failed; the message starts with that rank's own traceback."""
 
-    def __init__(self, message: str, *, rank: int | None = None, exception_type: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, rank: int | None = None, exception_type: str | None = None, reason: str = ""
+    ) -> None:
         super().__init__(message)
         self.rank = rank
         """The rank that failed first, if it is known."""
         self.exception_type = exception_type
         """The name of the exception it raised; ``process death`` when it had no time to raise one."""
+        self.reason = reason
+        """What that exception said, without the traceback."""
 
 
 class TrainingError(SparkdlError):

@@ -48,6 +48,7 @@ class Workers(Protocol):
 class _Failure:
     rank: int
     type: str
+    reason: str
     text: str
     follows: bool
     where: str
@@ -135,20 +136,22 @@ class Supervision:
         elif topic == "bye":
             self._open.discard(rank)
         elif topic == "failure":
-            failure = _Failure(rank, body["type"], body["traceback"], body["follows"], self._places[rank])
+            failure = _Failure(
+                rank, body["type"], body["message"], body["traceback"], body["follows"], self._places[rank]
+            )
             self._failures.append(failure)
         elif topic == "gone" and rank in self._open:
             self._open.discard(rank)
             if not self._failures or all(failure.follows for failure in self._failures):
                 text = "its process ended without a word: killed, out of memory, or crashed in native code"
-                self._failures.append(_Failure(rank, "process death", text, False, self._places[rank]))
+                self._failures.append(_Failure(rank, "process death", text, text, False, self._places[rank]))
 
     def _error(self, reason: str | None) -> RankError:
         if not self._failures:
-            return RankError(f"the ranks ended without results: {reason}")
+            return RankError(f"{reason}\n\nthe ranks could not be started, or ended before they could say why")
         first, *others = sorted(self._failures, key=lambda failure: failure.follows)
         lines = [first.text.rstrip(), f"\nrank {first.rank} of {self.num_ranks} failed on {first.where}"]
         if first.type == "process death" and reason:
             lines[0] += f". {reason}"
         lines += [f"rank {other.rank} failed too: {other.text.rstrip().splitlines()[-1]}" for other in others]
-        return RankError("\n".join(lines), rank=first.rank, exception_type=first.type)
+        return RankError("\n".join(lines), rank=first.rank, exception_type=first.type, reason=first.reason)

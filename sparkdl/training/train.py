@@ -109,7 +109,7 @@ def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run) -> Outcome:
             )
         except RankError as error:
             if error.exception_type == TrainingError.__name__:
-                raise TrainingError(str(error)) from None
+                raise TrainingError(error.reason) from None
             raise
     outcome = outcomes[0]
     if outcome is None:

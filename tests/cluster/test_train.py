@@ -1,5 +1,7 @@
 """Training on real ranks: exact steps, exact figures, and clear ends."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -110,7 +112,7 @@ def test_the_best_epoch_is_kept_and_evaluated(fit):
     trained = fit(epochs=6, batch_size=8, learning_rate=0.5, best_by="loss")
     best = min(epoch["validation_loss"] for epoch in trained.history)
     assert trained.metrics["validation_loss"] == pytest.approx(best)
-    assert load_checkpoint(trained.checkpoint.replace("best", "last"))["epoch"] == 6
+    assert load_checkpoint(str(Path(trained.checkpoint).with_name("last.pt")))["epoch"] == 6
 
 
 def batch_normalised(input_shape, num_classes):
@@ -140,7 +142,7 @@ def test_one_run_holds_parameters_curves_pictures_dataset_and_model(fit, trackin
     assert used.dataset.digest == dataset.digest[: len(used.dataset.digest)]
     pictures = {file.path for file in client.list_artifacts(trained.run_id)}
     assert {"loss.png", "accuracy.png", "confusion_test.png"} <= pictures
-    assert trained.registered.moved and trained.registered.version == "1"
+    assert trained.registered.moved and trained.registered.version == 1
     assert client.get_model_version_by_alias("points", "candidate").version == "1"
 
 
@@ -192,7 +194,7 @@ def test_no_dataset_is_an_error_that_says_where_to_name_one():
 
 
 class NotANumber:
-    """A loss that becomes NaN at its seventh call on a rank."""
+    """A loss that becomes NaN at its seventh call with gradients; the driver's trial is the first."""
 
     def __init__(self):
         self.calls = 0
@@ -205,7 +207,7 @@ class NotANumber:
 
 
 def test_a_loss_that_turns_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(fit, tracking, tmp_path):
-    with pytest.raises(TrainingError, match=r"nan at step [67]\b"):
+    with pytest.raises(TrainingError, match=r"^the loss is nan at step 5\b"):
         fit(loss=NotANumber(), epochs=9, batch_size=64)
     (checkpoint,) = (tmp_path / "runs").glob("*/last.pt")
     assert torch.isfinite(nn.utils.parameters_to_vector(load_checkpoint(str(checkpoint))["model"].values())).all()
