@@ -57,6 +57,7 @@ class Standalone:
         options = {"spark.driver.memory": "1g", "spark.executor.memory": "600m", "spark.ui.enabled": "false"}
         options |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master_url]
+        command += ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
         command += [part for key, value in options.items() for part in ("--conf", f"{key}={value}")]
         done = subprocess.run(
             [*command, str(script), *args],

@@ -156,8 +156,9 @@ def _is_local(spark: SparkSession) -> bool:
 
 
 def _reason(error: Any) -> str:
-    """The first sentence of what Spark says, without the stack of the JVM."""
+    """What Spark says, without the stack of the JVM: the traceback of a Python worker, or a sentence."""
     text = str(getattr(error, "java_exception", None) or error)
-    return (
-        "Spark says: " + text.partition("\n")[0].partition("Most recent failure: ")[-1 if "Most recent" in text else 0]
-    )
+    text = text.partition("\nDriver stacktrace:")[0].partition("finished unsuccessfully.\n")[-1] or text
+    if "Traceback (most recent call last)" in text:
+        return text[text.index("Traceback") :].partition("\n\tat ")[0].strip()
+    return "Spark says: " + text.partition("\n")[0].strip()

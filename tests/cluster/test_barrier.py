@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+import venv
 
 import psutil
 import pytest
@@ -168,6 +169,18 @@ def test_a_function_that_cannot_be_pickled_is_named_with_the_culprit(spark: Spar
 def test_a_result_that_cannot_be_pickled_says_so(spark: SparkSession) -> None:
     with pytest.raises(RankError, match="returned a generator, which cannot be pickled"):
         run_ranks(lambda rank: (number for number in range(3)), 2, spark=spark)
+
+
+def test_a_python_without_the_packages_is_an_error_that_names_the_module(spark: SparkSession, tmp_path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    before = spark.sparkContext.pythonExec
+    spark.sparkContext.pythonExec = str(tmp_path / "bare" / "bin" / "python")
+    try:
+        with pytest.raises(RankError, match=r"^Traceback[\s\S]*ModuleNotFoundError: No module named") as caught:
+            run_ranks(all_reduce, 2, spark=spark)
+    finally:
+        spark.sparkContext.pythonExec = before
+    assert "at org.apache.spark" not in str(caught.value)
 
 
 def test_exiting_from_the_function_is_a_failure(spark: SparkSession) -> None:

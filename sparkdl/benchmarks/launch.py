@@ -1,0 +1,121 @@
+"""Warm launch of two ranks that all-reduce one number, on a cluster of two executor processes.
+
+The rivals are ``horovod.spark.run`` and ``pyspark.ml.torch.distributor.TorchDistributor`` on the same cluster, in the
+same run. Every system's first launch is not counted.
+"""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import pyspark
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+
+from sparkdl.benchmarks.report import Report, Target
+from sparkdl.cluster import Rank, run_ranks
+from sparkdl.cluster.session import EMBEDDED_OPTIONS, ensure_java
+from sparkdl.errors import ConfigError
+
+__all__ = ["run"]
+
+NUM_RANKS = 2
+MASTER = "local-cluster[2,1,1024]"  # two executors, one core and 1,024 MiB each
+LAUNCHES = 9
+RIVAL_LAUNCHES = 3  # of 10 to 16 s each
+
+
+def run() -> Report:
+    """Start the cluster, launch with each system, stop the cluster. Runs on the driver; no Spark may be running yet."""
+    with _cluster() as spark:
+        ours = _measure(lambda: run_ranks(_reduce_by_sparkdl, NUM_RANKS, spark=spark), LAUNCHES)
+        horovod = _measure(_launch_by_horovod, RIVAL_LAUNCHES)
+        distributor = _measure(_launch_by_distributor, RIVAL_LAUNCHES)
+    found = {"sparkdl": ours, "horovod.spark.run": horovod, "TorchDistributor": distributor}
+    return Report(
+        title="launch: two warm ranks that all-reduce once, two executor processes",
+        columns=["system", "median s", "fastest s", "slowest s", "launches", "times slower"],
+        rows=[
+            [name, median(times), min(times), max(times), str(len(times)), median(times) / median(ours)]
+            for name, times in found.items()
+        ],
+        targets=[
+            Target("seconds", median(ours), 1.5, at_most=True),
+            Target("times faster than horovod.spark.run", median(horovod) / median(ours), 8),
+            Target("times faster than TorchDistributor", median(distributor) / median(ours), 8),
+        ],
+        note=f"{MASTER}; the first launch of each system is not counted.",
+    )
+
+
+def _measure(launch: Callable[[], list[float]], repeats: int) -> list[float]:
+    """Seconds of each launch after the first."""
+    seconds = []
+    for _ in range(1 + repeats):
+        started = time.perf_counter()
+        totals = launch()
+        seconds.append(time.perf_counter() - started)
+        if set(totals) != {3.0}:
+            raise RuntimeError(f"the ranks computed {totals}, not 3.0")
+    return seconds[1:]
+
+
+def _reduce_by_sparkdl(rank: Rank) -> float:
+    import torch
+
+    from sparkdl.collectives import HorovodCollectives
+
+    with HorovodCollectives() as collectives:
+        return collectives.allreduce(torch.tensor([rank.rank + 1.0]), op="sum").item()
+
+
+def _launch_by_horovod() -> list[float]:
+    import horovod.spark
+
+    def reduce() -> float:
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        return float(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum))
+
+    return list(horovod.spark.run(reduce, num_proc=NUM_RANKS, use_gloo=True, verbose=0))
+
+
+def _launch_by_distributor() -> list[float]:
+    def reduce() -> float:
+        import torch
+        from torch import distributed
+
+        distributed.init_process_group("gloo")
+        total = torch.tensor([distributed.get_rank() + 1.0])
+        distributed.all_reduce(total)
+        distributed.destroy_process_group()
+        return total.item()
+
+    return [TorchDistributor(num_processes=NUM_RANKS, local_mode=False, use_gpu=False).run(reduce)]
+
+
+@contextmanager
+def _cluster() -> Iterator[SparkSession]:
+    """Spark with executors as processes of their own."""
+    if SparkSession.getActiveSession():
+        raise ConfigError("the launch benchmark starts a cluster of its own; stop the running Spark session first")
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(MASTER)
+    for key, value in (EMBEDDED_OPTIONS | {"spark.executor.memory": "1g"}).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    # The executors of local-cluster always keep their logs in the folder of the installed Spark.
+    logs = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        shutil.rmtree(logs, ignore_errors=True)

@@ -1,0 +1,65 @@
+"""What tests/cluster/test_standalone.py submits: launches on a real cluster, reported as one line of JSON."""
+
+import json
+import os
+import signal
+import time
+
+import psutil
+import torch
+
+from sparkdl.cluster import Rank, get_session, run_ranks
+from sparkdl.collectives import HorovodCollectives
+from sparkdl.errors import SparkdlError
+
+
+def all_reduce(rank: Rank) -> tuple[float, int, int]:
+    with HorovodCollectives() as collectives:
+        total = collectives.allreduce(torch.tensor([rank.rank + 1.0]), op="sum").item()
+    return total, os.getpid(), executor()
+
+
+def raise_on_one(rank: Rank) -> None:
+    with HorovodCollectives() as collectives:
+        if rank.rank == 1:
+            raise ValueError("boom")
+        collectives.barrier()
+
+
+def kill_the_executor_of_one(rank: Rank) -> None:
+    with HorovodCollectives() as collectives:
+        if rank.rank == 1:
+            os.kill(executor(), signal.SIGKILL)
+            time.sleep(60)
+        collectives.barrier()
+
+
+def executor() -> int:
+    """The executor's JVM: the nearest ancestor that is not Python."""
+    return next(process.pid for process in psutil.Process().parents() if "java" in process.name())
+
+
+def outcome(function, num_ranks: int, **options) -> dict:
+    started = time.monotonic()
+    try:
+        return {"results": run_ranks(function, num_ranks, spark=spark, **options)}
+    except SparkdlError as error:
+        seconds = time.monotonic() - started
+        return {
+            "error": type(error).__name__,
+            "message": str(error),
+            "rank": vars(error).get("rank"),
+            "seconds": seconds,
+        }
+
+
+spark = get_session()
+report = {
+    "first": outcome(all_reduce, 2),
+    "second": outcome(all_reduce, 2),
+    "too many": outcome(all_reduce, 3, slot_timeout=1.0),
+    "raising": outcome(raise_on_one, 2),
+    "killed": outcome(kill_the_executor_of_one, 2),
+    "afterwards": outcome(all_reduce, 2, slot_timeout=60.0),
+}
+print(json.dumps(report))

@@ -1,0 +1,55 @@
+"""Ranks on a real cluster: a master, two workers, and executors as processes of their own; one submission for all."""
+
+import json
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "programs" / "launches.py"
+
+
+@pytest.fixture(scope="module")
+def done(standalone) -> CompletedProcess[str]:
+    return standalone.submit(PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def report(done) -> dict:
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_ranks_in_two_executors_reduce_to_the_same_sum(report) -> None:
+    assert [total for total, _, _ in report["first"]["results"]] == [3.0, 3.0]
+    assert len({executor for _, _, executor in report["first"]["results"]}) == 2
+
+
+def test_the_next_launch_reuses_the_python_workers(report) -> None:
+    first, second = ({process for _, process, _ in report[launch]["results"]} for launch in ("first", "second"))
+    assert first == second
+
+
+def test_too_many_ranks_are_refused_after_the_timeout_with_both_numbers_said_before(report, done) -> None:
+    assert "waiting up to 1 s for 3 slots; the cluster has 2 now" in done.stdout
+    assert report["too many"]["error"] == "NotEnoughSlotsError"
+    assert "3 ranks were asked for, and the cluster has 2 slots after 1 s" in report["too many"]["message"]
+    assert report["too many"]["seconds"] < 5
+
+
+def test_a_raising_rank_is_the_first_cause(report) -> None:
+    assert report["raising"]["message"].startswith("Traceback")
+    assert "ValueError: boom\n\nrank 1 of 2 failed" in report["raising"]["message"]
+
+
+def test_a_killed_executor_is_an_error_that_names_the_rank_and_not_a_hang(report) -> None:
+    assert report["killed"]["error"] == "RankError"
+    assert report["killed"]["rank"] == 1
+    assert report["killed"]["seconds"] < 15
+
+
+def test_the_cluster_is_usable_after_failures(report) -> None:
+    assert [total for total, _, _ in report["afterwards"]["results"]] == [3.0, 3.0]
+
+
+def test_nobody_sees_a_screenful_of_jvm_frames(done) -> None:
+    assert "\tat org.apache.spark" not in done.stdout + done.stderr
