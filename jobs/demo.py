@@ -27,14 +27,14 @@ def demo(configuration: str, overrides: list[str]) -> None:
     scored = sparkdl.score(rows, trained.model_uri, top_k=settings.score.top_k, tracking=settings.tracking)
     scored.write.mode("overwrite").parquet(settings.score.output)
     predictions = spark.read.parquet(settings.score.output)
-    right = predictions.where("prediction = cast(label as string)").count()
+    right = predictions.where("prediction = cast(label as string)").count() / predictions.count()
 
     model = f"models:/{settings.tracking.register_as}@{settings.tracking.alias}"
     print(
         f"""
   Fashion-MNIST, from raw images to a column of predictions, in {time.monotonic() - started:.0f} s
 
-  test accuracy   {trained.metrics["test_accuracy"]:.2%}   (by the predictions written: {right / predictions.count():.2%})
+  test accuracy   {trained.metrics["test_accuracy"]:.2%}   (by the predictions written: {right:.2%})
   training speed  {trained.rows_per_second:,.0f} images/s on {settings.cluster.num_ranks} ranks
   model           {model}
                   {trained.registered.reason}

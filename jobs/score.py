@@ -1,4 +1,4 @@
-"""Score raw rows with a registered model: ``spark-submit jobs/score.py conf/fashion_mnist.yaml [section.key=value ...]``."""
+"""Score raw rows: ``spark-submit jobs/score.py conf/fashion_mnist.yaml [section.key=value ...]``."""
 
 import sys
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from sparkdl.config import Prepare, Section, Settings, load_settings
 from sparkdl.errors import ConfigError, SparkdlError
 
 __all__ = ["main"]
+
+BENCHMARKS = ("launch", "loader", "loop", "scaling", "score")
 
 
 class Commands(click.Group):
@@ -115,6 +118,16 @@ def verify(dataset: str) -> None:
     opened = sparkdl.Dataset.open(dataset)
     opened.verify()
     click.echo(f"{opened.path} is whole: digest {opened.digest}")
+
+
+@commands.command()
+@click.argument("names", nargs=-1, type=click.Choice(BENCHMARKS), metavar=f"[{'|'.join(BENCHMARKS)}]...")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON per benchmark instead of a table.")
+def benchmark(names: Sequence[str], as_json: bool) -> None:
+    """Measure speed beside the usual alternatives; without names, everything."""
+    for name in names or BENCHMARKS:
+        report = import_module(f"sparkdl.benchmarks.{name}").run()
+        click.echo(report.to_json() if as_json else f"{report}\n")
 
 
 @commands.command()

@@ -1,0 +1,47 @@
+"""Made-up images for benchmarks that need a dataset: the shape of Fashion-MNIST, contents of no meaning."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkdl.cluster import get_session
+from sparkdl.config import Prepare, Split
+from sparkdl.data import Dataset, prepare
+
+__all__ = ["SHAPE", "image_dataset", "images"]
+
+SHAPE = (28, 28)
+CLASSES = 10
+
+
+def images(spark: SparkSession, rows: int) -> DataFrame:
+    """``rows`` random images (binary) with labels; the same every time they are computed."""
+    pixels = SHAPE[0] * SHAPE[1]
+
+    def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(0).to_numpy()
+            random = np.random.default_rng(int(numbers[0]))
+            content = [row.tobytes() for row in random.integers(0, 256, (len(numbers), pixels), np.uint8)]
+            labels = pa.array(numbers % CLASSES)
+            yield pa.RecordBatch.from_arrays([pa.array(content, pa.binary()), labels], names=["image", "label"])
+
+    return spark.range(rows).mapInArrow(draw, "image binary, label bigint")
+
+
+@contextmanager
+def image_dataset(rows: int) -> Iterator[tuple[SparkSession, Dataset]]:
+    """The running (or an embedded) Spark and a prepared dataset of so many training rows, gone afterwards."""
+    running = SparkSession.getActiveSession()
+    spark = get_session()
+    with TemporaryDirectory() as folder:
+        settings = Prepare(
+            output=f"{folder}/dataset", image="image", image_shape=list(SHAPE), split=Split(fractions={})
+        )
+        yield spark, prepare(images(spark, rows), settings)
+    if running is None:
+        spark.stop()
