@@ -96,9 +96,10 @@ def _launch_by_distributor() -> list[float]:
         total = torch.tensor([distributed.get_rank() + 1.0])
         distributed.all_reduce(total)
         distributed.destroy_process_group()
-        return total.item()
+        return float(total)
 
-    return [TorchDistributor(num_processes=NUM_RANKS, local_mode=False, use_gpu=False).run(reduce)]
+    distributor = TorchDistributor(num_processes=NUM_RANKS, local_mode=False, use_gpu=False)
+    return [float(distributor.run(reduce) or 0.0)]
 
 
 @contextmanager

@@ -175,7 +175,13 @@ class Sender:
         self._lock = threading.Lock()
         self._sequence = 0
         self._closing = False
-        self._socket = socket.create_connection(address, timeout=30)
+        try:
+            self._socket = socket.create_connection(address, timeout=30)
+        except OSError as error:
+            raise ConnectionError(
+                f"rank {hello['rank']} cannot reach the driver at {address[0]}:{address[1]} ({error}); set"
+                " spark.driver.host to an address of the driver that executors can reach"
+            ) from None
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._nonce = self._socket.recv(NONCE_BYTES, socket.MSG_WAITALL)

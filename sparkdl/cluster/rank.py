@@ -19,7 +19,7 @@ from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 
 __all__ = ["Assignment", "Outcome", "Rank", "current_rank", "run_rank"]
 
-MAX_TEXT = 100_000  # characters of a traceback that are kept, so that the report fits into one frame
+MAX_TEXT = 50_000  # characters of a message or traceback that are kept: escaped as JSON, both fit into one frame
 
 _current: "Rank | None" = None
 

@@ -12,6 +12,7 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 
 __all__ = ["Place", "Rendezvous", "RendezvousAddress", "interface_towards", "place_of"]
 
+GLOO_TIMEOUT_SECONDS = 120  # a rank may import for a minute before it meets the others; Horovod allows 30 s
 MAX_ENTRY_BYTES = 1 << 20  # Gloo's entries are addresses, about 100 bytes per peer
 
 
@@ -63,6 +64,7 @@ class RendezvousAddress:
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{socket.gethostbyname(self.host)}:{self.port}/{self.token}",
             "HOROVOD_GLOO_RENDEZVOUS_PORT": "0",
             "HOROVOD_GLOO_IFACE": interface_towards(self.host),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT_SECONDS),
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
         }

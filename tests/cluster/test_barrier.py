@@ -12,8 +12,9 @@ import pytest
 import torch
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Rank, run_ranks
+from sparkdl.cluster import Rank, get_session, run_ranks
 from sparkdl.collectives import HorovodCollectives
+from sparkdl.config import Cluster
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError
 
 
@@ -222,6 +223,32 @@ def test_a_run_leaves_the_process_of_the_rank_as_it_found_it(spark: SparkSession
         yield pa.RecordBatch.from_arrays([pa.array([name for name in os.environ if "HOROVOD" in name])], ["name"])
 
     assert spark.range(2, numPartitions=2).mapInArrow(environment, "name string").count() == 0
+
+
+def test_the_longest_of_messages_arrives_cut_off(spark: SparkSession) -> None:
+    def fail(rank: Rank) -> None:
+        raise ValueError("\0" * 1_000_000)
+
+    with pytest.raises(RankError) as caught:
+        run_ranks(fail, 1, spark=spark)
+    assert caught.value.exception_type == "ValueError"
+
+
+def test_everything_listens_on_loopback_only(spark: SparkSession) -> None:
+    def listening() -> set[str]:
+        processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        connections = [each for process in processes for each in process.net_connections("tcp")]
+        return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+
+    addresses = set()
+    run_ranks(
+        lambda rank: rank.send("look"), 2, spark=spark, on_message=lambda rank, message: addresses.update(listening())
+    )
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_the_running_session_is_used_by_whoever_asks(spark: SparkSession) -> None:
+    assert get_session(Cluster(embedded_slots=7)) is spark
 
 
 def test_nothing_is_left_over_on_the_driver(spark: SparkSession) -> None:

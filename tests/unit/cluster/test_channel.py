@@ -129,6 +129,15 @@ def test_silent_strangers_do_not_keep_a_rank_out(channel, events) -> None:
         stranger.close()
 
 
+def test_a_driver_that_cannot_be_reached_is_named_with_the_setting_to_change() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(
+        ConnectionError, match=rf"rank 3 cannot reach the driver at 127.0.0.1:{port} .*spark.driver.host"
+    ):
+        Sender((LOOPBACK, port), secret=SECRET, rank=3)
+
+
 def test_a_message_over_the_limit_is_an_error_of_the_sender(sender) -> None:
     with pytest.raises(ValueError, match="1,048,576 bytes"):
         sender.send("message", {"text": "x" * MAX_PAYLOAD_BYTES})
