@@ -2,6 +2,6 @@
 
 from sparkdl.models.build import build
 from sparkdl.models.export import export_network
-from sparkdl.models.network import NETWORK_FILE, load_network, load_weights
+from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights
 
 __all__ = ["NETWORK_FILE", "build", "export_network", "load_network", "load_weights"]

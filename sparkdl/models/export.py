@@ -1,7 +1,7 @@
 """A trained network written to one file: weights, and the graph of operations between them.
 
 ``torch.export`` traces the network to a graph of ATen operations with a free batch size;
-:mod:`sparkdl.models.network` says how it is kept and reads it back.
+:mod:`sparkdl.models.network_file` says how it is kept and reads it back.
 """
 
 import json
@@ -14,7 +14,7 @@ from torch import nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from sparkdl.errors import ModelError
-from sparkdl.models.network import ARITHMETIC, CONSTANTS, VERSION, load_network
+from sparkdl.models.network_file import ARITHMETIC, CONSTANTS, VERSION, load_network
 
 __all__ = ["export_network"]
 

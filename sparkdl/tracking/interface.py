@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, Schema
-from mlflow.types.schema import Array, Object, Property
+from mlflow.types.schema import AnyType, Array, Object, Property
 
 from sparkdl.errors import TrackingError
 
@@ -14,9 +14,12 @@ __all__ = ["LOADER_MODULE", "signature"]
 LOADER_MODULE = "sparkdl.scoring.pyfunc"
 """The module that opens a registered model: MLflow calls its ``_load_pyfunc`` with the model's folder."""
 
-# Whole numbers are declared as long and fractions as double: MLflow widens what it is given, but never narrows.
-TYPES = {
-    **dict.fromkeys(("byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint"), DataType.long),
+Type = DataType | Array | Object | AnyType
+
+# Whole numbers are declared as "any": pandas holds them as integers or, where some are missing, as floats, and each of
+# MLflow's own types refuses one of the two. Fractions are declared as double, to which MLflow widens the others.
+TYPES: dict[str, Type] = {
+    **dict.fromkeys(("byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint"), AnyType()),  # type: ignore[no-untyped-call]
     **dict.fromkeys(("float", "real", "double"), DataType.double),
     "string": DataType.string,
     "boolean": DataType.boolean,
@@ -43,7 +46,7 @@ def signature(columns: Mapping[str, str]) -> ModelSignature:
     )
 
 
-def _type(name: str, sql_type: str) -> DataType | Array | Object:
+def _type(name: str, sql_type: str) -> Type:
     """MLflow's word for a Spark SQL type, arrays and structs of arrays included."""
     sql_type = sql_type.strip().lower()
     if match := re.fullmatch(r"array<(.+)>", sql_type):

@@ -1,8 +1,8 @@
 """A network read from a file that holds no code: weights, and the graph of operations between them.
 
-``torch.export.load`` unpickles, evaluates expressions and opens shared libraries found in a file. Here the graph is JSON
-in the header of a safetensors file (https://huggingface.co/docs/safetensors), beside the weights under their own names,
-and it can reach nothing but the tensor operations of ATen. Such files are written by :mod:`sparkdl.models.export`.
+``torch.export.load`` unpickles, evaluates expressions and opens shared libraries found in a file. Here the graph is
+JSON in the header of a safetensors file (https://huggingface.co/docs/safetensors), beside the weights under their own
+names, and can reach nothing but the tensor operations of ATen. :mod:`sparkdl.models.export` writes such files.
 """
 
 import json

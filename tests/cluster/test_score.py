@@ -1,0 +1,213 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
+
+from sparkdl.config import Prepare, Split, Stage, Tracking
+from sparkdl.data import Dataset, prepare
+from sparkdl.data.card import Card, File, InputSpec, SplitCard
+from sparkdl.errors import DataError, RegistryError
+from sparkdl.models import NETWORK_FILE, build, export_network
+from sparkdl.scoring import Predictor, score
+from sparkdl.tracking import download, start_run
+
+PIXELS = 48  # 8 x 6
+Log = Callable[[Path, dict[str, str]], str]
+
+
+@pytest.fixture(scope="module")
+def tracking(tmp_path_factory: pytest.TempPathFactory) -> Tracking:
+    return Tracking(uri=f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db", register_as="pictures")
+
+
+@pytest.fixture(scope="module")
+def register(tracking: Tracking) -> Callable[[Path, dict[str, str]], str]:
+    def register(folder: Path, columns: dict[str, str]) -> str:
+        with start_run(tracking, params={}) as run:
+            return run.register(run.log_model(folder, inputs=columns), {"test_accuracy": 0.5}).uri
+
+    return register
+
+
+@pytest.fixture(scope="module")
+def images(register: Log, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A registered model of 8x6 images in three classes."""
+    folder = tmp_path_factory.mktemp("images")
+    file = File(path="train/part.parquet", rows=3, bytes=1, sha256="0" * 64, crc32=0)
+    card = Card.create(
+        input=InputSpec(column="image", kind="image", shape=(8, 6, 1), dtype="uint8"),
+        label_names=("cat", "dog", "fish"),
+        splits={"train": SplitCard(files=(file,), class_counts=(1, 1, 1))},
+        raw_columns={"image": "binary"},
+        preprocessing=False,
+        settings={},
+        source="made up",
+    )
+    _write(folder, card, "cnn")
+    return register(folder, dict(card.raw_columns))
+
+
+def _write(folder: Path, card: Card, model: str) -> None:
+    torch.manual_seed(0)
+    network = build(model, input_shape=card.input.shape, num_classes=len(card.label_names))
+    sample = torch.zeros(1, *card.input.shape, dtype=getattr(torch, card.input.dtype))
+    export_network(network, folder / NETWORK_FILE, sample)
+    (folder / "card.json").write_text(card.to_json())
+
+
+def _pictures(spark: SparkSession, rows: int, parts: int = 2) -> DataFrame:
+    pixels = np.random.default_rng(0).integers(0, 256, (rows, PIXELS), dtype=np.uint8)
+    frame = [(i, bytearray(row.tobytes()), f"name {i}") for i, row in enumerate(pixels)]
+    return spark.createDataFrame(frame, "id int, image binary, name string").repartition(parts, "id")
+
+
+def test_scoring_appends_what_the_predictor_says_and_keeps_every_column(
+    spark: SparkSession, images: str, tracking: Tracking
+) -> None:
+    rows = _pictures(spark, 300)
+    scored = score(rows, images, tracking=tracking, top_k=2, batch_size=7)
+    assert scored.schema[:3] == rows.schema[:]
+    assert scored.schema[3:].simpleString() == (
+        "struct<prediction:string,probability:double,top_k:array<struct<label:string,probability:double>>>"
+    )
+    found = scored.toPandas().sort_values("id")
+    predictor = Predictor.load(download(images, tracking))
+    inputs = np.stack([np.frombuffer(bytes(row), np.uint8).reshape(8, 6, 1) for row in found["image"]])
+    expected = predictor.predict(inputs)
+    assert list(found["name"]) == [f"name {i}" for i in range(300)]
+    assert list(found["prediction"]) == [predictor.card.label_names[i] for i in expected.argmax(axis=1)]
+    np.testing.assert_allclose(found["probability"], expected.max(axis=1), rtol=1e-4)
+    assert all(len(pairs) == 2 and pairs[0]["probability"] >= pairs[1]["probability"] for pairs in found["top_k"])
+
+
+def test_the_pyfunc_and_spark_udf_say_the_same_as_score(
+    spark: SparkSession, images: str, tracking: Tracking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = _pictures(spark, 50)
+    scored = score(rows, images, tracking=tracking).toPandas().sort_values("id", ignore_index=True)
+    root = str(download(images, tracking).parent.parent)
+    plain = mlflow.pyfunc.load_model(root).predict(pd.DataFrame({"image": [bytes(value) for value in scored["image"]]}))
+    udf = mlflow.pyfunc.spark_udf(spark, root, env_manager="local", result_type="prediction string, probability double")
+    by_udf = rows.select("id", udf(F.struct("image")).alias("answer")).select("id", "answer.*").toPandas()
+    assert list(scored["prediction"]) == list(plain["prediction"]) == list(by_udf.sort_values("id")["prediction"])
+    np.testing.assert_allclose(scored["probability"], plain["probability"], rtol=1e-4)
+
+
+def test_empty_partitions_and_empty_tables_are_fine(spark: SparkSession, images: str, tracking: Tracking) -> None:
+    assert score(_pictures(spark, 2, parts=5), images, tracking=tracking).count() == 2
+    assert score(_pictures(spark, 2).where("id < 0"), images, tracking=tracking).collect() == []
+
+
+def test_a_worker_loads_a_network_once_and_scoring_again_ships_nothing(
+    spark: SparkSession, images: str, tracking: Tracking
+) -> None:
+    rows = _pictures(spark, 20)
+    for _ in range(3):
+        score(rows, images, tracking=tracking).collect()
+    files = spark.sparkContext._jsc.sc().listFiles().mkString(" ").split(" ")
+    digest_names = [file.rsplit("/", 1)[-1] for file in files if "sparkdl-" in file and ".safetensors" in file]
+    assert len(digest_names) == len(set(digest_names))
+
+
+def test_columns_that_do_not_fit_are_refused_before_a_task_starts(
+    spark: SparkSession, images: str, tracking: Tracking
+) -> None:
+    rows = _pictures(spark, 2)
+    for broken, words in {
+        rows.drop(
+            "image"
+        ): r"the model reads 'image' \(binary of shape 8x6x1 \(uint8\)\); missing 'image' among id, name",
+        rows.withColumn("image", F.lit("text")): "column 'image' is string, but the model was trained on binary",
+        rows.withColumn("top_k", F.lit(1)): "have a column 'top_k' already; rename or drop it",
+    }.items():
+        with pytest.raises(DataError, match=words):
+            score(broken, images, tracking=tracking)
+
+
+def test_rows_of_another_size_fail_with_column_and_shape(spark: SparkSession, images: str, tracking: Tracking) -> None:
+    rows = _pictures(spark, 3).withColumn("image", F.expr("if(id = 1, cast('short' as binary), image)"))
+    with pytest.raises(Exception, match=r"DataError: column 'image': 1 rows do not have the size of \(8, 6, 1\)"):
+        score(rows, images, tracking=tracking).collect()
+
+
+def test_a_model_that_is_not_registered_names_those_that_are(
+    spark: SparkSession, images: str, tracking: Tracking
+) -> None:
+    with pytest.raises(RegistryError, match="no registered model 'picture'; registered are 'pictures'"):
+        score(_pictures(spark, 1), "models:/picture@candidate", tracking=tracking)
+
+
+@pytest.fixture(scope="module")
+def people(spark: SparkSession, register: Log, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, DataFrame]:
+    """A registered model of raw columns of several types, preprocessed by Spark ML; and such rows."""
+    rows = spark.range(200).selectExpr(
+        "id",
+        "if(id % 7 = 0, null, cast(id % 60 as int)) as age",
+        "cast(id % 11 as double) / 3 as fare",
+        "if(id % 3 = 0, 'port', 'star''board') as side",
+        "if(id % 60 > 30, 'old', 'young') as label",
+    )
+    folder = tmp_path_factory.mktemp("people")
+    settings = Prepare(
+        output=str(folder / "dataset"),
+        features=["age", "fare", "side"],
+        stages=[
+            Stage(kind="impute", columns=["age"]),
+            Stage(kind="standardise", columns=["age", "fare"]),
+            Stage(kind="index", columns=["side"]),
+        ],
+        split=Split(fractions={"test": 0.2}),
+    )
+    dataset: Dataset = prepare(rows, settings, spark=spark)
+    model = folder / "model"
+    model.mkdir()
+    _write(model, dataset.card, "mlp")
+    assert dataset.preprocessing_path
+    Path(dataset.preprocessing_path).rename(model / "preprocessing")
+    return register(model, dict(dataset.raw_columns)), rows
+
+
+def test_raw_rows_are_preprocessed_and_come_back_as_they_were(
+    spark: SparkSession, people: tuple[str, DataFrame], tracking: Tracking
+) -> None:
+    uri, rows = people
+    rows = rows.withColumn("features", F.lit("a column that preprocessing would like to make"))
+    scored = score(rows, uri, tracking=tracking)
+    assert scored.columns == [*rows.columns, "prediction", "probability", "top_k"]
+    assert scored.select(*rows.columns).orderBy("id").collect() == rows.orderBy("id").collect()
+
+
+def test_the_pyfunc_preprocesses_with_spark_and_says_the_same(
+    spark: SparkSession, people: tuple[str, DataFrame], tracking: Tracking
+) -> None:
+    uri, rows = people
+    scored = score(rows, uri, tracking=tracking).orderBy("id").toPandas()
+    raw = scored[["age", "fare", "side"]]
+    answer = mlflow.pyfunc.load_model(str(download(uri, tracking).parent.parent)).predict(raw.head(20))
+    assert list(answer["prediction"]) == list(scored["prediction"].head(20))
+    np.testing.assert_allclose(answer["probability"], scored["probability"].head(20), rtol=1e-4)
+
+
+def test_a_column_of_vectors_is_scored_like_one_of_arrays(
+    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path
+) -> None:
+    rows = spark.range(50).selectExpr(
+        "transform(sequence(0, 3), i -> cast(id % (i + 2) as float)) as features", "id % 2 as label"
+    )
+    dataset = prepare(rows, Prepare(output=str(tmp_path / "dataset")), spark=spark)
+    _write(tmp_path, dataset.card, "mlp")
+    uri = register(tmp_path, dict(dataset.raw_columns))
+    arrays = score(rows, uri, tracking=tracking).select("prediction", "probability").collect()
+    vectors = rows.withColumn("features", array_to_vector("features"))
+    as_vectors = score(vectors, uri, tracking=tracking)
+    assert as_vectors.schema["features"].dataType.simpleString() == "vector"
+    assert as_vectors.select("prediction", "probability").collect() == arrays
+    with pytest.raises(Exception, match=r"column 'features': \d+ rows do not have the size of \(4,\)"):
+        score(rows.withColumn("features", F.expr("slice(features, 1, 3)")), uri, tracking=tracking).collect()

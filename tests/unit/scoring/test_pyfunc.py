@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+import pytest
+
+from sparkdl.config import Tracking
+from sparkdl.errors import DataError
+from sparkdl.scoring import Predictor
+from sparkdl.scoring.pyfunc import PyfuncModel
+from sparkdl.tracking import download, start_run
+
+
+@pytest.fixture(scope="module")
+def uri(images: Path, store: str) -> str:
+    """The root of the logged model."""
+    tracking = Tracking(uri=store)
+    example = pd.DataFrame({"image": [bytes(48)]})
+    with start_run(tracking, params={}) as run:
+        logged = run.log_model(images, inputs={"image": "binary"}, example=example)
+    return str(download(logged, tracking).parent.parent)
+
+
+def _frame(rows: int) -> pd.DataFrame:
+    pixels = np.random.default_rng(0).integers(0, 256, (rows, 48), dtype=np.uint8)
+    return pd.DataFrame({"image": [row.tobytes() for row in pixels]}, index=range(100, 100 + rows))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+def test_the_registered_model_is_a_plain_pyfunc_for_any_number_of_rows(uri: str, images: Path, rows: int) -> None:
+    answer = mlflow.pyfunc.load_model(uri).predict(_frame(rows))
+    inputs = np.stack([np.frombuffer(row, np.uint8).reshape(8, 6, 1) for row in _frame(rows)["image"]])
+    predictor = Predictor.load(images)
+    expected = predictor.predict(inputs)
+    assert list(answer.columns) == ["prediction", "probability", "top_k"]
+    assert list(answer.index) == list(range(100, 100 + rows))
+    assert list(answer["prediction"]) == [predictor.card.label_names[i] for i in expected.argmax(axis=1)]
+    np.testing.assert_allclose(answer["probability"], expected.max(axis=1), rtol=1e-4)
+    assert [pairs[0]["label"] for pairs in answer["top_k"]] == list(answer["prediction"])
+
+
+def test_the_kept_example_is_one_that_the_model_answers(uri: str) -> None:
+    model = mlflow.pyfunc.load_model(uri)
+    assert len(model.predict(model.input_example)) == 1
+
+
+def test_a_missing_column_and_rows_of_another_size_are_named(images: Path) -> None:
+    model = PyfuncModel(images)
+    with pytest.raises(DataError, match="the rows lack the columns 'image'"):
+        model.predict(pd.DataFrame({"picture": [bytes(48)]}))
+    with pytest.raises(DataError, match="column 'image': 1 rows do not have the size"):
+        model.predict(pd.DataFrame({"image": [bytes(47)]}))
+    with pytest.raises(DataError, match="column 'image' must hold binary"):
+        model.predict(pd.DataFrame({"image": [[1.5]]}))

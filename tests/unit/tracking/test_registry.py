@@ -1,0 +1,94 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import mlflow.pyfunc
+import pytest
+from mlflow import MlflowClient
+
+from sparkdl.config import Gate, Tracking
+from sparkdl.errors import RegistryError
+from sparkdl.tracking import Registered, download, start_run
+
+Make = Callable[..., Tracking]
+
+
+def _register(settings: Tracking, folder: Path, **metrics: float) -> Registered:
+    with start_run(settings, params={}) as run:
+        return run.register(run.log_model(folder, inputs={"a": "double"}), metrics)
+
+
+def test_versions_count_up_and_the_alias_follows_the_better_one(
+    settings: Make, client: MlflowClient, folder: Path
+) -> None:
+    first = _register(settings(), folder, test_accuracy=0.90)
+    worse = _register(settings(), folder, test_accuracy=0.88)
+    better = _register(settings(), folder, test_accuracy=0.91)
+    assert [(made.version, made.moved) for made in (first, worse, better)] == [(1, True), (2, False), (3, True)]
+    assert worse.reason == "alias 'candidate' stays on version 1: test_accuracy 0.88 is worse than its 0.9"
+    assert better.reason.endswith("no worse than the 0.9 of version 1")
+    assert client.get_model_version_by_alias(better.name, "candidate").version == 3
+    assert better.uri == f"models:/{better.name}/3"
+
+
+def test_a_threshold_keeps_the_alias_away(settings: Make, folder: Path) -> None:
+    made = _register(settings(gate=Gate(minimum=0.9)), folder, test_accuracy=0.88)
+    assert not made.moved
+    assert made.reason == "alias 'candidate' is not set: test_accuracy 0.88 is below 0.9"
+    loss = Gate(metric="test_loss", maximum=0.5)
+    assert not _register(settings(gate=loss), folder, test_loss=0.6).moved
+    assert _register(settings(gate=loss), folder, test_loss=0.4).moved
+    assert not _register(settings(gate=loss), folder, test_loss=0.45).moved  # smaller is better here
+
+
+def test_equal_is_good_enough_and_no_gate_is_open(settings: Make, folder: Path) -> None:
+    assert _register(settings(), folder, test_accuracy=0.9).moved
+    assert _register(settings(), folder, test_accuracy=0.9).moved
+    assert _register(settings(gate=Gate(better_than_current=False)), folder).moved
+
+
+def test_a_metric_that_is_missing_or_not_a_number_does_not_pass(settings: Make, folder: Path) -> None:
+    gate = Gate(metric="test_f1", minimum=0.5)
+    made = _register(settings(gate=gate), folder, test_accuracy=0.9)
+    assert made.reason.endswith("this version has no test_f1 that the gate asks for; it has test_accuracy")
+    assert not _register(settings(gate=gate), folder, test_f1=float("nan")).moved
+
+
+def test_without_a_name_nothing_is_registered(settings: Make, folder: Path) -> None:
+    with pytest.raises(RegistryError, match=r"set tracking\.register_as"):
+        _register(settings(register_as=None), folder)
+
+
+def test_a_model_is_found_by_alias_version_run_and_folder(
+    settings: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _register(settings(), folder)
+    expected = (folder / "network.safetensors").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    for uri in (made.uri, f"models:/{made.name}@candidate", str(download(made.uri, settings()).parent.parent)):
+        found = download(uri, settings())
+        assert (found / "network.safetensors").read_bytes() == expected
+    assert download(made.uri, settings()) == download(made.uri, settings())
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_does_not_exist_is_told_with_what_does(settings: Make, folder: Path, tmp_path: Path) -> None:
+    name = _register(settings(alias="best"), folder).name
+    for uri, words in {
+        "models:/nobody@best": f"no registered model 'nobody'; registered are .*'{name}'",
+        f"models:/{name}@worst": rf"'{name}' has no alias 'worst'; it has 'best' \(version 1\)",
+        f"models:/{name}/7": f"'{name}' has no version 7; it has 1",
+        "models:/m-0123456789": "there is no model models:/m-0123456789",
+        "runs:/0123/model": "cannot download runs:/0123/model",
+        str(tmp_path): "is not a model that sparkdl can load",
+    }.items():
+        with pytest.raises(RegistryError, match=words):
+            download(uri, settings())
+
+
+def test_somebody_elses_model_is_not_opened(settings: Make, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    mlflow.pyfunc.save_model(
+        str(tmp_path / "model"), loader_module="mlflow.sklearn", data_path=str(tmp_path / "data"), pip_requirements=[]
+    )
+    with pytest.raises(RegistryError, match="was not made by sparkdl"):
+        download(str(tmp_path / "model"), settings())
