@@ -11,25 +11,26 @@ def demo(configuration: str, overrides: list[str]) -> None:
     """Run the pipeline of one configuration and print a summary."""
     started = time.monotonic()
     settings = sparkdl.load_settings(configuration, overrides)
+    source, output = settings.require("prepare.source"), settings.require("score.output")
     spark = sparkdl.get_session(settings.cluster)
 
     step("1/4  The raw images")
-    sparkdl.fetch("fashion-mnist", Path(settings.prepare.source.path))
+    sparkdl.fetch("fashion-mnist", Path(source.path))
 
     step("2/4  Prepare: images into balanced row groups of Parquet")
-    dataset = sparkdl.prepare(None, settings.prepare, spark=spark)
+    dataset = sparkdl.prepare(source, settings.require("prepare"), spark=spark)
 
     step(f"3/4  Train: {settings.cluster.num_ranks} ranks in one barrier stage, then evaluate and register")
     trained = sparkdl.train(dataset, settings.train, cluster=settings.cluster, tracking=settings.tracking, spark=spark)
 
     step("4/4  Score the test images with the registered model")
-    rows = sparkdl.open_source(settings.prepare.source, spark).where(settings.score.where)
+    rows = sparkdl.open_source(source, spark).where(settings.require("score.where"))
     scored = sparkdl.score(rows, trained.model_uri, top_k=settings.score.top_k, tracking=settings.tracking)
-    scored.write.mode("overwrite").parquet(settings.score.output)
-    predictions = spark.read.parquet(settings.score.output)
+    scored.write.mode("overwrite").parquet(output)
+    predictions = spark.read.parquet(output)
     right = predictions.where("prediction = cast(label as string)").count() / predictions.count()
 
-    model = f"models:/{settings.tracking.register_as}@{settings.tracking.alias}"
+    model = f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     print(
         f"""
   Fashion-MNIST, from raw images to a column of predictions, in {time.monotonic() - started:.0f} s
@@ -37,8 +38,8 @@ def demo(configuration: str, overrides: list[str]) -> None:
   test accuracy   {trained.metrics["test_accuracy"]:.2%}   (by the predictions written: {right:.2%})
   training speed  {trained.rows_per_second:,.0f} images/s on {settings.cluster.num_ranks} ranks
   model           {model}
-                  {trained.registered.reason}
-  predictions     {settings.score.output}
+                  {trained.registered.reason if trained.registered else ""}
+  predictions     {output}
   look at it      {sparkdl.page_command(settings.tracking)}
 """
     )

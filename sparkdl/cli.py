@@ -11,7 +11,7 @@ import click
 
 import sparkdl
 from sparkdl.config import Prepare, Section, Settings, load_settings
-from sparkdl.errors import ConfigError, SparkdlError
+from sparkdl.errors import SparkdlError
 
 __all__ = ["main"]
 
@@ -56,9 +56,7 @@ def _pipeline_arguments(command: Any) -> Any:
 def prepare(configuration: str, overrides: Sequence[str]) -> None:
     """Turn a raw table into a dataset of balanced Parquet files."""
     settings = load_settings(configuration, overrides)
-    if settings.prepare is None:
-        raise ConfigError(f"{configuration} has no section 'prepare'")
-    dataset = sparkdl.prepare(None, settings.prepare, spark=sparkdl.get_session(settings.cluster))
+    dataset = sparkdl.prepare(None, settings.require("prepare"), spark=sparkdl.get_session(settings.cluster))
     rows = ", ".join(f"{dataset.rows(split):,} {split}" for split in dataset.splits)
     _show({"dataset": dataset.path, "rows": rows, "classes": f"{dataset.num_classes:,}"})
 
@@ -68,7 +66,7 @@ def prepare(configuration: str, overrides: Sequence[str]) -> None:
 def train(configuration: str, overrides: Sequence[str]) -> None:
     """Train a network on a prepared dataset and register it."""
     settings = load_settings(configuration, overrides)
-    folder = settings.train.dataset or (settings.prepare.output if settings.prepare else None)
+    folder = settings.train.dataset or settings.require("prepare.output")
     trained = sparkdl.train(folder, settings.train, cluster=settings.cluster, tracking=settings.tracking)
     _show(
         {name.replace("_", " "): f"{value:.4f}" for name, value in trained.metrics.items()}
@@ -86,21 +84,17 @@ def train(configuration: str, overrides: Sequence[str]) -> None:
 def score(configuration: str, overrides: Sequence[str]) -> None:
     """Write a registered model's predictions for raw rows."""
     settings = load_settings(configuration, overrides)
-    model = settings.score.model or (
-        settings.tracking.register_as and f"models:/{settings.tracking.register_as}@{settings.tracking.alias}"
-    )
-    source = settings.score.source or (settings.prepare and settings.prepare.source)
-    for key, value in {"model": model, "source": source, "output": settings.score.output}.items():
-        if not value:
-            raise ConfigError(f"{configuration}: score.{key} is missing, and nothing else in the file says it")
+    model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
+    source = settings.score.source or settings.require("prepare.source")
+    output = settings.require("score.output")
     rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
     if settings.score.where:
         rows = rows.where(settings.score.where)
     scored = sparkdl.score(
         rows, model, top_k=settings.score.top_k, batch_size=settings.score.batch_size, tracking=settings.tracking
     )
-    scored.write.mode("overwrite").parquet(settings.score.output)
-    _show({"model": model, "predictions": settings.score.output})
+    scored.write.mode("overwrite").parquet(output)
+    _show({"model": model, "predictions": output})
 
 
 @commands.command()

@@ -247,6 +247,18 @@ class Settings(Section):
     cluster: Cluster = Cluster()
     tracking: Tracking = Tracking()
 
+    def require(self, key: str) -> Any:
+        """The value of a key that a job cannot do without, for example ``prepare.source``.
+
+        Raises :class:`ConfigError` if the file does not set it.
+        """
+        value: Any = self
+        for part in key.split("."):
+            value = getattr(value, part)
+            if value is None:
+                raise ConfigError(f"the configuration does not set {key!r}, which this job needs")
+        return value
+
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """Read a pipeline's YAML file and apply overrides of the form ``section.key=value``.
@@ -310,7 +322,10 @@ def _apply(tree: dict[str, Any], override: str) -> None:
             node = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, {})
         if not isinstance(node, dict | list):
             raise ConfigError(f"cannot apply the override {override!r}: {key.rpartition('.')[0]!r} is not a section")
-        node[int(last) if isinstance(node, list) else last] = value
+        if isinstance(node, list):
+            node[int(last)] = value
+        else:
+            node[last] = value
     except (IndexError, ValueError):
         raise ConfigError(f"cannot apply the override {override!r}: the list has no such position") from None
     except AttributeError:

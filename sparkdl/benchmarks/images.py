@@ -1,6 +1,6 @@
 """Made-up images for benchmarks that need a dataset: the shape of Fashion-MNIST, contents of no meaning."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
@@ -22,7 +22,7 @@ def images(spark: SparkSession, rows: int) -> DataFrame:
     """``rows`` random images (binary) with labels; the same every time they are computed."""
     pixels = SHAPE[0] * SHAPE[1]
 
-    def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def draw(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             numbers = batch.column(0).to_numpy()
             random = np.random.default_rng(int(numbers[0]))

@@ -5,6 +5,7 @@ rank keeps its batch size (weak scaling), so that perfect efficiency, 1.0, means
 """
 
 import os
+import socket
 import time
 from functools import partial
 from statistics import median
@@ -44,7 +45,7 @@ def run() -> Report:
                     rates[size][name] += measured
     found = {size: {name: median(values) for name, values in rates[size].items()} for size in rates}
     efficiency = {name: found[2][name] / (2 * found[1][name]) for name in found[1]}
-    rows = [
+    rows: list[list[str | float]] = [
         [label, found[1][name], found[2][name], efficiency[name]]
         for name, label in {"sparkdl": "sparkdl", "DDP": "DistributedDataParallel, Gloo"}.items()
     ]
@@ -75,8 +76,9 @@ def _measure(dataset: Dataset, rank: Rank) -> Rates:
 
 def _ddp(rank: Rank, dataset: Dataset, collectives: HorovodCollectives, epoch: int) -> float:
     """One epoch with PyTorch's own data parallelism; images per second of all ranks."""
-    store = _store(rank, collectives)
-    distributed.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.size)
+    distributed.init_process_group(
+        "gloo", init_method=_meeting_point(collectives), rank=rank.rank, world_size=rank.size
+    )
     try:
         model = build_model(dataset, SETTINGS)
         optimizer = build_optimizer(SETTINGS, model)
@@ -96,12 +98,8 @@ def _ddp(rank: Rank, dataset: Dataset, collectives: HorovodCollectives, epoch: i
         distributed.destroy_process_group()
 
 
-def _store(rank: Rank, collectives: HorovodCollectives) -> distributed.Store:
-    """Rank 0's key-value store, whose port travels over Horovod."""
+def _meeting_point(collectives: HorovodCollectives) -> str:
+    """A free address on rank 0's host, agreed on over Horovod."""
     host = os.environ["HOROVOD_HOSTNAME"]
-    if rank.rank == 0:
-        store = distributed.TCPStore(host, 0, rank.size, is_master=True, wait_for_workers=False)
-        collectives.broadcast(torch.tensor(store.port), root=0)
-        return store
-    port = int(collectives.broadcast(torch.tensor(0), root=0))
-    return distributed.TCPStore(host, port, rank.size, is_master=False)
+    with socket.create_server((host, 0)) as server:
+        return str(collectives.broadcast_object(f"tcp://{host}:{server.getsockname()[1]}"))
