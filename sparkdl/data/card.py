@@ -40,6 +40,8 @@ class File(_Part):
     sha256: Hash
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
     """The checksum that every reading verifies; CRC-32 because it costs less than the reading itself."""
+    inputs_at: Annotated[int, Field(ge=0)] | None = None
+    """Where in the file all inputs lie one after another as they do in memory, if they do."""
 
 
 class SplitCard(_Part):

@@ -30,6 +30,7 @@ class RowGroup:
     bytes: int
     sha256: str
     crc32: int
+    inputs_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Dataset:
         if split not in self.card.splits:
             raise DatasetError(f"{self.path} has no split {split!r}; it has {', '.join(self.splits)}")
         return tuple(
-            RowGroup(join(self.path, file.path), file.rows, file.bytes, file.sha256, file.crc32)
+            RowGroup(**file.model_dump() | {"path": join(self.path, file.path)})
             for file in self.card.splits[split].files
         )
 

@@ -1,23 +1,18 @@
 """What one rank reads in an epoch: its shard, shuffled, batched, and resumable at any batch."""
 
-import zlib
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, InputSpec
+from sparkdl.data.card import InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
-from sparkdl.data.decode import decode
+from sparkdl.data.read import Reader
 from sparkdl.data.shards import Segment, deal, rank_sizes
-from sparkdl.data.storage import locate
-from sparkdl.errors import DatasetError
 
 __all__ = ["Batch", "Loader"]
 
@@ -122,6 +117,7 @@ class Loader:
     ) -> Generator[Any, None, None]:
         """The rows of each window in their final order, read one window ahead."""
         pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="sparkdl-loader")
+        reader = Reader(self._input)
         ahead: deque[tuple[_Window, int]] = deque()
         waiting = deque(windows)
         try:
@@ -129,7 +125,7 @@ class Loader:
                 while waiting and len(ahead) < 2:
                     index, segments, skipped = waiting.popleft()
                     random = self._random(epoch, self._rank, index) if self._shuffle else None
-                    ahead.append((_Window(self._groups, segments, self._input, random, pool), skipped))
+                    ahead.append((_Window(self._groups, segments, self._input, reader, random, pool), skipped))
                 window, skipped = ahead.popleft()
                 inputs, labels = window.result()
                 yield inputs[skipped:], labels[skipped:]
@@ -145,46 +141,26 @@ class _Window:
         groups: Sequence[RowGroup],
         segments: Sequence[Segment],
         input: InputSpec,
+        reader: Reader,
         random: np.random.Generator | None,
         pool: ThreadPoolExecutor,
     ) -> None:
         rows = sum(segment.rows for segment in segments)
         self._inputs: NDArray[Any] = np.empty((rows, *input.shape), input.dtype)
         self._labels: NDArray[np.int64] = np.empty(rows, np.int64)
-        self._input = input
-        places = None if random is None else random.permutation(rows)
+        places = np.arange(rows) if random is None else random.permutation(rows)
         self._futures: list[Future[None]] = []
         begin = 0
         for segment in segments:
             end = begin + segment.rows
-            place = slice(begin, end) if places is None else places[begin:end]
-            self._futures.append(pool.submit(self._fill, groups[segment.group], segment, place))
+            arguments = groups[segment.group], segment, self._inputs, self._labels, places[begin:end]
+            self._futures.append(pool.submit(reader.read, *arguments))
             begin = end
 
     def result(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         for future in self._futures:
             future.result()
         return self._inputs, self._labels
-
-    def _fill(self, group: RowGroup, segment: Segment, place: slice | NDArray[np.int64]) -> None:
-        table = _read(group, self._input).slice(segment.start, segment.rows)
-        self._inputs[place] = decode(table.column(self._input.column), self._input)
-        self._labels[place] = table.column(LABEL_COLUMN).to_numpy()
-
-
-def _read(group: RowGroup, input: InputSpec) -> pa.Table:
-    """A row group as it was written, or a :class:`DatasetError`."""
-    filesystem, path = locate(group.path)
-    try:
-        content = filesystem.cat_file(path)
-    except FileNotFoundError:
-        raise DatasetError(
-            f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
-        ) from None
-    if zlib.crc32(content) != group.crc32:
-        raise DatasetError(f"{group.path} was altered. Restore it, or remove the dataset and prepare it again.")
-    columns = [input.column, LABEL_COLUMN]
-    return pq.ParquetFile(pa.BufferReader(content)).read(columns=columns, use_threads=False)
 
 
 def _batches(blocks: Iterator[Any], batch_size: int, input: InputSpec) -> Iterator[Any]:

@@ -136,22 +136,22 @@ def _write(
     """Write everything but the card."""
     from pyspark.sql import functions as sf
 
-    placed = with_groups(rows, findings.split_rows, settings)
+    placed, first = with_groups(rows, findings.split_rows, settings), rows.limit(1)
     if inputs.pipeline is not None:
         model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL_NAME))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
-        placed = apply_preprocessing(placed, model, inputs.column)
+        placed, first = (apply_preprocessing(raw, model, inputs.column) for raw in (placed, first))
+    spec = _spec(first, inputs)
     names = rows.sparkSession.createDataFrame(
         list(enumerate(findings.label_names)), f"{LABEL_COLUMN}_index bigint, {LABEL_NAME} string"
     )
     ready = placed.join(sf.broadcast(names), LABEL_NAME).select(
         inputs.column, sf.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE
     )
-    spec = _spec(ready, inputs)
     groups = {split: num_groups(count, settings) for split, count in findings.split_rows.items()}
     written = write_row_groups(ready, folder, spec, groups)
     for split, count in findings.split_rows.items():
-        found = sum(file.rows for file in written.files[split])
+        found = sum(file.rows for file in written.files.get(split, ()))
         if found != count:
             raise DataError(
                 f"the rows changed while they were read ({count:,} of split {split!r}, then {found:,}); prepare from "
@@ -171,9 +171,9 @@ def _write(
     )
 
 
-def _spec(ready: "DataFrame", inputs: Inputs) -> InputSpec:
-    """The input's form; the width of a vector is known from its first row."""
+def _spec(first: "DataFrame", inputs: Inputs) -> InputSpec:
+    """The input's form; the width of a vector is known from the first row."""
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
-    first = ready.select(inputs.column).first()
-    return InputSpec(column=inputs.column, kind="vector", shape=(len(first[0]) if first else 0,), dtype="float32")
+    (row,) = first.select(inputs.column).collect()
+    return InputSpec(column=inputs.column, kind="vector", shape=(len(row[0]),), dtype="float32")

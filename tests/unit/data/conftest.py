@@ -14,6 +14,8 @@ from sparkdl.data.write import write_row_group
 VECTORS = InputSpec(column="features", kind="vector", shape=(3,), dtype="float32")
 IMAGES = InputSpec(column="image", kind="image", shape=(2, 2, 1), dtype="uint8", mean=(0.5,), std=(0.25,))
 
+KEYS = "rows", "bytes", "sha256", "crc32", "inputs_at"
+
 MakeDataset = Callable[..., Dataset]
 
 
@@ -30,7 +32,7 @@ def make(folder: Path, sizes: Sequence[int], *, input: InputSpec = VECTORS) -> D
         name = f"train/part-{number}.parquet"
         table = pa.table({input.column: column, LABEL_COLUMN: labels})
         record = write_row_group(str(folder / name), table, input)
-        files.append(File(path=name, **{key: record[key] for key in ("rows", "bytes", "sha256", "crc32")}))
+        files.append(File(path=name, **{key: record[key] for key in KEYS}))
     card = Card.create(
         input=input,
         label_names=tuple(map(str, range(sum(sizes)))),
