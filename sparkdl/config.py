@@ -194,7 +194,7 @@ class Score(Section):
     """Where the Parquet files with predictions go."""
     top_k: Positive = 5
     """How many classes are listed in the column ``top_k``."""
-    batch_size: Positive = 128
+    batch_size: Positive = 256
     """Rows per forward pass. What it computes should fit into a core's cache: more rows are often slower."""
 
 

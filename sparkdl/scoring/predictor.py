@@ -16,8 +16,9 @@ from sparkdl.models import NETWORK_FILE, load_network
 
 __all__ = ["BATCH_SIZE", "COLUMNS", "TOP_K", "Predictor"]
 
-BATCH_SIZE = 128
-"""Rows per forward pass: as many as fit into a core's cache is faster than more (measured: small convolutional net)."""
+BATCH_SIZE = 256
+"""Rows per forward pass: what fits into a core's cache is faster than more (measured on ``cnn``: 142 µs a row, and 252
+with 1,024)."""
 TOP_K = 5
 
 COLUMNS = ("prediction", "probability", "top_k")

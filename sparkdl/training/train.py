@@ -16,7 +16,7 @@ from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.checkpoint import BEST
 from sparkdl.training.loop import Job, Outcome, train_rank
-from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
+from sparkdl.training.model_folder import check_model, example_row, starting_weights, write_model_folder
 from sparkdl.training.progress import Progress
 
 __all__ = ["TrainedModel", "train"]
@@ -137,7 +137,7 @@ def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> Trained
     checkpoint = f"{job.folder}/{BEST}"
     with TemporaryDirectory() as folder:
         write_model_folder(folder, dataset, job.settings, checkpoint)
-        model_uri = run.log_model(folder, inputs=dataset.raw_columns)
+        model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=example_row(dataset))
     registered = None
     if tracking.register_as:
         registered = run.register(model_uri, metrics)
