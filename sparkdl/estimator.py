@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import fsspec
 from pyspark.ml import Estimator, Model
-from pyspark.ml.functions import array_to_vector
+from pyspark.ml.functions import array_to_vector, vector_to_array
+from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param import Param, Params
 from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol, HasProbabilityCol
 from pyspark.ml.util import (
@@ -22,14 +23,14 @@ from pyspark.ml.util import (
     MLWriter,
 )
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import col, struct
-from pyspark.sql.types import ArrayType
+from pyspark.sql.functions import array, col, map_from_entries, struct
 
 from sparkdl.config import Cluster, Prepare, Split, Tracking, Train
 from sparkdl.data import prepare
 from sparkdl.errors import DataError
 from sparkdl.scoring import score
-from sparkdl.tracking import download
+from sparkdl.scoring.predictor import load_card
+from sparkdl.tracking import download, download_whole
 from sparkdl.training import train
 
 __all__ = ["TorchEstimator", "TorchModel"]
@@ -108,7 +109,7 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
         tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
         tracking = Tracking(uri=tracking_uri, experiment=self.getOrDefault(self.experiment))
         prepared = prepare(
-            dataset.select(_vectors(dataset, self.getFeaturesCol()), col(self.getLabelCol()).alias(LABEL)),
+            dataset.select(_arrays(dataset, self.getFeaturesCol()), col(self.getLabelCol()).alias(LABEL)),
             Prepare(
                 output=f"{folder}/dataset",
                 label=LABEL,
@@ -131,7 +132,7 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
 
 
 class TorchModel(Model, _Columns, MLReadable["TorchModel"], MLWritable):
-    """A fitted :class:`TorchEstimator`: adds the predicted label (double) and its probability to each row."""
+    """A fitted :class:`TorchEstimator`: adds the predicted label (double) and a vector of class probabilities."""
 
     def __init__(self, model_uri: str, *, tracking_uri: str | None = None) -> None:
         super().__init__()
@@ -152,12 +153,15 @@ class TorchModel(Model, _Columns, MLReadable["TorchModel"], MLWritable):
         return self._copyValues(TorchModel(self.model_uri, tracking_uri=self.tracking_uri), extra)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        packed = dataset.select(struct(*dataset.columns).alias("row"), _vectors(dataset, self.getFeaturesCol()))
-        scored = score(packed, self.model_uri, tracking=Tracking(uri=self.tracking_uri))
+        tracking = Tracking(uri=self.tracking_uri)
+        names = load_card(download(self.model_uri, tracking)).label_names
+        packed = dataset.select(struct(*dataset.columns).alias("row"), _arrays(dataset, self.getFeaturesCol()))
+        scored = score(packed, self.model_uri, top_k=len(names), tracking=tracking)
+        by_label = map_from_entries("top_k")
         return scored.select(
             "row.*",
             col("prediction").cast("double").alias(self.getPredictionCol()),
-            col("probability").alias(self.getProbabilityCol()),
+            array_to_vector(array(*[by_label[name] for name in names])).alias(self.getProbabilityCol()),
         )
 
 
@@ -172,7 +176,7 @@ class _ModelWriter(MLWriter):
         DefaultParamsWriter.saveMetadata(self.model, path, self.sc)
         tracking = Tracking(uri=self.model.tracking_uri)
         filesystem, location = fsspec.url_to_fs(path)
-        filesystem.put(str(download(self.model.model_uri, tracking)), f"{location}/model", recursive=True)
+        filesystem.put(str(download_whole(self.model.model_uri, tracking)), f"{location}/model", recursive=True)
 
 
 class _ModelReader(MLReader[TorchModel]):
@@ -185,9 +189,9 @@ class _ModelReader(MLReader[TorchModel]):
         return model
 
 
-def _vectors(dataset: DataFrame, column: str) -> Column:
-    """The column as vectors under the name ``features``, from vectors or from arrays of numbers."""
+def _arrays(dataset: DataFrame, column: str) -> Column:
+    """The column as arrays of numbers under the name ``features``, from arrays or from vectors."""
     if column not in dataset.columns:
         raise DataError(f"there is no column {column!r} (featuresCol); there are {', '.join(dataset.columns)}")
-    is_array = isinstance(dataset.schema[column].dataType, ArrayType)
-    return (array_to_vector(col(column)) if is_array else col(column)).alias(FEATURES)
+    is_vector = isinstance(dataset.schema[column].dataType, VectorUDT)
+    return (vector_to_array(col(column), "float32") if is_vector else col(column)).alias(FEATURES)

@@ -24,7 +24,7 @@ from sparkdl.errors import RegistryError
 from sparkdl.tracking.interface import LOADER_MODULE
 from sparkdl.tracking.store import connect
 
-__all__ = ["Registered", "download", "register"]
+__all__ = ["Registered", "download", "download_whole", "register"]
 
 MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 SMALLER_IS_BETTER = ("loss", "error", "perplexity")  # the last word of a metric's name
@@ -83,7 +83,7 @@ def download(model_uri: str, settings: Tracking | None = None) -> Path:
     path of a saved model. Raises :class:`RegistryError` for what does not exist (and names what does) and for models
     that were not made here.
     """
-    folder = _fetch(model_uri, settings or Tracking())
+    folder = download_whole(model_uri, settings or Tracking())
     try:
         flavour = Model.load(str(folder)).flavors["python_function"]
         if flavour["loader_module"] != LOADER_MODULE:
@@ -96,8 +96,8 @@ def download(model_uri: str, settings: Tracking | None = None) -> Path:
 _downloads: dict[tuple[str, str], Path] = {}
 
 
-def _fetch(model_uri: str, settings: Tracking) -> Path:
-    """The root of an MLflow model on local disk."""
+def download_whole(model_uri: str, settings: Tracking) -> Path:
+    """The same with what MLflow keeps around it: the folder of an MLflow model, as it can be copied and loaded."""
     if (path := Path(model_uri.removeprefix("file://"))).exists():
         return path
     client = connect(settings)

@@ -25,7 +25,7 @@ def points(spark):
 @pytest.fixture
 def estimator(tmp_path):
     def estimator(**settings):
-        defaults = {"epochs": 4, "batch_size": 8, "learning_rate": 0.05, "store": str(tmp_path / "store")}
+        defaults = {"epochs": 4, "batch_size": 8, "learning_rate": 0.005, "store": str(tmp_path / "store")}
         return TorchEstimator(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}", **(defaults | settings))
 
     return estimator
@@ -74,7 +74,7 @@ def test_a_grid_search_finds_the_better_setting(estimator, points):
     network = estimator()
     search = CrossValidator(
         estimator=network,
-        estimatorParamMaps=ParamGridBuilder().addGrid(network.learning_rate, [1e-9, 0.05]).build(),
+        estimatorParamMaps=ParamGridBuilder().addGrid(network.learning_rate, [1e-9, 0.005]).build(),
         evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
         numFolds=2,
         seed=0,

@@ -143,7 +143,7 @@ def test_one_run_holds_parameters_curves_pictures_dataset_and_model(fit, trackin
     pictures = {file.path for file in client.list_artifacts(trained.run_id)}
     assert {"loss.png", "accuracy.png", "confusion_test.png"} <= pictures
     assert trained.registered.moved and trained.registered.version == 1
-    assert client.get_model_version_by_alias("points", "candidate").version == "1"
+    assert client.get_model_version_by_alias("points", "candidate").version == 1
 
 
 def test_the_alias_stays_when_the_gate_is_not_passed(fit, tracking):
