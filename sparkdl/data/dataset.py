@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparkdl.data.card import CARD_NAME, PREPROCESSING, Card, InputSpec
-from sparkdl.data.example import read_example
 from sparkdl.data.storage import join, locate
 from sparkdl.errors import DatasetError
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import SparkSession
 
 __all__ = ["Dataset", "RowGroup"]
@@ -32,8 +30,7 @@ class RowGroup:
     bytes: int
     sha256: str
     crc32: int
-    inputs_at: int
-    labels_at: int
+    inputs_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,10 +98,6 @@ class Dataset:
     def preprocessing_path(self) -> str | None:
         """Where the fitted ``pyspark.ml`` pipeline is saved, if the input needs one."""
         return join(self.path, PREPROCESSING) if self.card.preprocessing else None
-
-    def example_rows(self) -> "pd.DataFrame":
-        """A few raw rows of the training split: the columns that scoring needs."""
-        return read_example(self.path)
 
     def rows(self, split: str) -> int:
         """How many rows a split has. Raises :class:`DatasetError` for a split that is not there."""

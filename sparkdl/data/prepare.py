@@ -10,7 +10,6 @@ from sparkdl.config import Prepare, Source
 from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.examine import LABEL_NAME, Findings, examine, label_name
-from sparkdl.data.example import write_example
 from sparkdl.data.features import Inputs, apply_preprocessing, choose_inputs, describe_pipeline, require_columns
 from sparkdl.data.order import GROUP, PLACE, SPLIT, num_groups, with_groups, with_split
 from sparkdl.data.sources import open_source
@@ -109,8 +108,6 @@ def _examined(
         inputs = choose_inputs(raw, settings, pipeline)
         keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
         require_columns(raw, keys)
-        if inputs.column == LABEL_COLUMN:
-            raise DataError(f"the inputs are in a column {LABEL_COLUMN!r}, which a dataset keeps for labels; rename it")
         content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
         rows = with_split(raw.select(*[f"`{name}`" for name in content]), content, settings)
         rows = rows.withColumn(LABEL_NAME, label_name(raw, settings.label))
@@ -139,23 +136,20 @@ def _write(
     """Write everything but the card."""
     from pyspark.sql import functions as sf
 
-    ready = rows
+    placed, first = with_groups(rows, findings.split_rows, settings), rows.limit(1)
     if inputs.pipeline is not None:
         model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL_NAME))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
-        ready = apply_preprocessing(rows, model, inputs.column)
-    spec = _spec(ready, inputs)
-    groups = {split: num_groups(count, spec.row_bytes, settings) for split, count in findings.split_rows.items()}
+        placed, first = (apply_preprocessing(raw, model, inputs.column) for raw in (placed, first))
+    spec = _spec(first, inputs)
     names = rows.sparkSession.createDataFrame(
         list(enumerate(findings.label_names)), f"{LABEL_COLUMN}_index bigint, {LABEL_NAME} string"
     )
-    placed = with_groups(ready.join(sf.broadcast(names), LABEL_NAME), findings.split_rows, groups)
-    written = write_row_groups(
-        placed.select(inputs.column, sf.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE),
-        folder,
-        spec,
-        groups,
+    ready = placed.join(sf.broadcast(names), LABEL_NAME).select(
+        inputs.column, sf.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE
     )
+    groups = {split: num_groups(count, settings) for split, count in findings.split_rows.items()}
+    written = write_row_groups(ready, folder, spec, groups)
     for split, count in findings.split_rows.items():
         found = sum(file.rows for file in written.files.get(split, ()))
         if found != count:
@@ -177,9 +171,9 @@ def _write(
     )
 
 
-def _spec(rows: "DataFrame", inputs: Inputs) -> InputSpec:
+def _spec(first: "DataFrame", inputs: Inputs) -> InputSpec:
     """The input's form; the width of a vector is known from the first row."""
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
-    (row,) = rows.select(inputs.column).limit(1).collect()
+    (row,) = first.select(inputs.column).collect()
     return InputSpec(column=inputs.column, kind="vector", shape=(len(row[0]),), dtype="float32")
