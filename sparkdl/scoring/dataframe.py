@@ -15,11 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, StringType, StructField, StructType
 
 from sparkdl.config import Tracking
-from sparkdl.data.card import PREPROCESSING, Card
+from sparkdl.data.card import PREPROCESSING
 from sparkdl.data.features import apply_preprocessing
 from sparkdl.errors import DataError
 from sparkdl.models import NETWORK_FILE
-from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K, load_card
+from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
 from sparkdl.scoring.task import ScoringTask
 from sparkdl.tracking import download
 
@@ -58,13 +59,13 @@ def score(
     :class:`DataError` in its message.
     """
     folder = download(model_uri, tracking)
-    card = load_card(folder)
+    card = ModelCard.load(folder)
     _check(df, card)
     spark = df.sparkSession
     prepared = with_inputs(df, card, folder)
     task = ScoringTask(
         file=_ship(spark, folder / NETWORK_FILE),
-        card=card.to_json(),
+        card=card.model_dump_json(),
         input=len(df.columns),
         keep=tuple(df.columns),
         top_k=top_k,
@@ -74,7 +75,7 @@ def score(
     return prepared.mapInArrow(task, StructType([*df.schema.fields, *ANSWER]))
 
 
-def with_inputs(df: DataFrame, card: Card, folder: Path) -> DataFrame:
+def with_inputs(df: DataFrame, card: ModelCard, folder: Path) -> DataFrame:
     """All columns of ``df`` as they are, and behind them the network's input."""
     column = card.input.column
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
@@ -103,7 +104,7 @@ def load_preprocessing(spark: SparkSession, folder: Path) -> PipelineModel:
     return PipelineModel.load(shared.makeQualified(target).toString())
 
 
-def _check(df: DataFrame, card: Card) -> None:
+def _check(df: DataFrame, card: ModelCard) -> None:
     """Compare the columns with what the model reads, and with what it will add."""
     missing = [name for name in card.raw_columns if name not in df.columns]
     if missing:
@@ -122,7 +123,7 @@ def _check(df: DataFrame, card: Card) -> None:
             )
 
 
-def _describe(card: Card) -> str:
+def _describe(card: ModelCard) -> str:
     """The raw columns in words, with the input's shape where it is a raw column itself."""
     shape = "" if card.preprocessing else f" of shape {'x'.join(map(str, card.input.shape))} ({card.input.dtype})"
     return ", ".join(f"{name!r} ({type_}{shape})" for name, type_ in card.raw_columns.items())
@@ -163,15 +164,16 @@ def _ship(spark: SparkSession, file: Path) -> str:
     digest = _digest(file)
     name = f"sparkdl-{digest[:32]}{file.suffix}"
     context = spark.sparkContext
-    if (context.applicationId, name) not in _shipped:
-        copy = Path(tempfile.mkdtemp(prefix="sparkdl-ship-")) / name
-        shutil.copyfile(file, copy)
-        context.addFile(copy.as_uri())
-        _shipped.add((str(context.applicationId), name))
+    key = (str(context.applicationId), name)
+    if key not in _shipped:
+        folder = tempfile.TemporaryDirectory(prefix="sparkdl-ship-")  # Spark reads the file there when executors ask
+        shutil.copyfile(file, Path(folder.name, name))
+        context.addFile(Path(folder.name, name).as_uri())
+        _shipped[key] = folder
     return name
 
 
-_shipped: set[tuple[str, str]] = set()
+_shipped: dict[tuple[str, str], tempfile.TemporaryDirectory[str]] = {}  # removed when the driver's Python ends
 
 
 def _digest(path: Path) -> str:

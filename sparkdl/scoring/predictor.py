@@ -9,10 +9,10 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from sparkdl.data.card import CARD_NAME, Card
 from sparkdl.data.decode import decode
-from sparkdl.errors import DataError, ModelError
+from sparkdl.errors import DataError
 from sparkdl.models import NETWORK_FILE, load_network
+from sparkdl.scoring.card import ModelCard
 
 __all__ = ["BATCH_SIZE", "COLUMNS", "TOP_K", "Predictor"]
 
@@ -30,16 +30,16 @@ class Predictor:
     """A network, and the card that tells what goes in and what the classes are called."""
 
     network: nn.Module
-    card: Card
+    card: ModelCard
 
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":
         """Open a model's folder; see :func:`sparkdl.tracking.download`.
 
-        Raises :class:`ModelError` or :class:`~sparkdl.errors.DatasetError` if the network or the card is missing or
-        damaged. Nothing in the folder is executed.
+        Raises :class:`~sparkdl.errors.ModelError` if the network or the card is missing or damaged. Nothing in the
+        folder is executed.
         """
-        return cls(load_network(Path(folder) / NETWORK_FILE), load_card(folder))
+        return cls(load_network(Path(folder) / NETWORK_FILE), ModelCard.load(folder))
 
     def predict(self, rows: npt.NDArray[np.generic], *, batch_size: int = BATCH_SIZE) -> npt.NDArray[np.float32]:
         """Probabilities of shape (n, classes) for inputs of shape (n, ...) as the card tells; n may be 0.
@@ -85,12 +85,3 @@ class Predictor:
         offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * k)
         first = pa.array(np.arange(rows, dtype=np.int64) * k)
         return [labels.take(first), doubles.take(first), pa.ListArray.from_arrays(offsets, pairs)]
-
-
-def load_card(folder: str | Path) -> Card:
-    """The card in a model's folder. Raises :class:`ModelError` if there is none."""
-    path = Path(folder) / CARD_NAME
-    try:
-        return Card.from_json(path.read_text(), origin=str(path))
-    except OSError as error:
-        raise ModelError(f"the model in {folder} has no readable {CARD_NAME}: {error.strerror}") from error

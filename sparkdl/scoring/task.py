@@ -8,8 +8,8 @@ import pyarrow as pa
 import torch
 from pyspark import SparkFiles
 
-from sparkdl.data.card import Card
 from sparkdl.models import load_network
+from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.predictor import COLUMNS, Predictor
 
 __all__ = ["ScoringTask"]
@@ -22,7 +22,7 @@ class ScoringTask:
     file: str
     """The network's file among the files that Spark brought to the executor; its name holds its digest."""
     card: str
-    """The dataset's card, JSON."""
+    """The model's card, JSON."""
     input: int
     """Which column is the network's input."""
     keep: tuple[str, ...]
@@ -42,4 +42,4 @@ class ScoringTask:
 
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the network loaded
 def _load(file: str, card: str) -> Predictor:
-    return Predictor(load_network(SparkFiles.get(file)), Card.from_json(card))
+    return Predictor(load_network(SparkFiles.get(file)), ModelCard.model_validate_json(card))

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mlflow.pyfunc
 import numpy as np
@@ -12,11 +13,15 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 
 from sparkdl.config import Prepare, Split, Stage, Tracking
 from sparkdl.data import Dataset, prepare
-from sparkdl.data.card import Card, File, InputSpec, SplitCard
+from sparkdl.data.card import Card, InputSpec
 from sparkdl.errors import DataError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring import Predictor, score
+from sparkdl.scoring.card import ModelCard
 from sparkdl.tracking import download, start_run
+
+if TYPE_CHECKING:
+    from tests.conftest import Standalone
 
 PIXELS = 48  # 8 x 6
 Log = Callable[[Path, dict[str, str]], str]
@@ -40,26 +45,22 @@ def register(tracking: Tracking) -> Callable[[Path, dict[str, str]], str]:
 def images(register: Log, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A registered model of 8x6 images in three classes."""
     folder = tmp_path_factory.mktemp("images")
-    file = File(path="train/part.parquet", rows=3, bytes=1, sha256="0" * 64, crc32=0)
-    card = Card.create(
+    card = ModelCard(
         input=InputSpec(column="image", kind="image", shape=(8, 6, 1), dtype="uint8"),
         label_names=("cat", "dog", "fish"),
-        splits={"train": SplitCard(files=(file,), class_counts=(1, 1, 1))},
         raw_columns={"image": "binary"},
         preprocessing=False,
-        settings={},
-        source="made up",
     )
     _write(folder, card, "cnn")
     return register(folder, dict(card.raw_columns))
 
 
-def _write(folder: Path, card: Card, model: str) -> None:
+def _write(folder: Path, card: Card | ModelCard, model: str) -> None:
     torch.manual_seed(0)
     network = build(model, input_shape=card.input.shape, num_classes=len(card.label_names))
     sample = torch.zeros(1, *card.input.shape, dtype=getattr(torch, card.input.dtype))
     export_network(network, folder / NETWORK_FILE, sample)
-    (folder / "card.json").write_text(card.to_json())
+    (folder / "card.json").write_text(card.model_dump_json())
 
 
 def _pictures(spark: SparkSession, rows: int, parts: int = 2) -> DataFrame:
@@ -142,6 +143,32 @@ def test_a_model_that_is_not_registered_names_those_that_are(
 ) -> None:
     with pytest.raises(RegistryError, match="no registered model 'picture'; registered are 'pictures'"):
         score(_pictures(spark, 1), "models:/picture@candidate", tracking=tracking)
+
+
+FAR = """
+import sys
+from pyspark.sql import SparkSession
+from sparkdl.scoring import score
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.range(40, numPartitions=4).selectExpr("id", "unhex(repeat('0f', 48)) as image")
+for attempt in range(2):
+    answers = score(rows, sys.argv[1]).groupBy("prediction").count().collect()
+print("ANSWERS", [(answer["prediction"], answer["count"]) for answer in answers])
+"""
+
+
+def test_executors_in_processes_of_their_own_get_the_model_from_the_driver(
+    standalone: "Standalone", images: str, tracking: Tracking, tmp_path: Path
+) -> None:
+    folder = download(images, tracking)
+    script = tmp_path / "far.py"
+    script.write_text(FAR)
+    done = standalone.submit(script, str(folder.parent.parent))
+    row = np.full((1, 8, 6, 1), 0x0F, np.uint8)
+    predictor = Predictor.load(folder)
+    label = predictor.card.label_names[int(predictor.predict(row).argmax())]
+    assert f"ANSWERS [('{label}', 40)]" in done.stdout
 
 
 @pytest.fixture(scope="module")

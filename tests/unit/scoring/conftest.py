@@ -3,26 +3,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparkdl.data.card import Card, File, InputSpec, SplitCard
+from sparkdl.data.card import InputSpec
 from sparkdl.models import NETWORK_FILE, build, export_network
+from sparkdl.scoring.card import ModelCard
 
 
 def make_folder(folder: Path, spec: InputSpec, labels: tuple[str, ...]) -> Path:
     """A model's folder, as training writes it, with a network that has learned nothing."""
-    file = File(path="train/part.parquet", rows=len(labels), bytes=1, sha256="0" * 64, crc32=0)
-    card = Card.create(
+    card = ModelCard(
         input=spec,
         label_names=labels,
-        splits={"train": SplitCard(files=(file,), class_counts=(1,) * len(labels))},
         raw_columns={spec.column: "binary" if spec.kind == "image" else "array<float>"},
         preprocessing=False,
-        settings={},
-        source="made up",
     )
     torch.manual_seed(0)
     network = build("cnn" if spec.kind == "image" else "mlp", input_shape=spec.shape, num_classes=len(labels))
     export_network(network, folder / NETWORK_FILE, torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)))
-    (folder / "card.json").write_text(card.to_json())
+    (folder / "card.json").write_text(card.model_dump_json())
     return folder
 
 

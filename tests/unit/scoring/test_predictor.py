@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkdl.errors import DataError, DatasetError, ModelError
+from sparkdl.errors import DataError, ModelError
 from sparkdl.scoring import Predictor
 
 
@@ -91,5 +91,5 @@ def test_a_folder_without_its_parts_is_told_apart(images: Path, tmp_path: Path) 
     with pytest.raises(ModelError, match=r"has no readable card\.json"):
         Predictor.load(tmp_path)
     (tmp_path / "card.json").write_text("{}")
-    with pytest.raises(DatasetError, match="not a valid dataset card"):
+    with pytest.raises(ModelError, match="not a model's card: input: Field required"):
         Predictor.load(tmp_path)
