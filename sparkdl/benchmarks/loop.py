@@ -23,7 +23,7 @@ from sparkdl.training.strategies import create_strategy
 
 __all__ = ["by_hand", "ours", "run"]
 
-ROWS = 12_800
+ROWS = 6_400
 ROUNDS = 7
 SETTINGS = Train(model="cnn", epochs=1, batch_size=64, schedule="constant")
 

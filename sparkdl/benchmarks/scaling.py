@@ -27,7 +27,7 @@ from sparkdl.training.recipe import build_optimizer
 
 __all__ = ["run"]
 
-ROWS = 12_800
+ROWS = 4_800
 LAUNCHES = 3
 ROUNDS = 3  # epochs per launch
 SETTINGS = Train(model="cnn", epochs=1, batch_size=64, schedule="constant")
@@ -102,4 +102,5 @@ def _meeting_point(collectives: HorovodCollectives) -> str:
     """A free address on rank 0's host, agreed on over Horovod."""
     host = os.environ["HOROVOD_HOSTNAME"]
     with socket.create_server((host, 0)) as server:
-        return str(collectives.broadcast_object(f"tcp://{host}:{server.getsockname()[1]}"))
+        address = f"tcp://{host}:{server.getsockname()[1]}"
+    return str(collectives.broadcast_object(address))  # only now: the others would connect to the server just closed

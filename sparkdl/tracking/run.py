@@ -131,6 +131,7 @@ class Run:
         ``inputs`` are the raw columns that the model reads, by name and Spark SQL type; ``example`` a few raw rows.
         Raises :class:`TrackingError` if it cannot be recorded: a run without its model is of no use.
         """
+        logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it tells that it tries the example
         try:
             check_reachable(str(self._client.tracking_uri))
             logged = self._client.create_logged_model(self._experiment, name="model", source_run_id=self.run_id)
