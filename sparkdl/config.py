@@ -81,8 +81,11 @@ class Split(Section):
 
     column: str | None = None
     """A raw column that names each row's split; its values become the names of the splits."""
-    fractions: dict[str, Fraction] = {"validation": 0.1, "test": 0.1}
-    """Shares of the training rows that move to other splits, chosen by a hash of the row and the seed."""
+    fractions: dict[str, Fraction] = Field(
+        default_factory=lambda chosen: {} if chosen.get("column") else {"validation": 0.1, "test": 0.1}
+    )
+    """Shares of the training rows that move to other splits, chosen by a hash of the row and the seed; by default a
+    tenth for ``validation`` and for ``test``, and none when there is a ``column``."""
 
     @model_validator(mode="after")
     def _leave_training_rows(self) -> Self:
@@ -116,7 +119,7 @@ class Prepare(Section):
     num_ranks: Positive = 2
     """The number of row groups in each split is a multiple of this."""
     rows_per_group: Positive = 8192
-    """About how many rows a row group holds."""
+    """About how many rows a row group holds; fewer when their inputs would take more than 256 MiB."""
 
     @model_validator(mode="after")
     def _image_or_features(self) -> Self:

@@ -29,7 +29,7 @@ from sparkdl.config import Cluster, Prepare, Split, Tracking, Train
 from sparkdl.data import prepare
 from sparkdl.errors import DataError
 from sparkdl.scoring import score
-from sparkdl.scoring.predictor import load_card
+from sparkdl.scoring.card import ModelCard
 from sparkdl.tracking import download, download_whole
 from sparkdl.training import train
 
@@ -154,7 +154,7 @@ class TorchModel(Model, _Columns, MLReadable["TorchModel"], MLWritable):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         tracking = Tracking(uri=self.tracking_uri)
-        names = load_card(download(self.model_uri, tracking)).label_names
+        names = ModelCard.load(download(self.model_uri, tracking)).label_names
         packed = dataset.select(struct(*dataset.columns).alias("row"), _arrays(dataset, self.getFeaturesCol()))
         scored = score(packed, self.model_uri, top_k=len(names), tracking=tracking)
         by_label = map_from_entries("top_k")

@@ -12,7 +12,7 @@ from sparkdl.cluster import get_session
 from sparkdl.config import Prepare, Split
 from sparkdl.data import Dataset, prepare
 
-__all__ = ["SHAPE", "image_dataset", "images"]
+__all__ = ["image_dataset", "images", "session"]
 
 SHAPE = (28, 28)
 CLASSES = 10
@@ -34,14 +34,22 @@ def images(spark: SparkSession, rows: int) -> DataFrame:
 
 
 @contextmanager
-def image_dataset(rows: int) -> Iterator[tuple[SparkSession, Dataset]]:
-    """The running (or an embedded) Spark and a prepared dataset of so many training rows, gone afterwards."""
+def session() -> Iterator[SparkSession]:
+    """The running Spark, or an embedded one that is stopped afterwards."""
     running = SparkSession.getActiveSession()
-    spark = get_session()
-    with TemporaryDirectory() as folder:
+    spark = running or get_session()
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()
+
+
+@contextmanager
+def image_dataset(rows: int) -> Iterator[tuple[SparkSession, Dataset]]:
+    """Spark and a prepared dataset of so many training rows, gone afterwards."""
+    with session() as spark, TemporaryDirectory() as folder:
         settings = Prepare(
             output=f"{folder}/dataset", image="image", image_shape=list(SHAPE), split=Split(fractions={})
         )
         yield spark, prepare(images(spark, rows), settings)
-    if running is None:
-        spark.stop()

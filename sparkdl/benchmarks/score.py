@@ -21,7 +21,7 @@ from sparkdl.config import Tracking
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring import score
-from sparkdl.tracking import download, start_run
+from sparkdl.tracking import download_whole, start_run
 
 __all__ = ["run"]
 
@@ -40,7 +40,7 @@ def run() -> Report:
             uri = _register(dataset, model, tracking)
             raw = images(spark, count).coalesce(1).cache()
             raw.count()
-            saved = str(download(uri, tracking).parent.parent)
+            saved = str(download_whole(uri, tracking))
             answer = mlflow.pyfunc.spark_udf(spark, saved, env_manager="local", result_type=RESULT)
             by_udf = raw.withColumn("answer", answer(F.struct("image")))
             ours = score(raw, uri, tracking=tracking)

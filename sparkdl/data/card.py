@@ -40,8 +40,10 @@ class File(_Part):
     sha256: Hash
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
     """The checksum that every reading verifies; CRC-32 because it costs less than the reading itself."""
-    inputs_at: Annotated[int, Field(ge=0)] | None = None
-    """Where in the file all inputs lie one after another as they do in memory, if they do."""
+    inputs_at: Count
+    """Where in the file the inputs begin; they lie one after another, an image with its length in front (4 bytes)."""
+    labels_at: Count
+    """Where in the file the class indices begin, as 64-bit integers one after another."""
 
 
 class SplitCard(_Part):

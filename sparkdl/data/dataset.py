@@ -30,7 +30,8 @@ class RowGroup:
     bytes: int
     sha256: str
     crc32: int
-    inputs_at: int | None = None
+    inputs_at: int
+    labels_at: int
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """A folder of image files with one sub-folder a class, decoded and resized by tasks."""
 
-import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from sparkdl.config import Source
-from sparkdl.data.storage import join, spark_url
+from sparkdl.data.storage import join, locate, spark_url
 from sparkdl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["read_images"]
 
 _CHANNELS = 3
+_BATCH_BYTES = 1 << 26
+"""Decoded pixels that a task hands to Spark at a time."""
 _EXTENSIONS = "*.{jpg,jpeg,png,bmp,gif,webp,JPG,JPEG,PNG}"
 
 
@@ -32,37 +34,29 @@ def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tupl
             f"source.options needs {missing} for images, in pixels; all are resized to one size"
         ) from None
     files = (
-        spark.read.format("binaryFile")
-        .option("pathGlobFilter", _EXTENSIONS)
-        .load(join(spark_url(source.path), "*"))
-        .select("path", "content")
+        spark.read.format("binaryFile").option("pathGlobFilter", _EXTENSIONS).load(join(spark_url(source.path), "*"))
     )
-    decode = _decoder(height, width)
-    return files.mapInArrow(decode, "image binary, label string, path string"), (height, width, _CHANNELS)
+    rows = files.select("path").mapInArrow(partial(_decode, height, width), "image binary, label string, path string")
+    return rows, (height, width, _CHANNELS)
 
 
-def _decoder(height: int, width: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            paths = batch.column(0).to_pylist()
-            pixels = [
-                _decode(content, path, height, width)
-                for path, content in zip(paths, batch.column(1).to_pylist(), strict=True)
-            ]
-            labels = [path.rsplit("/", 2)[-2] for path in paths]
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(pixels, pa.binary()), pa.array(labels, pa.string()), batch.column(0)],
-                names=["image", "label", "path"],
-            )
-
-    return decode
+def _decode(height: int, width: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    rows = max(_BATCH_BYTES // (height * width * _CHANNELS), 1)
+    for batch in batches:
+        for start in range(0, len(batch), rows):
+            paths = batch.column(0).slice(start, rows)
+            names = paths.to_pylist()
+            pixels = pa.array([_pixels(path, height, width) for path in names], pa.binary())
+            labels = pa.array([path.rsplit("/", 2)[-2] for path in names], pa.string())
+            yield pa.RecordBatch.from_arrays([pixels, labels, paths], names=["image", "label", "path"])
 
 
-def _decode(content: bytes, path: str, height: int, width: int) -> bytes:
+def _pixels(path: str, height: int, width: int) -> bytes:
     from PIL import Image
 
+    filesystem, located = locate(path)
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with filesystem.open(located, "rb") as stream, Image.open(stream) as image:
             return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR).tobytes()
     except OSError as error:
         raise DataError(f"{path} is not an image that can be decoded: {error}; repair or remove it") from None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
-from sparkdl.data.read import Reader
+from sparkdl.data.read import read_segment
 from sparkdl.data.shards import Segment, deal, rank_sizes
 
 __all__ = ["Batch", "Loader"]
@@ -117,7 +117,6 @@ class Loader:
     ) -> Generator[Any, None, None]:
         """The rows of each window in their final order, read one window ahead."""
         pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="sparkdl-loader")
-        reader = Reader(self._input)
         ahead: deque[tuple[_Window, int]] = deque()
         waiting = deque(windows)
         try:
@@ -125,7 +124,7 @@ class Loader:
                 while waiting and len(ahead) < 2:
                     index, segments, skipped = waiting.popleft()
                     random = self._random(epoch, self._rank, index) if self._shuffle else None
-                    ahead.append((_Window(self._groups, segments, self._input, reader, random, pool), skipped))
+                    ahead.append((_Window(self._groups, segments, self._input, random, pool), skipped))
                 window, skipped = ahead.popleft()
                 inputs, labels = window.result()
                 yield inputs[skipped:], labels[skipped:]
@@ -141,7 +140,6 @@ class _Window:
         groups: Sequence[RowGroup],
         segments: Sequence[Segment],
         input: InputSpec,
-        reader: Reader,
         random: np.random.Generator | None,
         pool: ThreadPoolExecutor,
     ) -> None:
@@ -153,8 +151,8 @@ class _Window:
         begin = 0
         for segment in segments:
             end = begin + segment.rows
-            arguments = groups[segment.group], segment, self._inputs, self._labels, places[begin:end]
-            self._futures.append(pool.submit(reader.read, *arguments))
+            memory = self._inputs, self._labels, places[begin:end]
+            self._futures.append(pool.submit(read_segment, groups[segment.group], segment, input, *memory))
             begin = end
 
     def result(self) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -20,6 +20,8 @@ CONTENT_HASH = "_content"
 """A hash of the row that does not depend on the seed; it also decides between rows whose order collides."""
 _ORDER = "_order"
 """A hash of the row and the seed, which rows are sorted by."""
+_GROUP_BYTES = 1 << 28
+"""About the most inputs that a row group holds: a task has a whole one in memory, a rank several."""
 _BUCKET_ROWS = 4096
 """Rows that one window of the ordering sorts: small enough for memory, large enough to keep windows few."""
 _MAX_BUCKETS = 1 << 16
@@ -44,13 +46,14 @@ def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> 
     return rows.select("*", moved.alias(SPLIT), order, _hash(content, 0, "content").alias(CONTENT_HASH))
 
 
-def num_groups(rows: int, settings: Prepare) -> int:
+def num_groups(rows: int, row_bytes: int, settings: Prepare) -> int:
     """How many row groups a split of so many rows gets: a multiple of the ranks, each of about the wanted size."""
-    per_rank = max(round(rows / (settings.rows_per_group * settings.num_ranks)), 1)
+    rows_per_group = min(settings.rows_per_group, max(_GROUP_BYTES // row_bytes, 1))
+    per_rank = max(round(rows / (rows_per_group * settings.num_ranks)), 1)
     return min(per_rank, rows // settings.num_ranks) * settings.num_ranks
 
 
-def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], settings: Prepare) -> "DataFrame":
+def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Mapping[str, int]) -> "DataFrame":
     """Add each row's place in its split's order, and the row group it belongs to. Runs on the driver; counts in tasks.
 
     Groups are runs of the order, of equal size give or take one row.
@@ -63,7 +66,7 @@ def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], settings: Prep
     counts = {(row[0], row[1]): row[2] for row in rows.groupBy(SPLIT, "_bucket").count().collect()}
     begins, next_begin = [], dict.fromkeys(split_rows, 0)
     for (split, bucket), count in sorted(counts.items()):
-        small, num_large = divmod(split_rows[split], num_groups(split_rows[split], settings))
+        small, num_large = divmod(split_rows[split], num_groups[split])
         begins.append((split, bucket, next_begin[split], small, num_large))
         next_begin[split] += count
     if next_begin != dict(split_rows):

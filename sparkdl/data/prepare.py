@@ -108,6 +108,8 @@ def _examined(
         inputs = choose_inputs(raw, settings, pipeline)
         keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
         require_columns(raw, keys)
+        if inputs.column == LABEL_COLUMN:
+            raise DataError(f"the inputs are in a column {LABEL_COLUMN!r}, which a dataset keeps for labels; rename it")
         content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
         rows = with_split(raw.select(*[f"`{name}`" for name in content]), content, settings)
         rows = rows.withColumn(LABEL_NAME, label_name(raw, settings.label))
@@ -136,20 +138,23 @@ def _write(
     """Write everything but the card."""
     from pyspark.sql import functions as sf
 
-    placed, first = with_groups(rows, findings.split_rows, settings), rows.limit(1)
+    ready = rows
     if inputs.pipeline is not None:
         model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL_NAME))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
-        placed, first = (apply_preprocessing(raw, model, inputs.column) for raw in (placed, first))
-    spec = _spec(first, inputs)
+        ready = apply_preprocessing(rows, model, inputs.column)
+    spec = _spec(ready, inputs)
+    groups = {split: num_groups(count, spec.row_bytes, settings) for split, count in findings.split_rows.items()}
     names = rows.sparkSession.createDataFrame(
         list(enumerate(findings.label_names)), f"{LABEL_COLUMN}_index bigint, {LABEL_NAME} string"
     )
-    ready = placed.join(sf.broadcast(names), LABEL_NAME).select(
-        inputs.column, sf.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE
+    placed = with_groups(ready.join(sf.broadcast(names), LABEL_NAME), findings.split_rows, groups)
+    written = write_row_groups(
+        placed.select(inputs.column, sf.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE),
+        folder,
+        spec,
+        groups,
     )
-    groups = {split: num_groups(count, settings) for split, count in findings.split_rows.items()}
-    written = write_row_groups(ready, folder, spec, groups)
     for split, count in findings.split_rows.items():
         found = sum(file.rows for file in written.files.get(split, ()))
         if found != count:
@@ -171,9 +176,9 @@ def _write(
     )
 
 
-def _spec(first: "DataFrame", inputs: Inputs) -> InputSpec:
+def _spec(rows: "DataFrame", inputs: Inputs) -> InputSpec:
     """The input's form; the width of a vector is known from the first row."""
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
-    (row,) = first.select(inputs.column).collect()
+    (row,) = rows.select(inputs.column).limit(1).collect()
     return InputSpec(column=inputs.column, kind="vector", shape=(len(row[0]),), dtype="float32")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sparkdl.data.card import LABEL_COLUMN, File, InputSpec
 from sparkdl.data.decode import decode
 from sparkdl.data.order import GROUP, PLACE, SPLIT
+from sparkdl.data.read import LENGTH_BYTES, view_inputs, view_labels
 from sparkdl.data.storage import join, locate, spark_url
 from sparkdl.errors import DataError
 
@@ -28,13 +29,15 @@ __all__ = ["Written", "write_row_group", "write_row_groups"]
 
 _RECORD = (
     "split string, group int, rows bigint, bytes bigint, sha256 string, crc32 bigint, inputs_at bigint, "
-    "unusable bigint, histogram array<bigint>"
+    "labels_at bigint, unusable bigint, histogram array<bigint>"
 )
 """What a task reports about each file it wrote."""
 _LEVELS = 256
 """Values of a uint8."""
 _PAGE_BYTES = 1 << 30
-"""A row group is one page as long as the format allows it (pages have less than 2 GiB)."""
+"""So much that a row group is always one page."""
+_ARROW_BYTES = 1 << 26
+"""Inputs that Spark hands to a task at a time, beside its own limit on rows: large images would not fit otherwise."""
 
 
 class Written(NamedTuple):
@@ -50,8 +53,8 @@ class Written(NamedTuple):
 def write_row_groups(rows: "DataFrame", folder: str, input: InputSpec, num_groups: dict[str, int]) -> Written:
     """Write every row group to ``folder/<split>/``. Runs on the driver; rows are written by tasks.
 
-    ``rows`` has the input column, the class index, and each row's split, group and place. Raises :class:`DataError`
-    with the count when preprocessing made values that are not finite.
+    ``rows`` has the input column, the class index, and each row's split, group and place; ``num_groups`` the number of
+    row groups by split. Raises :class:`DataError` with the count when preprocessing made values that are not finite.
     """
     spark = rows.sparkSession
     for split in num_groups:
@@ -64,7 +67,7 @@ def write_row_groups(rows: "DataFrame", folder: str, input: InputSpec, num_group
         .sortWithinPartitions(*keys, PLACE)
         .mapInArrow(_writer(folder, input), _RECORD)
     )
-    with _petastorm(spark, [join(folder, split) for split in num_groups], input):
+    with _petastorm(spark, [join(folder, split) for split in num_groups], input), _small_batches(spark, input):
         found = records.collect()
     unusable = sum(row.unusable for row in found)
     if unusable:
@@ -75,7 +78,7 @@ def write_row_groups(rows: "DataFrame", folder: str, input: InputSpec, num_group
     files: dict[str, list[File]] = defaultdict(list)
     for row in sorted(found, key=lambda row: (row.split, row.group)):
         name = f"{row.split}/{_file_name(row.group)}"
-        facts = {key: row[key] for key in ("rows", "bytes", "sha256", "crc32", "inputs_at")}
+        facts = {key: row[key] for key in ("rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at")}
         files[row.split].append(File(path=name, **facts))
     mean, std = None, None
     if input.kind == "image":
@@ -133,9 +136,10 @@ def write_row_group(path: str, table: pa.Table, input: InputSpec) -> dict[str, A
     with pq.ParquetWriter(
         content,
         schema,
-        # Unpacking would take longer than reading: LZ4 saves a third of Fashion-MNIST and quarters the speed.
-        compression={input.column: "NONE", LABEL_COLUMN: "ZSTD"},
-        use_dictionary=[LABEL_COLUMN],
+        # Ranks map the files and use the values where they lie; LZ4 would save a third of Fashion-MNIST and quarter the
+        # speed.
+        compression="NONE",
+        use_dictionary=False,
         write_statistics=[LABEL_COLUMN],
         data_page_size=_PAGE_BYTES,
     ) as writer:
@@ -151,22 +155,32 @@ def write_row_group(path: str, table: pa.Table, input: InputSpec) -> dict[str, A
         "bytes": written.size,
         "sha256": hashlib.sha256(written).hexdigest(),
         "crc32": zlib.crc32(written),
-        "inputs_at": _find_inputs(written, values) if input.kind == "vector" else None,
         "unusable": 0 if input.kind == "image" else int((~np.isfinite(values).all(axis=1)).sum()),
         "histogram": _histogram(values) if input.kind == "image" else None,
+        **_find_values(written, values, labels, input),
     }
 
 
-def _find_inputs(written: pa.Buffer, values: NDArray[np.generic]) -> int | None:
-    """Where in the file the values lie as they do in memory.
+def _find_values(
+    written: pa.Buffer, values: NDArray[np.generic], labels: NDArray[np.int64], input: InputSpec
+) -> dict[str, int]:
+    """Where in the file the inputs and the labels begin.
 
-    A page holds the levels, then the values (https://parquet.apache.org/docs/file-format/data-pages/); not compressed,
-    encoded PLAIN and in one page, they end the column. Readers who know where need not decode a level for each number.
+    A page holds its levels, then its values (https://parquet.apache.org/docs/file-format/data-pages/). Not compressed,
+    PLAIN, and in one page, they end their column, and a reader who knows where they begin has nothing to decode.
     """
-    column = pq.read_metadata(pa.BufferReader(written)).row_group(0).column(0)
-    start = column.data_page_offset + column.total_compressed_size - values.nbytes
-    found = np.frombuffer(written, np.uint8)[max(start, 0) :][: values.nbytes]
-    return start if np.array_equal(found, np.frombuffer(np.ascontiguousarray(values), np.uint8)) else None
+    sizes = {"inputs_at": len(values) * (LENGTH_BYTES[input.kind] + input.row_bytes), "labels_at": labels.nbytes}
+    columns = pq.read_metadata(pa.BufferReader(written)).row_group(0)
+    chunks = [columns.column(index) for index in range(len(sizes))]
+    begins = {
+        key: chunk.data_page_offset + chunk.total_compressed_size - size
+        for chunk, (key, size) in zip(chunks, sizes.items(), strict=True)
+    }
+    found_values = view_inputs(written, begins["inputs_at"], len(values), input)
+    found_labels = view_labels(written, begins["labels_at"], len(labels))
+    if found_values.tobytes() != values.tobytes() or found_labels.tobytes() != labels.tobytes():
+        raise RuntimeError(f"pyarrow {pa.__version__} lays out pages in a way that sparkdl does not know")
+    return begins
 
 
 def _arrow_type(input: InputSpec) -> pa.DataType:
@@ -178,10 +192,6 @@ def _arrow_type(input: InputSpec) -> pa.DataType:
 def _to_arrow(values: NDArray[np.generic], input: InputSpec) -> pa.Array:
     width = input.row_bytes if input.kind == "image" else values.shape[1]
     offsets = np.arange(0, (len(values) + 1) * width, width)
-    if offsets[-1] > np.iinfo(np.int32).max:
-        raise DataError(
-            f"a row group of {len(values):,} rows of {input.row_bytes:,} bytes is too large; lower `rows_per_group`"
-        )
     flat = np.ascontiguousarray(values).reshape(-1)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
     if input.kind == "image":
@@ -205,6 +215,17 @@ def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple
     mean = shares @ levels
     std = np.sqrt(((levels - mean[:, None]) ** 2 * shares).sum(axis=1))
     return tuple(map(float, mean)), tuple(map(float, std))
+
+
+@contextmanager
+def _small_batches(spark: "SparkSession", input: InputSpec) -> Iterator[None]:
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(key) or "0"
+    spark.conf.set(key, min(int(before) or _ARROW_BYTES, max(_ARROW_BYTES // input.row_bytes, 1)))
+    try:
+        yield
+    finally:
+        spark.conf.set(key, before)
 
 
 @contextmanager

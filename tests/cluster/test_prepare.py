@@ -346,4 +346,12 @@ def test_the_card_is_plain_json_that_says_what_is_in_the_dataset(digits_dataset:
     card = json.loads(Path(digits_dataset.path, "card.json").read_text())
     assert card["digest"] == digits_dataset.digest
     assert card["settings"]["split"] == {"column": "split", "fractions": {"validation": 0.2}}
-    assert set(card["splits"]["train"]["files"][0]) == {"path", "rows", "bytes", "sha256", "crc32", "inputs_at"}
+    assert set(card["splits"]["train"]["files"][0]) == {
+        "path",
+        "rows",
+        "bytes",
+        "sha256",
+        "crc32",
+        "inputs_at",
+        "labels_at",
+    }

@@ -14,7 +14,7 @@ from sparkdl.data.write import write_row_group
 VECTORS = InputSpec(column="features", kind="vector", shape=(3,), dtype="float32")
 IMAGES = InputSpec(column="image", kind="image", shape=(2, 2, 1), dtype="uint8", mean=(0.5,), std=(0.25,))
 
-KEYS = "rows", "bytes", "sha256", "crc32", "inputs_at"
+KEYS = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
 
 MakeDataset = Callable[..., Dataset]
 
