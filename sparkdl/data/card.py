@@ -39,7 +39,7 @@ class File(_Part):
     bytes: Annotated[int, Field(gt=0)]
     sha256: Hash
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
-    """The checksum that every reading verifies; CRC-32 because it costs less than the reading itself."""
+    """The checksum that a rank verifies when it first reads the file; CRC-32 because it costs less than the reading."""
     inputs_at: Count
     """Where in the file the inputs begin; they lie one after another, an image with its length in front (4 bytes)."""
     labels_at: Count

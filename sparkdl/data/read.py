@@ -1,6 +1,7 @@
 """Read row groups into memory that is given: each row goes straight from the mapped file to its place."""
 
 import mmap
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,28 @@ def _content(group: RowGroup) -> mmap.mmap | bytes:
     """The bytes of a file, verified. A local file is mapped: reading it would cost as much as all the rest."""
     filesystem, path = locate(group.path)
     try:
-        if isinstance(filesystem, LocalFileSystem):
-            with Path(path).open("rb") as stream:
-                content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        else:
-            content = filesystem.cat_file(path)
+        if not isinstance(filesystem, LocalFileSystem):
+            content: mmap.mmap | bytes = filesystem.cat_file(path)
+            _verify(content, group)
+            return content
+        with Path(path).open("rb") as stream:
+            content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            status = os.fstat(stream.fileno())
     except FileNotFoundError:
         raise DatasetError(
             f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
         ) from None
+    state = (path, group.crc32, status.st_ino, status.st_size, status.st_mtime_ns)
+    if state not in _verified:  # the next epochs find the same file again, unless somebody has written to it
+        _verify(content, group)
+        _verified.add(state)
+    return content
+
+
+_verified: set[tuple[str, int, int, int, int]] = set()
+"""Local files whose content this process has verified, in the state they had then."""
+
+
+def _verify(content: mmap.mmap | bytes, group: RowGroup) -> None:
     if len(content) != group.bytes or zlib.crc32(content) != group.crc32:
         raise DatasetError(f"{group.path} was altered. Restore it, or remove the dataset and prepare it again.")
-    return content
