@@ -21,7 +21,7 @@ from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.strategies import create_strategy
 
-__all__ = ["by_hand", "ours", "run"]
+__all__ = ["by_hand", "new_replica", "run"]
 
 ROWS = 6_400
 ROUNDS = 7
@@ -43,11 +43,10 @@ def run() -> Report:
     )
 
 
-def ours(rank: Rank, dataset: Dataset, settings: Train, collectives: HorovodCollectives, epoch: int) -> float:
-    """One epoch of the loop that :func:`sparkdl.train` runs; images per second of all ranks. Runs on a rank."""
+def new_replica(rank: Rank, dataset: Dataset, settings: Train, collectives: HorovodCollectives) -> Replica:
+    """What :func:`sparkdl.train` makes on each rank; an epoch of it is one call of ``train_epoch``. Runs on a rank."""
     model = build_model(dataset, settings)
-    replica = Replica(model, settings, create_strategy("allreduce", collectives), torch.device(rank.device))
-    return train_epoch(replica, dataset, epoch, Reporter(rank))["rows_per_second"]
+    return Replica(model, settings, create_strategy("allreduce", collectives), torch.device(rank.device))
 
 
 def by_hand(dataset: Dataset, settings: Train, epoch: int) -> float:
@@ -74,8 +73,9 @@ def by_hand(dataset: Dataset, settings: Train, epoch: int) -> float:
 def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {"ours": [], "by hand": []}
     with HorovodCollectives() as collectives:
-        ours(rank, dataset, SETTINGS, collectives, 0)  # the first epoch compiles kernels and fills caches
+        replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
+        train_epoch(replica, dataset, 0, reporter)  # the first epoch compiles kernels and fills caches
         for epoch in range(ROUNDS):
-            rates["ours"].append(ours(rank, dataset, SETTINGS, collectives, epoch))
+            rates["ours"].append(train_epoch(replica, dataset, epoch, reporter)["rows_per_second"])
             rates["by hand"].append(by_hand(dataset, SETTINGS, epoch))
     return rates

@@ -16,21 +16,22 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl.benchmarks.images import image_dataset
-from sparkdl.benchmarks.loop import ours
+from sparkdl.benchmarks.loop import new_replica
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import HorovodCollectives
 from sparkdl.config import Train
 from sparkdl.data import Dataset, Loader
-from sparkdl.training.loop import build_model
+from sparkdl.training.loop import build_model, train_epoch
 from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.reporter import Reporter
 
 __all__ = ["run"]
 
-ROWS = 4_800
+ROWS = 5_120
 LAUNCHES = 3
 ROUNDS = 3  # epochs per launch
-SETTINGS = Train(model="cnn", epochs=1, batch_size=64, schedule="constant")
+SETTINGS = Train(model="cnn", epochs=1, batch_size=256, schedule="constant")
 
 Rates = dict[str, list[float]]
 
@@ -65,9 +66,10 @@ def _measure(dataset: Dataset, rank: Rank) -> Rates:
     torch.set_num_threads(1)
     rates: Rates = {"sparkdl": [], "DDP": []}
     with HorovodCollectives() as collectives:
-        ours(rank, dataset, SETTINGS, collectives, 0)  # the first epoch compiles kernels and fills caches
+        replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
+        train_epoch(replica, dataset, 0, reporter)  # the first epoch compiles kernels and fills caches
         for epoch in range(ROUNDS):
-            rates["sparkdl"].append(ours(rank, dataset, SETTINGS, collectives, epoch))
+            rates["sparkdl"].append(train_epoch(replica, dataset, epoch, reporter)["rows_per_second"])
             collectives.barrier()
             rates["DDP"].append(_ddp(rank, dataset, collectives, epoch))
             collectives.barrier()

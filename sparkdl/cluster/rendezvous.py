@@ -67,6 +67,9 @@ class RendezvousAddress:
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT_SECONDS),
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
+            # With cached responses each rank decides by itself which gradients to fuse; ranks that decide differently
+            # crash in Gloo ("op.preamble.length <= op.nbytes"). Without, rank 0 decides for all, at the same speed.
+            "HOROVOD_CACHE_CAPACITY": "0",
         }
 
 
