@@ -155,7 +155,6 @@ def _write(
         spec,
         groups,
     )
-    write_example(rows, inputs.raw_columns, folder)
     for split, count in findings.split_rows.items():
         found = sum(file.rows for file in written.files.get(split, ()))
         if found != count:
