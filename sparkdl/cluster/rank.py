@@ -19,7 +19,7 @@ from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 
 __all__ = ["Assignment", "Outcome", "Rank", "current_rank", "run_rank"]
 
-SHARED_CORE_CYCLE = "20"
+SHARED_CORE_CYCLE = "5"
 """Milliseconds between two looks of Horovod's thread at what is to be reduced, on a rank with a single core.
 
 Each look takes the core away from the computation: with Horovod's own 1 ms, a quarter to a third of it.
