@@ -17,6 +17,7 @@ from steps import CACHE, SetupError, run, say
 __all__ = ["build", "cached", "key", "patch"]
 
 RELEASE = "horovod-0.28.1"
+NEEDED_TO_BUILD = ["numpy", "setuptools", "packaging", "cffi"]
 CMAKE = "cmake==4.4.4"
 MEMORY_PER_COMPILER = 2 * 2**30
 """Bytes that one compiler process may take with torch's headers."""
@@ -59,38 +60,34 @@ def cached(torch_version: str) -> Path | None:
     return next((CACHE / "wheels").glob(f"{key(torch_version)}/{RELEASE}-*.whl"), None)
 
 
-def build(python: Path, torch_version: str, *, log: Path) -> Path:
-    """Build the wheel with the torch that is installed beside ``python``, and put it into the cache whole."""
-    _check_gpu(python)
-    pip: list[str | Path] = [python, "-m", "pip"]
+def build(interpreter: Path, torch_version: str, *, lock: Path, log: Path) -> Path:
+    """Build the wheel in an environment of its own, and put it into the cache whole.
+
+    Not in ``.venv``: packages are still being installed there, and CMake asks a Python that imports torch, which
+    imports what it finds half written.
+    """
     with tempfile.TemporaryDirectory(prefix="sparkdl-horovod-") as name:
         work = Path(name)
-        tools = work / "tools"
-        pinned = Path(__file__).with_name("horovod.txt")
-        download: list[str | Path] = [
-            "download",
-            "--no-deps",
-            "--no-build-isolation",
-            "--no-binary=horovod",
-            "-d",
-            work,
-            "-r",
-            pinned,
-        ]
-        run([*pip, *download], doing="downloading Horovod's source", log=log)
-        run([*pip, "install", "--target", tools, CMAKE], doing="downloading CMake", log=log)
+        run([interpreter, "-m", "venv", work / "venv"], doing="making Horovod's build environment", log=log)
+        python = work / "venv" / "bin" / "python"
+        pip: list[str | Path] = [python, "-m", "pip"]
+        needed: list[str | Path] = [f"torch=={torch_version}", *NEEDED_TO_BUILD, CMAKE]
+        run(
+            [*pip, "install", "--no-compile", "--constraint", lock, *needed],
+            doing="installing what builds Horovod",
+            log=log,
+        )
+        _check_gpu(python)
+        source: list[str | Path] = ["--no-binary=horovod", "-d", work, "-r", Path(__file__).with_name("horovod.txt")]
+        run(
+            [*pip, "download", "--no-deps", "--no-build-isolation", *source],
+            doing="downloading Horovod's source",
+            log=log,
+        )
         shutil.unpack_archive(work / f"{RELEASE}.tar.gz", work)
         patch(work / RELEASE)
-        wheel: list[str | Path] = [
-            "wheel",
-            "--verbose",
-            "--no-deps",
-            "--no-build-isolation",
-            "-w",
-            work,
-            work / RELEASE,
-        ]
-        run([*pip, *wheel], doing="building Horovod", log=log, env=_environment(python, tools))
+        wheel: list[str | Path] = ["--verbose", "--no-deps", "--no-build-isolation", "-w", work, work / RELEASE]
+        run([*pip, "wheel", *wheel], doing="building Horovod", log=log, env=_environment(python))
         built = next(work.glob(f"{RELEASE}-*.whl"))
         home = CACHE / "wheels" / key(torch_version)
         home.mkdir(parents=True, exist_ok=True)
@@ -116,13 +113,12 @@ def patch(source: Path) -> None:
         path.write_text(text)
 
 
-def _environment(python: Path, tools: Path) -> dict[str, str]:
+def _environment(python: Path) -> dict[str, str]:
     """Horovod's flags; what the user has set (``HOROVOD_GPU_OPERATIONS``, ``CXX``, ``MAKEFLAGS``) goes before ours."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     jobs = max(1, min(os.cpu_count() or 1, memory // MEMORY_PER_COMPILER))
     environment = {**FLAGS, "MAKEFLAGS": f"-j{jobs}", **os.environ}
-    environment["PATH"] = os.pathsep.join([str(tools / "bin"), str(python.parent), os.environ.get("PATH", os.defpath)])
-    environment["PYTHONPATH"] = str(tools)
+    environment["PATH"] = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     return environment
 
 

@@ -31,7 +31,6 @@ STAMP = VENV / "set-up"
 LOCK = SETUP / "requirements.txt"
 LOG = CACHE / "logs" / "setup.log"
 HOROVOD_LOG = CACHE / "logs" / "horovod.log"
-NEEDED_TO_BUILD = ["torch", "setuptools", "packaging", "cffi"]
 PROOF = "import horovod.torch, mlflow, petastorm.unischema, pyspark.sql, sparkdl; assert horovod.torch.gloo_built()"
 
 
@@ -80,10 +79,10 @@ def install(python: str, with_java: bool) -> None:
     # torch comes with what it asks for: which packages these are depends on the build that the index offers.
     say("installing torch")
     pip: list[str | Path] = [*PIP, "install", "--no-compile"]
-    run([*pip, "--constraint", LOCK, *NEEDED_TO_BUILD], doing="installing torch", log=LOG)
+    run([*pip, "--constraint", LOCK, "torch", *horovod_wheel.NEEDED_TO_BUILD], doing="installing torch", log=LOG)
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
-            wheel = pool.submit(_horovod)
+            wheel = pool.submit(_horovod, python)
             requirements = [LOCK, SETUP / "java.txt"] if with_java else [LOCK]
             say(f"installing {len(read_lock(LOCK))} packages{' and Java 17' if with_java else ''}")
             listed: list[str | Path] = [part for path in requirements for part in ("--requirement", path)]
@@ -150,7 +149,7 @@ def _works(venv: Path) -> bool:
     return subprocess.run([*map(str, PIP), "--version"], capture_output=True, check=False).returncode == 0
 
 
-def _horovod() -> Path:
+def _horovod(python: str) -> Path:
     """The wheel from the cache, or a new one."""
     query = [str(PYTHON), "-c", "from importlib.metadata import version; print(version('torch'))"]
     version = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
@@ -158,7 +157,7 @@ def _horovod() -> Path:
     if found is not None:
         return found
     say("building Horovod beside it, once for this user and torch (some minutes)")
-    return horovod_wheel.build(PYTHON, version, log=HOROVOD_LOG)
+    return horovod_wheel.build(Path(python), version, lock=LOCK, log=HOROVOD_LOG)
 
 
 class _only_one:  # noqa: N801 - used as `with _only_one():`

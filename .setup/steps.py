@@ -80,8 +80,10 @@ def explain(output: str, *, doing: str, code: int, log: Path) -> str:
     if "Killed signal terminated program" in output:
         return f"out of memory while {doing}: free some, or set MAKEFLAGS=-j1, then `make setup` again"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"(ERROR|error|.* error):? ", line)]
-    reason = (errors or lines or ["no output"])[-1]
+    # A compiler's or CMake's first complaint is the cause; of pip's, the last one sums up.
+    first = re.search(r"^.*: (?:fatal )?error: .*$|^\s*CMake Error.*:\s+.*$", output, re.MULTILINE)
+    errors = [line for line in lines if re.match(r"(ERROR|error):? ", line)]
+    reason = " ".join(first.group().split()) if first else (errors or lines or ["no output"])[-1]
     return f"{doing} failed (exit code {code}): {reason[:300]} - the whole story is in {log}"
 
 
