@@ -1,0 +1,5 @@
+"""MACH: many classes hashed into few buckets, many small models, and the way back from buckets to classes."""
+
+from sparkdl.extreme.hashing import BucketHash, FeatureHash
+
+__all__ = ["BucketHash", "FeatureHash"]
