@@ -55,25 +55,43 @@ class Section(BaseModel):
 class Source(Section):
     """Where raw rows come from."""
 
-    format: Literal["parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images"]
-    """``table`` reads the catalog; ``idx`` is the format of MNIST; ``images`` a folder with a sub-folder per class."""
-    path: str
-    """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name."""
+    format: Literal["parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images", "xc", "wordnet"]
+    """``table`` reads the catalog; ``idx`` is the format of MNIST; ``images`` a folder with a sub-folder per class;
+    ``xc`` the format of the Extreme Classification Repository; ``wordnet`` the folder with its ``data.*`` files."""
+    path: str | dict[str, str]
+    """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name. ``xc`` also takes a file
+    for each split, ``{train: ..., test: ...}``."""
     options: dict[str, str | int | float | bool] = {}
     """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``."""
+
+    @model_validator(mode="after")
+    def _paths_are_for_xc(self) -> Self:
+        if isinstance(self.path, dict) and (self.format != "xc" or not self.path):
+            raise ValueError("a path for each split is for the format `xc`, and names at least one split")
+        return self
 
 
 class Stage(Section):
     """One step of preprocessing, fitted on the training split only."""
 
-    kind: Literal["standardise", "impute", "index", "hash_text"]
-    """``index`` numbers the categories; ``hash_text`` tokenises, hashes and weights words by inverse frequency."""
+    kind: Literal["standardise", "impute", "index", "hash_text", "count_text"]
+    """``index`` numbers the categories. ``hash_text`` and ``count_text`` cut texts into lower-case words, count them
+    (by their hash, or those of a vocabulary) and weight them by inverse document frequency."""
     columns: Annotated[list[str], Field(min_length=1)]
     """The raw columns it applies to; each is replaced by its result."""
     strategy: Literal["mean", "median", "mode"] = "mean"
     """``impute``: what stands in for a missing value."""
     dimensions: Positive = 1024
     """``hash_text``: the width of the hashed vector."""
+    vocabulary: Positive = 1 << 18
+    """``count_text``: how many words are kept at most, the most frequent ones of the training split."""
+    minimum_documents: Positive = 1
+    """Text: words in fewer training rows than this count for nothing."""
+    bigrams: bool = False
+    """Text: whether pairs of neighbouring words are counted too."""
+    sublinear: bool = False
+    """Text: whether a word that occurs n times counts 1 + ln n instead of n (Manning, Raghavan, Schuetze, 2008,
+    Introduction to Information Retrieval, section 6.4.1)."""
 
 
 class Split(Section):
@@ -104,7 +122,8 @@ class Prepare(Section):
     source: Source | None = None
     """The raw rows; not needed when a DataFrame is handed in."""
     label: str = "label"
-    """The column to predict: whole numbers or strings, each distinct value one class."""
+    """The column to predict: whole numbers or strings, each distinct value one class; of ``sparse`` data also arrays of
+    them, for rows with several labels."""
     image: str | None = None
     """The column of images. Kept as uint8; scaling happens inside the network."""
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
@@ -113,6 +132,14 @@ class Prepare(Section):
     """The columns to learn from when there is no image; by default every column but the label and the split."""
     stages: list[Stage] = []
     """Preprocessing, in order; the results are assembled into one vector of float32."""
+    sparse: bool = False
+    """Whether rows keep only what is not zero: for long vectors, very many classes, or several labels a row. Labels
+    that only other splits than ``train`` have are then kept as unseen instead of refused."""
+    unit_norm: bool | None = None
+    """Whether each row is divided by its Euclidean norm; by default when ``sparse``."""
+    on_bad_rows: Literal["error", "skip"] = "error"
+    """What happens when rows cannot be used, for example without a label or an input: either way they are counted, and
+    the first ones named where the source knows their place."""
     split: Split = Split()
     seed: int = 0
     """Decides splits and the order of rows."""
@@ -127,6 +154,8 @@ class Prepare(Section):
             raise ValueError("give either `image` or `features`, not both")
         if self.image and self.stages:
             raise ValueError("`stages` apply to `features`; an `image` is scaled inside the network")
+        if self.image and (self.sparse or self.unit_norm):
+            raise ValueError("`sparse` and `unit_norm` are for `features`, not for an `image`")
         return self
 
 

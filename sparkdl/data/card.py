@@ -10,10 +10,26 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sparkdl.errors import DatasetError
 
-__all__ = ["CARD_NAME", "LABEL_COLUMN", "PREPROCESSING", "SPLIT_NAME", "Card", "File", "InputSpec", "SplitCard"]
+__all__ = [
+    "CARD_NAME",
+    "LABELS_NAME",
+    "LABEL_COLUMN",
+    "PREPROCESSING",
+    "SPLIT_NAME",
+    "UNSEEN",
+    "Card",
+    "File",
+    "InputSpec",
+    "LabelsFile",
+    "SparseCounts",
+    "SplitCard",
+]
 
 CARD_NAME = "card.json"
 PREPROCESSING = "preprocessing"
+LABELS_NAME = "labels.parquet"
+UNSEEN = -1
+"""The class index of a label that the training split does not have."""
 LABEL_COLUMN = "label"
 """The column of class indices in every prepared dataset."""
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -41,9 +57,35 @@ class File(_Part):
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
     """The checksum that a rank verifies when it first reads the file; CRC-32 because it costs less than the reading."""
     inputs_at: Count
-    """Where in the file the inputs begin; they lie one after another, an image with its length in front (4 bytes)."""
+    """Where in the file the inputs begin; they lie one after another, an image with its length in front (4 bytes). Zero
+    where rows are sparse, which do not lie like that."""
     labels_at: Count
-    """Where in the file the class indices begin, as 64-bit integers one after another."""
+    """Where in the file the class indices begin, as 64-bit integers one after another; zero where rows are sparse."""
+
+
+class LabelsFile(_Part):
+    """The file beside the card with the names of very many classes.
+
+    Parquet with the columns ``name`` and ``count`` (training rows that have the label); its row number is the class
+    index.
+    """
+
+    classes: Annotated[int, Field(gt=0)]
+    bytes: Annotated[int, Field(gt=0)]
+    sha256: Hash
+
+
+class SparseCounts(_Part):
+    """What the rows of a sparse split add up to."""
+
+    values: Count
+    """Features that are not zero."""
+    labels: Count
+    """Labels of all rows, unseen ones included."""
+    unseen: Count
+    """Labels that the training split does not have; their class index is -1."""
+    empty: Count
+    """Rows without a feature that the training split knows."""
 
 
 class SplitCard(_Part):
@@ -52,7 +94,8 @@ class SplitCard(_Part):
     files: Annotated[tuple[File, ...], Field(min_length=1)]
     """In the order of the rows; sizes differ by at most one row."""
     class_counts: tuple[Count, ...]
-    """Rows of each class, in the order of the label names."""
+    """Rows of each class, in the order of the label names; empty where rows are sparse."""
+    sparse: SparseCounts | None = None
 
     @property
     def rows(self) -> int:
@@ -64,7 +107,7 @@ class SplitCard(_Part):
         sizes = {file.rows for file in self.files}
         if max(sizes) - min(sizes) > 1:
             raise ValueError(f"row groups must be of equal size, give or take one row; found {sorted(sizes)}")
-        if sum(self.class_counts) != self.rows:
+        if self.sparse is None and sum(self.class_counts) != self.rows:
             raise ValueError(f"class counts add up to {sum(self.class_counts)}, the files to {self.rows} rows")
         return self
 
@@ -74,9 +117,9 @@ class InputSpec(_Part):
 
     column: str
     """The column of the dataset. Raw rows have it too, unless preprocessing makes it."""
-    kind: Literal["image", "vector"]
+    kind: Literal["image", "vector", "sparse"]
     shape: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(min_length=1, max_length=3)]
-    """(height, width, channels) of an image, (width,) of a vector."""
+    """(height, width, channels) of an image, (width,) of a vector, whether stored whole or ``sparse``."""
     dtype: Literal["uint8", "float32"]
     mean: tuple[float, ...] | None = None
     """Of an image: per channel, the mean of value / 255 over the training split."""
@@ -85,12 +128,13 @@ class InputSpec(_Part):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row's input in memory."""
+        """Bytes of one row's input in memory, as an array."""
         return math.prod(self.shape) * _PIXEL_BYTES[self.dtype]
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:
-        if (self.kind, self.dtype, len(self.shape)) not in {("image", "uint8", 3), ("vector", "float32", 1)}:
+        known = {("image", "uint8", 3), ("vector", "float32", 1), ("sparse", "float32", 1)}
+        if (self.kind, self.dtype, len(self.shape)) not in known:
             raise ValueError("an image is uint8 of shape (height, width, channels), a vector float32 of shape (width,)")
         return self
 
@@ -100,8 +144,10 @@ class Card(_Part):
 
     version: Literal[1] = 1
     input: InputSpec
-    label_names: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Class names by class index, from the training split."""
+    label_names: tuple[str, ...]
+    """Class names by class index, from the training split; empty where rows are sparse."""
+    labels: LabelsFile | None = None
+    """Where the class names are, where rows are sparse."""
     splits: Annotated[dict[str, SplitCard], Field(min_length=1)]
     raw_columns: dict[str, str]
     """The raw columns that scoring needs, with their Spark types."""
@@ -114,11 +160,21 @@ class Card(_Part):
     digest: Hash
     """SHA-256 of all the above, the files' own hashes included."""
 
+    @property
+    def num_classes(self) -> int:
+        """How many classes the training split has."""
+        return self.labels.classes if self.labels else len(self.label_names)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        sparse = self.input.kind == "sparse"
+        if bool(self.label_names) == sparse or bool(self.labels) != sparse:
+            raise ValueError("label_names must be in the card, or in a file of their own where rows are sparse")
         for name, split in self.splits.items():
             if not SPLIT_NAME.fullmatch(name) or name == PREPROCESSING:
                 raise ValueError(f"{name!r} is not a name for a split")
+            if (split.sparse is not None) != sparse:
+                raise ValueError(f"split {name!r} is not counted the way its rows are stored")
             if len(split.class_counts) != len(self.label_names):
                 raise ValueError(f"split {name!r} counts {len(split.class_counts)} classes of {len(self.label_names)}")
             if any(not file.path.startswith(f"{name}/") for file in split.files):

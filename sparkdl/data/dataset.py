@@ -6,9 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from sparkdl.data.card import CARD_NAME, PREPROCESSING, Card, InputSpec
+from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING, Card, InputSpec
+from sparkdl.data.labels import read_labels
 from sparkdl.data.storage import join, locate
 from sparkdl.errors import DatasetError
 
@@ -54,10 +57,12 @@ class Dataset:
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetError(f"there is no dataset in {path}: {CARD_NAME} is missing. Prepare it first.") from None
         dataset = cls(path, Card.from_json(text, origin=join(path, CARD_NAME)))
+        if dataset.card.labels:
+            _check_size(join(path, LABELS_NAME), dataset.card.labels.bytes, _sizes(filesystem, root).get(LABELS_NAME))
         for split in dataset.splits:
             sizes = _sizes(filesystem, join(root, split))
             for group in dataset.row_groups(split):
-                _check_size(group, sizes.get(group.path.rpartition("/")[2]))
+                _check_size(group.path, group.bytes, sizes.get(group.path.rpartition("/")[2]))
         return dataset
 
     @property
@@ -77,13 +82,23 @@ class Dataset:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Class names by class index."""
-        return self.card.label_names
+        """Class names by class index; read from their file, each time, where rows are sparse."""
+        if self.card.labels is None:
+            return self.card.label_names
+        return tuple(read_labels(self.path, self.card.labels).column("name").to_pylist())
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        """Training rows that have each class, int64 of shape (classes,); read as ``label_names`` are."""
+        if self.card.labels is None:
+            return np.array(self.card.splits["train"].class_counts, np.int64)
+        counts: NDArray[np.int64] = read_labels(self.path, self.card.labels).column("count").to_numpy()
+        return counts
 
     @property
     def num_classes(self) -> int:
         """How many classes the training split has."""
-        return len(self.card.label_names)
+        return self.card.num_classes
 
     @property
     def input(self) -> InputSpec:
@@ -118,6 +133,8 @@ class Dataset:
 
         Raises :class:`DatasetError` that names the first file that is missing, truncated or altered.
         """
+        if self.card.labels:
+            read_labels(self.path, self.card.labels)
         groups = [group for split in self.splits for group in self.row_groups(split)]
         if spark is None:
             with ThreadPoolExecutor() as pool:
@@ -138,12 +155,12 @@ def _sizes(filesystem: object, folder: str) -> dict[str, int]:
     return {entry["name"].rpartition("/")[2]: int(entry["size"] or 0) for entry in listing if entry["type"] == "file"}
 
 
-def _check_size(group: RowGroup, size: int | None) -> None:
+def _check_size(path: str, expected: int, size: int | None) -> None:
     if size is None:
-        raise DatasetError(f"{group.path} is missing. Restore it, or remove the dataset and prepare it again.")
-    if size != group.bytes:
+        raise DatasetError(f"{path} is missing. Restore it, or remove the dataset and prepare it again.")
+    if size != expected:
         raise DatasetError(
-            f"{group.path} has {size:,} bytes instead of {group.bytes:,}. Restore it, or remove the dataset and "
+            f"{path} has {size:,} bytes instead of {expected:,}. Restore it, or remove the dataset and "
             "prepare it again."
         )
 

@@ -5,6 +5,8 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.config import Prepare
@@ -17,10 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["LABEL_NAME", "Findings", "examine", "label_name"]
+__all__ = ["LABEL_NAME", "Findings", "examine", "find_problems", "label_name"]
 
 LABEL_NAME = "_label"
-"""The working column that holds each row's label as text."""
+"""The working column that holds each row's label as text; of sparse rows, the array of its labels."""
+A_WORD = r"(?U)\w"
 _SHOWN_LABELS = 5
 """Unknown labels that an error lists."""
 _FINGERPRINT_BITS = 128
@@ -32,33 +35,54 @@ class Findings:
     """What one pass over the raw rows found."""
 
     label_names: tuple[str, ...]
-    """Of the training split, sorted: as numbers when all of them are whole numbers."""
+    """Of the training split, sorted: as numbers when all of them are whole numbers. Empty where rows are sparse."""
     class_counts: dict[str, tuple[int, ...]]
     """Rows per class, by split."""
+    split_rows: dict[str, int]
+    """Rows by split."""
     fingerprint: str
     """Of the content, whatever the order of the rows."""
 
-    @property
-    def split_rows(self) -> dict[str, int]:
-        """Rows by split."""
-        return {split: sum(counts) for split, counts in self.class_counts.items()}
 
+def label_name(rows: "DataFrame", settings: Prepare) -> "Column":
+    """A row's label as text, null where there is none; of sparse rows, the array of its distinct labels.
 
-def label_name(rows: "DataFrame", label: str) -> "Column":
-    """A row's label as text, null where there is none. Raises :class:`DataError` for types that are no labels."""
+    Raises :class:`DataError` for types that are no labels.
+    """
     from pyspark.sql import functions as sf
-    from pyspark.sql.types import BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType
+    from pyspark.sql.types import ArrayType
 
+    label = settings.label
     kind: DataType = rows.schema[label].dataType
     value = sf.col(f"`{label}`")
+    if not settings.sparse:
+        return _as_text(value, kind, label)
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        return sf.array_distinct(sf.transform(value, lambda one: _as_text(one, element, label)))
+    one = _as_text(value, kind, label)
+    return sf.when(one.isNotNull(), sf.array(one))
+
+
+def _as_text(value: "Column", kind: "DataType", label: str) -> "Column":
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import ArrayType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType
+
     if isinstance(kind, StringType | IntegralType | BooleanType):
         return value.cast("string")
     if isinstance(kind, FloatType | DoubleType | DecimalType):
         return sf.when(~sf.isnan(value.cast("double")), value.cast("bigint").cast("string"))
-    raise DataError(f"the label column {label!r} is {kind.simpleString()}; labels are whole numbers or strings")
+    hint = "; set `sparse` for several labels a row" if isinstance(kind, ArrayType) else ""
+    raise DataError(f"the label column {label!r} is {kind.simpleString()}; labels are whole numbers or strings{hint}")
 
 
-def examine(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> Findings:
+def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> "dict[str, Column]":
+    """A message for each thing that can be wrong with a row, and the test that finds the rows where it is."""
+    problems = _label_problems(rows, settings) | _input_problems(rows, inputs)
+    return problems | _feature_problems(inputs) if settings.sparse else problems
+
+
+def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepare) -> Findings:
     """Count, fingerprint and check the raw rows. Runs on the driver; rows are read by tasks, once.
 
     Raises :class:`DataError` that names the column and the count: missing labels or inputs, labels that the training
@@ -66,9 +90,9 @@ def examine(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> Findings:
     """
     from pyspark.sql import functions as sf
 
-    problems = _label_problems(rows, settings.label) | _input_problems(rows, inputs)
+    keys = [SPLIT] if settings.sparse else [SPLIT, LABEL_NAME]
     found = (
-        rows.groupBy(SPLIT, LABEL_NAME)
+        rows.groupBy(*keys)
         .agg(
             sf.count("*").alias("rows"),
             sf.sum(sf.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"),
@@ -85,29 +109,66 @@ def examine(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> Findings:
         count = sum(row[f"_p{index}"] for row in found)
         if count:
             raise DataError(problem.format(count=f"{count:,}"))
+    split_rows: dict[str, int] = defaultdict(int)
+    for row in found:
+        _check_split(row, settings)
+        split_rows[row[SPLIT]] += row["rows"]
+    split_rows = dict(sorted(split_rows.items()))
+    _check_sizes(split_rows, settings)
+    hashes = sum(int(row["hashes"]) for row in found) % 2**_FINGERPRINT_BITS
+    fingerprint = f"{sum(split_rows.values())}-{hashes:x}"
+    if settings.sparse:
+        return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint)
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for row in found:
-        _check_keys(row, settings)
         counts[row[SPLIT]][row[LABEL_NAME]] = row["rows"]
-    total = sum(row["rows"] for row in found)
-    hashes = sum(int(row["hashes"]) for row in found) % 2**_FINGERPRINT_BITS
-    label_names = _label_names(counts, settings)
-    return Findings(
-        label_names,
-        {split: tuple(counts[split].get(name, 0) for name in label_names) for split in sorted(counts)},
-        f"{total}-{hashes:x}",
-    )
+    label_names = _label_names(counts)
+    class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
+    return Findings(label_names, class_counts, split_rows, fingerprint)
 
 
-def _label_problems(rows: "DataFrame", label: str) -> "dict[str, Column]":
+def _label_problems(rows: "DataFrame", settings: Prepare) -> "dict[str, Column]":
     from pyspark.sql import functions as sf
-    from pyspark.sql.types import DecimalType, DoubleType, FloatType
+    from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType
 
-    if not isinstance(rows.schema[label].dataType, FloatType | DoubleType | DecimalType):
-        return {}
-    value = sf.col(f"`{label}`").cast("double")
-    fractional = value.isNotNull() & ~sf.isnan(value) & (value != value.cast("bigint"))
-    return {f"the label column {label!r} has {{count}} rows that are not whole numbers; bin them first": fractional}
+    label = settings.label
+    name, value, kind = sf.col(LABEL_NAME), sf.col(f"`{label}`"), rows.schema[label].dataType
+    problems = {f"the label column {label!r} is null in {{count}} rows; drop or label them": name.isNull()}
+    if isinstance(kind, ArrayType):
+        problems |= {
+            f"the label column {label!r} has {{count}} rows with an empty set of labels; drop or label them": (
+                sf.size(name) == 0
+            ),
+            f"the label column {label!r} has {{count}} rows with a null among their labels; remove it": (
+                sf.exists(name, lambda one: one.isNull())
+            ),
+        }
+    if isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, FloatType | DoubleType | DecimalType):
+
+        def fractional(one: "Column") -> "Column":
+            number = one.cast("double")
+            return number.isNotNull() & ~sf.isnan(number) & (number != number.cast("bigint"))
+
+        test = sf.exists(value, fractional) if isinstance(kind, ArrayType) else fractional(value)
+        problems[f"the label column {label!r} has {{count}} rows that are not whole numbers; bin them first"] = test
+    # A test that is null (because the row is) found nothing; the test for null did.
+    return {message: sf.coalesce(test, sf.lit(False)) for message, test in problems.items()}
+
+
+def _feature_problems(inputs: Inputs) -> "dict[str, Column]":
+    """Sparse rows that have nothing to learn from, whatever the training rows are."""
+    from pyspark.sql import functions as sf
+
+    columns = [sf.col(f"`{name}`") for name in inputs.raw_columns]
+    names = ", ".join(map(repr, inputs.raw_columns))
+    if all(kind == "string" for kind in inputs.raw_columns.values()):
+        return {f"{{count}} rows have no word in {names}; drop them": ~sf.concat_ws(" ", *columns).rlike(A_WORD)}
+    if set(inputs.raw_columns.values()) == {"vector"}:
+        values = [sf.unwrap_udt(column)["values"] for column in columns]
+        features = [sf.exists(value, lambda one: one != 0) for value in values]
+        empty = ~reduce(or_, [sf.coalesce(feature, sf.lit(True)) for feature in features])
+        return {f"{{count}} rows have no feature in {names} that is not zero; drop them": empty}
+    return {}
 
 
 def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
@@ -143,7 +204,7 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
     return problems
 
 
-def _check_keys(row: Any, settings: Prepare) -> None:
+def _check_split(row: Any, settings: Prepare) -> None:
     count = f"{row['rows']:,}"
     if row[SPLIT] is None:
         raise DataError(
@@ -153,17 +214,20 @@ def _check_keys(row: Any, settings: Prepare) -> None:
         raise DataError(
             f"{row[SPLIT]!r} in column {settings.split.column!r} is no name for a split: use letters, digits, - and _"
         )
-    if row[LABEL_NAME] is None:
-        raise DataError(
-            f"the label column {settings.label!r} is null in {count} rows of split {row[SPLIT]!r}; drop or label them"
-        )
 
 
-def _label_names(counts: Mapping[str, Mapping[str, int]], settings: Prepare) -> tuple[str, ...]:
-    if "train" not in counts:
-        raise DataError(
-            f"no row is in the split 'train'; column {settings.split.column!r} has {', '.join(sorted(counts))}"
-        )
+def _check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
+    if "train" not in split_rows:
+        raise DataError(f"no row is in the split 'train'; column {settings.split.column!r} has {', '.join(split_rows)}")
+    for split, rows in split_rows.items():
+        if rows < settings.num_ranks:
+            raise DataError(
+                f"split {split!r} has {rows} rows, fewer than the {settings.num_ranks} ranks that share it; lower "
+                "`num_ranks` or give it more rows"
+            )
+
+
+def _label_names(counts: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
     names = set(counts["train"])
     for split, labels in sorted(counts.items()):
         unseen = {name: count for name, count in labels.items() if name not in names}
@@ -172,12 +236,7 @@ def _label_names(counts: Mapping[str, Mapping[str, int]], settings: Prepare) -> 
             raise DataError(
                 f"{sum(unseen.values()):,} rows of split {split!r} have {len(unseen):,} labels that the training split "
                 f"does not have: {shown}{', ...' if len(unseen) > _SHOWN_LABELS else ''}. Move some of their rows to "
-                "training, or drop them."
-            )
-        if sum(labels.values()) < settings.num_ranks:
-            raise DataError(
-                f"split {split!r} has {sum(labels.values())} rows, fewer than the {settings.num_ranks} ranks that "
-                "share it; lower `num_ranks` or give it more rows"
+                "training, drop them, or set `sparse`."
             )
     numeric = all(re.fullmatch(r"-?\d+", name) for name in names)
     return tuple(sorted(names, key=(lambda name: (int(name), name)) if numeric else None))

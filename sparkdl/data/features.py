@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["Inputs", "apply_preprocessing", "choose_inputs", "describe_pipeline"]
+__all__ = ["TEXT_STAGES", "Inputs", "apply_preprocessing", "choose_inputs", "describe_pipeline"]
 
 _FEATURES = "features"
+TEXT_STAGES = frozenset({"hash_text", "count_text"})
 _TOLERATES_MISSING = {"impute", "index"}
 """Stages that give a missing value a meaning."""
 
@@ -26,7 +27,7 @@ class Inputs:
     """The plan for the inputs of a dataset."""
 
     kind: str
-    """``image`` or ``vector``."""
+    """``image``, ``vector`` or ``sparse``."""
     column: str
     """The column that the inputs end up in."""
     raw_columns: dict[str, str]
@@ -56,31 +57,39 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     columns = settings.features or [name for name in types if name not in reserved]
     require_columns(rows, columns)
     raw_columns = {name: types[name].simpleString() for name in columns}
+    kind = "sparse" if settings.sparse else "vector"
+    unit_norm = settings.sparse if settings.unit_norm is None else settings.unit_norm
     if pipeline is not None:
-        if settings.stages:
-            raise ConfigError("give either `stages` or a pipeline, not both")
-        return Inputs("vector", _FEATURES, raw_columns, pipeline=pipeline, may_be_missing=frozenset(columns))
-    if len(columns) == 1 and not settings.stages and types[columns[0]].typeName() == "array":
+        if settings.stages or settings.unit_norm:
+            raise ConfigError("give either `stages` and `unit_norm` or a pipeline, not both")
+        return Inputs(kind, _FEATURES, raw_columns, pipeline=pipeline, may_be_missing=frozenset(columns))
+    stored_as_is = not (settings.stages or settings.sparse or unit_norm)
+    if len(columns) == 1 and stored_as_is and types[columns[0]].typeName() == "array":
         return Inputs("vector", columns[0], raw_columns)
     _check_types({name: types[name] for name in columns}, settings.stages)
     output = _FEATURES if _FEATURES not in types else f"{_FEATURES}_assembled"
     return Inputs(
-        "vector",
+        kind,
         output,
         raw_columns,
-        pipeline=_build_pipeline(columns, settings.stages, output),
+        pipeline=_build_pipeline(columns, settings.stages, output, unit_norm=unit_norm),
         may_be_missing=_first_handled_by(settings.stages, _TOLERATES_MISSING),
     )
 
 
-def apply_preprocessing(rows: "DataFrame", model: "PipelineModel", column: str) -> "DataFrame":
-    """Raw rows with the input column added as an array of float32. Runs on the driver, lazily; the work is Spark's."""
+def apply_preprocessing(rows: "DataFrame", model: "PipelineModel", column: str, *, sparse: bool = False) -> "DataFrame":
+    """Raw rows with the input column added. Runs on the driver, lazily; the work is Spark's.
+
+    The column is an array of float32; with ``sparse``, what :func:`sparkdl.data.sparse_rows.decode_sparse` reads.
+    """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as sf
 
     transformed = model.transform(rows)
     if column not in transformed.columns:
         raise DataError(f"the pipeline makes no column {column!r}; it makes {', '.join(transformed.columns)}")
+    if sparse:
+        return transformed.withColumn(column, sf.unwrap_udt(sf.col(column)))
     return transformed.withColumn(column, vector_to_array(sf.col(column), "float32"))
 
 
@@ -126,14 +135,15 @@ def _check_types(types: "dict[str, DataType]", stages: Sequence[Stage]) -> None:
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import BooleanType, NumericType
 
-    made_numeric = _first_handled_by(stages, {"index", "hash_text"})
+    made_numeric = _first_handled_by(stages, {"index", *TEXT_STAGES})
     for name, kind in types.items():
         if isinstance(kind, NumericType | BooleanType | VectorUDT) or name in made_numeric:
             continue
         hint = (
             "give it alone and without `stages`, or turn it into a vector with pyspark.ml.functions.array_to_vector"
             if kind.typeName() == "array"
-            else "add a stage (`index` for categories, `hash_text` for text), or leave it out of `features`"
+            else "add a stage (`index` for categories, `hash_text` or `count_text` for text), or leave it out of "
+            "`features`"
         )
         raise DataError(f"column {name!r} is of type {kind.simpleString()}, which cannot be learned from: {hint}")
 
@@ -147,10 +157,10 @@ def _first_handled_by(stages: Sequence[Stage], kinds: set[str]) -> frozenset[str
     return frozenset(column for column, kind in first.items() if kind in kinds)
 
 
-def _build_pipeline(columns: Sequence[str], stages: Sequence[Stage], output: str) -> "Pipeline":
+def _build_pipeline(columns: Sequence[str], stages: Sequence[Stage], output: str, *, unit_norm: bool) -> "Pipeline":
     """The configured stages, then one vector of all results."""
     from pyspark.ml import Pipeline
-    from pyspark.ml.feature import VectorAssembler
+    from pyspark.ml.feature import Normalizer, VectorAssembler
 
     current = {column: column for column in columns}
     parts: list[Any] = []
@@ -170,8 +180,12 @@ def _build_pipeline(columns: Sequence[str], stages: Sequence[Stage], output: str
         made, outputs = _STAGES[stage.kind](stage, inputs, f"_stage{number}")
         parts += made
         current |= dict(zip(stage.columns, outputs, strict=True))
-    assembler = VectorAssembler(inputCols=list(dict.fromkeys(current.values())), outputCol=output, handleInvalid="keep")
-    return Pipeline(stages=[*parts, assembler])
+    assembled = f"{output}_unscaled" if unit_norm else output
+    vectors = list(dict.fromkeys(current.values()))
+    parts.append(VectorAssembler(inputCols=vectors, outputCol=assembled, handleInvalid="keep"))
+    if unit_norm:
+        parts.append(Normalizer(inputCol=assembled, outputCol=output, p=2.0))
+    return Pipeline(stages=parts)
 
 
 def _standardise(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], list[str]]":
@@ -196,18 +210,10 @@ def _index(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], li
     return [StringIndexer(inputCols=inputs, outputCols=outputs, handleInvalid="keep")], outputs
 
 
-def _hash_text(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], list[str]]":
-    from pyspark.ml.feature import IDF, HashingTF, RegexTokenizer
+def _text(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], list[str]]":
+    from sparkdl.data.text import text_stages  # which needs pyspark
 
-    outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
-    parts: list[Any] = []
-    for column, output in zip(inputs, outputs, strict=True):
-        parts += [
-            RegexTokenizer(inputCol=column, outputCol=f"{output}_words", pattern=r"\W+"),
-            HashingTF(inputCol=f"{output}_words", outputCol=f"{output}_counts", numFeatures=stage.dimensions),
-            IDF(inputCol=f"{output}_counts", outputCol=output),
-        ]
-    return parts, outputs
+    return text_stages(stage, inputs, prefix)
 
 
-_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index, "hash_text": _hash_text}
+_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index, "hash_text": _text, "count_text": _text}

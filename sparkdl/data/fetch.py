@@ -51,6 +51,17 @@ DATA_SETS = {
         # Plain http is all that this address speaks; the checksums say whether what arrives is the data set.
         address="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     ),
+    # Princeton publishes one archive of the unchanged release; these are the files as Debian corrected them.
+    "wordnet": Published(
+        package="wordnet-base",
+        folder="/usr/share/wordnet",
+        checksums={
+            "data.adj": "c89120dfc1f046ddff4a631bf9b7e9fa1a36b5e86565a23bf82dbe14f30b88a7",
+            "data.adv": "444a63bf3955080ab7524f5079cfc07ff9bc682cb98bdb1db73b0fb9829f1139",
+            "data.noun": "fea17d2f9656611334eac790e5d69e47645fa180c4aa481fb4cd9b3520754ca2",
+            "data.verb": "adcf43e35b581e8036d8b5a52d63d9cd3d3b4870b2720d3c03c799df44777bc2",
+        },
+    ),
 }
 
 
@@ -58,7 +69,8 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
     """The folder with a public data set's files, which are fetched first where they are missing or damaged.
 
     Runs on the driver. ``fashion-mnist`` is Xiao, Rasul, Vollgraf (2017), arXiv 1708.07747: 70,000 images in four
-    gzipped IDX files. The files go to ``folder``, by default ``sparkdl/data/<name>`` in the user's cache folder. An
+    gzipped IDX files. ``wordnet`` is WordNet 3.0 (Fellbaum, 1998): the synsets of nouns, verbs, adjectives and adverbs.
+    The files go to ``folder``, by default ``sparkdl/data/<name>`` in the user's cache folder. An
     installed Debian package is used as it is; else the package is downloaded and unpacked there; else the files come
     from the data set's own address. Raises :class:`DataError` for an unknown name, or saying what was tried.
     """

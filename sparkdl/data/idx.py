@@ -38,7 +38,7 @@ def read_idx(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[i
     One task reads each pair of files, as a stream. Raises :class:`DataError` when the folder has no pair, or a file is
     not in the format.
     """
-    pairs = _find_pairs(source.path)
+    pairs = _find_pairs(str(source.path))
     shapes = {pair.images: _image_shape(pair.images) for pair in pairs}
     if len(set(shapes.values())) > 1:
         raise DataError(f"the images of {source.path} have different sizes: {shapes}; prepare them one by one")

@@ -34,7 +34,9 @@ def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tupl
             f"source.options needs {missing} for images, in pixels; all are resized to one size"
         ) from None
     files = (
-        spark.read.format("binaryFile").option("pathGlobFilter", _EXTENSIONS).load(join(spark_url(source.path), "*"))
+        spark.read.format("binaryFile")
+        .option("pathGlobFilter", _EXTENSIONS)
+        .load(join(spark_url(str(source.path)), "*"))
     )
     rows = files.select("path").mapInArrow(partial(_decode, height, width), "image binary, label string, path string")
     return rows, (height, width, _CHANNELS)

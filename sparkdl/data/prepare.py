@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sparkdl.config import Prepare, Source
 from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
 from sparkdl.data.dataset import Dataset
-from sparkdl.data.examine import LABEL_NAME, Findings, examine, label_name
+from sparkdl.data.examine import LABEL_NAME, Findings, examine, find_problems, label_name
 from sparkdl.data.features import Inputs, apply_preprocessing, choose_inputs, describe_pipeline, require_columns
+from sparkdl.data.labels import write_labels
 from sparkdl.data.order import GROUP, PLACE, SPLIT, num_groups, with_groups, with_split
 from sparkdl.data.sources import open_source
 from sparkdl.data.staging import staging
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["prepare"]
+
+READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
+"""Formats that are worth reading once; Spark's own readers are fast enough to read again."""
+
+_SPARSE_ROW_BYTES = 1 << 10
+"""About what a sparse row takes: some hundred features of 8 bytes."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,11 +119,10 @@ def _examined(
             raise DataError(f"the inputs are in a column {LABEL_COLUMN!r}, which a dataset keeps for labels; rename it")
         content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
         rows = with_split(raw.select(*[f"`{name}`" for name in content]), content, settings)
-        rows = rows.withColumn(LABEL_NAME, label_name(raw, settings.label))
-        # Decoding in Python is worth doing once; Spark's own readers are fast enough to read again.
-        kept = rows.persist() if isinstance(source, Source) and source.format in ("idx", "images") else None
+        rows = rows.withColumn(LABEL_NAME, label_name(raw, settings))
+        kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
         try:
-            yield rows, inputs, examine(rows, inputs, settings)
+            yield rows, inputs, examine(rows, find_problems(rows, inputs, settings), settings)
         finally:
             if kept is not None:
                 kept.unpersist()
@@ -142,18 +148,24 @@ def _write(
     if inputs.pipeline is not None:
         model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL_NAME))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
-        ready = apply_preprocessing(rows, model, inputs.column)
+        ready = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
     spec = _spec(ready, inputs)
-    groups = {split: num_groups(count, spec.row_bytes, settings) for split, count in findings.split_rows.items()}
-    names = rows.sparkSession.createDataFrame(
-        list(enumerate(findings.label_names)), f"{LABEL_COLUMN}_index bigint, {LABEL_NAME} string"
-    )
-    placed = with_groups(ready.join(sf.broadcast(names), LABEL_NAME), findings.split_rows, groups)
+    row_bytes = _SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes
+    groups = {split: num_groups(count, row_bytes, settings) for split, count in findings.split_rows.items()}
+    labels = None
+    if settings.sparse:
+        training = rows.where(sf.col(SPLIT) == "train")
+        labels = write_labels(training.select(sf.explode(LABEL_NAME).alias(LABEL_COLUMN)), folder)
+        labelled = ready.withColumn(LABEL_COLUMN, sf.col(LABEL_NAME))
+    else:
+        names = rows.sparkSession.createDataFrame(
+            list(enumerate(findings.label_names)), f"{LABEL_COLUMN}_index bigint, {LABEL_NAME} string"
+        )
+        joined = ready.join(sf.broadcast(names), LABEL_NAME)
+        labelled = joined.withColumn(LABEL_COLUMN, sf.col(f"{LABEL_COLUMN}_index"))
+    placed = with_groups(labelled, findings.split_rows, groups)
     written = write_row_groups(
-        placed.select(inputs.column, sf.col(f"{LABEL_COLUMN}_index").alias(LABEL_COLUMN), SPLIT, GROUP, PLACE),
-        folder,
-        spec,
-        groups,
+        placed.select(inputs.column, LABEL_COLUMN, SPLIT, GROUP, PLACE), folder, spec, groups, labels
     )
     for split, count in findings.split_rows.items():
         found = sum(file.rows for file in written.files.get(split, ()))
@@ -165,8 +177,13 @@ def _write(
     return Card.create(
         input=spec.model_copy(update={"mean": written.mean, "std": written.std}),
         label_names=findings.label_names,
+        labels=labels,
         splits={
-            split: SplitCard(files=written.files[split], class_counts=findings.class_counts[split])
+            split: SplitCard(
+                files=written.files[split],
+                class_counts=findings.class_counts[split],
+                sparse=written.counts.get(split),
+            )
             for split in findings.split_rows
         },
         raw_columns=inputs.raw_columns,
@@ -181,4 +198,8 @@ def _spec(rows: "DataFrame", inputs: Inputs) -> InputSpec:
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
     (row,) = rows.select(inputs.column).limit(1).collect()
-    return InputSpec(column=inputs.column, kind="vector", shape=(len(row[0]),), dtype="float32")
+    value = row[0]
+    if inputs.kind == "sparse":
+        width = len(value["values"]) if value["size"] is None else value["size"]
+        return InputSpec(column=inputs.column, kind="sparse", shape=(width,), dtype="float32")
+    return InputSpec(column=inputs.column, kind="vector", shape=(len(value),), dtype="float32")

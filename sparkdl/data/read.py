@@ -16,7 +16,7 @@ from sparkdl.data.shards import Segment
 from sparkdl.data.storage import locate
 from sparkdl.errors import DatasetError
 
-__all__ = ["LENGTH_BYTES", "read_segment", "view_inputs", "view_labels"]
+__all__ = ["LENGTH_BYTES", "read_segment", "verified_content", "view_inputs", "view_labels"]
 
 LENGTH_BYTES = {"image": 4, "vector": 0}
 """In front of each row: Parquet's PLAIN encoding of binary values starts them with their length."""
@@ -35,7 +35,7 @@ def read_segment(
     Every file has one PLAIN page a column and the card says where its values begin, so nothing has to be decoded.
     Raises :class:`DatasetError` that names the file when it is missing or is not the one that was written.
     """
-    content = _content(group)
+    content = verified_content(group)
     rows = slice(segment.start, segment.stop)
     inputs.reshape(len(inputs), -1)[places] = view_inputs(content, group.inputs_at, group.rows, input)[rows]
     labels[places] = view_labels(content, group.labels_at, group.rows)[rows]
@@ -53,8 +53,11 @@ def view_labels(content: Any, begin: int, rows: int) -> NDArray[np.int64]:
     return np.frombuffer(content, np.int64, rows, begin)
 
 
-def _content(group: RowGroup) -> mmap.mmap | bytes:
-    """The bytes of a file, verified. A local file is mapped: reading it would cost as much as all the rest."""
+def verified_content(group: RowGroup) -> mmap.mmap | bytes:
+    """The bytes of a file, verified. Runs anywhere; raises :class:`DatasetError` that names the file.
+
+    A local file is mapped: reading it would cost as much as all the rest.
+    """
     filesystem, path = locate(group.path)
     try:
         if not isinstance(filesystem, LocalFileSystem):

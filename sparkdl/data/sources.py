@@ -6,6 +6,7 @@ from sparkdl.config import Source
 from sparkdl.data.idx import read_idx
 from sparkdl.data.images import read_images
 from sparkdl.data.storage import spark_url
+from sparkdl.data.wordnet import read_wordnet
 from sparkdl.errors import DataError
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["known_image_shape", "open_source"]
 
-_READ_IN_PYTHON = {"idx": read_idx, "images": read_images}
+_IMAGES = {"idx": read_idx, "images": read_images}
 _SHAPE_KEY = "sparkdl.image_shape"
 """In a column's metadata: the (height, width, channels) of its images."""
 
@@ -28,13 +29,15 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
     try:
-        if source.format in _READ_IN_PYTHON:
-            rows, shape = _READ_IN_PYTHON[source.format](source, spark)
+        if source.format in _IMAGES:
+            rows, shape = _IMAGES[source.format](source, spark)
             rows = rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
+        elif source.format == "wordnet":
+            rows = read_wordnet(source, spark)
         elif source.format == "table":
-            rows = spark.read.options(**source.options).table(source.path)
+            rows = spark.read.options(**source.options).table(str(source.path))
         else:
-            rows = spark.read.format(source.format).options(**source.options).load(spark_url(source.path))
+            rows = spark.read.format(source.format).options(**source.options).load(spark_url(str(source.path)))
         empty = rows.isEmpty()
     except (AnalysisException, IllegalArgumentException) as error:
         raise DataError(

@@ -15,10 +15,11 @@ import pyarrow.filesystem
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, File, InputSpec
+from sparkdl.data.card import LABEL_COLUMN, File, InputSpec, LabelsFile, SparseCounts
 from sparkdl.data.decode import decode
 from sparkdl.data.order import GROUP, PLACE, SPLIT
 from sparkdl.data.read import LENGTH_BYTES, view_inputs, view_labels
+from sparkdl.data.sparse_rows import COLUMNS, SPARSE_COUNTS, write_sparse_row_group
 from sparkdl.data.storage import join, locate, spark_url
 from sparkdl.errors import DataError
 
@@ -29,7 +30,7 @@ __all__ = ["Written", "write_row_group", "write_row_groups"]
 
 _RECORD = (
     "split string, group int, rows bigint, bytes bigint, sha256 string, crc32 bigint, inputs_at bigint, "
-    "labels_at bigint, unusable bigint, histogram array<bigint>"
+    "labels_at bigint, unusable bigint, histogram array<bigint>, counts array<bigint>"
 )
 """What a task reports about each file it wrote."""
 _LEVELS = 256
@@ -48,13 +49,18 @@ class Written(NamedTuple):
     mean: tuple[float, ...] | None
     """Of images: per channel, of value / 255 over the training split."""
     std: tuple[float, ...] | None
+    counts: dict[str, SparseCounts]
+    """Of sparse rows, by split."""
 
 
-def write_row_groups(rows: "DataFrame", folder: str, input: InputSpec, num_groups: dict[str, int]) -> Written:
+def write_row_groups(
+    rows: "DataFrame", folder: str, input: InputSpec, num_groups: dict[str, int], labels: LabelsFile | None = None
+) -> Written:
     """Write every row group to ``folder/<split>/``. Runs on the driver; rows are written by tasks.
 
     ``rows`` has the input column, the class index, and each row's split, group and place; ``num_groups`` the number of
-    row groups by split. Raises :class:`DataError` with the count when preprocessing made values that are not finite.
+    row groups by split. Sparse rows have their labels' names instead of a class index, and ``labels`` in ``folder``
+    numbers them. Raises :class:`DataError` with the count when preprocessing made values that are not finite.
     """
     spark = rows.sparkSession
     for split in num_groups:
@@ -65,7 +71,7 @@ def write_row_groups(rows: "DataFrame", folder: str, input: InputSpec, num_group
         rows.select(input.column, LABEL_COLUMN, *keys, PLACE)
         .repartition(sum(num_groups.values()), *keys)
         .sortWithinPartitions(*keys, PLACE)
-        .mapInArrow(_writer(folder, input), _RECORD)
+        .mapInArrow(_writer(folder, input, labels), _RECORD)
     )
     with _petastorm(spark, [join(folder, split) for split in num_groups], input), _small_batches(spark, input):
         found = records.collect()
@@ -84,17 +90,28 @@ def write_row_groups(rows: "DataFrame", folder: str, input: InputSpec, num_group
     if input.kind == "image":
         histograms = [row.histogram for row in found if row.split == "train"]
         mean, std = _statistics(np.sum(histograms, axis=0).reshape(-1, _LEVELS))
-    return Written({split: tuple(found) for split, found in files.items()}, mean, std)
+    counts = {}
+    if input.kind == "sparse":
+        for split in files:
+            sums = np.sum([row.counts for row in found if row.split == split], axis=0)
+            counts[split] = SparseCounts(**dict(zip(SPARSE_COUNTS, map(int, sums), strict=True)))
+    return Written({split: tuple(found) for split, found in files.items()}, mean, std, counts)
 
 
 def _file_name(group: int) -> str:
     return f"part-{group:06d}.parquet"
 
 
-def _writer(folder: str, input: InputSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writer(
+    folder: str, input: InputSpec, labels: LabelsFile | None
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for split, group, table in _groups(batches):
-            record = write_row_group(join(folder, split, _file_name(group)), table, input)
+            path = join(folder, split, _file_name(group))
+            if labels is None:
+                record = write_row_group(path, table, input)
+            else:
+                record = write_sparse_row_group(path, table, input, labels, folder)
             yield pa.RecordBatch.from_pylist([{"split": split, "group": group, **record}], schema=_record_schema())
 
     return write
@@ -219,6 +236,9 @@ def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple
 
 @contextmanager
 def _small_batches(spark: "SparkSession", input: InputSpec) -> Iterator[None]:
+    if input.kind == "sparse":  # its rows are small whatever their width
+        yield
+        return
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(key) or "0"
     spark.conf.set(key, min(int(before) or _ARROW_BYTES, max(_ARROW_BYTES // input.row_bytes, 1)))
@@ -236,11 +256,14 @@ def _petastorm(spark: "SparkSession", folders: Sequence[str], input: InputSpec) 
     from petastorm.unischema import Unischema, UnischemaField
     from pyspark.sql.types import BinaryType, LongType
 
+    label = UnischemaField(LABEL_COLUMN, np.int64, (), ScalarCodec(LongType()), False)
     if input.kind == "image":
-        field = UnischemaField(input.column, np.bytes_, (), ScalarCodec(BinaryType()), False)
+        fields = [UnischemaField(input.column, np.bytes_, (), ScalarCodec(BinaryType()), False), label]
+    elif input.kind == "vector":
+        fields = [UnischemaField(input.column, np.float32, input.shape, None, False), label]
     else:
-        field = UnischemaField(input.column, np.float32, input.shape, None, False)
-    schema = Unischema("Row", [field, UnischemaField(LABEL_COLUMN, np.int64, (), ScalarCodec(LongType()), False)])
+        fields = [UnischemaField(name, kind, (None,), None, False) for name, kind in COLUMNS.items()]
+    schema = Unischema("Row", fields)
     with warnings.catch_warnings(), ExitStack() as stack:
         # Petastorm uses pyarrow's former interface, which announces its end on every call.
         warnings.simplefilter("ignore")

@@ -1,0 +1,87 @@
+"""The classes of data that has very many of them: a file beside the card instead of a list in it."""
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sparkdl.data.card import LABELS_NAME, UNSEEN, LabelsFile
+from sparkdl.data.storage import join, locate
+from sparkdl.errors import DataError, DatasetError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["index_labels", "read_labels", "write_labels"]
+
+_SCHEMA = pa.schema([pa.field("name", pa.string(), False), pa.field("count", pa.int64(), False)])
+
+
+def write_labels(labels: "DataFrame", folder: str) -> LabelsFile:
+    """Write the distinct values of a column of labels and their counts. Runs on the driver; one task writes.
+
+    Whole numbers come first, in the order of numbers; all other names follow in the order of their characters. Raises
+    :class:`DataError` when there are none.
+    """
+    from pyspark.sql import functions as sf
+
+    (column,) = labels.columns
+    path = join(folder, LABELS_NAME)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        content = pa.BufferOutputStream()
+        classes = 0
+        with pq.ParquetWriter(content, _SCHEMA, compression="zstd", use_dictionary=False) as writer:
+            for batch in batches:
+                writer.write_batch(pa.RecordBatch.from_arrays([batch.column(0), batch.column(1)], schema=_SCHEMA))
+                classes += len(batch)
+        written = content.getvalue()
+        filesystem, located = locate(path)
+        filesystem.pipe_file(located, written.to_pybytes())
+        digest = hashlib.sha256(written).hexdigest()
+        yield pa.RecordBatch.from_pylist([{"classes": classes, "bytes": written.size, "sha256": digest}])
+
+    counted = labels.groupBy(sf.col(column).alias("name")).count()
+    number = sf.expr("try_cast(name AS decimal(38, 0))")
+    found = (
+        counted.repartition(1)
+        .sortWithinPartitions(number.asc_nulls_last(), "name")
+        .mapInArrow(write, "classes bigint, bytes bigint, sha256 string")
+        .first()
+    )
+    if found is None or not found.classes:
+        raise DataError("the rows of the split 'train' have no labels; there is nothing to learn")
+    return LabelsFile(**found.asDict())
+
+
+def read_labels(folder: str, expected: LabelsFile) -> pa.Table:
+    """The names and counts of a dataset's classes; the row number is the class index. Runs anywhere.
+
+    Raises :class:`DatasetError` when the file is missing or is not the one that the card describes.
+    """
+    path = join(folder, LABELS_NAME)
+    filesystem, located = locate(path)
+    try:
+        content = filesystem.cat_file(located)
+    except FileNotFoundError:
+        raise DatasetError(f"{path} is missing. Restore it, or remove the dataset and prepare it again.") from None
+    if hashlib.sha256(content).hexdigest() != expected.sha256:
+        raise DatasetError(
+            f"{path} was altered: its SHA-256 is not the card's. Restore it, or remove the dataset and prepare again."
+        )
+    return pq.read_table(io.BytesIO(content))
+
+
+def index_labels(labels: pa.Array, folder: str, expected: LabelsFile) -> pa.Array:
+    """The class index of each label (int64), -1 for those that the training split does not have. Runs in a task."""
+    return pc.fill_null(pc.index_in(labels, value_set=_names(folder, expected)), UNSEEN).cast(pa.int64())
+
+
+@lru_cache(maxsize=1)
+def _names(folder: str, expected: LabelsFile) -> pa.ChunkedArray:
+    return read_labels(folder, expected).column("name").combine_chunks()

@@ -1,0 +1,126 @@
+"""Batches of sparse rows: what one task reads in an epoch, shuffled and batched."""
+
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.read import verified_content
+from sparkdl.data.sparse_rows import Rows, read_rows
+from sparkdl.errors import DatasetError
+
+__all__ = ["SparseBatch", "SparseLoader"]
+
+_WINDOW_BYTES = 1 << 25
+"""About the size of one shuffling window's files. Two windows exist at a time, one being read while the other is used,
+and reading needs a window twice for a moment: some 100 MB in all."""
+_WINDOW_GROUPS = 2
+"""The fewest row groups in a window, so that rows mix between groups."""
+
+
+class SparseBatch(NamedTuple):
+    """Some rows. Row i has the features from ``offsets[i]`` to ``offsets[i + 1]``, and labels likewise."""
+
+    indices: torch.Tensor
+    """int64 of shape (number of features that are not zero,)."""
+    values: torch.Tensor
+    """float32 of the same shape."""
+    offsets: torch.Tensor
+    """int64 of shape (n + 1,), as ``torch.nn.functional.embedding_bag`` with ``include_last_offset`` takes it."""
+    labels: torch.Tensor
+    """int64: the class indices of all rows; -1 for a label that the training split does not have."""
+    label_offsets: torch.Tensor
+    """int64 of shape (n + 1,)."""
+
+
+class SparseLoader:
+    """The batches of a sparse dataset. Runs in a task (or anywhere); only a window of row groups is in memory.
+
+    Every row of the split is used exactly once an epoch; the last batch may be short. The order is a pure function of
+    (seed, epoch) whoever reads: row groups are permuted, then rows within a window of several groups. Without
+    ``shuffle`` rows keep the dataset's order. Iterating raises :class:`DatasetError` that names the file when one is
+    missing or was altered.
+    """
+
+    def __init__(self, dataset: Dataset, split: str, *, batch_size: int, seed: int = 0, shuffle: bool = True) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        if dataset.input.kind != "sparse":
+            raise DatasetError(
+                f"{dataset.path} holds whole rows; read it with Loader, or prepare it with `sparse: true`"
+            )
+        self._groups = dataset.row_groups(split)
+        self._batch_size, self._seed, self._shuffle = batch_size, seed % 2**63, shuffle
+
+    @property
+    def rows(self) -> int:
+        """Rows per epoch."""
+        return sum(group.rows for group in self._groups)
+
+    @property
+    def steps(self) -> int:
+        """Batches per epoch."""
+        return -(-self.rows // self._batch_size)
+
+    def epoch(self, number: int) -> Iterator[SparseBatch]:
+        """The batches of an epoch."""
+        rest: list[Rows] = []
+        windows = self._read_windows(number)
+        try:
+            for window in windows:
+                rows = Rows.join([*rest, window])
+                whole = rows.rows // self._batch_size * self._batch_size
+                for start in range(0, whole, self._batch_size):
+                    yield _to_batch(rows.part(start, start + self._batch_size))
+                rest = [rows.part(whole, rows.rows)] if whole < rows.rows else []
+            if rest:
+                yield _to_batch(rest[0])
+        finally:
+            windows.close()
+
+    def _windows(self, epoch: int) -> list[list[RowGroup]]:
+        order = self._random(epoch).permutation(len(self._groups)) if self._shuffle else range(len(self._groups))
+        windows: list[list[RowGroup]] = []
+        filled = 0
+        for group in (self._groups[int(index)] for index in order):
+            if not windows or (len(windows[-1]) >= _WINDOW_GROUPS and filled + group.bytes > _WINDOW_BYTES):
+                windows.append([])
+                filled = 0
+            windows[-1].append(group)
+            filled += group.bytes
+        return windows
+
+    def _read_windows(self, epoch: int) -> Generator[Rows, None, None]:
+        """The rows of each window in their final order, read one window ahead."""
+        windows = self._windows(epoch)
+        pool = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-loader")
+        try:
+            ahead = pool.submit(self._read, windows[0], epoch, 0)
+            for index in range(len(windows)):
+                rows = ahead.result()
+                if index + 1 < len(windows):
+                    ahead = pool.submit(self._read, windows[index + 1], epoch, index + 1)
+                yield rows
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, groups: Sequence[RowGroup], epoch: int, window: int) -> Rows:
+        rows = Rows.join([read_rows(verified_content(group)) for group in groups])
+        return rows.take(self._random(epoch, window).permutation(rows.rows)) if self._shuffle else rows
+
+    def _random(self, *keys: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, *keys])
+
+
+def _to_batch(rows: Rows) -> SparseBatch:
+    """Tensors of their own: what Arrow or a window holds is not to be written to."""
+    return SparseBatch(
+        torch.from_numpy(rows.indices.astype(np.int64)),
+        torch.from_numpy(rows.values.copy()),
+        torch.from_numpy(rows.offsets),
+        torch.from_numpy(rows.labels.copy()),
+        torch.from_numpy(rows.label_offsets),
+    )

@@ -1,0 +1,187 @@
+"""Rows that keep only what is not zero: from Spark's vectors to arrays, and to files of lists."""
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sparkdl.data.card import LABEL_COLUMN, InputSpec, LabelsFile
+from sparkdl.data.labels import index_labels
+from sparkdl.data.storage import locate
+from sparkdl.errors import DataError
+
+__all__ = ["COLUMNS", "SPARSE_COUNTS", "Rows", "decode_sparse", "read_rows", "write_sparse_row_group"]
+
+COLUMNS = {"indices": np.int32, "values": np.float32, "labels": np.int64}
+"""The columns of a sparse dataset, each a list a row, and the type of their elements."""
+SPARSE_COUNTS = "values", "labels", "unseen", "empty"
+"""What is counted in each file, in this order; see :class:`sparkdl.data.card.SparseCounts`."""
+_PAGE_BYTES = 1 << 30
+"""So much that a column is always one page: fewer headers to parse."""
+# Stock Petastorm makes a matrix of lists, and fails where they are not all of one length; it leaves large lists alone.
+_SCHEMA = pa.schema(
+    [
+        pa.field(name, pa.large_list(pa.field("element", pa.from_numpy_dtype(kind), nullable=False)), nullable=False)
+        for name, kind in COLUMNS.items()
+    ]
+)
+
+
+class Rows(NamedTuple):
+    """Sparse rows: row i has the features from ``offsets[i]`` to ``offsets[i + 1]``, and labels likewise."""
+
+    indices: NDArray[np.int32]
+    values: NDArray[np.float32]
+    offsets: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    label_offsets: NDArray[np.int64]
+
+    def take(self, places: NDArray[np.int64]) -> "Rows":
+        """The rows at these places, in this order."""
+        found, offsets = _positions(self.offsets, places)
+        found_labels, label_offsets = _positions(self.label_offsets, places)
+        return Rows(self.indices[found], self.values[found], offsets, self.labels[found_labels], label_offsets)
+
+    def part(self, start: int, stop: int) -> "Rows":
+        """Rows ``start`` to ``stop``, without a copy of their content."""
+        features = slice(self.offsets[start], self.offsets[stop])
+        labels = slice(self.label_offsets[start], self.label_offsets[stop])
+        return Rows(
+            self.indices[features],
+            self.values[features],
+            self.offsets[start : stop + 1] - self.offsets[start],
+            self.labels[labels],
+            self.label_offsets[start : stop + 1] - self.label_offsets[start],
+        )
+
+    @staticmethod
+    def join(parts: "Sequence[Rows]") -> "Rows":
+        """Some rows below one another."""
+        if len(parts) == 1:
+            return parts[0]
+        return Rows(
+            np.concatenate([part.indices for part in parts]),
+            np.concatenate([part.values for part in parts]),
+            _joined_offsets([part.offsets for part in parts]),
+            np.concatenate([part.labels for part in parts]),
+            _joined_offsets([part.label_offsets for part in parts]),
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.offsets) - 1
+
+
+def decode_sparse(
+    column: pa.Array | pa.ChunkedArray, input: InputSpec
+) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+    """Spark ML vectors as (indices, values, offsets) of what is not zero. Runs anywhere.
+
+    ``column`` is what :func:`sparkdl.data.apply_preprocessing` makes of vectors for sparse inputs: structs of ``type``,
+    ``size``, ``indices`` and ``values``, with null indices where Spark chose to store all values. Raises
+    :class:`DataError` with the count when rows are null, or their vectors are not ``input.shape`` wide.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if column.null_count:
+        raise DataError(f"column {input.column!r} has {column.null_count} null rows; fill or drop them")
+    given, whole = column.field("values"), column.field("type").to_numpy(zero_copy_only=False) == 1
+    lengths = pc.list_value_length(given).to_numpy(zero_copy_only=False).astype(np.int64)
+    values = given.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    offsets = _offsets(lengths)
+    sizes = np.where(whole, lengths, pc.fill_null(column.field("size"), 0).to_numpy(zero_copy_only=False))
+    wrong = int(np.count_nonzero(sizes != input.shape[0]))
+    if wrong:
+        raise DataError(
+            f"column {input.column!r}: {wrong} rows have {sizes[sizes != input.shape[0]][0]} features instead of "
+            f"{input.shape[0]}; give every row that width"
+        )
+    listed = column.field("indices").flatten().to_numpy(zero_copy_only=False)
+    if whole.any():
+        indices = (np.arange(len(values)) - np.repeat(offsets[:-1], lengths)).astype(np.int32)
+        indices[np.repeat(~whole, lengths)] = listed
+    else:
+        indices = listed
+    kept = values != 0
+    if not kept.all():
+        offsets = _offsets(kept)[offsets]
+        indices, values = indices[kept], values[kept]
+    if len(indices) and not 0 <= indices.min() <= indices.max() < input.shape[0]:
+        raise DataError(f"column {input.column!r} has features out of the range 0 to {input.shape[0] - 1}")
+    return indices, values, offsets
+
+
+def write_sparse_row_group(
+    path: str, table: pa.Table, input: InputSpec, labels: LabelsFile, folder: str
+) -> dict[str, Any]:
+    """Write one row group as one file, and what the card has to know about it. Runs in a task.
+
+    ``table`` has the vectors and the lists of label names, ``folder`` the file of all labels.
+    """
+    indices, values, offsets = decode_sparse(table.column(input.column), input)
+    names = table.column(LABEL_COLUMN).combine_chunks()
+    classes = index_labels(names.flatten(), folder, labels).to_numpy()
+    label_offsets = _offsets(pc.list_value_length(names).to_numpy(zero_copy_only=False))
+    # From here on as in `write_row_group`, but the values do not lie at fixed places.
+    columns = [(offsets, indices), (offsets, values), (label_offsets, classes)]
+    arrays = [
+        pa.LargeListArray.from_arrays(pa.array(begins, pa.int64()), pa.array(content), type=field.type)
+        for (begins, content), field in zip(columns, _SCHEMA, strict=True)
+    ]
+    content = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        content, _SCHEMA, compression="NONE", use_dictionary=False, write_statistics=False, data_page_size=_PAGE_BYTES
+    ) as writer:
+        writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA), row_group_size=len(table))
+    written = content.getvalue()
+    filesystem, located = locate(path)
+    filesystem.pipe_file(located, written.to_pybytes())
+    not_finite = np.flatnonzero(~np.isfinite(values))
+    return {
+        "rows": len(table),
+        "bytes": written.size,
+        "sha256": hashlib.sha256(written).hexdigest(),
+        "crc32": zlib.crc32(written),
+        "inputs_at": 0,
+        "labels_at": 0,
+        "unusable": len(np.unique(np.searchsorted(offsets, not_finite, side="right"))),
+        "counts": [len(values), len(classes), int((classes < 0).sum()), int((np.diff(offsets) == 0).sum())],
+    }
+
+
+def read_rows(content: Any) -> Rows:
+    """The rows of a file's bytes. Runs anywhere."""
+    table = pq.read_table(pa.BufferReader(pa.py_buffer(content)), use_threads=False)
+    arrays = [_flat(table.column(name)) for name in COLUMNS]
+    (indices, offsets), (values, _), (labels, label_offsets) = arrays
+    return Rows(indices, values, offsets, labels, label_offsets)
+
+
+def _flat(column: pa.ChunkedArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    lists = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return lists.flatten().to_numpy(), _offsets(pc.list_value_length(lists).to_numpy())
+
+
+def _offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _joined_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return _offsets(np.concatenate([np.diff(part) for part in parts]))
+
+
+def _positions(offsets: NDArray[np.int64], places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the content of some rows lies, and the offsets it has once it is put together."""
+    begins = offsets[places]
+    lengths = offsets[places + 1] - begins
+    taken = _offsets(lengths)
+    return np.arange(taken[-1]) + np.repeat(begins - taken[:-1], lengths), taken

@@ -1,0 +1,75 @@
+"""Texts become weighted counts of words: the stages ``hash_text`` and ``count_text``."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark import keyword_only
+from pyspark.ml import Transformer
+from pyspark.ml.feature import IDF, CountVectorizer, HashingTF, NGram, RegexTokenizer, SQLTransformer
+from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.param.shared import HasInputCol, HasOutputCol
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructField, StructType
+
+from sparkdl.config import Stage
+
+__all__ = ["BETWEEN_WORDS", "LogCounts", "text_stages"]
+
+BETWEEN_WORDS = r"(?U)\W+"
+"""What texts are cut at: anything but letters, digits and underscores, of any alphabet."""
+
+
+def text_stages(stage: Stage, inputs: Sequence[str], prefix: str) -> tuple[list[Any], list[str]]:
+    """The Spark ML stages for some columns of text, and the columns of vectors they end in. Runs on the driver.
+
+    Words (and pairs of them) are counted, counts may become 1 + ln n, and each word is weighted by
+    ln((N + 1) / (n + 1)), where n of the N training rows have it.
+    """
+    outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
+    parts: list[Any] = []
+    for column, output in zip(inputs, outputs, strict=True):
+        words, counts = f"{output}_words", f"{output}_counts"
+        parts.append(RegexTokenizer(inputCol=column, outputCol=words, pattern=BETWEEN_WORDS))
+        if stage.bigrams:
+            pairs, both = f"{output}_pairs", f"{output}_terms"
+            parts.append(NGram(inputCol=words, outputCol=pairs, n=2))
+            parts.append(SQLTransformer(statement=f"SELECT *, concat({words}, {pairs}) AS {both} FROM __THIS__"))
+            words = both
+        if stage.kind == "hash_text":
+            parts.append(HashingTF(inputCol=words, outputCol=counts, numFeatures=stage.dimensions))
+        else:
+            parts.append(
+                CountVectorizer(
+                    inputCol=words, outputCol=counts, vocabSize=stage.vocabulary, minDF=float(stage.minimum_documents)
+                )
+            )
+        if stage.sublinear:
+            parts.append(LogCounts(inputCol=counts, outputCol=f"{output}_log"))
+            counts = f"{output}_log"
+        # CountVectorizer has left rare words out already; hashes can only be given no weight.
+        rare = stage.minimum_documents if stage.kind == "hash_text" else 0
+        parts.append(IDF(inputCol=counts, outputCol=output, minDocFreq=rare))
+    return parts, outputs
+
+
+class LogCounts(Transformer, HasInputCol, HasOutputCol, DefaultParamsReadable[Any], DefaultParamsWritable):
+    """Each count n of a vector becomes 1 + ln n. Runs on the driver; the work is Spark's, without Python."""
+
+    @keyword_only
+    def __init__(self, *, inputCol: str | None = None, outputCol: str | None = None) -> None:  # noqa: N803
+        super().__init__()
+        self._set(**self._input_kwargs)  # type: ignore[attr-defined]
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        counts = sf.col(f"`{self.getInputCol()}`")
+        parts = sf.unwrap_udt(counts)
+        weights = sf.transform(parts["values"], lambda n: sf.when(n > 1, 1 + sf.log(n)).otherwise(n))
+        names = "type", "size", "indices"
+        changed = sf.struct(*[parts[name].alias(name) for name in names], weights.alias("values"))
+        # Spark has no function that makes a sparse vector but this reader; most short texts have no word twice.
+        vector = StructType([StructField("vector", VectorUDT())])
+        rebuilt = sf.from_json(sf.to_json(sf.struct(changed.alias("vector"))), vector)["vector"]
+        repeated = sf.exists(parts["values"], lambda n: n > 1)
+        return dataset.withColumn(self.getOutputCol(), sf.when(repeated, rebuilt).otherwise(counts))

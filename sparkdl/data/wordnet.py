@@ -1,0 +1,96 @@
+"""WordNet's synsets as rows: a gloss, and the synset above it (file format: the manual page wndb(5WN))."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from sparkdl.config import Source
+from sparkdl.data.storage import join, locate
+from sparkdl.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read_wordnet"]
+
+_FILES = "data.noun", "data.verb"
+"""The parts of speech that have hypernyms."""
+_HYPERNYMS = "@", "@i"
+"""The pointers to a hypernym: of a kind (a dog is a canine) and of an instance (the Thames is a river)."""
+_LICENCE = "  "
+"""What the lines before the first synset start with."""
+_SCHEMA = pa.schema([(name, pa.string()) for name in ("synset", "gloss", "hypernym", "pos")])
+
+
+class _Synset(NamedTuple):
+    pos: str
+    word: str
+    hypernym: str | None
+    gloss: str
+
+
+def read_wordnet(source: Source, spark: "SparkSession") -> "DataFrame":
+    """The task "which synset lies directly above this one, going by its gloss". Runs on the driver.
+
+    One row for every noun and verb synset that has a hypernym, a task for each of the files ``data.noun`` and
+    ``data.verb``: ``gloss`` is the whole gloss, examples included, and ``hypernym`` the synset that the first hypernym
+    pointer in the file's order (``@`` or ``@i``) leads to; further hypernyms are left out. Synsets are named by their
+    first word, part of speech and place in the file, ``dog.n.02084071``; ``pos`` is ``n`` or ``v``. The synset's own
+    words are no input. Raises :class:`DataError` for files that are missing or in another format.
+    """
+    paths = [join(str(source.path), name) for name in _FILES]
+    for path in paths:
+        filesystem, located = locate(path)
+        if not filesystem.exists(located):
+            raise DataError(f"there is no {path}; `wordnet` expects a folder with {' and '.join(_FILES)}")
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield _read_file(paths[index])
+
+    return spark.range(len(paths), numPartitions=len(paths)).mapInArrow(
+        read, ", ".join(f"{name} string" for name in _SCHEMA.names)
+    )
+
+
+def _read_file(path: str) -> pa.RecordBatch:
+    filesystem, located = locate(path)
+    synsets = {}
+    for number, line in enumerate(filesystem.cat_file(located).decode("utf-8").splitlines(), start=1):
+        if not line.startswith(_LICENCE):
+            try:
+                synsets[line[:8]] = _parse(line)
+            except (ValueError, IndexError):
+                raise DataError(f"{path}:{number} is not a synset of WordNet; fetch the file again") from None
+    below = {offset: synset for offset, synset in synsets.items() if synset.hypernym is not None}
+    unknown = {synset.hypernym for synset in below.values()} - synsets.keys()
+    if unknown:
+        raise DataError(
+            f"{path} has hypernyms that it does not define: {sorted(map(str, unknown))[:3]}; fetch it again"
+        )
+
+    def name(offset: str) -> str:
+        return f"{synsets[offset].word}.{synsets[offset].pos}.{offset}"
+
+    columns = [
+        [name(offset) for offset in below],
+        [synset.gloss for synset in below.values()],
+        [name(str(synset.hypernym)) for synset in below.values()],
+        [synset.pos for synset in below.values()],
+    ]
+    return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=_SCHEMA)
+
+
+def _parse(line: str) -> _Synset:
+    # offset lex_filenum ss_type w_cnt word lex_id [word lex_id...] p_cnt [symbol offset pos source/target...] | gloss
+    fields, bar, gloss = line.partition(" | ")
+    parts = fields.split()
+    num_words = int(parts[3], 16)
+    if not bar or len(parts[0]) != 8 or not parts[0].isdigit():
+        raise ValueError(line)
+    pointers = 4 + 2 * num_words
+    end = pointers + 1 + 4 * int(parts[pointers])
+    hypernyms = [parts[i + 1] for i in range(pointers + 1, end, 4) if parts[i] in _HYPERNYMS]
+    return _Synset(parts[2], parts[4], hypernyms[0] if hypernyms else None, gloss.strip())
