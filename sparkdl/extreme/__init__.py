@@ -2,5 +2,7 @@
 
 from sparkdl.extreme.decode import Decoder, TopK
 from sparkdl.extreme.hashing import BucketHash, FeatureHash
+from sparkdl.extreme.metrics import Evaluation, evaluate
+from sparkdl.extreme.plan import Plan, plan
 
-__all__ = ["BucketHash", "Decoder", "FeatureHash", "TopK"]
+__all__ = ["BucketHash", "Decoder", "Evaluation", "FeatureHash", "Plan", "TopK", "evaluate", "plan"]

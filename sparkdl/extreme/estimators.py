@@ -43,9 +43,9 @@ def prior_weight(repetitions: int) -> float:
 
     With one repetition the frequencies are all that tells the classes of a bucket apart, and w = 1 is Bayes' rule. Each
     further repetition tells more of them apart by itself, and what it sees already contains the prior: the weight falls
-    with the square of their number.
+    with the third power of their number.
     """
-    return 1.0 / repetitions**2
+    return 1.0 / repetitions**3
 
 
 def bucket_values(logits: torch.Tensor, estimator: Estimator, activation: Activation, *, dim: int) -> torch.Tensor:

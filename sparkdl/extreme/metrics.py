@@ -123,7 +123,8 @@ def propensity_scored_precision_at_k(
     order = np.lexsort((-weights[labels], rows))
     place = np.arange(len(labels)) - offsets[:-1][rows]  # rows stay where they were, each sorted by weight
     possible = np.bincount(place, weights=weights[labels[order]], minlength=predicted.shape[1])
-    return gained / possible[: predicted.shape[1]].cumsum()
+    scored: Floats = gained / possible[: predicted.shape[1]].cumsum()
+    return scored
 
 
 def inverse_propensities(

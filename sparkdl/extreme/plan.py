@@ -1,0 +1,247 @@
+"""How many buckets and repetitions, and what they cost in memory and time, before anything is trained."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sparkdl.errors import ConfigError
+
+__all__ = ["Cost", "Plan", "fewest_repetitions", "plan"]
+
+USUAL_REPETITIONS = 16
+"""More repetitions than it takes to tell classes apart still average out the noise of each; the papers use 16 to 32."""
+BUCKETS_PER_ROOT = 4
+"""B is the power of two nearest to this many times the square root of K: 512 for 20,000 classes. Two repetitions then
+already leave most classes alone in their pair of buckets, and the last layer stays small."""
+FLOAT_BYTES = 4
+TRAINING_COPIES = 3
+"""Numbers kept per parameter while training: the parameter and Adam's two averages."""
+TASK_BYTES = 500 << 20
+"""What a training task needs besides: Python, torch, a window of the data, a batch's activations."""
+FLOPS_PER_SLOT = 1e10
+"""Arithmetic a second that training sustained on one core (AMD Milan, B = 512, hidden layers of 64 to 256): with other
+cores, scale the expected times."""
+FLOPS_PER_WEIGHT = 6
+"""A multiplication and an addition in the forward pass, and twice that backwards."""
+DEFAULT_NONZEROS = 32
+"""Features of a row that are not zero, if nobody says how many; a gloss or a title has a dozen, a document hundreds."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one way to classify costs."""
+
+    name: str
+    parameters: int
+    model_bytes: int
+    """The finished model, in float32."""
+    task_bytes: int
+    """The largest training task."""
+    seconds: float
+    """Expected training time."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Buckets, repetitions and their cost, beside one-vs-all on the same features."""
+
+    num_classes: int
+    num_buckets: int
+    repetitions: int
+    fewest_repetitions: int
+    """R >= log(K^2 / delta) / log B, for the wanted delta."""
+    delta: float
+    """The probability that some pair of classes shares its bucket in every repetition is at most this, by the union
+    bound with the R of this plan (1 if the bound says nothing)."""
+    mach: Cost
+    one_vs_all: tuple[Cost, ...]
+    """Linear; and with the same hidden layers, if there are any."""
+
+    def __str__(self) -> str:
+        return self.table
+
+    @property
+    def table(self) -> str:
+        """The plan as text, one line per quantity and one column per way to classify."""
+        costs = [self.mach, *self.one_vs_all]
+        rivals = len(self.one_vs_all)
+        lines = [
+            ["", *(cost.name for cost in costs)],
+            ["outputs", f"{self.repetitions} x {self.num_buckets:,}", *[f"{self.num_classes:,}"] * rivals],
+            ["parameters", *(f"{cost.parameters:,}" for cost in costs)],
+            ["model", *(_readable_bytes(cost.model_bytes) for cost in costs)],
+            ["times MACH's size", "", *(f"{cost.parameters / self.mach.parameters:.3g}" for cost in costs[1:])],
+            ["largest training task", *(_readable_bytes(cost.task_bytes) for cost in costs)],
+            ["expected training time", *(_readable_time(cost.seconds) for cost in costs)],
+            ["two classes look alike", f"probability <= {self.delta:.1g}", *["never"] * rivals],
+            ["fewest repetitions", f"{self.fewest_repetitions}", *[""] * rivals],
+        ]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(
+                text.ljust(width) if place == 0 else text.rjust(width)
+                for place, (text, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        )
+
+
+def plan(
+    num_classes: int,
+    *,
+    num_features: int,
+    rows: int,
+    delta: float = 0.01,
+    hidden: Sequence[int] = (),
+    num_buckets: int | None = None,
+    repetitions: int | None = None,
+    repetitions_per_task: int = 1,
+    epochs: int = 1,
+    slots: int = 1,
+    nonzeros: int = DEFAULT_NONZEROS,
+    memory_per_slot: int | None = None,
+) -> Plan:
+    """Choose what is not given, and say what it costs. Runs anywhere, reads no data.
+
+    ``memory_per_slot`` is in bytes; without a given ``num_buckets``, buckets are halved until a task fits into it.
+    Warns (UserWarning) if there are at least as many buckets as classes. Raises :class:`ConfigError` for impossible
+    numbers, and for a plan that does not fit: the message says which number to change, and to what.
+    """
+    numbers = {
+        "num_features": num_features,
+        "rows": rows,
+        "repetitions_per_task": repetitions_per_task,
+        "epochs": epochs,
+        "slots": slots,
+        "nonzeros": nonzeros,
+        **{f"hidden[{place}]": width for place, width in enumerate(hidden)},
+    }
+    for name, number in numbers.items():
+        if number < 1:
+            raise ConfigError(f"{name} must be at least 1, not {number}")
+    if num_classes < 2:
+        raise ConfigError(f"there must be at least two classes to tell apart, not {num_classes}")
+    if num_buckets is not None and num_buckets < 2:
+        raise ConfigError(f"num_buckets must be at least 2, not {num_buckets}: one bucket tells nothing apart")
+    if repetitions is not None and repetitions < 1:
+        raise ConfigError(f"repetitions must be at least 1, not {repetitions}")
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta is a probability between 0 and 1, not {delta:g}")
+
+    largest = None if memory_per_slot is None else max(memory_per_slot - TASK_BYTES, 0)
+    buckets = num_buckets or _usual_buckets(num_classes)
+    while (
+        num_buckets is None
+        and largest is not None
+        and buckets > 2
+        and _training_bytes(num_features, hidden, buckets) * repetitions_per_task > largest
+    ):
+        buckets //= 2
+    needed = _training_bytes(num_features, hidden, buckets) * repetitions_per_task
+    if largest is not None and needed > largest:
+        raise ConfigError(_what_to_change(num_features, hidden, buckets, repetitions_per_task, needed, largest))
+    if buckets >= num_classes:
+        warnings.warn(
+            f"{buckets:,} buckets for {num_classes:,} classes: hashing buys nothing; "
+            f"set num_buckets well below {num_classes:,}, or train an ordinary classifier",
+            stacklevel=2,
+        )
+    fewest = fewest_repetitions(num_classes, buckets, delta=delta)
+    chosen = repetitions or max(fewest, USUAL_REPETITIONS)
+
+    def cost(name: str, widths: Sequence[int], outputs: int, copies: int, packed: int, waves: int) -> Cost:
+        parameters = _parameters(num_features, widths, outputs)
+        touched = _parameters(min(nonzeros, num_features), widths, outputs)  # a row's features, and all further layers
+        seconds = waves * packed * epochs * rows * touched * FLOPS_PER_WEIGHT / FLOPS_PER_SLOT
+        in_training = packed * parameters * FLOAT_BYTES * TRAINING_COPIES + TASK_BYTES
+        return Cost(name, copies * parameters, copies * parameters * FLOAT_BYTES, in_training, seconds)
+
+    packed = min(repetitions_per_task, chosen)
+    rivals = [cost("one-vs-all, linear", (), num_classes, 1, 1, 1)]
+    if hidden:
+        rivals.append(cost(f"one-vs-all, hidden {_names(hidden)}", hidden, num_classes, 1, 1, 1))
+    name = f"MACH, hidden {_names(hidden)}" if hidden else "MACH, linear"
+    return Plan(
+        num_classes=num_classes,
+        num_buckets=buckets,
+        repetitions=chosen,
+        fewest_repetitions=fewest,
+        delta=min(math.exp(min(2 * math.log(num_classes) - chosen * math.log(buckets), 0.0)), 1.0),
+        mach=cost(name, hidden, buckets, chosen, packed, math.ceil(chosen / (packed * slots))),
+        one_vs_all=tuple(rivals),
+    )
+
+
+def fewest_repetitions(num_classes: int, num_buckets: int, *, delta: float) -> int:
+    """The smallest R by which all pairs of classes differ in some repetition with probability 1 - ``delta``.
+
+    R >= log(K^2 / delta) / log B: a pair collides in all repetitions with probability B^-R, and there are
+    fewer than K^2 pairs (union bound; Huang et al., 2018, arXiv 1810.04254).
+    """
+    exact = (2 * math.log(num_classes) - math.log(delta)) / math.log(num_buckets)
+    return max(math.ceil(exact - 1e-9), 1)  # 3 is 3, whatever the logarithms' last bits say
+
+
+def _usual_buckets(num_classes: int) -> int:
+    power = round(math.log2(BUCKETS_PER_ROOT * math.sqrt(num_classes)))
+    while power > 1 and 2**power >= num_classes:
+        power -= 1
+    return int(2**power)
+
+
+def _parameters(num_features: int, hidden: Sequence[int], outputs: int) -> int:
+    """Weights and biases of a network with these layers."""
+    layers = [num_features, *hidden, outputs]
+    return sum(before * after + after for before, after in pairwise(layers))
+
+
+def _training_bytes(num_features: int, hidden: Sequence[int], num_buckets: int) -> int:
+    return _parameters(num_features, hidden, num_buckets) * FLOAT_BYTES * TRAINING_COPIES
+
+
+def _what_to_change(
+    num_features: int, hidden: Sequence[int], buckets: int, packed: int, needed: int, largest: int
+) -> str:
+    """The error of a plan that does not fit, with each single change that would make it fit."""
+    changes = []
+    each = needed // packed
+    if packed > 1 and each <= largest:
+        changes.append(f"repetitions_per_task to {largest // each}")
+    affordable = largest // (FLOAT_BYTES * TRAINING_COPIES * packed)
+    layers = [num_features, *hidden, buckets]
+    rest = _parameters(num_features, hidden, buckets) - (num_features + 1) * layers[1]
+    if affordable > rest + 2 * layers[1]:
+        changes.append(f"the features, hashed, to {(affordable - rest) // layers[1] - 1:,}")
+    if len(hidden) == 1 and affordable > num_features + buckets * 2 + 1:
+        changes.append(f"hidden to [{(affordable - buckets) // (num_features + buckets + 1)}]")
+    last = layers[-2]
+    rest = _parameters(num_features, hidden, buckets) - (last + 1) * buckets
+    if affordable >= rest + 2 * (last + 1) and buckets > 2:
+        changes.append(f"num_buckets to {(affordable - rest) // (last + 1):,}")
+    changes.append(f"memory_per_slot to {math.ceil((needed + TASK_BYTES) / 1e6):,} MB")
+    return (
+        f"a task with {packed} repetition{'s' * (packed > 1)} of {buckets:,} buckets over {num_features:,} features "
+        f"needs {_readable_bytes(needed + TASK_BYTES)}, and a slot has {_readable_bytes(largest + TASK_BYTES)}; "
+        f"change one of these: {'; '.join(changes)}"
+    )
+
+
+def _names(hidden: Sequence[int]) -> str:
+    return ", ".join(map(str, hidden))
+
+
+def _readable_bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.3g} TB"
+
+
+def _readable_time(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.3g} {unit}"
+    return f"{seconds:.3g} s"
