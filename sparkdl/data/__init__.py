@@ -9,9 +9,11 @@ from sparkdl.data.features import apply_preprocessing
 from sparkdl.data.fetch import fetch
 from sparkdl.data.prepare import prepare
 from sparkdl.data.sources import open_source
+from sparkdl.data.sparse_rows import decode_sparse
 
 if TYPE_CHECKING:
     from sparkdl.data.loader import Batch, Loader
+    from sparkdl.data.sparse import SparseBatch, SparseLoader
 
 __all__ = [
     "Batch",
@@ -20,8 +22,11 @@ __all__ = [
     "InputSpec",
     "Loader",
     "RowGroup",
+    "SparseBatch",
+    "SparseLoader",
     "apply_preprocessing",
     "decode",
+    "decode_sparse",
     "fetch",
     "open_source",
     "prepare",
@@ -34,4 +39,8 @@ def __getattr__(name: str) -> Any:
         from sparkdl.data import loader
 
         return getattr(loader, name)
+    if name in ("SparseBatch", "SparseLoader"):
+        from sparkdl.data import sparse
+
+        return getattr(sparse, name)
     raise AttributeError(f"module 'sparkdl.data' has no attribute {name!r}")

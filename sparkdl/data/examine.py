@@ -23,7 +23,7 @@ __all__ = ["LABEL_NAME", "Findings", "examine", "find_problems", "label_name"]
 
 LABEL_NAME = "_label"
 """The working column that holds each row's label as text; of sparse rows, the array of its labels."""
-A_WORD = r"(?U)\w"
+_A_WORD = r"(?U)\w"
 _SHOWN_LABELS = 5
 """Unknown labels that an error lists."""
 _FINGERPRINT_BITS = 128
@@ -162,7 +162,9 @@ def _feature_problems(inputs: Inputs) -> "dict[str, Column]":
     columns = [sf.col(f"`{name}`") for name in inputs.raw_columns]
     names = ", ".join(map(repr, inputs.raw_columns))
     if all(kind == "string" for kind in inputs.raw_columns.values()):
-        return {f"{{count}} rows have no word in {names}; drop them": ~sf.concat_ws(" ", *columns).rlike(A_WORD)}
+        # Joined by `concat`, columns are null where one of them is, and those rows have been found already.
+        blank = ~sf.concat(*columns).rlike(_A_WORD)
+        return {f"{{count}} rows have no word in {names}; drop them": sf.coalesce(blank, sf.lit(False))}
     if set(inputs.raw_columns.values()) == {"vector"}:
         values = [sf.unwrap_udt(column)["values"] for column in columns]
         features = [sf.exists(value, lambda one: one != 0) for value in values]

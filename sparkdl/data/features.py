@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.config import Prepare, Stage
+from sparkdl.data.bad_rows import PROBLEM
 from sparkdl.data.sources import known_image_shape
 from sparkdl.errors import ConfigError, DataError
 
@@ -53,7 +54,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         require_columns(rows, [image])
         shape = _image_shape(rows, image, settings)
         return Inputs("image", image, {image: types[image].simpleString()}, shape=shape)
-    reserved = {settings.label, settings.split.column}
+    reserved = {settings.label, settings.split.column, PROBLEM}
     columns = settings.features or [name for name in types if name not in reserved]
     require_columns(rows, columns)
     raw_columns = {name: types[name].simpleString() for name in columns}
@@ -68,11 +69,12 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         return Inputs("vector", columns[0], raw_columns)
     _check_types({name: types[name] for name in columns}, settings.stages)
     output = _FEATURES if _FEATURES not in types else f"{_FEATURES}_assembled"
+    lone_vector = raw_columns == {columns[0]: "vector"} and not settings.stages
     return Inputs(
         kind,
         output,
         raw_columns,
-        pipeline=_build_pipeline(columns, settings.stages, output, unit_norm=unit_norm),
+        pipeline=_build_pipeline(columns, settings.stages, output, unit_norm=unit_norm, lone_vector=lone_vector),
         may_be_missing=_first_handled_by(settings.stages, _TOLERATES_MISSING),
     )
 
@@ -157,10 +159,12 @@ def _first_handled_by(stages: Sequence[Stage], kinds: set[str]) -> frozenset[str
     return frozenset(column for column, kind in first.items() if kind in kinds)
 
 
-def _build_pipeline(columns: Sequence[str], stages: Sequence[Stage], output: str, *, unit_norm: bool) -> "Pipeline":
+def _build_pipeline(
+    columns: Sequence[str], stages: Sequence[Stage], output: str, *, unit_norm: bool, lone_vector: bool
+) -> "Pipeline":
     """The configured stages, then one vector of all results."""
     from pyspark.ml import Pipeline
-    from pyspark.ml.feature import Normalizer, VectorAssembler
+    from pyspark.ml.feature import Normalizer, SQLTransformer, VectorAssembler
 
     current = {column: column for column in columns}
     parts: list[Any] = []
@@ -182,7 +186,10 @@ def _build_pipeline(columns: Sequence[str], stages: Sequence[Stage], output: str
         current |= dict(zip(stage.columns, outputs, strict=True))
     assembled = f"{output}_unscaled" if unit_norm else output
     vectors = list(dict.fromkeys(current.values()))
-    parts.append(VectorAssembler(inputCols=vectors, outputCol=assembled, handleInvalid="keep"))
+    if lone_vector:  # which the assembler takes only with metadata that says how wide it is
+        parts.append(SQLTransformer(statement=f"SELECT *, `{vectors[0]}` AS `{assembled}` FROM __THIS__"))
+    else:
+        parts.append(VectorAssembler(inputCols=vectors, outputCol=assembled, handleInvalid="keep"))
     if unit_norm:
         parts.append(Normalizer(inputCol=assembled, outputCol=output, p=2.0))
     return Pipeline(stages=parts)

@@ -13,6 +13,7 @@ from sparkdl.data.card import InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
 from sparkdl.data.read import read_segment
 from sparkdl.data.shards import Segment, deal, rank_sizes
+from sparkdl.errors import DatasetError
 
 __all__ = ["Batch", "Loader"]
 
@@ -62,6 +63,8 @@ class Loader:
             raise ValueError(f"rank must be from 0 to {size - 1}, not {rank}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        if dataset.input.kind == "sparse":
+            raise DatasetError(f"{dataset.path} holds sparse rows; read it with SparseLoader")
         self._groups = dataset.row_groups(split)
         self._input = dataset.input
         self._batch_size, self._rank, self._size = batch_size, rank, size

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.config import Prepare, Source
+from sparkdl.data.bad_rows import PROBLEM, skip_bad_rows, take_good_lines
 from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.examine import LABEL_NAME, Findings, examine, find_problems, label_name
@@ -115,14 +116,20 @@ def _examined(
         inputs = choose_inputs(raw, settings, pipeline)
         keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
         require_columns(raw, keys)
+        label = label_name(raw, settings)
         if inputs.column == LABEL_COLUMN:
             raise DataError(f"the inputs are in a column {LABEL_COLUMN!r}, which a dataset keeps for labels; rename it")
         content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
-        rows = with_split(raw.select(*[f"`{name}`" for name in content]), content, settings)
-        rows = rows.withColumn(LABEL_NAME, label_name(raw, settings))
+        kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
+        rows = with_split(raw.select(*[f"`{name}`" for name in kept_columns]), content, settings)
+        rows = rows.withColumn(LABEL_NAME, label)
         kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
         try:
-            yield rows, inputs, examine(rows, find_problems(rows, inputs, settings), settings)
+            rows = take_good_lines(rows, settings)
+            problems = find_problems(rows, inputs, settings)
+            if settings.on_bad_rows == "skip":
+                rows = skip_bad_rows(rows, problems)
+            yield rows, inputs, examine(rows, problems, settings)
         finally:
             if kept is not None:
                 kept.unpersist()

@@ -7,6 +7,7 @@ from sparkdl.data.idx import read_idx
 from sparkdl.data.images import read_images
 from sparkdl.data.storage import spark_url
 from sparkdl.data.wordnet import read_wordnet
+from sparkdl.data.xc import read_xc
 from sparkdl.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
     """The raw rows of a source. Runs on the driver; rows are read by tasks.
 
     ``idx`` gives the columns ``image`` (binary, one byte a pixel), ``label`` and ``split`` (``train`` or ``test``, from
-    the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``. All other formats give
+    the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``; for ``wordnet`` and
+    ``xc`` see :func:`sparkdl.data.wordnet.read_wordnet` and :func:`sparkdl.data.xc.read_xc`. All other formats give
     what Spark's reader gives. Raises :class:`DataError` when the source is missing, empty or cannot be read.
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException
@@ -33,7 +35,9 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
             rows, shape = _IMAGES[source.format](source, spark)
             rows = rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
         elif source.format == "wordnet":
-            rows = read_wordnet(source, spark)
+            return read_wordnet(source, spark)
+        elif source.format == "xc":
+            return read_xc(source, spark)
         elif source.format == "table":
             rows = spark.read.options(**source.options).table(str(source.path))
         else:

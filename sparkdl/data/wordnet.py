@@ -50,9 +50,10 @@ def read_wordnet(source: Source, spark: "SparkSession") -> "DataFrame":
             for index in batch.column(0).to_pylist():
                 yield _read_file(paths[index])
 
-    return spark.range(len(paths), numPartitions=len(paths)).mapInArrow(
+    rows = spark.range(len(paths), numPartitions=len(paths)).mapInArrow(
         read, ", ".join(f"{name} string" for name in _SCHEMA.names)
     )
+    return rows.repartition(spark.sparkContext.defaultParallelism)  # six of seven synsets are nouns
 
 
 def _read_file(path: str) -> pa.RecordBatch:

@@ -1,20 +1,42 @@
 """Small datasets, written without Spark."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
+from sparkdl.data.card import (
+    LABEL_COLUMN,
+    LABELS_NAME,
+    Card,
+    File,
+    InputSpec,
+    LabelsFile,
+    SparseCounts,
+    SplitCard,
+)
 from sparkdl.data.dataset import Dataset
+from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
 from sparkdl.data.write import write_row_group
 
 VECTORS = InputSpec(column="features", kind="vector", shape=(3,), dtype="float32")
 IMAGES = InputSpec(column="image", kind="image", shape=(2, 2, 1), dtype="uint8", mean=(0.5,), std=(0.25,))
 
 KEYS = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
+
+SPARK_VECTOR = pa.struct(
+    [
+        ("type", pa.int8()),
+        ("size", pa.int32()),
+        ("indices", pa.list_(pa.int32())),
+        ("values", pa.list_(pa.float64())),
+    ]
+)
+"""Spark ML's vectors as tasks get them."""
 
 MakeDataset = Callable[..., Dataset]
 
@@ -38,6 +60,49 @@ def make(folder: Path, sizes: Sequence[int], *, input: InputSpec = VECTORS) -> D
         label_names=tuple(map(str, range(sum(sizes)))),
         splits={"train": SplitCard(files=tuple(files), class_counts=(1,) * sum(sizes))},
         raw_columns={input.column: "array<float>"},
+        preprocessing=False,
+        settings={"seed": 0},
+        source="3-abc",
+    )
+    (folder / "card.json").write_text(card.to_json())
+    return Dataset.open(str(folder))
+
+
+def make_sparse(folder: Path, sizes: Sequence[int]) -> Dataset:
+    """A sparse dataset of width 50. Row i has i % 4 features, all of value i, and the labels i and -1 (or just i)."""
+    total = sum(sizes)
+    (folder / "train").mkdir(parents=True)
+    pq.write_table(
+        pa.table({"name": list(map(str, range(total))), "count": np.ones(total, np.int64)}), folder / LABELS_NAME
+    )
+    content = (folder / LABELS_NAME).read_bytes()
+    labels = LabelsFile(classes=total, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    input = InputSpec(column="features", kind="sparse", shape=(50,), dtype="float32")
+    files, counts = [], np.zeros(len(SPARSE_COUNTS), int)
+    for number, rows in enumerate(sizes):
+        begin = sum(sizes[:number])
+        vectors = [
+            {"type": 0, "size": 50, "indices": list(range(i % 4)), "values": [float(i + 1)] * (i % 4)}
+            for i in range(begin, begin + rows)
+        ]
+        names = [[str(i)] if i % 3 else [str(i), "unseen"] for i in range(begin, begin + rows)]
+        table = pa.table({"features": pa.array(vectors, SPARK_VECTOR), LABEL_COLUMN: pa.array(names)})
+        name = f"train/part-{number}.parquet"
+        record = write_sparse_row_group(str(folder / name), table, input, labels, str(folder))
+        counts += record["counts"]
+        files.append(File(path=name, **{key: record[key] for key in KEYS}))
+    card = Card.create(
+        input=input,
+        label_names=(),
+        labels=labels,
+        splits={
+            "train": SplitCard(
+                files=tuple(files),
+                class_counts=(),
+                sparse=SparseCounts(**dict(zip(SPARSE_COUNTS, counts.tolist(), strict=True))),
+            )
+        },
+        raw_columns={"text": "string"},
         preprocessing=False,
         settings={"seed": 0},
         source="3-abc",

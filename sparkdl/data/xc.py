@@ -1,0 +1,244 @@
+"""Files in the format of the Extreme Classification Repository (http://manikvarma.org/downloads/XC/XMLRepository.html).
+
+The first line is ``rows features labels``; each other line is ``label,label feature:value feature:value ...``, where
+labels and features are numbered from 0. A line that starts with a space has no labels.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl.config import Source
+from sparkdl.data.bad_rows import PROBLEM, PROBLEM_TYPE
+from sparkdl.data.storage import locate
+from sparkdl.data.xc_lines import BadLine, Lines, parse_lines
+from sparkdl.errors import DataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read_xc"]
+
+_CHUNK_BYTES = 1 << 24
+"""What one task reads: much more than a line, much less than a file worth splitting."""
+_BLOCK_BYTES = 1 << 20
+"""What is parsed at a time: numbers of this many characters still fit into a core's cache."""
+_SPLITS = {"train": r"train|trn", "test": r"test|tst", "validation": r"valid|val|dev"}
+"""What the name of a file in a folder contains, by the split that it stands for."""
+_VECTOR = pa.struct(
+    [
+        ("type", pa.int8()),
+        ("size", pa.int32()),
+        ("indices", pa.list_(pa.int32())),
+        ("values", pa.list_(pa.float64())),
+    ]
+)
+"""Spark ML's vectors as Arrow sees them; type 0 is a sparse one."""
+_BAD = pa.struct([(name, pa.string() if kind == "string" else pa.int64()) for name, kind in PROBLEM_TYPE.items()])
+_SCHEMA = pa.schema([("features", _VECTOR), ("label", pa.list_(pa.int64())), ("split", pa.string()), (PROBLEM, _BAD)])
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file, and what its first line says."""
+
+    path: str
+    split: str
+    begin: int
+    end: int
+    rows: int
+    features: int
+    labels: int
+
+
+class _Chunk(NamedTuple):
+    """The lines of a file that begin from byte ``begin`` to before byte ``end``."""
+
+    file: _File
+    begin: int
+    end: int
+
+
+def read_xc(source: Source, spark: "SparkSession") -> "DataFrame":
+    """The rows of one or several files. Runs on the driver; tasks read and parse, each a part of a file.
+
+    Gives ``features`` (a sparse vector), ``label`` (an array of whole numbers), ``_problem`` (what is wrong with a
+    line, its file and its number, or null), and, unless there is a single file, ``split``: the key of ``source.path``,
+    or from the names of the files in a folder. Bad lines have no features and labels. They are lines that are
+    not in the format, labels or features beyond the header, no labels, no features, and a header that promises another
+    number of rows. Raises :class:`DataError` when there is no file, a header is wrong, or headers do not agree.
+    """
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+    files = [_open(path, split) for split, path in _find_files(source.path)]
+    widths = {(file.features, file.labels) for file in files}
+    if len(widths) > 1:
+        said = "; ".join(f"{file.path}: {file.features} features, {file.labels} labels" for file in files)
+        raise DataError(f"the files' first lines do not agree: {said}")
+    chunks = [
+        _Chunk(file, begin, min(begin + _CHUNK_BYTES, file.end))
+        for file in files
+        for begin in range(file.begin, file.end, _CHUNK_BYTES)
+    ]
+    counted = _map_chunks(spark, len(chunks), partial(_count_lines, chunks), "chunk bigint, lines bigint").collect()
+    lines = [row.lines for row in sorted(counted, key=lambda row: row.chunk)]
+    schema = StructType(
+        [
+            StructField("features", VectorUDT()),
+            StructField("label", ArrayType(LongType())),
+            StructField("split", StringType()),
+            StructField(
+                PROBLEM,
+                StructType(
+                    [StructField(n, StringType() if k == "string" else LongType()) for n, k in PROBLEM_TYPE.items()]
+                ),
+            ),
+        ]
+    )
+    rows = _map_chunks(spark, len(chunks), partial(_read_chunks, chunks, _first_lines(chunks, lines)), schema)
+    return rows if len(files) > 1 or isinstance(source.path, dict) else rows.drop("split")
+
+
+def _find_files(path: str | dict[str, str]) -> list[tuple[str, str]]:
+    """(split, file) of all files."""
+    if isinstance(path, dict):
+        return [(split, name) for split, one in path.items() for name in _glob(one)]
+    names = _glob(path)
+    if len(names) == 1:
+        return [("train", names[0])]
+    found = []
+    for name in names:
+        stem = name.rpartition("/")[2].lower()
+        splits = [split for split, pattern in _SPLITS.items() if re.search(pattern, stem)]
+        if len(splits) != 1:
+            raise DataError(f"the name of {name} does not say its split; set source.path to {{train: ..., test: ...}}")
+        found.append((splits[0], name))
+    return found
+
+
+def _glob(path: str) -> list[str]:
+    filesystem, located = locate(path)
+    if filesystem.isdir(located):
+        names = [entry["name"] for entry in filesystem.ls(located, detail=True) if entry["type"] == "file"]
+    else:
+        names = filesystem.glob(located) if any(sign in located for sign in "*?[") else [located]
+    if not names:
+        raise DataError(f"there are no files in {path}")
+    prefix = path.partition("://")[0] + "://" if "://" in path else ""
+    return [name if "://" in name else prefix + name for name in sorted(names)]
+
+
+def _open(path: str, split: str) -> _File:
+    filesystem, located = locate(path)
+    try:
+        with filesystem.open(located, "rb") as stream:
+            header = stream.readline()
+            size = filesystem.size(located)
+    except FileNotFoundError:
+        raise DataError(
+            f"there is no file {path}; `xc` expects text with the first line `rows features labels`"
+        ) from None
+    if not re.fullmatch(rb"\s*\d+\s+\d+\s+\d+\s*", header):
+        raise DataError(f"{path}:1 must be `rows features labels`, three whole numbers, not {header[:60]!r}")
+    rows, features, labels = map(int, header.split())
+    if not rows or not features or not labels or size <= len(header):
+        raise DataError(
+            f"{path} promises {rows} rows of {features} features and {labels} labels; there is nothing to learn"
+        )
+    return _File(path, split, len(header), size, rows, features, labels)
+
+
+def _map_chunks(spark: "SparkSession", count: int, function: Any, schema: Any) -> "DataFrame":
+    return spark.range(count, numPartitions=count).mapInArrow(function, schema)
+
+
+def _count_lines(chunks: Sequence[_Chunk], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = []
+        for index in batch.column(0).to_pylist():
+            chunk = chunks[index]
+            filesystem, located = locate(chunk.file.path)
+            found.append(filesystem.cat_file(located, start=chunk.begin - 1, end=chunk.end - 1).count(b"\n"))
+        yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(found, pa.int64())], names=["chunk", "lines"])
+
+
+def _first_lines(chunks: Sequence[_Chunk], lines: Sequence[int]) -> list[int]:
+    """The number in its file of the first line of each chunk; the header is line 1."""
+    firsts = []
+    number = 2
+    for index, chunk in enumerate(chunks):
+        if index and chunks[index - 1].file is not chunk.file:
+            number = 2
+        firsts.append(number)
+        number += lines[index]
+    return firsts
+
+
+def _read_chunks(
+    chunks: Sequence[_Chunk], first_lines: Sequence[int], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for index in batch.column(0).to_pylist():
+            yield from _read_chunk(chunks[index], first_lines[index])
+
+
+def _read_chunk(chunk: _Chunk, number: int) -> Iterator[pa.RecordBatch]:
+    file = chunk.file
+    bad: list[BadLine] = []
+    for block in _blocks(chunk):
+        lines = parse_lines(block, file.features, file.labels)
+        bad += [line._replace(number=number + line.number) for line in lines.bad]
+        number += lines.num_lines
+        if len(lines.offsets) > 1:
+            yield _to_batch(lines, file)
+    rows = number - 2
+    if chunk.end == file.end and rows != file.rows:
+        bad.append(BadLine(number - 1, "the header promises another number of rows", f"{file.rows}, not {rows}"))
+    if bad:
+        problems = [{"kind": line.kind, "file": file.path, "line": line.number, "detail": line.detail} for line in bad]
+        nothing = pa.nulls(len(bad))
+        columns = [nothing.cast(_VECTOR), nothing.cast(_SCHEMA.field("label").type)]
+        columns += [pa.array([file.split] * len(bad)), pa.array(problems, _BAD)]
+        yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def _blocks(chunk: _Chunk) -> Iterator[bytes]:
+    """The chunk's lines, some whole ones at a time."""
+    filesystem, located = locate(chunk.file.path)
+    with filesystem.open(located, "rb") as stream:
+        stream.seek(chunk.begin - 1)
+        # The line that spans the border belongs to the chunk that it begins in.
+        at = chunk.begin - 1 + len(stream.readline())
+        while at < chunk.end:
+            block = stream.read(min(_BLOCK_BYTES, chunk.end - at))
+            if not block.endswith(b"\n"):
+                block += stream.readline()
+            at += len(block)
+            yield block
+
+
+def _to_batch(lines: Lines, file: _File) -> pa.RecordBatch:
+    rows = len(lines.offsets) - 1
+    offsets = pa.array(lines.offsets.astype(np.int32))
+    columns = [
+        pa.array(np.zeros(rows, np.int8)),
+        pa.array(np.full(rows, file.features, np.int32)),
+        pa.ListArray.from_arrays(offsets, pa.array(lines.indices.astype(np.int32))),
+        pa.ListArray.from_arrays(offsets, pa.array(lines.values)),
+    ]
+    labels = pa.ListArray.from_arrays(pa.array(lines.label_offsets.astype(np.int32)), pa.array(lines.labels))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.StructArray.from_arrays(columns, fields=list(_VECTOR)),
+            labels,
+            pa.array([file.split] * rows),
+            pa.nulls(rows).cast(_BAD),
+        ],
+        schema=_SCHEMA,
+    )
