@@ -12,6 +12,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from horovod_edits import EDITS
 from steps import CACHE, SetupError, run, say
 
 __all__ = ["build", "cached", "key", "patch"]
@@ -30,19 +31,6 @@ FLAGS = {
     "HOROVOD_CPU_OPERATIONS": "GLOO",
     "CXXFLAGS": "-w",  # thousands of warnings about the release's own code
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the release asks for less than CMake 4 knows
-}
-EDITS = {
-    # torch's headers need C++20 where the release asks for 14, and Gloo must be compiled alike.
-    "CMakeLists.txt": [
-        ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
-        ('"set(CMAKE_CXX_STANDARD 17)\\n"', '"set(CMAKE_CXX_STANDARD 20)\\n"'),
-    ],
-    # Compiling several files as one reads torch's headers less often: a quarter of the time.
-    "horovod/torch/CMakeLists.txt": [
-        ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)\n    set(CMAKE_UNITY_BUILD ON)")
-    ],
-    # Debug symbols take a third of the time and 60 MB that nobody looks at.
-    "setup.py": [("'RelWithDebInfo'", "'Release'")],
 }
 
 
@@ -107,7 +95,7 @@ def patch(source: Path) -> None:
             if text.count(old) != 1:
                 raise SetupError(
                     f"cannot prepare Horovod's source: {name} has {old!r} {text.count(old)} times instead of once; "
-                    f"the edits in .setup/{Path(__file__).name} are for {RELEASE}"
+                    f"the edits in .setup/horovod_edits.py are for {RELEASE}"
                 )
             text = text.replace(old, new)
         path.write_text(text)

@@ -1,6 +1,7 @@
 """Scaling efficiency: two ranks with one thread each against one rank with one thread.
 
-The rival is ``torch.nn.parallel.DistributedDataParallel`` with Gloo on the same network, batches and processes. Every
+The rival is ``torch.nn.parallel.DistributedDataParallel`` with Gloo, on the same network and batches but in launches of
+its own. Every
 rank keeps its batch size (weak scaling), so that perfect efficiency, 1.0, means twice the images per second.
 """
 
@@ -29,58 +30,47 @@ from sparkdl.training.reporter import Reporter
 __all__ = ["run"]
 
 ROWS = 5_120
-LAUNCHES = 3
-ROUNDS = 3  # epochs per launch
+LAUNCHES = 4
+EPOCHS = 3
 SETTINGS = Train(model="cnn", epochs=1, batch_size=256, schedule="constant")
-
-Rates = dict[str, list[float]]
 
 
 def run() -> Report:
-    """Launch one rank and two ranks in turn; both systems take turns in each launch. Runs on the driver."""
-    rates: dict[int, Rates] = {1: {"sparkdl": [], "DDP": []}, 2: {"sparkdl": [], "DDP": []}}
+    """Launch one rank and two ranks of each system in turn. Runs on the driver."""
+    systems = {"sparkdl": _sparkdl, "DistributedDataParallel, Gloo": _ddp}
+    rates: dict[tuple[str, int], list[float]] = {(name, size): [] for name in systems for size in (1, 2)}
     with image_dataset(ROWS) as (spark, dataset):
         for _ in range(LAUNCHES):
-            for size in rates:
-                for name, measured in run_ranks(partial(_measure, dataset), size, spark=spark)[0].items():
-                    rates[size][name] += measured
-    found = {size: {name: median(values) for name, values in rates[size].items()} for size in rates}
-    efficiency = {name: found[2][name] / (2 * found[1][name]) for name in found[1]}
-    rows: list[list[str | float]] = [
-        [label, found[1][name], found[2][name], efficiency[name]]
-        for name, label in {"sparkdl": "sparkdl", "DDP": "DistributedDataParallel, Gloo"}.items()
-    ]
+            for name, size in rates:
+                rates[name, size] += run_ranks(partial(systems[name], dataset), size, spark=spark)[0]
+    found = {key: median(values) for key, values in rates.items()}
+    efficiency = {name: found[name, 2] / (2 * found[name, 1]) for name in systems}
+    ours, theirs = systems
     return Report(
         title="scaling: one rank and two, one thread each, convolutional network",
         columns=["system", "images/s, 1 rank", "images/s, 2 ranks", "efficiency"],
-        rows=rows,
+        rows=[[name, found[name, 1], found[name, 2], efficiency[name]] for name in systems],
         targets=[
-            Target("efficiency", efficiency["sparkdl"], 0.90),
-            Target("images/s on two ranks over DDP's", found[2]["sparkdl"] / found[2]["DDP"], 1.0),
+            Target("efficiency", efficiency[ours], 0.90),
+            Target("images/s on two ranks over DDP's", found[ours, 2] / found[theirs, 2], 1.0),
         ],
-        note=f"Medians of {LAUNCHES * ROUNDS} epochs of {ROWS:,} images, in {LAUNCHES} launches of each size.",
+        note=f"Medians of {LAUNCHES * EPOCHS} epochs of {ROWS:,} images, in {LAUNCHES} launches of each.",
     )
 
 
-def _measure(dataset: Dataset, rank: Rank) -> Rates:
+def _sparkdl(dataset: Dataset, rank: Rank) -> list[float]:
+    """Images per second of all ranks, by epoch; the first one, which compiles kernels and fills caches, is left out."""
     torch.set_num_threads(1)
-    rates: Rates = {"sparkdl": [], "DDP": []}
     with HorovodCollectives() as collectives:
         replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
-        train_epoch(replica, dataset, 0, reporter)  # the first epoch compiles kernels and fills caches
-        for epoch in range(ROUNDS):
-            rates["sparkdl"].append(train_epoch(replica, dataset, epoch, reporter)["rows_per_second"])
-            collectives.barrier()
-            rates["DDP"].append(_ddp(rank, dataset, collectives, epoch))
-            collectives.barrier()
-    return rates
+        epochs = [train_epoch(replica, dataset, epoch, reporter) for epoch in range(1 + EPOCHS)]
+    return [figures["rows_per_second"] for figures in epochs[1:]]
 
 
-def _ddp(rank: Rank, dataset: Dataset, collectives: HorovodCollectives, epoch: int) -> float:
-    """One epoch with PyTorch's own data parallelism; images per second of all ranks."""
-    distributed.init_process_group(
-        "gloo", init_method=_meeting_point(collectives), rank=rank.rank, world_size=rank.size
-    )
+def _ddp(dataset: Dataset, rank: Rank) -> list[float]:
+    """The same with PyTorch's own data parallelism, and without Horovod's thread in the process."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=_meeting_point(rank), rank=rank.rank, world_size=rank.size)
     try:
         model = build_model(dataset, SETTINGS)
         optimizer = build_optimizer(SETTINGS, model)
@@ -89,20 +79,22 @@ def _ddp(rank: Rank, dataset: Dataset, collectives: HorovodCollectives, epoch: i
             dataset, "train", batch_size=SETTINGS.batch_size, rank=rank.rank, size=rank.size, seed=SETTINGS.seed
         )
         replica.train()
-        started = time.perf_counter()
-        for batch in loader.epoch(epoch):
-            optimizer.zero_grad()
-            functional.cross_entropy(replica(batch.inputs), batch.labels).backward()
-            optimizer.step()
-        distributed.barrier()
-        return dataset.rows("train") / (time.perf_counter() - started)
+        rates = []
+        for epoch in range(1 + EPOCHS):
+            started = time.perf_counter()
+            for batch in loader.epoch(epoch):
+                optimizer.zero_grad()
+                functional.cross_entropy(replica(batch.inputs), batch.labels).backward()
+                optimizer.step()
+            distributed.barrier()
+            rates.append(dataset.rows("train") / (time.perf_counter() - started))
+        return rates[1:]
     finally:
         distributed.destroy_process_group()
 
 
-def _meeting_point(collectives: HorovodCollectives) -> str:
-    """A free address on rank 0's host, agreed on over Horovod."""
+def _meeting_point(rank: Rank) -> str:
+    """A free address on rank 0's host, agreed on over Horovod, which then leaves."""
     host = os.environ["HOROVOD_HOSTNAME"]
-    with socket.create_server((host, 0)) as server:
-        address = f"tcp://{host}:{server.getsockname()[1]}"
-    return str(collectives.broadcast_object(address))  # only now: the others would connect to the server just closed
+    with HorovodCollectives() as collectives, socket.create_server((host, 0)) as server:
+        return str(collectives.broadcast_object(f"tcp://{host}:{server.getsockname()[1]}"))

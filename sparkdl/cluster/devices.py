@@ -1,5 +1,6 @@
 """Which GPU and how many threads a rank owns."""
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,18 @@ from pyspark import TaskContext
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["cuda_index", "device_of_process", "device_of_task", "limited_threads", "threads_of_process"]
+__all__ = [
+    "cuda_index",
+    "device_of_process",
+    "device_of_task",
+    "limited_threads",
+    "retained_memory",
+    "threads_of_process",
+]
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+RETAINED_BYTES = 1 << 30
+GLIBC_THRESHOLD = 128 << 10  # what both are by default
 
 
 def device_of_task(context: TaskContext) -> str:
@@ -71,6 +83,27 @@ def limited_threads(threads: int) -> Iterator[None]:
     finally:
         if torch:
             torch.set_num_threads(before)
+
+
+@contextmanager
+def retained_memory() -> Iterator[None]:
+    """Keep the memory that a step frees for the next step. Runs on a rank.
+
+    glibc returns large blocks to the system, which then hands them out again zeroed, page by page: up to a third of a
+    training step on a CPU. Afterwards everything free is returned.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        yield
+        return
+    for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+        libc.mallopt(option, RETAINED_BYTES)
+    try:
+        yield
+    finally:
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            libc.mallopt(option, GLIBC_THRESHOLD)
+        libc.malloc_trim(0)
 
 
 def _nvidia_devices() -> list[Path]:

@@ -13,17 +13,12 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.cluster.channel import Sender
-from sparkdl.cluster.devices import limited_threads
+from sparkdl.cluster.devices import limited_threads, retained_memory
 from sparkdl.cluster.logs import captured_output
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 
 __all__ = ["Assignment", "Outcome", "Rank", "current_rank", "run_rank"]
 
-SHARED_CORE_CYCLE = "5"
-"""Milliseconds between two looks of Horovod's thread at what is to be reduced, on a rank with a single core.
-
-Each look takes the core away from the computation: with Horovod's own 1 ms, a quarter to a third of it.
-"""
 MAX_TEXT = 50_000  # characters of a message or traceback that are kept: escaped as JSON, both fit into one frame
 
 _current: "Rank | None" = None
@@ -94,12 +89,10 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
         else nullcontext()
     )
     environment = assignment.rendezvous.environment(place) | {"OMP_NUM_THREADS": str(threads)}
-    if device == "cpu" and threads == 1:
-        environment["HOROVOD_CYCLE_TIME"] = os.environ.get("HOROVOD_CYCLE_TIME", SHARED_CORE_CYCLE)
     result = None
     _current = rank
     try:
-        with _environment(environment), limited_threads(threads), output:
+        with _environment(environment), limited_threads(threads), retained_memory(), output:
             try:
                 result = _picklable(pickle.loads(assignment.function)(rank))
             except BaseException as error:

@@ -70,6 +70,9 @@ class RendezvousAddress:
             # With cached responses each rank decides by itself which gradients to fuse; ranks that decide differently
             # crash in Gloo ("op.preamble.length <= op.nbytes"). Without, rank 0 decides for all, at the same speed.
             "HOROVOD_CACHE_CAPACITY": "0",
+            # Tensors that were sent as one message are never joined by others that happen to be ready: the order of a
+            # sum over three or more ranks would otherwise depend on timing.
+            "HOROVOD_DISABLE_GROUP_FUSION": "1",
         }
 
 

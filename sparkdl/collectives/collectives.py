@@ -1,6 +1,7 @@
 """The questions that training asks of the other ranks."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -33,6 +34,14 @@ class Collectives(ABC):
         """The sum or mean over ranks of a tensor of any shape, in its own type; the argument is not changed."""
 
     @abstractmethod
+    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Callable[[], None]:
+        """Begin to overwrite each tensor by its mean over ranks, all of them in one message; calling the result waits.
+
+        Tensors of the same name meet, in whatever order ranks begin. They have the same shapes, types and strides on
+        all ranks.
+        """
+
+    @abstractmethod
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
         """The tensor of rank ``root``; shapes and types are the same everywhere."""
 
@@ -55,15 +64,6 @@ class Collectives(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has called it."""
-
-    @abstractmethod
-    def distribute(
-        self, optimizer: torch.optim.Optimizer, module: nn.Module, *, accumulation: int = 1
-    ) -> torch.optim.Optimizer:
-        """An optimizer that steps by the mean gradient of all ranks, reduced while back-propagation still runs.
-
-        ``accumulation`` is the number of backward passes whose gradients are added up before one step.
-        """
 
     @abstractmethod
     def __enter__(self) -> Self: ...

@@ -1,5 +1,6 @@
 """Collectives by Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799): Gloo between CPUs, NCCL between GPUs."""
 
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,6 +35,11 @@ class HorovodCollectives(Collectives):
         return hvd.allreduce(tensor, op=hvd.Sum if op == "sum" else hvd.Average)  # type: ignore[no-any-return]
 
     @override
+    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Callable[[], None]:
+        handle = hvd.grouped_allreduce_async_(list(tensors), op=hvd.Average, name=name)
+        return lambda: hvd.synchronize(handle)
+
+    @override
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
         return hvd.broadcast(tensor, root)  # type: ignore[no-any-return]
 
@@ -56,14 +62,6 @@ class HorovodCollectives(Collectives):
     @override
     def barrier(self) -> None:
         hvd.barrier()
-
-    @override
-    def distribute(
-        self, optimizer: torch.optim.Optimizer, module: nn.Module, *, accumulation: int = 1
-    ) -> torch.optim.Optimizer:
-        return hvd.DistributedOptimizer(  # type: ignore[no-any-return]
-            optimizer, named_parameters=module.named_parameters(), backward_passes_per_step=accumulation
-        )
 
     def __enter__(self) -> Self:
         hvd.init()

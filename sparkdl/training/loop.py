@@ -75,9 +75,8 @@ class Replica:
         self.device = device
         self.model = model.to(device)
         self.loss = build_loss(settings)
-        self.optimizer = strategy.start(
-            self.model, build_optimizer(settings, self.model), accumulation=settings.accumulation
-        )
+        self.optimizer = build_optimizer(settings, self.model)
+        strategy.start(self.model, self.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
 
     def step(self, batches: list[Batch], *, rate: float) -> tuple[torch.Tensor, torch.Tensor, int]:
@@ -90,6 +89,8 @@ class Replica:
         correct = torch.zeros((), device=self.device)
         rows = 0
         for batch in batches:
+            if batch is batches[-1]:
+                self.strategy.begin_last_pass()
             if not len(batch.labels):
                 continue  # this rank's rows have run out; the others' gradients still arrive
             inputs = batch.inputs.to(self.device, non_blocking=True)
@@ -101,11 +102,11 @@ class Replica:
             loss_sum += total.detach()
             correct += (outputs.detach().argmax(dim=1) == labels).sum()
             rows += len(labels)
-        self.strategy.reduce_gradients(self.optimizer)
+        self.strategy.reduce_gradients()
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        self.strategy.apply(self.optimizer, self.scaler)
+        self.scaler.step(self.optimizer)
         self.scaler.update()
         return loss_sum, correct, rows
 

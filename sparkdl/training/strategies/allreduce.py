@@ -1,12 +1,13 @@
 """Synchronous data parallelism: every step applies the average gradient of all ranks.
 
-Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799) starts the ring all-reduce of a layer's gradient as soon as
-back-propagation has produced it, and goes on with the next layer meanwhile.
+Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799) runs the ring all-reduce of the last layers' gradients while
+back-propagation goes on with the layers before.
 """
 
 import torch
 from torch import nn
 
+from sparkdl.collectives import GradientAverager
 from sparkdl.training.strategies.strategy import Strategy
 
 __all__ = ["AllReduce"]
@@ -15,19 +16,18 @@ __all__ = ["AllReduce"]
 class AllReduce(Strategy):
     """All replicas take the same step, so that their weights never differ."""
 
-    def start(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, accumulation: int) -> torch.optim.Optimizer:
-        """Broadcast rank 0's weights, buffers and optimizer state; hook the all-reduce into back-propagation."""
+    def start(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Broadcast rank 0's weights and buffers; hook the all-reduce into back-propagation."""
         self.collectives.broadcast_parameters(model)
-        return self.collectives.distribute(optimizer, model, accumulation=accumulation)
+        self._averager = GradientAverager(model.parameters(), self.collectives)
 
-    def reduce_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+    def begin_last_pass(self) -> None:
+        """From now on a gradient is sent as soon as its bucket is complete."""
+        self._averager.begin_last_pass()
+
+    def reduce_gradients(self) -> None:
         """Wait for the all-reduces that back-propagation started."""
-        optimizer.synchronize()  # type: ignore[attr-defined]
-
-    def apply(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
-        """Apply the averaged gradient."""
-        with optimizer.skip_synchronize():  # type: ignore[attr-defined]
-            scaler.step(optimizer)
+        self._averager.finish()
 
     def agree(self, model: nn.Module) -> None:
         """Average the buffers (running means of batch normalisation): the only thing that differs between replicas."""

@@ -17,16 +17,16 @@ class Strategy(ABC):
         self.collectives = collectives
 
     @abstractmethod
-    def start(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, accumulation: int) -> torch.optim.Optimizer:
-        """Make all replicas equal to rank 0's and return the optimizer to train with."""
+    def start(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Make all replicas equal to rank 0's."""
 
     @abstractmethod
-    def reduce_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+    def begin_last_pass(self) -> None:
+        """Called before the back-propagation that completes a step's gradients."""
+
+    @abstractmethod
+    def reduce_gradients(self) -> None:
         """Finish what must be known of the other ranks' gradients before they are clipped and applied."""
-
-    @abstractmethod
-    def apply(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
-        """Take one optimizer step."""
 
     @abstractmethod
     def agree(self, model: nn.Module) -> None:

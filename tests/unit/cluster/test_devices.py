@@ -1,6 +1,15 @@
-import pytest
+import resource
 
-from sparkdl.cluster.devices import cuda_index, device_of_process, limited_threads, threads_of_process
+import pytest
+import torch
+
+from sparkdl.cluster.devices import (
+    cuda_index,
+    device_of_process,
+    limited_threads,
+    retained_memory,
+    threads_of_process,
+)
 from sparkdl.errors import ConfigError
 
 
@@ -43,3 +52,16 @@ def test_threads_are_set_for_the_block_only() -> None:
     with limited_threads(1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+def test_memory_that_a_step_frees_is_kept_for_the_next_step_and_returned_in_the_end() -> None:
+    def page_faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(20):
+            torch.zeros(4 << 20)  # 16 MiB, 4,096 pages
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with retained_memory():
+        page_faults()
+        assert page_faults() < 4_096
+    assert page_faults() > 20 * 4_096

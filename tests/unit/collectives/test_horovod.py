@@ -1,11 +1,30 @@
 """Collectives on real ranks: two processes on this machine, one launch for all promises."""
 
+import random
+import time
+
 import pytest
 import torch
 from torch import nn
 
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import HorovodCollectives
+
+
+def means_in_any_order(collectives: HorovodCollectives) -> bool:
+    """Whether 100 rounds of messages are right that each rank begins in an order and a rhythm of its own."""
+    order = random.Random(collectives.rank)
+    right = True
+    for number in range(100):
+        tensors = [torch.full((4**index,), float(collectives.rank + number)) for index in range(7)]
+        waits = []
+        for index in order.sample(range(7), 7):
+            waits.append(collectives.start_mean([tensors[index]], name=f"message.{index}"))
+            time.sleep(order.random() / 500)
+        for wait in waits:
+            wait()
+        right = right and all(bool((tensor == number + 0.5).all()) for tensor in tensors)
+    return right
 
 
 def exercise(rank: Rank) -> dict:
@@ -21,6 +40,7 @@ def exercise(rank: Rank) -> dict:
         found["broadcast object"] = collectives.broadcast_object({"rank": rank.rank}, root=1)
         found["gathered"] = collectives.allgather_object("x" * (rank.rank + 1))
         collectives.barrier()
+        found["in any order"] = means_in_any_order(collectives)
 
         torch.manual_seed(rank.rank)
         network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
@@ -34,15 +54,6 @@ def exercise(rank: Rank) -> dict:
         collectives.broadcast_optimizer(optimizer)
         found["rate"] = optimizer.param_groups[0]["lr"]
         found["moments"] = [state["exp_avg"].sum().item() for state in optimizer.state.values()]
-
-        for accumulation in (1, 2):
-            line = nn.Linear(1, 1, bias=False)
-            nn.init.zeros_(line.weight)
-            sgd = collectives.distribute(torch.optim.SGD(line.parameters(), lr=1.0), line, accumulation=accumulation)
-            for batch in range(accumulation):
-                line(torch.tensor([[number * (batch + 1)]])).sum().backward()
-            sgd.step()
-            found[f"step of {accumulation}"] = line.weight.item()
     return found
 
 
@@ -76,9 +87,5 @@ def test_weights_buffers_and_optimizer_become_equal(found) -> None:
     assert first["rate"] == 1.0
 
 
-def test_a_step_applies_the_mean_gradient_of_all_ranks(found) -> None:
-    assert [each["step of 1"] for each in found] == [-1.5, -1.5]
-
-
-def test_accumulated_gradients_are_added_up_before_one_step(found) -> None:
-    assert [each["step of 2"] for each in found] == [-1.5 * (1 + 2), -1.5 * (1 + 2)]
+def test_messages_may_be_begun_in_any_order_on_each_rank(found) -> None:
+    assert all(each["in any order"] for each in found)

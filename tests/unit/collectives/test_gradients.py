@@ -1,0 +1,126 @@
+"""Averaged gradients on real ranks: one launch for all promises."""
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.cluster import Rank, run_local
+from sparkdl.collectives import GradientAverager, HorovodCollectives
+
+SIZE = 3
+
+
+def new_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 400), nn.Tanh(), nn.Linear(400, 400), nn.Tanh(), nn.Linear(400, 2))
+
+
+def gradients(network: nn.Module) -> list[list[float]]:
+    return [parameter.grad.flatten().tolist() for parameter in network.parameters() if parameter.grad is not None]
+
+
+def inputs(number: int) -> torch.Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
+
+
+def exercise(rank: Rank) -> dict:
+    found: dict = {}
+    with HorovodCollectives() as collectives:
+
+        def averaged(passes: list[torch.Tensor | None], bucket_bytes: int = 1 << 20) -> list[list[float]]:
+            network = new_network()
+            averager = GradientAverager(network.parameters(), collectives, bucket_bytes=bucket_bytes)
+            for number, rows in enumerate(passes):
+                if number == len(passes) - 1:
+                    averager.begin_last_pass()
+                if rows is not None:
+                    network(rows).square().sum().backward()
+            averager.finish()
+            return gradients(network)
+
+        mine = inputs(rank.rank)
+        found["mean"] = averaged([mine])
+        found["small buckets"] = averaged([mine], bucket_bytes=1)
+        found["again"] = [averaged([mine]) for _ in range(20)]
+        found["two passes"] = averaged([mine, mine])
+        found["last pass without rows"] = averaged([mine, None if rank.rank == 1 else mine])
+        found["no rows on rank 1"] = averaged([None if rank.rank == 1 else mine])
+
+        network = new_network()
+        averager = GradientAverager(network.parameters(), collectives)
+        averager.begin_last_pass()
+        network[: 2 if rank.rank == 0 else 5](mine).sum().backward()  # rank 0 leaves the upper layers out
+        averager.finish()
+        found["branch"] = [parameter.grad is not None for parameter in network.parameters()]
+
+        table = nn.Embedding(5, 2, sparse=True)
+        nn.init.ones_(table.weight)
+        averager = GradientAverager(table.parameters(), collectives)
+        averager.begin_last_pass()
+        table(torch.tensor([rank.rank])).sum().backward()
+        averager.finish()
+        found["sparse"] = table.weight.grad.tolist()
+
+        torch.manual_seed(0)
+        picture = nn.Conv2d(2, 3, 3)
+        averager = GradientAverager(picture.parameters(), collectives)
+        averager.begin_last_pass()
+        if rank.rank:  # rank 0 has no rows, and the others' gradient has another layout than the zeros it sends
+            picture(torch.rand(1, 2, 4, 4).to(memory_format=torch.channels_last)).sum().backward()
+            found["of one rank"] = picture.weight.grad.tolist()
+        averager.finish()
+        found["layout"] = picture.weight.grad.tolist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict]:
+    return run_local(exercise, SIZE)
+
+
+def expected(batches: list[torch.Tensor]) -> list[torch.Tensor]:
+    network = new_network()
+    for rows in batches:
+        (network(rows).square().sum() / SIZE).backward()
+    return [torch.tensor(values) for values in gradients(network)]
+
+
+def assert_close(actual: list[list[float]], wanted: list[torch.Tensor]) -> None:
+    for one, other in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(torch.tensor(one), other, rtol=1e-4, atol=1e-5)
+
+
+def test_every_rank_has_the_mean_gradient_of_all(found) -> None:
+    assert_close(found[0]["mean"], expected([inputs(rank) for rank in range(SIZE)]))
+    assert all(each["mean"] == found[0]["mean"] for each in found)
+
+
+def test_the_size_of_buckets_changes_nothing_but_rounding(found) -> None:
+    assert_close(found[0]["small buckets"], expected([inputs(rank) for rank in range(SIZE)]))
+
+
+def test_three_ranks_add_up_in_the_same_order_every_time(found) -> None:
+    assert all(again == found[0]["mean"] for again in found[0]["again"])
+
+
+def test_passes_before_the_last_one_are_added_up_without_communication(found) -> None:
+    assert_close(found[0]["two passes"], expected([inputs(rank) for rank in (0, 0, 1, 1, 2, 2)]))
+
+
+def test_a_rank_without_rows_counts_as_zero_and_holds_nobody_up(found) -> None:
+    assert_close(found[1]["last pass without rows"], expected([inputs(rank) for rank in (0, 0, 1, 2, 2)]))
+    assert_close(found[1]["no rows on rank 1"], expected([inputs(rank) for rank in (0, 2)]))
+
+
+def test_a_branch_that_one_rank_did_not_use_is_averaged_all_the_same(found) -> None:
+    assert all(all(each["branch"]) for each in found)
+
+
+def test_sparse_gradients_are_made_dense(found) -> None:
+    third = pytest.approx(1 / SIZE)
+    assert found[0]["sparse"] == [[third, third]] * SIZE + [[0.0, 0.0]] * 2
+
+
+def test_gradients_of_another_memory_layout_meet_in_the_right_places(found) -> None:
+    of_one = torch.tensor(found[1]["of one rank"])
+    torch.testing.assert_close(torch.tensor(found[0]["layout"]), of_one * (SIZE - 1) / SIZE)
