@@ -22,10 +22,8 @@ __all__ = ["Decoder", "TopK"]
 ROWS = {"cpu": 32, "cuda": 1024}
 """Rows decoded together. On a CPU the values of their buckets should fit into a core's cache (R B x 32 floats are 1 MB
 for R = 16, B = 512), and 32 floats fill the registers of a vectorised sum."""
-CANDIDATE_ROWS = {"cpu": 128, "cuda": 4096}
+CANDIDATE_ROWS = {"cpu": 64, "cuda": 4096}
 """Rows whose candidates are found together, at most; on a CPU, more would push the marks out of the cache."""
-FOLD = 32
-"""Buckets are folded to rows of this many to find the best ones: maxima over rows are vectorised."""
 MARKED_REPETITIONS = 15
 """Candidates come from this many repetitions at most, one bit of an int16 for each; all repetitions score them."""
 CHANCE_CANDIDATES = 64
@@ -91,12 +89,14 @@ class Decoder:
                 _keep_best(best, rows, *_best_of_columns(reduced, k), first=block.start)
         return self._finished(best, logits)
 
-    def candidates(self, logits: torch.Tensor, k: int, *, buckets: int = 1) -> TopK:
-        """The k best of the classes that fall into one of the ``buckets`` best buckets of several repetitions.
+    def candidates(self, logits: torch.Tensor, k: int, *, buckets: int = 2) -> TopK:
+        """The k best of the classes that several repetitions have in one of their ``buckets`` best buckets.
 
-        The scores are exact; a class that few repetitions rank high is not looked at. How many must agree is the
-        smallest number by which no more than about 64 classes per row are candidates by chance; the cost grows with the
-        sizes of the buckets, not with the number of classes. Rows with fewer than k candidates are decoded exactly.
+        These are the best one in each of so many equal parts of a repetition's buckets, which are as good as random
+        parts and are found at the price of one maximum. How many repetitions must agree on a class is the smallest
+        number by which no more than about 64 classes per row are candidates by chance. Candidates have exact scores;
+        other classes are not looked at, and the cost grows with the sizes of the buckets, not with the number of
+        classes. Rows with fewer than k candidates are decoded exactly.
         """
         self._check(logits, k)
         best = _nothing(logits, k)
@@ -106,7 +106,7 @@ class Decoder:
             marks = torch.zeros(rows_at_once, block.size + 1, dtype=torch.int16, device=logits.device)
             for begin in range(0, logits.shape[1], rows_at_once):
                 rows = slice(begin, begin + rows_at_once)
-                part = logits[:, rows]
+                part = logits[:, rows].float()
                 row, number = self._candidates(block, part, buckets, marks)
                 scores = self._score(block, part, row, number)
                 _keep_best(best, rows, *_best_of_ragged(row, number, scores, part.shape[1], k), first=block.start)
@@ -188,8 +188,8 @@ class Decoder:
         for _ in range(self._votes(repetitions, buckets) - 1):
             seen &= seen - 1
         taken &= seen != 0
-        row, place = taken.nonzero(as_tuple=True)
-        return row, listed[row, place]
+        place = taken.flatten().nonzero().squeeze(1)
+        return place // listed.shape[1], listed.flatten().index_select(0, place)
 
     def _votes(self, repetitions: int, buckets: int) -> int:
         """How many repetitions must agree on a candidate: few enough classes reach this number by chance."""
@@ -203,10 +203,17 @@ class Decoder:
 
     def _score(self, block: ClassBlock, logits: torch.Tensor, row: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         """The sum (minimum, median) over repetitions for pairs of a row and a class within the block."""
-        values = bucket_values(logits.float(), self.estimator, self.activation, dim=2)
-        repetition = torch.arange(self.num_repetitions, device=logits.device)
-        places = block.places[number] - (repetition * self.num_buckets)
-        gathered = values[repetition, row[:, None], places]
+        values = bucket_values(logits, self.estimator, self.activation, dim=2)
+        by_repetition, by_row, by_bucket = values.stride()
+        flat = values.as_strided(
+            (sum((n - 1) * by for n, by in zip(values.shape, values.stride(), strict=True)) + 1,), (1,)
+        )
+        first = torch.arange(self.num_repetitions, device=logits.device)
+        bucket = block.places.index_select(0, number) - first * self.num_buckets
+        places = bucket * by_bucket + first * by_repetition + row[:, None] * by_row
+        gathered = flat.index_select(0, places.flatten()).view(
+            places.shape
+        )  # several times faster than values[r, n, b]
         if block.weights is not None:
             gathered = gathered * block.weights[number]
         if self.estimator in ("minimum", "median"):
@@ -228,20 +235,18 @@ def _smallest_or_median(gathered: torch.Tensor, estimator: Estimator) -> torch.T
     return gathered.amin(1) if estimator == "minimum" else torch.median(gathered, dim=1).values
 
 
-def _best_buckets(logits: torch.Tensor, count: int) -> torch.Tensor:
-    """The ``count`` best of the last dimension: they lie in the columns with the best maxima once it is folded."""
-    folded: torch.Tensor = logits.unflatten(-1, (-1, math.gcd(logits.shape[-1], FOLD)))
-    column = _best(folded.amax(-2), min(count, folded.shape[-1]))
-    members = folded.gather(-1, column[..., None, :].expand(*folded.shape[:-1], -1))
-    place = _best(members.flatten(-2), count)
-    width = column.shape[-1]
-    return place // width * folded.shape[-1] + column.gather(-1, place % width)
+def _best_buckets(logits: torch.Tensor, parts: int) -> torch.Tensor:
+    """The best bucket in each of so many equal parts of the last dimension.
 
-
-def _best(values: torch.Tensor, count: int) -> torch.Tensor:
-    if count == 1:
-        return values.argmax(-1, keepdim=True)  # several times faster
-    return values.topk(count).indices
+    Bucket numbers replace the lowest bits of the floats, so that a vectorised maximum brings its place along. That
+    leaves 14 bits of precision for 512 buckets, enough to choose candidates by.
+    """
+    num_buckets = logits.shape[-1]
+    low = (1 << (num_buckets - 1).bit_length()) - 1
+    numbers = torch.arange(num_buckets, dtype=torch.int32, device=logits.device)
+    keys = (logits.view(torch.int32) & ~low).bitwise_or_(numbers).view(torch.float32)
+    best = torch.stack([part.amax(-1) for part in keys.tensor_split(parts, dim=-1)], dim=-1)
+    return (best.view(torch.int32) & low).clamp_(max=num_buckets - 1)  # an infinite logit loses its number
 
 
 def _best_of_columns(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
