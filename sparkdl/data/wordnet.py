@@ -39,10 +39,12 @@ def read_wordnet(source: Source, spark: "SparkSession") -> "DataFrame":
     first word, part of speech and place in the file, ``dog.n.02084071``; ``pos`` is ``n`` or ``v``. The synset's own
     words are no input. Raises :class:`DataError` for files that are missing or in another format.
     """
-    paths = [join(str(source.path), name) for name in _FILES]
-    for path in paths:
-        filesystem, located = locate(path)
-        if not filesystem.exists(located):
+    folder = str(source.path)
+    filesystem, located = locate(folder)
+    # A task's working directory is not the driver's.
+    paths = [join(folder if "://" in folder else located, name) for name in _FILES]
+    for name, path in zip(_FILES, paths, strict=True):
+        if not filesystem.exists(join(located, name)):
             raise DataError(f"there is no {path}; `wordnet` expects a folder with {' and '.join(_FILES)}")
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -57,6 +57,8 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("prepare: {label: y}", [], ["'prepare.output' is missing"]),
         ("prepare: {output: x, split: {fractions: {test: 0.6, validation: 0.5}}}", [], ["add up to 1.1"]),
         ("prepare: {output: x, image: a, features: [b]}", [], ["either `image` or `features`"]),
+        ("prepare: {output: x, image: a, sparse: true}", [], ["`sparse` and `unit_norm` are for `features`"]),
+        ("prepare: {output: x, source: {format: csv, path: {train: a}}}", [], ["is for the format `xc`"]),
         ("prepare: {output: x, image: a, stages: [{kind: index, columns: [b]}]}", [], ["inside the network"]),
         ("[1, 2]", [], ["must hold sections"]),
         ("train: {epochs: 3", [], ["not valid YAML"]),

@@ -58,6 +58,12 @@ def test_fashion_mnist_arrives_with_all_four_files(fashion_mnist: Path) -> None:
         assert len(labels.read()) == 8 + 10_000
 
 
+def test_wordnet_arrives_with_its_synsets(tmp_path: Path) -> None:
+    folder = fetch("wordnet", tmp_path)
+    lines = (folder / "data.noun").read_text().splitlines()
+    assert sum(not line.startswith("  ") for line in lines) == 82_115
+
+
 def test_a_damaged_file_is_fetched_anew(fashion_mnist: Path, capsys: pytest.CaptureFixture[str]) -> None:
     labels = fashion_mnist / "t10k-labels-idx1-ubyte.gz"
     right = labels.read_bytes()
