@@ -84,7 +84,7 @@ class Stage(Section):
     dimensions: Positive = 1024
     """``hash_text``: the width of the hashed vector."""
     vocabulary: Positive = 1 << 18
-    """``count_text``: how many words are kept at most, the most frequent ones of the training split."""
+    """``count_text``: how many words are kept at most: those in most rows of the training split."""
     minimum_documents: Positive = 1
     """Text: words in fewer training rows than this count for nothing."""
     bigrams: bool = False

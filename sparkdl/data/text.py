@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark import keyword_only
-from pyspark.ml import Transformer
-from pyspark.ml.feature import IDF, CountVectorizer, HashingTF, NGram, RegexTokenizer, SQLTransformer
+from pyspark.ml import Estimator, Transformer
+from pyspark.ml.feature import IDF, CountVectorizerModel, HashingTF, NGram, RegexTokenizer, SQLTransformer
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param.shared import HasInputCol, HasOutputCol
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
 from sparkdl.config import Stage
+from sparkdl.errors import DataError
 
 __all__ = ["BETWEEN_WORDS", "LogCounts", "text_stages"]
 
@@ -40,18 +41,44 @@ def text_stages(stage: Stage, inputs: Sequence[str], prefix: str) -> tuple[list[
         if stage.kind == "hash_text":
             parts.append(HashingTF(inputCol=words, outputCol=counts, numFeatures=stage.dimensions))
         else:
-            parts.append(
-                CountVectorizer(
-                    inputCol=words, outputCol=counts, vocabSize=stage.vocabulary, minDF=float(stage.minimum_documents)
-                )
-            )
+            parts.append(_Vocabulary(stage, words, counts))
         if stage.sublinear:
             parts.append(LogCounts(inputCol=counts, outputCol=f"{output}_log"))
             counts = f"{output}_log"
-        # CountVectorizer has left rare words out already; hashes can only be given no weight.
+        # A vocabulary has left rare words out already; hashes can only be given no weight.
         rare = stage.minimum_documents if stage.kind == "hash_text" else 0
         parts.append(IDF(inputCol=counts, outputCol=output, minDocFreq=rare))
     return parts, outputs
+
+
+class _Vocabulary(Estimator[CountVectorizerModel]):
+    """Spark's ``CountVectorizer``, but words that are equally frequent have an order that is always the same."""
+
+    def __init__(self, stage: Stage, words: str, counts: str) -> None:
+        super().__init__()
+        self._stage, self._words, self._counts = stage, words, counts
+
+    def _fit(self, dataset: DataFrame) -> CountVectorizerModel:
+        found = (
+            dataset.select(sf.explode(sf.array_distinct(self._words)).alias("word"))
+            .groupBy("word")
+            .count()
+            .where(sf.col("count") >= self._stage.minimum_documents)
+            .orderBy(sf.desc("count"), "word")
+            .limit(self._stage.vocabulary)
+            .collect()
+        )
+        if not found:
+            raise DataError(
+                f"no word is in {self._stage.minimum_documents} training rows; lower `minimum_documents`, or look "
+                f"at the text in {', '.join(map(repr, self._stage.columns))}"
+            )
+        # What `CountVectorizerModel.from_vocabulary` does, but that hands words to the JVM one by one: 10 s for 45,000.
+        newline = dataset.sparkSession.sparkContext._jvm.java.util.regex.Pattern.compile("\n")  # type: ignore[union-attr]
+        words = newline.split("\n".join(row.word for row in found))
+        name = "org.apache.spark.ml.feature.CountVectorizerModel"
+        model: CountVectorizerModel = CountVectorizerModel._create_from_java_class(name, words)  # type: ignore[attr-defined]
+        return model.setInputCol(self._words).setOutputCol(self._counts)
 
 
 class LogCounts(Transformer, HasInputCol, HasOutputCol, DefaultParamsReadable[Any], DefaultParamsWritable):

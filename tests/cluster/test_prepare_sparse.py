@@ -214,6 +214,20 @@ def test_rare_words_count_for_nothing(texts: DataFrame, tmp_path: Path) -> None:
     assert dataset.card.splits["train"].sparse.empty == 1
 
 
+def test_words_are_numbered_the_same_however_rows_are_partitioned(
+    texts: DataFrame, text_settings: Prepare, text_dataset: Dataset, tmp_path: Path
+) -> None:
+    rows = texts.repartition(3).orderBy(sf.desc("text"))
+    again = prepare(rows, text_settings.model_copy(update={"output": str(tmp_path / "d")}))
+    assert again.digest == text_dataset.digest
+
+
+def test_a_vocabulary_that_would_be_empty_is_refused(texts: DataFrame, text_settings: Prepare, tmp_path: Path) -> None:
+    stage = Stage(kind="count_text", columns=["text"], minimum_documents=5)
+    with pytest.raises(DataError, match="no word is in 5 training rows; lower `minimum_documents`"):
+        prepare(texts, text_settings.model_copy(update={"output": str(tmp_path / "d"), "stages": [stage]}))
+
+
 def test_vectors_of_any_form_with_single_labels_in_equal_groups(spark: SparkSession, tmp_path: Path) -> None:
     vectors = [Vectors.sparse(50, [i % 50], [2.0]) if i % 2 else Vectors.dense([1.0] * 50) for i in range(90)]
     rows = spark.createDataFrame([(v, float(i % 7 + 5)) for i, v in enumerate(vectors)], ["x", "label"])
