@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark import keyword_only
 from pyspark.ml import Estimator, Transformer
-from pyspark.ml.feature import IDF, CountVectorizerModel, HashingTF, NGram, RegexTokenizer, SQLTransformer
+from pyspark.ml.feature import IDF, CountVectorizerModel, HashingTF, IDFModel, NGram, RegexTokenizer, SQLTransformer
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param.shared import HasInputCol, HasOutputCol
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
@@ -42,12 +42,13 @@ def text_stages(stage: Stage, inputs: Sequence[str], prefix: str) -> tuple[list[
             parts.append(HashingTF(inputCol=words, outputCol=counts, numFeatures=stage.dimensions))
         else:
             parts.append(_Vocabulary(stage, words, counts))
+        weighted = counts
         if stage.sublinear:
-            parts.append(LogCounts(inputCol=counts, outputCol=f"{output}_log"))
-            counts = f"{output}_log"
+            weighted = f"{output}_log"
+            parts.append(LogCounts(inputCol=counts, outputCol=weighted))
         # A vocabulary has left rare words out already; hashes can only be given no weight.
         rare = stage.minimum_documents if stage.kind == "hash_text" else 0
-        parts.append(IDF(inputCol=counts, outputCol=output, minDocFreq=rare))
+        parts.append(_DocumentFrequencies(IDF(inputCol=counts, outputCol=output, minDocFreq=rare), weighted))
     return parts, outputs
 
 
@@ -79,6 +80,17 @@ class _Vocabulary(Estimator[CountVectorizerModel]):
         name = "org.apache.spark.ml.feature.CountVectorizerModel"
         model: CountVectorizerModel = CountVectorizerModel._create_from_java_class(name, words)  # type: ignore[attr-defined]
         return model.setInputCol(self._words).setOutputCol(self._counts)
+
+
+class _DocumentFrequencies(Estimator[IDFModel]):
+    """An ``IDF`` that is fitted on one column and weights another one with the same words."""
+
+    def __init__(self, idf: IDF, weighted: str) -> None:
+        super().__init__()
+        self._idf, self._weighted = idf, weighted
+
+    def _fit(self, dataset: DataFrame) -> IDFModel:
+        return self._idf.fit(dataset).setInputCol(self._weighted)
 
 
 class LogCounts(Transformer, HasInputCol, HasOutputCol, DefaultParamsReadable[Any], DefaultParamsWritable):
