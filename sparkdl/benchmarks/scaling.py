@@ -29,7 +29,7 @@ from sparkdl.training.reporter import Reporter
 
 __all__ = ["run"]
 
-ROWS = 5_120
+ROWS = 10_240
 LAUNCHES = 4
 EPOCHS = 3
 SETTINGS = Train(model="cnn", epochs=1, batch_size=256, schedule="constant")
