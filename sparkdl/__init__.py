@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkdl.cli import main
     from sparkdl.cluster import get_session
-    from sparkdl.config import (
+    from sparkdl.config import load_settings
+    from sparkdl.data import Dataset, fetch, open_source, prepare
+    from sparkdl.estimator import TorchEstimator, TorchModel
+    from sparkdl.runner import HorovodRunner
+    from sparkdl.scoring import score
+    from sparkdl.settings import (
         Cluster,
         Gate,
         Prepare,
@@ -21,12 +26,7 @@ if TYPE_CHECKING:
         Stage,
         Tracking,
         Train,
-        load_settings,
     )
-    from sparkdl.data import Dataset, fetch, open_source, prepare
-    from sparkdl.estimator import TorchEstimator, TorchModel
-    from sparkdl.runner import HorovodRunner
-    from sparkdl.scoring import score
     from sparkdl.tracking import page_command
     from sparkdl.training import TrainedModel, train
 
@@ -60,14 +60,14 @@ __all__ = [
 _HOMES = {
     "sparkdl.cli": ["main"],
     "sparkdl.cluster": ["get_session"],
-    "sparkdl.config": [
-        *["Cluster", "Gate", "Prepare", "Score", "Settings", "Source", "Split", "Stage", "Tracking", "Train"],
-        "load_settings",
-    ],
+    "sparkdl.config": ["load_settings"],
     "sparkdl.data": ["Dataset", "fetch", "open_source", "prepare"],
     "sparkdl.estimator": ["TorchEstimator", "TorchModel"],
     "sparkdl.runner": ["HorovodRunner"],
     "sparkdl.scoring": ["score"],
+    "sparkdl.settings": [
+        *["Cluster", "Gate", "Prepare", "Score", "Settings", "Source", "Split", "Stage", "Tracking", "Train"],
+    ],
     "sparkdl.tracking": ["page_command"],
     "sparkdl.training": ["TrainedModel", "train"],
 }

@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 import sparkdl
-from sparkdl.config import Prepare, Section, Settings, load_settings
+from sparkdl.config import load_settings
 from sparkdl.errors import SparkdlError
+from sparkdl.settings import Prepare, Section, Settings
 
 __all__ = ["main"]
 

@@ -1,6 +1,6 @@
 """A ``pyspark.ml`` estimator: fit on a DataFrame, transform a DataFrame, inside ``Pipeline`` and ``CrossValidator``.
 
-Every key of :class:`sparkdl.config.Train` is a ``Param`` of the same name, so that a grid search can vary any of them.
+Every key of :class:`sparkdl.settings.Train` is a ``Param`` of the same name, so that a grid search can vary any.
 """
 
 import uuid
@@ -25,11 +25,11 @@ from pyspark.ml.util import (
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import array, col, map_from_entries, struct
 
-from sparkdl.config import Cluster, Prepare, Split, Tracking, Train
 from sparkdl.data import prepare
 from sparkdl.errors import DataError
 from sparkdl.scoring import score
 from sparkdl.scoring.card import ModelCard
+from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
 from sparkdl.tracking import download, download_whole
 from sparkdl.training import train
 

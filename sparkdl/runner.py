@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster import Rank, get_session, run_local, run_ranks
 from sparkdl.cluster.barrier import count_slots
 from sparkdl.cluster.supervision import LogVerbosity
-from sparkdl.config import Cluster
 from sparkdl.errors import ConfigError
+from sparkdl.settings import Cluster
 
 __all__ = ["HorovodRunner"]
 

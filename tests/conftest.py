@@ -19,7 +19,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.session import ensure_java, get_session
-from sparkdl.config import Cluster
+from sparkdl.settings import Cluster
 
 LOOPBACK = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent

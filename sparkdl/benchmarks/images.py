@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.cluster import get_session
-from sparkdl.config import Prepare, Split
 from sparkdl.data import Dataset, prepare
+from sparkdl.settings import Prepare, Split
 
 __all__ = ["image_dataset", "images", "session"]
 

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.benchmarks.images import session
 from sparkdl.benchmarks.report import Report, Target
-from sparkdl.config import Prepare, Split
 from sparkdl.data import Dataset, Loader, prepare
+from sparkdl.settings import Prepare, Split
 
 __all__ = ["run"]
 

@@ -21,8 +21,8 @@ from sparkdl.benchmarks.loop import new_replica
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import HorovodCollectives
-from sparkdl.config import Train
 from sparkdl.data import Dataset, Loader
+from sparkdl.settings import Train
 from sparkdl.training.loop import build_model, train_epoch
 from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.reporter import Reporter

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 
 from sparkdl.benchmarks.images import image_dataset, images
 from sparkdl.benchmarks.report import Report, Target
-from sparkdl.config import Tracking
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring import score
+from sparkdl.settings import Tracking
 from sparkdl.tracking import download_whole, start_run
 
 __all__ = ["run"]

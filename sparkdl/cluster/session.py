@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from sparkdl.config import Cluster
 from sparkdl.errors import ConfigError
+from sparkdl.settings import Cluster
 
 __all__ = ["EMBEDDED_OPTIONS", "ensure_java", "get_session"]
 

@@ -6,8 +6,8 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from sparkdl.config import Prepare
 from sparkdl.errors import DataError
+from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -9,11 +9,11 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.config import Prepare
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
 from sparkdl.data.features import Inputs
 from sparkdl.data.order import CONTENT_HASH, SPLIT
 from sparkdl.errors import DataError
+from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

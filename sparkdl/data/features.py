@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.config import Prepare, Stage
 from sparkdl.data.bad_rows import PROBLEM
 from sparkdl.data.sources import known_image_shape
 from sparkdl.errors import ConfigError, DataError
+from sparkdl.settings import Prepare, Stage
 
 if TYPE_CHECKING:
     from pyspark.ml import Pipeline, PipelineModel

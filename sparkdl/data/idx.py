@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.config import Source
 from sparkdl.data.storage import join, locate
 from sparkdl.errors import DataError
+from sparkdl.settings import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

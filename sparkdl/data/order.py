@@ -7,8 +7,8 @@ partitioned them.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sparkdl.config import Prepare
 from sparkdl.errors import DataError
+from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

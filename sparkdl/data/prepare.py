@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.config import Prepare, Source
 from sparkdl.data.bad_rows import PROBLEM, skip_bad_rows, take_good_lines
 from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
 from sparkdl.data.dataset import Dataset
@@ -19,6 +18,7 @@ from sparkdl.data.staging import staging
 from sparkdl.data.storage import join, locate, spark_url
 from sparkdl.data.write import write_row_groups
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.settings import Prepare, Source
 
 if TYPE_CHECKING:
     from pyspark.ml import Pipeline

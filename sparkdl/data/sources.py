@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from sparkdl.config import Source
 from sparkdl.data.idx import read_idx
 from sparkdl.data.images import read_images
 from sparkdl.data.storage import spark_url
 from sparkdl.data.wordnet import read_wordnet
 from sparkdl.data.xc import read_xc
 from sparkdl.errors import DataError
+from sparkdl.settings import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
-from sparkdl.config import Stage
 from sparkdl.errors import DataError
+from sparkdl.settings import Stage
 
 __all__ = ["BETWEEN_WORDS", "LogCounts", "text_stages"]
 

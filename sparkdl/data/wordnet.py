@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from sparkdl.config import Source
 from sparkdl.data.storage import join, locate
 from sparkdl.errors import DataError
+from sparkdl.settings import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.config import Source
 from sparkdl.data.bad_rows import PROBLEM, PROBLEM_TYPE
 from sparkdl.data.storage import locate
 from sparkdl.data.xc_lines import BadLine, Lines, parse_lines
 from sparkdl.errors import DataError
+from sparkdl.settings import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, StringType, StructField, StructType
 
-from sparkdl.config import Tracking
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.data.features import apply_preprocessing
 from sparkdl.errors import DataError
@@ -22,6 +21,7 @@ from sparkdl.models import NETWORK_FILE
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
 from sparkdl.scoring.task import ScoringTask
+from sparkdl.settings import Tracking
 from sparkdl.tracking import download
 
 __all__ = ["load_preprocessing", "score", "with_inputs"]

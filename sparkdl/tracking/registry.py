@@ -19,8 +19,8 @@ from mlflow.models import Model
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
-from sparkdl.config import Gate, Tracking
 from sparkdl.errors import RegistryError
+from sparkdl.settings import Gate, Tracking
 from sparkdl.tracking.interface import LOADER_MODULE
 from sparkdl.tracking.store import connect
 

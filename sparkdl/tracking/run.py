@@ -27,8 +27,8 @@ from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.git_utils import get_git_commit
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
 
-from sparkdl.config import Tracking
 from sparkdl.errors import TrackingError
+from sparkdl.settings import Tracking
 from sparkdl.tracking.interface import LOADER_MODULE, signature
 from sparkdl.tracking.params import flatten, masked, without_credentials
 from sparkdl.tracking.registry import Registered, register

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from sparkdl.config import Tracking
 from sparkdl.errors import TrackingError
+from sparkdl.settings import Tracking
 from sparkdl.tracking.params import without_credentials
 
 __all__ = ["check_reachable", "connect", "experiment_id", "page_command", "tracking_uri"]

@@ -15,9 +15,9 @@ from torch import nn
 
 from sparkdl.cluster import Rank
 from sparkdl.collectives import HorovodCollectives
-from sparkdl.config import Train
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.models import build
+from sparkdl.settings import Train
 from sparkdl.training.checkpoint import BEST, LAST, load_checkpoint, save_checkpoint
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at

@@ -15,11 +15,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from sparkdl.config import Tracking, Train
 from sparkdl.data import Dataset
 from sparkdl.data.card import CARD_NAME, PREPROCESSING
 from sparkdl.errors import ModelError
 from sparkdl.models import NETWORK_FILE, export_network, load_weights
+from sparkdl.settings import Tracking, Train
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import load_checkpoint, save_weights
 from sparkdl.training.loop import build_model

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sparkdl.config import Recipe, Train, import_object
+from sparkdl.config import import_object
 from sparkdl.errors import ConfigError
+from sparkdl.settings import Recipe, Train
 
 __all__ = ["Loss", "autocast", "build_loss", "build_optimizer", "rate_at"]
 

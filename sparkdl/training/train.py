@@ -9,9 +9,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import get_session, run_ranks
-from sparkdl.config import Cluster, Tracking, Train
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, RankError, TrainingError
+from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.checkpoint import BEST

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster import Rank, get_session, run_ranks
 from sparkdl.collectives import HorovodCollectives
-from sparkdl.config import Cluster
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError
+from sparkdl.settings import Cluster
 
 
 def all_reduce(rank: Rank) -> tuple[int, float, int]:

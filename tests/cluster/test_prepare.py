@@ -15,10 +15,10 @@ from pyspark.ml.feature import MinMaxScaler, VectorAssembler
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkdl.config import Prepare, Source, Split, Stage
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
 from sparkdl.data.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.settings import Prepare, Source, Split, Stage
 
 NO_SPLIT = Split(fractions={})
 

@@ -16,13 +16,13 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkdl.config import Prepare, Source, Split, Stage
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
 from sparkdl.data.card import UNSEEN
 from sparkdl.data.loader import Loader
 from sparkdl.data.sparse import SparseLoader
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.settings import Prepare, Source, Split, Stage
 
 NO_SPLIT = Split(fractions={})
 BY_PART = Split(column="part", fractions={})

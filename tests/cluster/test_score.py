@@ -11,13 +11,13 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
-from sparkdl.config import Prepare, Split, Stage, Tracking
 from sparkdl.data import Dataset, prepare
 from sparkdl.data.card import Card, InputSpec
 from sparkdl.errors import DataError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring import Predictor, score
 from sparkdl.scoring.card import ModelCard
+from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from sparkdl.config import Tracking
 from sparkdl.errors import TrackingError
 from sparkdl.models import NETWORK_FILE, build, export_network
+from sparkdl.settings import Tracking
 from sparkdl.tracking import download, start_run
 
 START_SECONDS = 120  # a server makes its tables first

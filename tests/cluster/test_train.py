@@ -11,7 +11,6 @@ from torch.nn import functional
 
 import sparkdl
 from sparkdl import Cluster, Prepare, Split, Tracking, Train
-from sparkdl.config import Gate
 from sparkdl.errors import (
     ConfigError,
     DataError,
@@ -21,6 +20,7 @@ from sparkdl.errors import (
     RegistryError,
     TrainingError,
 )
+from sparkdl.settings import Gate
 from sparkdl.training.checkpoint import load_checkpoint
 
 ROWS = 203  # odd, so that two ranks cannot share them evenly

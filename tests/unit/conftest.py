@@ -1,6 +1,6 @@
 import pytest
 
-from sparkdl.config import Tracking
+from sparkdl.settings import Tracking
 from sparkdl.tracking.store import connect
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl.config import Settings, import_object, load_settings
+from sparkdl.config import import_object, load_settings
 from sparkdl.errors import ConfigError
+from sparkdl.settings import Settings
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "conf").glob("*.yaml"))
 

@@ -5,10 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sparkdl.config import Tracking
 from sparkdl.errors import DataError
 from sparkdl.scoring import Predictor
 from sparkdl.scoring.pyfunc import PyfuncModel
+from sparkdl.settings import Tracking
 from sparkdl.tracking import download, start_run
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from sparkdl.config import Tracking
 from sparkdl.models import NETWORK_FILE, build, export_network
+from sparkdl.settings import Tracking
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import mlflow.pyfunc
 import pytest
 from mlflow import MlflowClient
 
-from sparkdl.config import Gate, Tracking
 from sparkdl.errors import RegistryError
+from sparkdl.settings import Gate, Tracking
 from sparkdl.tracking import Registered, download, start_run
 
 Make = Callable[..., Tracking]

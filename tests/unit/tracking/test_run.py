@@ -11,8 +11,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from sparkdl.config import Tracking
 from sparkdl.errors import TrackingError
+from sparkdl.settings import Tracking
 from sparkdl.tracking import Run, download, page_command, start_run, tracking_uri
 from sparkdl.tracking.figures import loss_curve
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.config import Recipe, Train
 from sparkdl.errors import ConfigError
+from sparkdl.settings import Recipe, Train
 from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at
 
 
