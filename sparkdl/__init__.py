@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from sparkdl.config import load_settings
     from sparkdl.data import Dataset, fetch, open_source, prepare
     from sparkdl.estimator import TorchEstimator, TorchModel
+    from sparkdl.extreme import TrainedEnsemble, train_extreme
     from sparkdl.runner import HorovodRunner
     from sparkdl.scoring import score
     from sparkdl.settings import (
         Cluster,
+        Extreme,
         Gate,
         Prepare,
         Score,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cluster",
     "Dataset",
+    "Extreme",
     "Gate",
     "HorovodRunner",
     "Prepare",
@@ -45,6 +48,7 @@ __all__ = [
     "TorchModel",
     "Tracking",
     "Train",
+    "TrainedEnsemble",
     "TrainedModel",
     "fetch",
     "get_session",
@@ -55,6 +59,7 @@ __all__ = [
     "prepare",
     "score",
     "train",
+    "train_extreme",
 ]
 
 _HOMES = {
@@ -63,10 +68,23 @@ _HOMES = {
     "sparkdl.config": ["load_settings"],
     "sparkdl.data": ["Dataset", "fetch", "open_source", "prepare"],
     "sparkdl.estimator": ["TorchEstimator", "TorchModel"],
+    "sparkdl.extreme": ["TrainedEnsemble", "train_extreme"],
     "sparkdl.runner": ["HorovodRunner"],
     "sparkdl.scoring": ["score"],
     "sparkdl.settings": [
-        *["Cluster", "Gate", "Prepare", "Score", "Settings", "Source", "Split", "Stage", "Tracking", "Train"],
+        *[
+            "Cluster",
+            "Extreme",
+            "Gate",
+            "Prepare",
+            "Score",
+            "Settings",
+            "Source",
+            "Split",
+            "Stage",
+            "Tracking",
+            "Train",
+        ],
     ],
     "sparkdl.tracking": ["page_command"],
     "sparkdl.training": ["TrainedModel", "train"],

@@ -80,6 +80,20 @@ def train(configuration: str, overrides: Sequence[str]) -> None:
     )
 
 
+@commands.command("train-extreme")
+@_pipeline_arguments
+def train_extreme(configuration: str, overrides: Sequence[str]) -> None:
+    """Train a classifier of very many classes: hashed meta-models, each pack of them a Spark task."""
+    settings = load_settings(configuration, overrides)
+    folder = settings.extreme.dataset or settings.require("prepare.output")
+    trained = sparkdl.train_extreme(folder, settings.extreme, cluster=settings.cluster)
+    summary = {"repetitions": f"{len(trained.repetitions)} in {trained.folder}", "seconds": f"{trained.seconds:.1f}"}
+    for split, found in trained.evaluations.items():
+        figures = ", ".join(f"P@{k} {100 * found.precision[k - 1]:.2f}" for k in (1, 3, 5) if k <= len(found.precision))
+        summary[split] = f"{figures} ({found.unseen_labels:,} of {found.labels:,} labels never seen in training)"
+    _show(summary)
+
+
 @commands.command()
 @_pipeline_arguments
 def score(configuration: str, overrides: Sequence[str]) -> None:
@@ -102,7 +116,7 @@ def score(configuration: str, overrides: Sequence[str]) -> None:
 @click.argument("name", metavar="NAME")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def fetch(name: str, folder: Path) -> None:
-    """Get the raw files of a public data set: fashion-mnist."""
+    """Get the raw files of a public data set: fashion-mnist or wordnet."""
     click.echo(sparkdl.fetch(name, folder))
 
 

@@ -1,7 +1,7 @@
 """The settings of a pipeline.
 
-A pipeline's file has the sections ``prepare``, ``train``, ``score``, ``cluster`` and ``tracking``; each is a frozen
-class here, and the text under each field is its documentation. The same classes are the arguments of
+A pipeline's file has the sections ``prepare``, ``train``, ``extreme``, ``score``, ``cluster`` and ``tracking``; each is
+a frozen class here, and the text under each field is its documentation. The same classes are the arguments of
 :func:`sparkdl.prepare`, :func:`sparkdl.train` and :func:`sparkdl.score`, so that a notebook and a job mean the same
 thing by the same word.
 """
@@ -17,6 +17,7 @@ from sparkdl.errors import ConfigError
 
 __all__ = [
     "Cluster",
+    "Extreme",
     "Gate",
     "Prepare",
     "Recipe",
@@ -208,6 +209,33 @@ class Train(Recipe):
     """The validation metric that decides which checkpoint is the best one."""
 
 
+class Extreme(Section):
+    """How the meta-models of extreme classification are trained (MACH: arXiv 1810.04254)."""
+
+    dataset: Storage | None = None
+    """The prepared sparse dataset's folder; by default ``prepare.output`` of the same file."""
+    run_dir: Storage = "output/extreme"
+    """Where finished repetitions are kept: storage that driver and executors both reach. A job that is started again
+    with the same settings goes on with the missing ones."""
+    buckets: Annotated[int, Field(ge=2)] = 512
+    """What the classes of a repetition are hashed to."""
+    repetitions: Positive = 16
+    """How many meta-models, each with a hash of its own."""
+    repetitions_per_task: Positive = 8
+    """How many of them share a task, and with it each batch and each matrix product."""
+    hidden: list[Positive] = [128]
+    """The widths of the hidden layers; an empty list is a linear model."""
+    loss: Literal["softmax", "binary"] = "softmax"
+    """With several labels a row, ``softmax`` shares one distribution among their buckets, ``binary`` asks each one."""
+    epochs: Positive = 3
+    batch_size: Positive = 256
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    """Climbs to this in the first twentieth of training, then falls to zero in a straight line."""
+    hash_family: Literal["universal", "murmur3"] = "universal"
+    seed: int = 0
+    """Decides hashes, initial weights and the order of rows."""
+
+
 class Score(Section):
     """How a registered model becomes a column."""
 
@@ -270,6 +298,7 @@ class Settings(Section):
 
     prepare: Prepare | None = None
     train: Train = Train()
+    extreme: Extreme = Extreme()
     score: Score = Score()
     cluster: Cluster = Cluster()
     tracking: Tracking = Tracking()

@@ -1,0 +1,146 @@
+"""Training meta-models: an epoch after another over the same batches, without a word to anyone else. Runs in a task.
+
+The first layer is trained lazily, as embeddings are: only rows of features that occur in a batch change. Each row of
+each repetition has one step size, from a running mean of its squared gradients (row-wise adaptive steps: Mudigere et
+al., 2022, arXiv 2104.05158, section 4.1.2), so that the optimizer's state is a fraction of the weights'. The other
+layers are trained by Adam (Kingma and Ba, 2015, arXiv 1412.6980).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from sparkdl.data import Dataset, SparseBatch, SparseLoader
+from sparkdl.errors import TrainingError
+from sparkdl.extreme.hashing import BucketHash, table
+from sparkdl.extreme.meta_model import MetaModels, sparse_input
+from sparkdl.settings import Extreme
+
+__all__ = ["Epoch", "bucket_hash", "fit"]
+
+MEMORY = 0.999
+"""Share of the running mean of squared gradients that one step keeps."""
+EPSILON = 1e-8
+WARMUP = 0.05
+"""Part of training in which the rate climbs to its full value; from there it falls to zero in a straight line."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch of one repetition came to."""
+
+    loss: float
+    """Mean over rows."""
+    rows_per_second: float
+    """Of the whole pack."""
+
+
+def bucket_hash(settings: Extreme, repetition: int) -> BucketHash:
+    """The hash function of one repetition."""
+    return BucketHash(settings.buckets, seed=settings.seed, repetition=repetition, family=settings.hash_family)
+
+
+def fit(
+    dataset: Dataset,
+    settings: Extreme,
+    repetitions: Sequence[int],
+    *,
+    device: torch.device | str = "cpu",
+    on_epoch: Callable[[int, list[Epoch]], None] = lambda number, epochs: None,
+) -> MetaModels:
+    """Train the meta-models of some repetitions in one computation; ``on_epoch`` hears of each finished epoch.
+
+    Raises :class:`~sparkdl.errors.TrainingError` when a loss is no longer a number.
+    """
+    hashes = [bucket_hash(settings, repetition) for repetition in repetitions]
+    buckets = torch.from_numpy(table(hashes, dataset.num_classes).astype(np.int64))
+    models = MetaModels(
+        repetitions,
+        width=dataset.input.shape[0],
+        hidden=settings.hidden,
+        num_buckets=settings.buckets,
+        seed=settings.seed,
+    ).to(device)
+    loader = SparseLoader(dataset, "train", batch_size=settings.batch_size, seed=settings.seed)
+    steps = _Steps(models, settings, settings.epochs * loader.steps)
+    for number in range(settings.epochs):
+        started = time.perf_counter()
+        losses = torch.zeros(len(repetitions), dtype=torch.float64, device=device)
+        for batch in loader.epoch(number):
+            losses += steps.take(batch, buckets)
+        means = (losses / loader.rows).tolist()
+        rate = loader.rows / (time.perf_counter() - started)
+        for repetition, mean in zip(repetitions, means, strict=True):
+            if not np.isfinite(mean):
+                raise TrainingError(
+                    f"the loss of repetition {repetition} is not a number after epoch {number + 1}; lower "
+                    f"extreme.learning_rate, which is {settings.learning_rate:g}"
+                )
+        on_epoch(number, [Epoch(mean, rate) for mean in means])
+    return models
+
+
+class _Steps:
+    """The optimizer of a pack of meta-models."""
+
+    def __init__(self, models: MetaModels, settings: Extreme, total: int) -> None:
+        self._models, self._settings, self._total = models, settings, total
+        self._adam = torch.optim.Adam(models.parameters(), lr=settings.learning_rate)
+        self._squares = models.table.new_zeros(len(models.table), len(models.repetitions))
+        self._taken = 0
+
+    def take(self, batch: SparseBatch, buckets: torch.Tensor) -> torch.Tensor:
+        """One step; the summed loss of each repetition's rows, of shape (R,)."""
+        models = self._models
+        prepared = sparse_input(batch, models.table.device)
+        used = models.table.index_select(0, prepared.features).requires_grad_()
+        logits = models(used, prepared)
+        losses = bucket_losses(logits, batch, buckets.to(logits.device), self._settings.loss)
+        self._adam.zero_grad()
+        (losses.sum() / max(logits.shape[1], 1)).backward()
+        rate = self._rate()
+        for group in self._adam.param_groups:
+            group["lr"] = rate
+        self._adam.step()
+        self._taken += 1
+        if used.grad is not None:
+            self._step_rows(prepared.features, used.detach(), used.grad, rate)
+        return losses.detach().double()
+
+    def _step_rows(self, features: torch.Tensor, used: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        by_repetition = gradient.view(len(features), len(self._models.repetitions), -1)
+        squares = self._squares.index_select(0, features).mul_(MEMORY)
+        squares.add_(by_repetition.square().mean(2), alpha=1 - MEMORY)
+        self._squares.index_copy_(0, features, squares)
+        scale = (squares / (1 - MEMORY**self._taken)).sqrt_().add_(EPSILON)
+        used.view_as(by_repetition).addcdiv_(by_repetition, scale.unsqueeze(2), value=-rate)
+        self._models.table.index_copy_(0, features, used)
+
+    def _rate(self) -> float:
+        part = self._taken / self._total
+        return self._settings.learning_rate * min((self._taken + 1) / (WARMUP * self._total + 1), 1.0) * (1 - part)
+
+
+def bucket_losses(logits: torch.Tensor, batch: SparseBatch, buckets: torch.Tensor, loss: str) -> torch.Tensor:
+    """The loss of each repetition, summed over rows, from logits of shape (R, n, B) and the buckets (R, K) of classes.
+
+    A row's target is the union of its labels' buckets. ``softmax`` is the cross-entropy with equal shares for them
+    (for one label, plain cross-entropy); ``binary`` the cross-entropy of each bucket by itself, summed.
+    """
+    counts = batch.label_offsets.diff().to(logits.device)
+    row_of = torch.repeat_interleave(torch.arange(len(counts), device=logits.device), counts)
+    hit = buckets[:, batch.labels.to(logits.device)]
+    if loss == "softmax" and len(row_of) == len(counts) and bool((counts == 1).all()):
+        return (
+            functional.cross_entropy(logits.flatten(0, 1), hit.flatten(), reduction="none").view(len(logits), -1).sum(1)
+        )
+    targets = torch.zeros_like(logits)
+    targets[torch.arange(len(logits), device=logits.device)[:, None], row_of, hit] = 1.0
+    if loss == "binary":
+        return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum((1, 2))
+    targets /= targets.sum(2, keepdim=True).clamp_(min=1.0)
+    return -(functional.log_softmax(logits, dim=2) * targets).sum((1, 2))

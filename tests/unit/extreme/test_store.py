@@ -1,0 +1,52 @@
+"""Finished repetitions on disk."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparkdl.errors import ModelError
+from sparkdl.extreme.store import Finished, finished, load_repetition, save_repetition
+
+STATE = {"table": torch.arange(6.0).view(2, 3), "bias.0": torch.ones(3)}
+
+
+def save(folder: Path, repetition: int = 3) -> Finished:
+    return save_repetition(folder, repetition, STATE, made_of="this", losses=[2.0, 1.0], rate=10.0, seconds=1.5)
+
+
+def test_a_repetition_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    record = save(tmp_path)
+    assert finished(tmp_path, 3, made_of="this") == record
+    assert Finished.from_json(record.to_json()) == record
+    loaded = load_repetition(tmp_path, 3)
+    assert all(torch.equal(loaded[name], STATE[name]) for name in STATE)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_repetition_of_other_settings_is_not_finished(tmp_path: Path) -> None:
+    save(tmp_path)
+    assert finished(tmp_path, 3, made_of="that") is None
+    assert finished(tmp_path, 4, made_of="this") is None
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "record"])
+def test_damage_is_found(tmp_path: Path, damage: str) -> None:
+    save(tmp_path)
+    path = tmp_path / "repetition-0003.safetensors"
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "record":
+        (tmp_path / "repetition-0003.json").write_text("{}")
+    else:
+        path.write_bytes(content[:-1] if damage == "truncated" else content[:-1] + bytes([content[-1] ^ 1]))
+    assert finished(tmp_path, 3, made_of="this") is None
+    with pytest.raises(ModelError, match="repetition"):
+        load_repetition(tmp_path, 3)
+
+
+def test_a_second_copy_of_a_task_changes_nothing(tmp_path: Path) -> None:
+    first = save(tmp_path)
+    assert save(tmp_path) == first
+    assert finished(tmp_path, 3, made_of="this") == first
