@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparkdl.config import load_settings
     from sparkdl.data import Dataset, fetch, open_source, prepare
     from sparkdl.estimator import TorchEstimator, TorchModel
-    from sparkdl.extreme import TrainedEnsemble, train_extreme
+    from sparkdl.extreme import TrainedEnsemble, plan_extreme, train_extreme
     from sparkdl.runner import HorovodRunner
     from sparkdl.scoring import score
     from sparkdl.settings import (
@@ -56,6 +56,7 @@ __all__ = [
     "main",
     "open_source",
     "page_command",
+    "plan_extreme",
     "prepare",
     "score",
     "train",
@@ -68,7 +69,7 @@ _HOMES = {
     "sparkdl.config": ["load_settings"],
     "sparkdl.data": ["Dataset", "fetch", "open_source", "prepare"],
     "sparkdl.estimator": ["TorchEstimator", "TorchModel"],
-    "sparkdl.extreme": ["TrainedEnsemble", "train_extreme"],
+    "sparkdl.extreme": ["TrainedEnsemble", "plan_extreme", "train_extreme"],
     "sparkdl.runner": ["HorovodRunner"],
     "sparkdl.scoring": ["score"],
     "sparkdl.settings": [

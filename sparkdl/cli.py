@@ -94,6 +94,26 @@ def train_extreme(configuration: str, overrides: Sequence[str]) -> None:
     _show(summary)
 
 
+@commands.command("plan-extreme")
+@click.option("--classes", type=int, required=True, help="How many classes.")
+@click.option("--features", type=int, required=True, help="The width of a row.")
+@click.option("--rows", type=int, required=True, help="Training rows.")
+@click.option("--hidden", type=int, multiple=True, help="The width of a hidden layer; may be given several times.")
+@click.option("--buckets", type=int, help="Instead of the number that is usual for so many classes.")
+@click.option("--repetitions", type=int, help="Instead of the number that tells all classes apart.")
+@click.option("--repetitions-per-task", type=int, default=1, show_default=True)
+@click.option("--delta", default=0.01, show_default=True, help="Accepted probability that two classes look alike.")
+@click.option("--epochs", default=1, show_default=True)
+@click.option("--slots", default=1, show_default=True, help="Tasks that run at a time.")
+@click.option("--slot-memory", type=int, help="Megabytes for a task.")
+def plan_extreme(classes: int, features: int, slot_memory: int | None, buckets: int | None, **numbers: Any) -> None:
+    """Say what buckets and repetitions cost, beside one-vs-all, before anything is trained."""
+    memory = slot_memory * 10**6 if slot_memory is not None else None
+    click.echo(
+        sparkdl.plan_extreme(classes, num_features=features, num_buckets=buckets, memory_per_slot=memory, **numbers)
+    )
+
+
 @commands.command()
 @_pipeline_arguments
 def score(configuration: str, overrides: Sequence[str]) -> None:

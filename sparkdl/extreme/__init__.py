@@ -4,7 +4,7 @@ from sparkdl.extreme.decode import Decoder, TopK
 from sparkdl.extreme.ensemble import Ensemble
 from sparkdl.extreme.hashing import BucketHash, FeatureHash
 from sparkdl.extreme.metrics import Evaluation, evaluate
-from sparkdl.extreme.plan import Plan, plan
+from sparkdl.extreme.plan import Plan, plan_extreme
 from sparkdl.extreme.train import TrainedEnsemble, train_extreme
 
 __all__ = [
@@ -17,6 +17,6 @@ __all__ = [
     "TopK",
     "TrainedEnsemble",
     "evaluate",
-    "plan",
+    "plan_extreme",
     "train_extreme",
 ]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["Cost", "Plan", "fewest_repetitions", "plan"]
+__all__ = ["Cost", "Plan", "fewest_repetitions", "plan_extreme"]
 
 USUAL_REPETITIONS = 16
 """More repetitions than it takes to tell classes apart still average out the noise of each; the papers use 16 to 32."""
@@ -88,7 +88,7 @@ class Plan:
         )
 
 
-def plan(
+def plan_extreme(
     num_classes: int,
     *,
     num_features: int,

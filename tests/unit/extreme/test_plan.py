@@ -8,14 +8,14 @@ import pytest
 
 from sparkdl.errors import ConfigError
 from sparkdl.extreme.hashing import bucket_hashes, table
-from sparkdl.extreme.plan import TASK_BYTES, TRAINING_COPIES, fewest_repetitions, plan
+from sparkdl.extreme.plan import TASK_BYTES, TRAINING_COPIES, fewest_repetitions, plan_extreme
 
 WORDNET = {"num_classes": 20_000, "num_features": 45_000, "rows": 85_000}
 ODP = {"num_classes": 105_033, "num_features": 421_705, "rows": 1_084_404}
 
 
 def test_the_numbers_of_the_published_odp_model():
-    found = plan(**ODP, num_buckets=32, repetitions=25)
+    found = plan_extreme(**ODP, num_buckets=32, repetitions=25)
     assert found.mach.parameters == 25 * 32 * (421_705 + 1)  # 338 million, 1.35 GB
     assert found.mach.model_bytes == 4 * found.mach.parameters
     (linear,) = found.one_vs_all
@@ -24,7 +24,7 @@ def test_the_numbers_of_the_published_odp_model():
 
 
 def test_hidden_layers_are_compared_with_both_kinds_of_one_vs_all():
-    found = plan(**WORDNET, num_buckets=512, repetitions=16, hidden=[256])
+    found = plan_extreme(**WORDNET, num_buckets=512, repetitions=16, hidden=[256])
     assert found.mach.parameters == 16 * (45_001 * 256 + 257 * 512)
     linear, hidden = found.one_vs_all
     assert linear.parameters == 45_001 * 20_000
@@ -34,7 +34,7 @@ def test_hidden_layers_are_compared_with_both_kinds_of_one_vs_all():
 def test_repetitions_follow_the_union_bound():
     assert fewest_repetitions(20_000, 512, delta=0.01) == math.ceil(math.log(20_000**2 / 0.01) / math.log(512)) == 4
     assert fewest_repetitions(10, 10, delta=0.1) == 3  # exactly three, not one more for a rounding error
-    found = plan(**WORDNET, num_buckets=4, delta=0.001)
+    found = plan_extreme(**WORDNET, num_buckets=4, delta=0.001)
     assert found.repetitions == found.fewest_repetitions == 20
     assert found.delta <= 0.001
 
@@ -48,15 +48,15 @@ def test_as_many_repetitions_as_the_bound_asks_for_tell_all_classes_apart():
 
 
 def test_what_is_not_given_is_chosen():
-    found = plan(**WORDNET)
+    found = plan_extreme(**WORDNET)
     assert (found.num_buckets, found.repetitions) == (512, 16)
-    small = plan(100, num_features=10, rows=10)
+    small = plan_extreme(100, num_features=10, rows=10)
     assert small.num_buckets < 100
 
 
 def test_buckets_shrink_until_a_task_fits():
-    roomy = plan(**ODP)
-    tight = plan(**ODP, memory_per_slot=2 << 30)
+    roomy = plan_extreme(**ODP)
+    tight = plan_extreme(**ODP, memory_per_slot=2 << 30)
     assert tight.num_buckets < roomy.num_buckets
     assert tight.mach.task_bytes <= 2 << 30 < roomy.mach.task_bytes
     assert tight.fewest_repetitions > roomy.fewest_repetitions
@@ -71,46 +71,50 @@ def changes(message):
 def test_a_plan_that_cannot_fit_says_which_number_to_change_and_to_what():
     request = {**WORDNET, "num_buckets": 512, "hidden": [256], "memory_per_slot": 1 << 30, "repetitions_per_task": 16}
     with pytest.raises(ConfigError, match=r"needs 2\.76 GB, and a slot has 1\.07 GB") as caught:
-        plan(**request)
+        plan_extreme(**request)
     offered = changes(str(caught.value))
     assert set(offered) == {"repetitions_per_task", "the features, hashed,", "hidden", "memory_per_slot"}
-    plan(**{**request, "repetitions_per_task": int(offered["repetitions_per_task"])})
-    plan(**{**request, "num_features": int(offered["the features, hashed,"].replace(",", ""))})
-    plan(**{**request, "hidden": [int(offered["hidden"].strip("[]"))]})
-    plan(**{**request, "memory_per_slot": int(offered["memory_per_slot"].removesuffix(" MB").replace(",", "")) * 10**6})
+    plan_extreme(**{**request, "repetitions_per_task": int(offered["repetitions_per_task"])})
+    plan_extreme(**{**request, "num_features": int(offered["the features, hashed,"].replace(",", ""))})
+    plan_extreme(**{**request, "hidden": [int(offered["hidden"].strip("[]"))]})
+    plan_extreme(
+        **{**request, "memory_per_slot": int(offered["memory_per_slot"].removesuffix(" MB").replace(",", "")) * 10**6}
+    )
 
 
 def test_each_change_is_the_largest_that_fits():
     request = {**ODP, "num_buckets": 512, "memory_per_slot": 1 << 30}
     with pytest.raises(ConfigError) as caught:
-        plan(**request)
+        plan_extreme(**request)
     buckets = int(changes(str(caught.value))["num_buckets"].replace(",", ""))
-    assert plan(**{**request, "num_buckets": buckets}).num_buckets == buckets
+    assert plan_extreme(**{**request, "num_buckets": buckets}).num_buckets == buckets
     with pytest.raises(ConfigError):
-        plan(**{**request, "num_buckets": buckets + 1})
+        plan_extreme(**{**request, "num_buckets": buckets + 1})
 
 
 def test_a_slot_without_room_for_any_model_is_named():
     with pytest.raises(ConfigError, match="change one of these: memory_per_slot to"):
-        plan(**WORDNET, memory_per_slot=TASK_BYTES)
+        plan_extreme(**WORDNET, memory_per_slot=TASK_BYTES)
 
 
 def test_packed_repetitions_share_a_task_and_slots_share_the_time():
-    one = plan(**WORDNET, hidden=[64])
-    packed = plan(**WORDNET, hidden=[64], repetitions_per_task=8)
+    one = plan_extreme(**WORDNET, hidden=[64])
+    packed = plan_extreme(**WORDNET, hidden=[64], repetitions_per_task=8)
     assert packed.mach.task_bytes - TASK_BYTES == 8 * (one.mach.task_bytes - TASK_BYTES)
     assert one.mach.task_bytes == one.mach.parameters // 16 * 4 * TRAINING_COPIES + TASK_BYTES
     assert packed.mach.seconds == pytest.approx(one.mach.seconds)
-    assert plan(**WORDNET, hidden=[64], slots=2).mach.seconds == pytest.approx(one.mach.seconds / 2)
-    assert plan(**WORDNET, hidden=[64], slots=5).mach.seconds == pytest.approx(one.mach.seconds / 4)  # four rounds
-    assert plan(**WORDNET, hidden=[64], epochs=3).mach.seconds == pytest.approx(one.mach.seconds * 3)
+    assert plan_extreme(**WORDNET, hidden=[64], slots=2).mach.seconds == pytest.approx(one.mach.seconds / 2)
+    assert plan_extreme(**WORDNET, hidden=[64], slots=5).mach.seconds == pytest.approx(
+        one.mach.seconds / 4
+    )  # four rounds
+    assert plan_extreme(**WORDNET, hidden=[64], epochs=3).mach.seconds == pytest.approx(one.mach.seconds * 3)
 
 
 def test_the_table_has_a_column_for_each_way():
-    lines = plan(**WORDNET, hidden=[256]).table.splitlines()
+    lines = plan_extreme(**WORDNET, hidden=[256]).table.splitlines()
     assert lines[0].split("  ")[-1].strip() == "one-vs-all, hidden 256"
     assert lines[1].split() == ["outputs", "16", "x", "512", "20,000", "20,000"]
-    assert str(plan(**WORDNET)) == plan(**WORDNET).table
+    assert str(plan_extreme(**WORDNET)) == plan_extreme(**WORDNET).table
 
 
 @pytest.mark.parametrize(
@@ -126,12 +130,12 @@ def test_the_table_has_a_column_for_each_way():
 )
 def test_impossible_numbers_are_errors(wrong, message):
     with pytest.raises(ConfigError, match=message):
-        plan(**{**WORDNET, **wrong})
+        plan_extreme(**{**WORDNET, **wrong})
 
 
 def test_as_many_buckets_as_classes_are_a_warning():
     with pytest.warns(UserWarning, match="20,000 buckets for 20,000 classes: hashing buys nothing"):
-        plan(**WORDNET, num_buckets=20_000)
+        plan_extreme(**WORDNET, num_buckets=20_000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plan(**WORDNET, num_buckets=19_999)
+        plan_extreme(**WORDNET, num_buckets=19_999)

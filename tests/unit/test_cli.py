@@ -1,0 +1,56 @@
+"""The command line, where it needs no Spark."""
+
+import pytest
+
+from sparkdl import main
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ending:
+        main(arguments)
+    printed = capsys.readouterr()
+    return int(ending.value.code or 0), printed.out, printed.err
+
+
+def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(["--help"], capsys)
+    assert code == 0
+    for command in (
+        "prepare",
+        "train",
+        "train-extreme",
+        "plan-extreme",
+        "score",
+        "fetch",
+        "verify",
+        "benchmark",
+        "keys",
+    ):
+        assert f"  {command} " in text
+
+
+def test_a_plan_compares_with_one_vs_all(capsys: pytest.CaptureFixture[str]) -> None:
+    odp = ["--classes", "105033", "--features", "421705", "--rows", "1084404", "--buckets", "32", "--repetitions", "25"]
+    code, text, _ = run(["plan-extreme", *odp], capsys)
+    assert code == 0
+    assert "25 x 32" in text and "105,033" in text
+    assert "337,364,800" in text and "44,293,046,298" in text
+
+
+def test_a_plan_that_cannot_fit_says_which_number_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = ["--classes", "105033", "--features", "421705", "--rows", "1084404", "--buckets", "32"]
+    code, _, problem = run(["plan-extreme", *numbers, "--slot-memory", "550"], capsys)
+    assert code == 1
+    assert problem.startswith("sparkdl: ") and "change one of these" in problem
+
+
+def test_the_keys_of_a_section_are_listed_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text, _ = run(["keys", "extreme"], capsys)
+    assert code == 0
+    assert "extreme.repetitions = 16" in text
+
+
+def test_a_missing_configuration_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, problem = run(["train", "nowhere.yaml"], capsys)
+    assert code == 1
+    assert "cannot read the configuration nowhere.yaml" in problem
