@@ -86,12 +86,12 @@ def train_extreme(configuration: str, overrides: Sequence[str]) -> None:
     """Train a classifier of very many classes: hashed meta-models, each pack of them a Spark task."""
     settings = load_settings(configuration, overrides)
     folder = settings.extreme.dataset or settings.require("prepare.output")
-    trained = sparkdl.train_extreme(folder, settings.extreme, cluster=settings.cluster)
+    trained = sparkdl.train_extreme(folder, settings.extreme, cluster=settings.cluster, tracking=settings.tracking)
     summary = {"repetitions": f"{len(trained.repetitions)} in {trained.folder}", "seconds": f"{trained.seconds:.1f}"}
     for split, found in trained.evaluations.items():
         figures = ", ".join(f"P@{k} {100 * found.precision[k - 1]:.2f}" for k in (1, 3, 5) if k <= len(found.precision))
         summary[split] = f"{figures} ({found.unseen_labels:,} of {found.labels:,} labels never seen in training)"
-    _show(summary)
+    _show(summary | {"look at it": sparkdl.page_command(settings.tracking)})
 
 
 @commands.command("plan-extreme")

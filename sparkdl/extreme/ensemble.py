@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from sparkdl.data import Dataset, SparseBatch, SparseLoader
-from sparkdl.extreme.decode import Decoder, TopK
+from sparkdl.data import Dataset, SparseLoader
+from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.estimators import Estimator
 from sparkdl.extreme.fit import bucket_hash
 from sparkdl.extreme.meta_model import MetaModels
@@ -45,30 +45,39 @@ class Ensemble:
         )
         for place, repetition in enumerate(repetitions):
             self.models.load_state_of(place, load_repetition(Path(folder), repetition))
-        self.decoder = Decoder(
-            [bucket_hash(settings, repetition) for repetition in repetitions],
-            dataset.num_classes,
-            estimator=estimator,
-            activation="sigmoid" if settings.loss == "binary" else "softmax",
-            counts=dataset.label_counts,
+        self._dataset, self._settings, self._estimator = dataset, settings, estimator
+
+    def decoder(self, repetitions: int | None = None) -> Decoder:
+        """From the bucket logits of the first so many repetitions (by default all) to classes."""
+        return Decoder(
+            [bucket_hash(self._settings, repetition) for repetition in self.repetitions[:repetitions]],
+            self._dataset.num_classes,
+            estimator=self._estimator,
+            activation="sigmoid" if self._settings.loss == "binary" else "softmax",
+            counts=self._dataset.label_counts,
         )
-        self._dataset = dataset
 
-    def top_k(self, batch: SparseBatch, k: int) -> TopK:
-        """The k best classes of each row, with scores."""
-        return self.decoder.top_k(self.models.logits(batch), k)
+    def evaluate(self, split: str, *, k: int = 5, repetitions: Sequence[int] | None = None) -> dict[int, Evaluation]:
+        """All metrics up to k on one split, for the first so many ``repetitions`` each (by default all).
 
-    def evaluate(self, split: str, *, k: int = 5) -> Evaluation:
-        """All metrics up to k on one split; labels that training never saw count as missed."""
-        predicted, labels, ends = [], [], [torch.zeros(1, dtype=torch.int64)]
+        Labels that training never saw count as missed.
+        """
+        decoders = {number: self.decoder(number) for number in repetitions or [len(self.repetitions)]}
+        predicted: dict[int, list[torch.Tensor]] = {number: [] for number in decoders}
+        labels, ends = [], [torch.zeros(1, dtype=torch.int64)]
         for batch in SparseLoader(self._dataset, split, batch_size=ROWS, shuffle=False).epoch(0):
-            predicted.append(self.top_k(batch, min(k, self._dataset.num_classes)).classes)
+            logits = self.models.logits(batch)
+            for number, decoder in decoders.items():
+                predicted[number].append(decoder.top_k(logits[:number], min(k, self._dataset.num_classes)).classes)
             labels.append(batch.labels)
             ends.append(batch.label_offsets[1:] + ends[-1][-1])
-        return evaluate(
-            torch.cat(predicted).numpy(),
-            torch.cat(labels).numpy(),
-            torch.cat(ends).numpy(),
-            counts=self._dataset.label_counts,
-            num_rows=self._dataset.rows("train"),
-        )
+        return {
+            number: evaluate(
+                torch.cat(classes).numpy(),
+                torch.cat(labels).numpy(),
+                torch.cat(ends).numpy(),
+                counts=self._dataset.label_counts,
+                num_rows=self._dataset.rows("train"),
+            )
+            for number, classes in predicted.items()
+        }

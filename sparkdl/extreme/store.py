@@ -7,6 +7,7 @@ a second copy of a task writes the same bytes over the same files.
 import hashlib
 import json
 import os
+import socket
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ class Finished:
     rows_per_second: float
     seconds: float
     """Of the whole pack's training."""
+    host: str
+    """Where it was trained."""
 
     def to_json(self) -> str:
         """The record as one line."""
@@ -57,7 +60,9 @@ def save_repetition(
 ) -> Finished:
     """Write one repetition. Runs in a task."""
     content = save(state)
-    record = Finished(repetition, made_of, hashlib.sha256(content).hexdigest(), tuple(losses), rate, seconds)
+    record = Finished(
+        repetition, made_of, hashlib.sha256(content).hexdigest(), tuple(losses), rate, seconds, socket.gethostname()
+    )
     folder.mkdir(parents=True, exist_ok=True)
     _place(folder / _weights(repetition), content)
     _place(folder / _record(repetition), record.to_json().encode())

@@ -24,7 +24,9 @@ from sparkdl.extreme.ensemble import Ensemble
 from sparkdl.extreme.fit import Epoch, fit
 from sparkdl.extreme.metrics import Evaluation
 from sparkdl.extreme.store import Finished, finished, save_repetition
-from sparkdl.settings import Cluster, Extreme
+from sparkdl.settings import Cluster, Extreme, Tracking
+from sparkdl.tracking import Run, start_run
+from sparkdl.tracking.figures import precision_curve
 
 __all__ = ["TrainedEnsemble", "train_extreme"]
 
@@ -35,6 +37,8 @@ Pack = tuple[int, ...]
 class TrainedEnsemble:
     """What :func:`train_extreme` returns."""
 
+    run_id: str
+    """The MLflow run; one below it for each repetition that it trained."""
     folder: str
     """Where the repetitions are."""
     repetitions: tuple[Finished, ...]
@@ -49,6 +53,7 @@ def train_extreme(
     settings: Extreme | None = None,
     *,
     cluster: Cluster | None = None,
+    tracking: Tracking | None = None,
     spark: SparkSession | None = None,
 ) -> TrainedEnsemble:
     """Train the meta-models of all repetitions, each pack of them in an ordinary Spark task, and evaluate the ensemble.
@@ -60,29 +65,69 @@ def train_extreme(
     Raises :class:`~sparkdl.errors.DatasetError` for a dataset that is not sparse and
     :class:`~sparkdl.errors.ConfigError` for fewer than two classes; warns where there are no more classes than buckets.
     """
-    settings = settings or Extreme()
+    settings, cluster, tracking = settings or Extreme(), cluster or Cluster(), tracking or Tracking()
     dataset = _checked(dataset or settings.dataset, settings)
-    folder = Path(settings.run_dir)
-    made_of = _digest(dataset, settings)
-    records = {
-        repetition: record
-        for repetition in range(settings.repetitions)
-        if (record := finished(folder, repetition, made_of=made_of)) is not None
-    }
+    folder, made_of = Path(settings.run_dir), _digest(dataset, settings)
+    kept = (finished(folder, repetition, made_of=made_of) for repetition in range(settings.repetitions))
+    records = {record.repetition: record for record in kept if record is not None}
     missing = [repetition for repetition in range(settings.repetitions) if repetition not in records]
     size = settings.repetitions_per_task
     packs = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
-    started = time.perf_counter()
-    if packs:
-        task = partial(_train_pack, dataset, settings, str(folder), made_of)
-        with tqdm(total=settings.repetitions, initial=len(records), unit="repetition", disable=None) as bar:
-            for found in _run_tasks(task, packs, spark or get_session(cluster or Cluster())):
-                records |= {record.repetition: record for record in found}
-                bar.update(len(found))
-    seconds = time.perf_counter() - started
-    ensemble = Ensemble(folder, dataset, settings, range(settings.repetitions))
-    evaluations = {split: ensemble.evaluate(split) for split in dataset.splits if split != "train"}
-    return TrainedEnsemble(str(folder), tuple(records[number] for number in sorted(records)), evaluations, seconds)
+    spark = spark or get_session(cluster)
+    sections = {"extreme": settings, "cluster": cluster, "tracking": tracking}
+    params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
+    with start_run(tracking, params=params) as run:
+        run.log_dataset(
+            name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
+        )
+        started = time.perf_counter()
+        if packs:
+            train = partial(_train_pack, dataset, settings, str(folder), made_of)
+            with tqdm(total=settings.repetitions, initial=len(records), unit="repetition", disable=None) as bar:
+                for found in _run_tasks(train, packs, spark):
+                    bar.update(len(found))
+                    for record in found:
+                        records[record.repetition] = record
+                        _log_repetition(run, record, settings)
+        seconds = time.perf_counter() - started
+        evaluations = _evaluate(Ensemble(folder, dataset, settings, range(settings.repetitions)), dataset, run)
+    repetitions = tuple(records[number] for number in sorted(records))
+    return TrainedEnsemble(run.run_id, str(folder), repetitions, evaluations, seconds)
+
+
+def _log_repetition(run: Run, record: Finished, settings: Extreme) -> None:
+    """A child run: its loss curve, time, rows per second, executor and seed."""
+    figures = {"rows_per_second": record.rows_per_second, "seconds": record.seconds}
+    history = [{"loss": loss} for loss in record.losses]
+    history[-1] |= figures
+    run.log_child(
+        f"repetition {record.repetition}",
+        params={"repetition": record.repetition, "seed": settings.seed},
+        history=history,
+        tags={"host": record.host, "sha256": record.sha256},
+    )
+
+
+def _evaluate(ensemble: Ensemble, dataset: Dataset, run: Run) -> dict[str, Evaluation]:
+    """The whole ensemble on every split but ``train``, and a picture of how much each repetition adds."""
+    whole = len(ensemble.repetitions)
+    numbers = [2**power for power in range(whole.bit_length()) if 2**power < whole] + [whole]
+    evaluations = {}
+    for split in dataset.splits:
+        if split == "train":
+            continue
+        found = ensemble.evaluate(split, repetitions=numbers)
+        evaluations[split] = found[whole]
+        for number in numbers:
+            precision = found[number].precision
+            figures = {f"{split}_precision_at_{k}": precision[k - 1] for k in (1, 3, 5) if k <= len(precision)}
+            run.log_metrics(figures, step=number)
+        run.log_metrics({f"{split}_{name}": value for name, value in found[whole].as_metrics().items()}, step=whole)
+        run.log_figure(
+            precision_curve({number: found[number].precision.tolist() for number in numbers}),
+            f"precision_{split}.png",
+        )
+    return evaluations
 
 
 def _checked(dataset: Dataset | str | None, settings: Extreme) -> Dataset:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-__all__ = ["accuracy_curve", "confusion_matrix", "loss_curve"]
+__all__ = ["accuracy_curve", "confusion_matrix", "loss_curve", "precision_curve"]
 
 COLOURS = {"train": "#4C72B0", "validation": "#DD8452", "test": "#55A868"}
 MAX_LABELLED = 40  # classes whose names fit beside the matrix
@@ -34,6 +34,25 @@ def accuracy_curve(history: Sequence[Mapping[str, float]]) -> Figure:
     axes.set_ylabel("accuracy (% of rows)")
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=""))
     axes.set_ylim(top=min(1.0, axes.get_ylim()[1]))
+    return figure
+
+
+def precision_curve(precision: Mapping[int, Sequence[float]], cutoffs: Sequence[int] = (1, 3, 5)) -> Figure:
+    """How much each repetition adds: ``precision`` maps a number of repetitions to its P@1, P@2 and so on."""
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    numbers = sorted(precision)
+    for k in cutoffs:
+        if all(len(precision[number]) >= k for number in numbers):
+            axes.plot(numbers, [precision[number][k - 1] for number in numbers], marker="o", label=f"P@{k}")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(numbers, [str(number) for number in numbers])
+    axes.set_xlabel("repetitions")
+    axes.set_ylabel("precision (% of predictions)")
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=""))
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
     return figure
 
 

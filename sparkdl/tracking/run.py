@@ -11,7 +11,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from mlflow.models import Model
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.git_utils import get_git_commit
-from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
+from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID
 
 from sparkdl.errors import TrackingError
 from sparkdl.settings import Tracking
@@ -120,6 +120,32 @@ class Run:
     def log_figure(self, figure: "Figure", name: str) -> None:
         """Record a picture, for example as ``loss.png``."""
         self._attempt(name, lambda: self._client.log_figure(self.run_id, figure, name))
+
+    def log_child(
+        self,
+        name: str,
+        *,
+        params: Mapping[str, Any],
+        history: Sequence[Mapping[str, float]],
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Record a part of this run that is over as a run of its own below this one, with metrics by step (from 1)."""
+        now = time.time_ns() // 1_000_000
+        metrics = [
+            Metric(key, float(value), now, step)
+            for step, figures in enumerate(history, start=1)
+            for key, value in figures.items()
+        ]
+
+        def record() -> None:
+            created = self._client.create_run(
+                self._experiment, run_name=name, tags={MLFLOW_PARENT_RUN_ID: self.run_id, **(tags or {})}
+            )
+            flat = [Param(key, value) for key, value in flatten(params).items()]
+            self._client.log_batch(created.info.run_id, metrics=metrics, params=flat)
+            self._client.set_terminated(created.info.run_id, "FINISHED")
+
+        self._attempt(name, record)
 
     def log_artifact(self, path: str | Path) -> None:
         """Record a file or a folder as it is."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 from pyspark.sql import SparkSession
 
 from sparkdl import Extreme, Prepare, Split, Stage, prepare, train_extreme
@@ -44,6 +45,14 @@ def stages(spark: SparkSession) -> list[Any]:
     return [found.apply(index) for index in range(found.size())]
 
 
+@pytest.fixture(autouse=True)
+def tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty tracking store for each test."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    return uri
+
+
 @pytest.fixture(scope="module")
 def dataset(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return make(spark, tmp_path_factory.mktemp("extreme") / "dataset")
@@ -52,23 +61,43 @@ def dataset(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Da
 def test_an_ensemble_learns_finds_damage_and_never_trains_twice(
     spark: SparkSession, dataset: Dataset, tmp_path: Path
 ) -> None:
-    settings = Extreme(run_dir=str(tmp_path), **SETTINGS)
+    settings = Extreme(run_dir=str(tmp_path / "run"), **SETTINGS)
     trained = train_extreme(dataset, settings, spark=spark)
     assert trained.evaluations["test"].precision[0] > 0.9
     assert [record.repetition for record in trained.repetitions] == [0, 1, 2, 3]
     assert all(record.losses[-1] < record.losses[0] for record in trained.repetitions)
 
-    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
-    weights = tmp_path / "repetition-0002.safetensors"
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "run").iterdir()}
+    weights = tmp_path / "run" / "repetition-0002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
     more = train_extreme(dataset, settings.model_copy(update={"repetitions": 5}), spark=spark)
-    after = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()}
+    after = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "run").iterdir()}
     assert {name for name in before if before[name] != after[name]} == {
         "repetition-0002.safetensors",
         "repetition-0002.json",
     }
     assert after.keys() - before.keys() == {"repetition-0004.safetensors", "repetition-0004.json"}
     assert more.evaluations["test"].precision[0] > 0.9
+
+
+def test_one_run_holds_a_run_for_each_repetition(
+    spark: SparkSession, dataset: Dataset, tmp_path: Path, tracking: str
+) -> None:
+    trained = train_extreme(dataset, Extreme(run_dir=str(tmp_path / "run"), **SETTINGS), spark=spark)
+    client = MlflowClient(tracking)
+    parent = client.get_run(trained.run_id)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.metrics["test_precision_at_1"] == pytest.approx(trained.evaluations["test"].precision[0])
+    by_repetitions = client.get_metric_history(trained.run_id, "test_precision_at_1")
+    assert {1, 2, 4} <= {metric.step for metric in by_repetitions}
+    assert "precision_test.png" in {entry.path for entry in client.list_artifacts(trained.run_id)}
+    experiments = [parent.info.experiment_id]
+    children = client.search_runs(experiments, f"tags.`mlflow.parentRunId` = '{trained.run_id}'")
+    assert sorted(child.info.run_name for child in children) == [f"repetition {number}" for number in range(4)]
+    for child in children:
+        assert len(client.get_metric_history(child.info.run_id, "loss")) == SETTINGS["epochs"]
+        assert child.data.metrics["rows_per_second"] > 0
+        assert child.data.tags["host"]
 
 
 def test_weights_do_not_depend_on_order_or_place(spark: SparkSession, dataset: Dataset, tmp_path: Path) -> None:
