@@ -50,10 +50,6 @@ class Collectives(ABC):
         """Overwrite parameters and buffers, in place, with those of rank ``root``."""
 
     @abstractmethod
-    def broadcast_optimizer(self, optimizer: torch.optim.Optimizer, *, root: int = 0) -> None:
-        """Overwrite the optimizer's state and settings with those of rank ``root``."""
-
-    @abstractmethod
     def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
         """The value of rank ``root``; it is pickled, between the ranks of one run only."""
 

@@ -48,10 +48,6 @@ class HorovodCollectives(Collectives):
         hvd.broadcast_parameters(module.state_dict(), root)
 
     @override
-    def broadcast_optimizer(self, optimizer: torch.optim.Optimizer, *, root: int = 0) -> None:
-        hvd.broadcast_optimizer_state(optimizer, root)
-
-    @override
     def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
         return hvd.broadcast_object(value, root)
 

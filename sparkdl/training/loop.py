@@ -76,7 +76,7 @@ class Replica:
         self.model = model.to(device)
         self.loss = build_loss(settings)
         self.optimizer = build_optimizer(settings, self.model)
-        strategy.start(self.model, self.optimizer)
+        strategy.start(self.model)
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
 
     def step(self, batches: list[Batch], *, rate: float) -> tuple[torch.Tensor, torch.Tensor, int]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import Extreme, Prepare, Split, Stage, prepare, train_extreme
 from sparkdl.data import Dataset
@@ -14,7 +14,7 @@ from sparkdl.errors import ConfigError, DatasetError
 SETTINGS = {"buckets": 8, "repetitions": 4, "repetitions_per_task": 2, "hidden": [16], "epochs": 20, "batch_size": 16}
 
 
-def texts(spark: SparkSession, classes: int):  # type: ignore[no-untyped-def]
+def texts(spark: SparkSession, classes: int) -> DataFrame:
     """Each class has a word of its own, in twelve texts beside words that say nothing."""
     rows = [
         ("test" if copy == 0 else "train", f"word{number} noise{copy} noise{(number + copy) % 7}", f"class{number}")

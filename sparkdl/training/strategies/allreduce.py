@@ -4,7 +4,6 @@ Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799) runs the ring all-reduce
 back-propagation goes on with the layers before.
 """
 
-import torch
 from torch import nn
 
 from sparkdl.collectives import GradientAverager
@@ -16,7 +15,7 @@ __all__ = ["AllReduce"]
 class AllReduce(Strategy):
     """All replicas take the same step, so that their weights never differ."""
 
-    def start(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def start(self, model: nn.Module) -> None:
         """Broadcast rank 0's weights and buffers; hook the all-reduce into back-propagation."""
         self.collectives.broadcast_parameters(model)
         self._averager = GradientAverager(model.parameters(), self.collectives)

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 
-import torch
 from torch import nn
 
 from sparkdl.collectives import Collectives
@@ -17,7 +16,7 @@ class Strategy(ABC):
         self.collectives = collectives
 
     @abstractmethod
-    def start(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def start(self, model: nn.Module) -> None:
         """Make all replicas equal to rank 0's."""
 
     @abstractmethod

@@ -47,13 +47,6 @@ def exercise(rank: Rank) -> dict:
         network[1].running_mean.fill_(number)  # type: ignore[operator, union-attr]
         collectives.broadcast_parameters(network)
         found["parameters"] = [value.sum().item() for value in network.state_dict().values()]
-
-        optimizer = torch.optim.Adam(network.parameters(), lr=number)
-        network(torch.randn(8, 3)).sum().backward()
-        optimizer.step()
-        collectives.broadcast_optimizer(optimizer)
-        found["rate"] = optimizer.param_groups[0]["lr"]
-        found["moments"] = [state["exp_avg"].sum().item() for state in optimizer.state.values()]
     return found
 
 
@@ -80,11 +73,9 @@ def test_tensors_and_objects_of_one_rank_reach_all(found) -> None:
         assert each["gathered"] == ["x", "xx"]
 
 
-def test_weights_buffers_and_optimizer_become_equal(found) -> None:
+def test_weights_and_buffers_become_equal(found) -> None:
     first, second = found
     assert first["parameters"] == second["parameters"]
-    assert (first["rate"], first["moments"]) == (second["rate"], second["moments"])
-    assert first["rate"] == 1.0
 
 
 def test_messages_may_be_begun_in_any_order_on_each_rank(found) -> None:
