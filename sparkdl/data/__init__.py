@@ -8,6 +8,7 @@ from sparkdl.data.decode import decode
 from sparkdl.data.features import apply_preprocessing
 from sparkdl.data.fetch import fetch
 from sparkdl.data.prepare import prepare
+from sparkdl.data.shards import Phase
 from sparkdl.data.sources import open_source
 from sparkdl.data.sparse_rows import decode_sparse
 
@@ -21,6 +22,7 @@ __all__ = [
     "Dataset",
     "InputSpec",
     "Loader",
+    "Phase",
     "RowGroup",
     "SparseBatch",
     "SparseLoader",

@@ -1,5 +1,6 @@
 """What one rank reads in an epoch: its shard, shuffled, batched, and resumable at any batch."""
 
+import itertools
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from sparkdl.data.card import InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
 from sparkdl.data.read import read_segment
-from sparkdl.data.shards import Segment, deal, rank_sizes
+from sparkdl.data.shards import Phase, Segment, Stretch, deal, rank_sizes, rows_after, share, without_first
 from sparkdl.errors import DatasetError
 
 __all__ = ["Batch", "Loader"]
@@ -43,7 +44,7 @@ class Loader:
     row, so every rank takes the same number of steps; the last batch is short, and empty on a rank whose shard ends
     exactly one row before the others' last batch. The order is a pure function of (seed, epoch, size): row groups are
     permuted and dealt, then rows are permuted within a window of several groups. Without ``shuffle`` rows keep the
-    dataset's order.
+    dataset's order. An epoch can be continued at any batch, and by another number of ranks.
 
     Iterating raises :class:`DatasetError` that names the file when one is missing or was altered.
     """
@@ -77,62 +78,88 @@ class Loader:
     @property
     def steps(self) -> int:
         """Batches per epoch: the same on all ranks and in all epochs."""
-        return -(-rank_sizes(self._total, self._size)[0] // self._batch_size)
+        return self.steps_after(())
+
+    def steps_after(self, phases: Sequence[Phase]) -> int:
+        """Batches that are left of an epoch after these phases."""
+        return -(-rank_sizes(self.rows_after(phases), self._size)[0] // self._batch_size)
+
+    def rows_after(self, phases: Sequence[Phase]) -> int:
+        """Rows of all ranks that are left of an epoch after these phases."""
+        return rows_after(self._total, phases)
 
     def rows(self, epoch: int) -> int:
         """Rows of this rank in an epoch."""
-        return sum(segment.rows for segment in self._segments(epoch))
+        return sum(segment.rows for segment in self._shards(epoch, self._size)[self._rank])
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from batch ``start`` on; windows before it are not read."""
-        skipped = start * self._batch_size
-        windows = []
-        for index, segments in enumerate(_chunks(self._segments(number), self._window_groups)):
-            rows = sum(segment.rows for segment in segments)
-            if skipped < rows:
-                windows.append((index, segments, skipped))
-            skipped = max(skipped - rows, 0)
-        blocks = self._read_windows(number, windows)
+    def epoch(self, number: int, start: int = 0, *, after: Sequence[Phase] = ()) -> Iterator[Batch]:
+        """The batches of an epoch from batch ``start`` on; windows before it are not read.
+
+        ``after`` are the parts of the epoch that other numbers of ranks, or batches of another size, have done: the
+        rows that are left are shared anew, and batches are counted from there.
+        """
+        shards = self._shards(number, after[0].size if after else self._size)
+        stretches = share([sum(s.rows for s in shard) for shard in shards], after, self._size)[self._rank]
+        blocks = self._read_windows(number, self._windows(shards, without_first(stretches, start * self._batch_size)))
+        left, steps = self.rows_after(after), self.steps_after(after)
         try:
             for step, (inputs, labels) in zip(
-                range(start, self.steps), _batches(blocks, self._batch_size, self._input), strict=False
+                range(start, steps), _batches(blocks, self._batch_size, self._input), strict=False
             ):
-                yield Batch(torch.from_numpy(inputs), torch.from_numpy(labels), self._global_rows(step))
+                yield Batch(torch.from_numpy(inputs), torch.from_numpy(labels), self._global_rows(step, left))
         finally:
             blocks.close()
 
-    def _segments(self, epoch: int) -> list[Segment]:
+    def _shards(self, epoch: int, size: int) -> list[list[Segment]]:
         order = self._random(epoch).permutation(len(self._groups)) if self._shuffle else range(len(self._groups))
-        return deal([group.rows for group in self._groups], [int(group) for group in order], self._size)[self._rank]
+        return deal([group.rows for group in self._groups], [int(group) for group in order], size)
 
-    def _global_rows(self, step: int) -> int:
+    def _windows(self, shards: Sequence[Sequence[Segment]], stretches: Sequence[Stretch]) -> "Iterator[_Place]":
+        """The windows that hold these stretches, and which of their shuffled rows."""
+        for shard, start, stop in stretches:
+            end = 0
+            for index, segments in enumerate(_chunks(shards[shard], self._window_groups)):
+                begin, end = end, end + sum(segment.rows for segment in segments)
+                rows = slice(max(start - begin, 0), min(stop, end) - begin)
+                if rows.start < rows.stop:
+                    yield _Place(shard, index, segments, rows)
+
+    def _global_rows(self, step: int, total: int) -> int:
         done = step * self._batch_size
-        larger, smaller = rank_sizes(self._total, self._size)
-        num_larger = self._total - smaller * self._size
+        larger, smaller = rank_sizes(total, self._size)
+        num_larger = total - smaller * self._size
         share = [min(max(rows - done, 0), self._batch_size) for rows in (larger, smaller)]
         return share[0] * num_larger + share[1] * (self._size - num_larger)
 
     def _random(self, *keys: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, *keys])
 
-    def _read_windows(
-        self, epoch: int, windows: Sequence[tuple[int, list[Segment], int]]
-    ) -> Generator[Any, None, None]:
+    def _read_windows(self, epoch: int, places: "Iterator[_Place]") -> Generator[Any, None, None]:
         """The rows of each window in their final order, read one window ahead."""
         pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="sparkdl-loader")
-        ahead: deque[tuple[_Window, int]] = deque()
-        waiting = deque(windows)
+        ahead: deque[tuple[_Window, slice]] = deque()
         try:
-            while waiting or ahead:
-                while waiting and len(ahead) < 2:
-                    index, segments, skipped = waiting.popleft()
-                    random = self._random(epoch, self._rank, index) if self._shuffle else None
-                    ahead.append((_Window(self._groups, segments, self._input, random, pool), skipped))
-                window, skipped = ahead.popleft()
+            while True:
+                for place in itertools.islice(places, 2 - len(ahead)):
+                    random = self._random(epoch, place.shard, place.index) if self._shuffle else None
+                    window = _Window(self._groups, place.segments, self._input, random, pool)
+                    ahead.append((window, place.rows))
+                if not ahead:
+                    return
+                window, rows = ahead.popleft()
                 inputs, labels = window.result()
-                yield inputs[skipped:], labels[skipped:]
+                yield inputs[rows], labels[rows]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Place(NamedTuple):
+    """Some rows of a window, the ``index``-th of a shard, after shuffling."""
+
+    shard: int
+    index: int
+    segments: Sequence[Segment]
+    rows: slice
 
 
 class _Window:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Segment", "deal", "rank_sizes"]
+__all__ = ["Phase", "Segment", "Stretch", "deal", "rank_sizes", "rows_after", "share", "without_first"]
 
 
 class Segment(NamedTuple):
@@ -17,6 +17,22 @@ class Segment(NamedTuple):
     def rows(self) -> int:
         """How many rows the segment has."""
         return self.stop - self.start
+
+
+class Phase(NamedTuple):
+    """A part of an epoch that is over: ``size`` ranks have taken so many batches each."""
+
+    size: int
+    batch_size: int
+    batches: int
+
+
+class Stretch(NamedTuple):
+    """Rows ``start`` to ``stop`` of the shuffled rows of one shard."""
+
+    shard: int
+    start: int
+    stop: int
 
 
 def rank_sizes(rows: int, size: int) -> tuple[int, int]:
@@ -53,3 +69,53 @@ def deal(sizes: Sequence[int], order: Sequence[int], size: int) -> list[list[Seg
             missing -= cut - start
             rest[:1] = [Segment(group, cut, stop)] if cut < stop else []
     return shards
+
+
+def rows_after(rows: int, phases: Sequence[Phase]) -> int:
+    """How many of so many rows no rank has taken yet after these phases."""
+    for phase in phases:
+        larger, smaller = rank_sizes(rows, phase.size)
+        num_larger = rows - smaller * phase.size
+        taken = phase.batches * phase.batch_size
+        rows = max(larger - taken, 0) * num_larger + max(smaller - taken, 0) * (phase.size - num_larger)
+    return rows
+
+
+def share(shard_rows: Sequence[int], phases: Sequence[Phase], size: int) -> list[list[Stretch]]:
+    """What each of ``size`` ranks reads in the rest of an epoch, of which other numbers of ranks did the first phases.
+
+    ``shard_rows`` are the rows of the shards that the epoch began with, one for each rank of its first phase. What is
+    left is laid end to end and cut into even pieces, give or take one row, so that every row is still used once.
+    """
+    stretches = [[Stretch(shard, 0, rows)] for shard, rows in enumerate(shard_rows)]
+    sizes = [*(phase.size for phase in phases), size]
+    for phase, following in zip(phases, sizes[1:], strict=True):
+        left = [part for own in stretches for part in without_first(own, phase.batches * phase.batch_size)]
+        stretches = _even(left, following)
+    return stretches
+
+
+def without_first(stretches: Sequence[Stretch], rows: int) -> list[Stretch]:
+    """The stretches without their first rows."""
+    left = []
+    for shard, start, stop in stretches:
+        begin = min(start + rows, stop)
+        rows -= begin - start
+        if begin < stop:
+            left.append(Stretch(shard, begin, stop))
+    return left
+
+
+def _even(stretches: Sequence[Stretch], size: int) -> list[list[Stretch]]:
+    base, extra = divmod(sum(stop - start for _, start, stop in stretches), size)
+    pieces, rest = [], list(stretches)
+    for rank in range(size):
+        wanted, own = base + (rank < extra), []
+        while wanted:
+            shard, start, stop = rest[0]
+            cut = min(start + wanted, stop)
+            own.append(Stretch(shard, start, cut))
+            wanted -= cut - start
+            rest[:1] = [Stretch(shard, cut, stop)] if cut < stop else []
+        pieces.append(own)
+    return pieces

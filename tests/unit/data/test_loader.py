@@ -1,3 +1,4 @@
+import itertools
 import tempfile
 import threading
 from collections import Counter
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl.data.loader import Batch, Loader
+from sparkdl.data.shards import Phase
 from sparkdl.errors import DatasetError
 
 from .conftest import IMAGES, VECTORS, MakeDataset, make
@@ -124,3 +126,41 @@ def test_an_epoch_that_is_abandoned_leaves_no_thread(make_dataset: MakeDataset) 
         if thread.name.startswith("sparkdl-loader"):
             thread.join(timeout=10)
             assert not thread.is_alive()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    small=st.integers(3, 9),
+    larger=st.lists(st.booleans(), min_size=1, max_size=7),
+    phases=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4),
+    shuffle=st.booleans(),
+)
+def test_every_row_is_used_once_an_epoch_when_the_number_of_ranks_changes_on_the_way(
+    small: int, larger: list[bool], phases: list[tuple[int, int, int]], shuffle: bool
+) -> None:
+    sizes = [small + extra for extra in larger]
+    done: list[Phase] = []
+    used: Counter[int] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = make(Path(folder) / "dataset", sizes)
+        for number, (size, batch_size, batches) in enumerate(phases):
+            last = number == len(phases) - 1
+            loaders = [
+                Loader(dataset, "train", batch_size=batch_size, rank=rank, size=size, shuffle=shuffle)
+                for rank in range(size)
+            ]
+            ranks = [
+                list(itertools.islice(loader.epoch(1, after=done), None if last else batches)) for loader in loaders
+            ]
+            for step in zip(*ranks, strict=True):
+                assert {batch.global_rows for batch in step} == {sum(len(batch.labels) for batch in step)}
+            used.update(label for taken in ranks for label in labels_of(taken))
+            done.append(Phase(size, batch_size, batches))
+    assert used == Counter(range(sum(sizes)))
+
+
+def test_the_rest_of_a_shared_epoch_resumes_at_any_batch(make_dataset: MakeDataset) -> None:
+    loader = Loader(make_dataset([11] * 24), "train", batch_size=9, rank=1, size=2, seed=3)
+    after = [Phase(3, 5, 7)]
+    whole = [batch.labels.tolist() for batch in loader.epoch(2, after=after)]
+    assert [batch.labels.tolist() for batch in loader.epoch(2, 4, after=after)] == whole[4:]
