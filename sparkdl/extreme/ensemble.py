@@ -41,7 +41,6 @@ class Ensemble:
             width=dataset.input.shape[0],
             hidden=settings.hidden,
             num_buckets=settings.buckets,
-            seed=settings.seed,
         )
         for place, repetition in enumerate(repetitions):
             self.models.load_state_of(place, load_repetition(Path(folder), repetition))

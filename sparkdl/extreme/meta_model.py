@@ -90,11 +90,17 @@ class MetaModels(nn.Module):
 
     ``hidden`` are the widths of the hidden layers (rectified linear units), none for linear models. The first layer's
     weights are not a parameter: only the rows of features that occur in a batch are read and trained (see
-    :mod:`sparkdl.extreme.fit`). Runs in a task.
+    :mod:`sparkdl.extreme.fit`). Without a ``seed`` no weights are drawn: they are about to be loaded. Runs in a task.
     """
 
     def __init__(
-        self, repetitions: Sequence[int], *, width: int, hidden: Sequence[int], num_buckets: int, seed: int
+        self,
+        repetitions: Sequence[int],
+        *,
+        width: int,
+        hidden: Sequence[int],
+        num_buckets: int,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         self.repetitions = tuple(repetitions)
@@ -106,8 +112,9 @@ class MetaModels(nn.Module):
             torch.empty(len(self.repetitions), rows, columns) for rows, columns in pairwise(sizes[1:])
         )
         self.biases = nn.ParameterList(torch.zeros(len(self.repetitions), 1, size) for size in sizes[1:])
-        for place, repetition in enumerate(self.repetitions):
-            self._draw(place, torch.Generator().manual_seed(_mixed(seed, repetition)))
+        if seed is not None:
+            for place, repetition in enumerate(self.repetitions):
+                self._draw(place, torch.Generator().manual_seed(_mixed(seed, repetition)))
 
     def _draw(self, place: int, random: torch.Generator) -> None:
         """Initial weights of one repetition."""
