@@ -5,6 +5,7 @@ job can tell "the input was wrong" from "the program is broken".
 """
 
 __all__ = [
+    "CheckpointError",
     "ConfigError",
     "DataError",
     "DatasetError",
@@ -12,6 +13,7 @@ __all__ = [
     "NotEnoughSlotsError",
     "RankError",
     "RegistryError",
+    "RunCancelled",
     "SparkdlError",
     "TrackingError",
     "TrainingError",
@@ -59,6 +61,14 @@ class RankError(SparkdlError):
 
 class TrainingError(SparkdlError):
     """Training stopped because going on would be worthless, for example because the loss is not a number."""
+
+
+class CheckpointError(SparkdlError):
+    """A checkpoint that is missing, torn or altered, or that cannot be written."""
+
+
+class RunCancelled(SparkdlError):  # noqa: N818 - nothing went wrong, somebody asked for it
+    """A run that somebody ended: a notebook's stop button, ``cancelAllJobs``, a signal. MLflow shows it as KILLED."""
 
 
 class RegistryError(SparkdlError):

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import mlflow.pyfunc
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.entities import Run as RunEntity
 from mlflow.models import Model
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.git_utils import get_git_commit
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID
 
-from sparkdl.errors import TrackingError
+from sparkdl.errors import RunCancelled, TrackingError
 from sparkdl.settings import Tracking
 from sparkdl.tracking.interface import LOADER_MODULE, signature
 from sparkdl.tracking.params import flatten, masked, without_credentials
@@ -52,32 +53,37 @@ MAX_DIGEST = 36  # characters that MLflow keeps of a dataset's digest
 
 @contextmanager
 def start_run(
-    settings: Tracking, *, params: Mapping[str, Any], tags: Mapping[str, str] | None = None
+    settings: Tracking, *, params: Mapping[str, Any], tags: Mapping[str, str] | None = None, resume: str | None = None
 ) -> Iterator["Run"]:
     """Open a run, and close it as FINISHED, KILLED (interrupted from the keyboard or cancelled) or FAILED.
+
+    ``resume`` is the id of a run that is continued: its curves go on where they ended, and settings that are others
+    now become tags (``resumed.train.epochs``), because MLflow's parameters never change.
 
     ``params`` is a tree of settings; it is flattened, and secrets in it are masked. Library versions, the git commit
     and what else MLflow knows of the program become tags, and the driver's CPU, memory, disk, network and GPU become
     metrics. Raises :class:`TrackingError` if the store cannot be used.
     """
     client = connect(settings)
+    tags = {**_commit(), **resolve_tags(), **_versions(), **(tags or {})}
     try:
-        created = client.create_run(
-            experiment_id(client, settings),
-            run_name=settings.run_name,
-            tags={**_commit(), **resolve_tags(), **_versions(), **(tags or {})},
-        )
+        if resume:
+            opened = client.get_run(resume)
+            client.update_run(resume, status="RUNNING")
+        else:
+            opened = client.create_run(experiment_id(client, settings), run_name=settings.run_name, tags=tags)
     except TrackingError:
         raise
     except Exception as error:
-        raise TrackingError(f"cannot start a run in the experiment {settings.experiment!r}: {error}") from error
-    run = Run(client, settings, created.info.run_id, created.info.experiment_id)
+        what = f"continue the run {resume}" if resume else f"start a run in the experiment {settings.experiment!r}"
+        raise TrackingError(f"cannot {what}: {without_credentials(str(error))}") from None
+    run = Run(client, settings, opened)
     status = "FAILED"
     try:
         run._open(params)
         yield run
         status = "FINISHED"
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, RunCancelled):
         status = "KILLED"
         raise
     finally:
@@ -87,9 +93,11 @@ def start_run(
 class Run:
     """An open run; made by :func:`start_run`."""
 
-    def __init__(self, client: MlflowClient, settings: Tracking, run_id: str, experiment: str) -> None:
-        self.run_id = run_id
-        self._client, self._settings, self._experiment = client, settings, experiment
+    def __init__(self, client: MlflowClient, settings: Tracking, opened: RunEntity) -> None:
+        self.run_id: str = opened.info.run_id
+        self._client, self._settings, self._experiment = client, settings, opened.info.experiment_id
+        self._params = opened.data.params
+        self._last_steps = {metric.key: metric.step for metric in opened.data._metric_objs}
         self._metrics: list[Metric] = []
         self._lock = threading.Lock()
         self._delivery = threading.Lock()
@@ -99,10 +107,16 @@ class Run:
         self._monitor: SystemMetricsMonitor | None = None
 
     def log_metrics(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Record numbers at a step. Returns at once; they are sent in batches in the background."""
+        """Record numbers at a step. Returns at once; they are sent in batches in the background.
+
+        A curve never goes back: numbers at or before its last step are left out, because a restarted attempt takes
+        steps again that have been recorded.
+        """
         now = time.time_ns() // 1_000_000
         with self._lock:
-            self._metrics += [Metric(name, float(value), now, step) for name, value in metrics.items()]
+            new = {name: value for name, value in metrics.items() if step > self._last_steps.get(name, step - 1)}
+            self._last_steps |= dict.fromkeys(new, step)
+            self._metrics += [Metric(name, float(value), now, step) for name, value in new.items()]
 
     def log_dataset(self, *, name: str, digest: str, source: str, card: str) -> None:
         """Record the dataset that the run reads: its digest, where it lies, and its card (JSON)."""
@@ -196,7 +210,14 @@ class Run:
         return register(self._client, model_uri, self._settings, run_id=self.run_id, metrics=metrics)
 
     def _open(self, params: Mapping[str, Any]) -> None:
-        flat = [Param(name, value) for name, value in flatten(params).items()]
+        flattened = flatten(params)
+        flat = [Param(name, value) for name, value in flattened.items() if name not in self._params]
+        changed = [
+            RunTag(f"resumed.{name}", value)
+            for name, value in flattened.items()
+            if name in self._params and self._params[name] != value
+        ]
+        self._attempt("changed settings", lambda: self._client.log_batch(self.run_id, tags=changed))
         for start in range(0, len(flat), BATCH["params"]):
             batch = flat[start : start + BATCH["params"]]
             self._attempt("parameters", partial(self._client.log_batch, self.run_id, params=batch))

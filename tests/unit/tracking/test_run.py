@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from sparkdl.errors import TrackingError
+from sparkdl.errors import RunCancelled, TrackingError
 from sparkdl.settings import Tracking
 from sparkdl.tracking import Run, download, page_command, start_run, tracking_uri
 from sparkdl.tracking.figures import loss_curve
@@ -59,7 +59,13 @@ def test_pictures_and_files_are_kept(settings: Make, client: MlflowClient, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(ValueError("no"), "FAILED"), (KeyboardInterrupt(), "KILLED"), (SystemExit(1), "KILLED")]
+    ("error", "status"),
+    [
+        (ValueError("no"), "FAILED"),
+        (KeyboardInterrupt(), "KILLED"),
+        (SystemExit(1), "KILLED"),
+        (RunCancelled("stopped"), "KILLED"),
+    ],
 )
 def test_a_run_ends_as_what_happened(settings: Make, client: MlflowClient, error: BaseException, status: str) -> None:
     with pytest.raises(type(error)), start_run(settings(), params={}) as run:
@@ -67,6 +73,34 @@ def test_a_run_ends_as_what_happened(settings: Make, client: MlflowClient, error
         raise error
     assert client.get_run(run.run_id).info.status == status
     assert client.get_run(run.run_id).data.metrics["loss"] == 1.0
+
+
+def test_a_resumed_run_goes_on_without_a_gap_or_a_double_point(settings: Make, client: MlflowClient) -> None:
+    with pytest.raises(RunCancelled), start_run(settings(), params={"epochs": 2, "seed": 1}) as first:
+        for step in range(1, 8):
+            first.log_metrics({"step_loss": 1 / step}, step=step)
+        raise RunCancelled("somebody pressed stop")
+    with start_run(settings(), params={"epochs": 5, "seed": 1, "new": True}, resume=first.run_id) as second:
+        assert client.get_run(first.run_id).info.status == "RUNNING"
+        for step in range(5, 11):  # from the checkpoint of step 4
+            second.log_metrics({"step_loss": 1 / step, "learning_rate": 0.1}, step=step)
+            second.log_metrics({"step_loss": 2 / step}, step=step)  # an attempt that took the step again
+    kept = client.get_run(first.run_id)
+    assert second.run_id == first.run_id
+    assert kept.info.status == "FINISHED"
+    history = client.get_metric_history(first.run_id, "step_loss")
+    assert [(metric.step, metric.value) for metric in history] == [(step, 1 / step) for step in range(1, 11)]
+    assert [metric.step for metric in client.get_metric_history(first.run_id, "learning_rate")] == [5, 6, 7, 8, 9, 10]
+    assert kept.data.params == {"epochs": "2", "seed": "1", "new": "true"}
+    assert kept.data.tags["resumed.epochs"] == "5"
+
+
+def test_a_run_that_is_not_there_cannot_be_resumed(settings: Make) -> None:
+    with (
+        pytest.raises(TrackingError, match="cannot continue the run 0123"),
+        start_run(settings(), params={}, resume="0123"),
+    ):
+        pytest.fail("the run was started")
 
 
 def test_somebody_elses_active_run_is_left_alone(settings: Make, client: MlflowClient, store: str) -> None:
