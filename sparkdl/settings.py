@@ -20,6 +20,7 @@ __all__ = [
     "Extreme",
     "Gate",
     "Prepare",
+    "RankRange",
     "Recipe",
     "Score",
     "Settings",
@@ -207,6 +208,20 @@ class Train(Recipe):
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     best_by: Literal["loss", "accuracy"] = "accuracy"
     """The validation metric that decides which checkpoint is the best one."""
+    checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
+    """How often a checkpoint is written while an epoch lasts; there is one after each epoch in any case."""
+    checkpoint_steps: Positive | None = None
+    """The same, counted in optimizer steps."""
+    keep_last: Positive = 2
+    """How many checkpoints are kept: when the newest is damaged, the one before it is used."""
+    keep_best: Positive = 1
+    """The weights of how many epochs that were the best so far are kept."""
+    on_resize: Literal["keep_batch", "scale_rate"] = "keep_batch"
+    """When there are fewer or more ranks than asked for: ``keep_batch`` keeps the rows of a step (each rank takes more,
+    or accumulates), ``scale_rate`` keeps each rank's rows and changes the learning rate in proportion."""
+    resume: str | None = None
+    """Continue a run from its checkpoints: its id, or ``auto`` for the newest unfinished one with the same dataset and
+    recipe (a new run when there is none)."""
 
 
 class Extreme(Section):
@@ -253,17 +268,45 @@ class Score(Section):
     """Rows per forward pass. What it computes should fit into a core's cache: more rows are often slower."""
 
 
+class RankRange(Section):
+    """How many ranks are acceptable; as many of them are started as there are slots."""
+
+    min: Positive = 1
+    max: Positive
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min} and max is {self.max}; min must not be larger")
+        return self
+
+
 class Cluster(Section):
     """Where it runs."""
 
-    num_ranks: Positive = 2
-    """How many training processes; each takes one task slot."""
+    num_ranks: Positive | RankRange = 2
+    """How many training processes; each takes one task slot. ``{min: 1, max: 8}`` goes on with fewer when slots are lost,
+    and with more when they come back."""
+    max_restarts: Annotated[int, Field(ge=0)] = 3
+    """How many failures in a row, without a new checkpoint between them, are answered by another attempt."""
+    restart_seconds: Annotated[float, Field(ge=0)] = 1.0
+    """The pause before the first of them; it doubles each time, up to a minute."""
+    silence_timeout: Annotated[float, Field(gt=0)] = 20.0
+    """Seconds without a sign of life after which a rank's process is taken for stopped or lost."""
+    stall_timeout: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds without a finished batch after which a rank is taken for stuck: longer than the longest of them."""
     embedded_slots: Positive = 2
     """Slots of the Spark that is started in this process tree when none is running."""
     slot_timeout: Annotated[float, Field(ge=0)] = 30.0
     """Seconds to wait for enough slots on a cluster that is still starting executors."""
     options: dict[str, str | int | float | bool] = {}
     """Spark settings for the embedded session, for example ``spark.driver.memory: 4g``."""
+
+    @property
+    def ranks(self) -> RankRange:
+        """The least and the largest number of ranks."""
+        asked = self.num_ranks
+        return asked if isinstance(asked, RankRange) else RankRange(min=asked, max=asked)
 
 
 class Gate(Section):
