@@ -13,7 +13,7 @@ __all__ = [
     "NotEnoughSlotsError",
     "RankError",
     "RegistryError",
-    "RunCancelled",
+    "RunCancelledError",
     "SparkdlError",
     "TrackingError",
     "TrainingError",
@@ -48,15 +48,34 @@ class RankError(SparkdlError):
     """A rank failed; the message starts with that rank's own traceback."""
 
     def __init__(
-        self, message: str, *, rank: int | None = None, exception_type: str | None = None, reason: str = ""
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        exception_type: str | None = None,
+        reason: str = "",
+        step: int | None = None,
+        host: str | None = None,
     ) -> None:
         super().__init__(message)
         self.rank = rank
         """The rank that failed first, if it is known."""
         self.exception_type = exception_type
-        """The name of the exception it raised; ``process death`` when it had no time to raise one."""
+        """The name of the exception it raised, or what happened to it: ``process death`` (no time to raise one),
+        ``silent`` (no heartbeat), ``stalled`` (no progress) or ``not started``."""
         self.reason = reason
         """What that exception said, without the traceback."""
+        self.step = step
+        """The last step that it reported, if it did."""
+        self.host = host
+        """Where it ran, if it is known."""
+
+
+class RunCancelledError(SparkdlError):
+    """A run that somebody ended from outside: ``cancelAllJobs``, a notebook's stop button, Spark's web page.
+
+    MLflow shows it as KILLED.
+    """
 
 
 class TrainingError(SparkdlError):
@@ -65,10 +84,6 @@ class TrainingError(SparkdlError):
 
 class CheckpointError(SparkdlError):
     """A checkpoint that is missing, torn or altered, or that cannot be written."""
-
-
-class RunCancelled(SparkdlError):  # noqa: N818 - nothing went wrong, somebody asked for it
-    """A run that somebody ended: a notebook's stop button, ``cancelAllJobs``, a signal. MLflow shows it as KILLED."""
 
 
 class RegistryError(SparkdlError):

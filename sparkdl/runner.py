@@ -5,8 +5,7 @@ from typing import Any, get_args
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Rank, get_session, run_local, run_ranks
-from sparkdl.cluster.barrier import count_slots
+from sparkdl.cluster import Rank, count_slots, get_session, run_local, run_ranks
 from sparkdl.cluster.supervision import LogVerbosity
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Cluster

@@ -2,17 +2,24 @@
 
 from sparkdl.cluster.barrier import run_ranks
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory
+from sparkdl.cluster.interrupts import exit_on_sigterm
 from sparkdl.cluster.local import run_local
 from sparkdl.cluster.rank import Rank, current_rank
 from sparkdl.cluster.session import get_session
+from sparkdl.cluster.slots import count_slots, wait_for_slots
+from sparkdl.cluster.watch import Watch
 
 __all__ = [
     "Rank",
+    "Watch",
+    "count_slots",
     "current_rank",
     "device_of_task",
+    "exit_on_sigterm",
     "get_session",
     "limited_threads",
     "retained_memory",
     "run_local",
     "run_ranks",
+    "wait_for_slots",
 ]

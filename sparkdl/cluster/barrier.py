@@ -1,6 +1,6 @@
 """Run one function per rank in one barrier stage of Spark, and bring the results home."""
 
-import logging
+import re
 import secrets
 import threading
 import time
@@ -15,17 +15,17 @@ from sparkdl.cluster.devices import device_of_task
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
 from sparkdl.cluster.rendezvous import place_of
+from sparkdl.cluster.slots import is_local, wait_for_slots
 from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Supervision
-from sparkdl.errors import ConfigError, NotEnoughSlotsError
+from sparkdl.cluster.watch import Watch
+from sparkdl.errors import ConfigError
 
-__all__ = ["count_slots", "run_ranks"]
+__all__ = ["run_ranks"]
 
 T = TypeVar("T")
 SCHEMA = "rank int, result binary"
-POLL_SECONDS = 0.2  # between two looks at the number of slots
 CANCEL_SECONDS = 15.0  # how long Spark may take to end a cancelled stage
-
-logger = logging.getLogger("sparkdl")
+CANCELLED = re.compile(r"\bJob \d+ cancelled\b")
 
 
 def run_ranks(
@@ -36,6 +36,8 @@ def run_ranks(
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
     slot_timeout: float = 30.0,
+    watch: Watch | None = None,
+    stop: threading.Event | None = None,
 ) -> list[T]:
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
 
@@ -43,48 +45,23 @@ def run_ranks(
     in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
     ``"log_callback_only"`` it stays in the executors' logs.
 
+    ``watch`` says how long a rank may be quiet. Once ``stop`` is set, and when this thread is interrupted (Ctrl-C, an
+    exit from a signal handler), every rank's ``stop_requested`` turns true; interrupted ranks that do not return within
+    some seconds are cancelled. Ranks end by themselves when the driver is gone.
+
     Raises :class:`~sparkdl.errors.ConfigError` for a function that cannot be pickled,
-    :class:`~sparkdl.errors.NotEnoughSlotsError` when the slots do not come within ``slot_timeout`` seconds, and
-    :class:`~sparkdl.errors.RankError` when a rank fails.
+    :class:`~sparkdl.errors.NotEnoughSlotsError` when the slots do not come within ``slot_timeout`` seconds,
+    :class:`~sparkdl.errors.RankError` when a rank fails, dies, falls silent or stalls, and
+    :class:`~sparkdl.errors.RunCancelledError` when Spark was told to cancel the job.
     """
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
-    wait_for_slots(spark, num_ranks, slot_timeout)
+    wait_for_slots(spark, num_ranks, timeout=slot_timeout)
     bind_address, host = _driver_addresses(spark)
-    with Supervision(num_ranks, bind_address=bind_address, host=host) as supervision:
+    with Supervision(num_ranks, bind_address=bind_address, host=host, watch=watch or Watch(), stop=stop) as supervision:
         stage = _Stage(spark, num_ranks, supervision.assignment(pickled, log_verbosity), supervision)
         return supervision.follow(stage, on_message)
-
-
-def count_slots(spark: SparkSession) -> int | None:
-    """How many tasks the cluster can run at the same time; None where Spark does not say (Spark Connect)."""
-    if not hasattr(spark, "_jsc"):
-        return None
-    context = spark._jsc.sc()
-    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
-
-
-def wait_for_slots(spark: SparkSession, num_ranks: int, timeout: float) -> None:
-    """Return when the cluster has a slot for every rank. Raises :class:`NotEnoughSlotsError` at once in local mode."""
-    slots = count_slots(spark)
-    if slots is None or slots >= num_ranks:
-        return
-    if _is_local(spark):
-        raise NotEnoughSlotsError(
-            f"{num_ranks} ranks were asked for, and this local Spark has {slots} slots; lower num_ranks, or start Spark"
-            f" with more (cluster.embedded_slots, or --master local[{num_ranks}])"
-        )
-    logger.warning("waiting up to %g s for %d slots; the cluster has %d now", timeout, num_ranks, slots)
-    deadline = time.monotonic() + timeout
-    while slots < num_ranks:
-        if time.monotonic() >= deadline:
-            raise NotEnoughSlotsError(
-                f"{num_ranks} ranks were asked for, and the cluster has {slots} slots after {timeout:g} s; lower"
-                " num_ranks, add executors or cores, or raise cluster.slot_timeout if executors are still starting"
-            )
-        time.sleep(POLL_SECONDS)
-        slots = count_slots(spark) or 0
 
 
 class _Stage:
@@ -109,6 +86,9 @@ class _Stage:
                 self._spark.interruptTag(self._tag)
             self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
 
+    def place(self, rank: int) -> str:
+        return ""
+
     def _run(self) -> None:
         try:
             if self._classic:
@@ -120,7 +100,8 @@ class _Stage:
             rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True).collect()
             self._events.put(Finished([Outcome(row.rank, row.result and bytes(row.result)) for row in rows]))
         except Exception as error:
-            self._events.put(Finished(error=_reason(error)))
+            reason = _reason(error)
+            self._events.put(Finished(error=reason, cancelled=CANCELLED.search(reason) is not None))
 
 
 def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
@@ -144,15 +125,10 @@ def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterab
 
 def _driver_addresses(spark: SparkSession) -> tuple[str, str]:
     """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode."""
-    if _is_local(spark):
+    if is_local(spark):
         return "127.0.0.1", "127.0.0.1"
     host = str(spark.conf.get("spark.driver.host"))
     return str(spark.conf.get("spark.driver.bindAddress", host)), host
-
-
-def _is_local(spark: SparkSession) -> bool:
-    master = str(spark.conf.get("spark.master", ""))
-    return master == "local" or master.startswith("local[")
 
 
 def _reason(error: Any) -> str:

@@ -1,32 +1,23 @@
-"""What ranks tell the driver while they run: authenticated frames of JSON over TCP, never pickled.
+"""The driver's end of the channel: hears every rank that proves that it belongs to the run, and orders all to stop."""
 
-The driver greets a connection with a nonce. A frame is the payload's length (4 bytes, big-endian), an HMAC-SHA256 over
-nonce, sequence number (8 bytes) and payload under the run's secret, and the payload: the JSON of ``[topic, body]``. A
-frame that is too long, not authentic, replayed or not JSON ends its connection and changes nothing else.
-"""
-
-import hashlib
-import hmac
-import json
-import os
 import queue
 import secrets
 import selectors
 import socket
-import struct
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-__all__ = ["MAX_PAYLOAD_BYTES", "Channel", "Event", "Sender"]
+from sparkdl.cluster.frames import MAX_PAYLOAD_BYTES, NONCE_BYTES, TO_DRIVER, TO_RANK, FrameReader, FrameWriter
+from sparkdl.cluster.sender import notice_lost_peers
 
-MAX_PAYLOAD_BYTES = 1 << 20
+__all__ = ["Channel", "Event"]
+
 MAX_STRANGERS = 64  # connections that have not proved themselves yet
+MAX_HELLO_BYTES = 1 << 12  # what one of them may send
 STRANGER_SECONDS = 10.0  # how long they may take to do so
-NONCE_BYTES = 16
-MAC_BYTES = 32
-HEADER_BYTES = 4 + MAC_BYTES
 
 
 class Event(NamedTuple):
@@ -41,28 +32,29 @@ class Event(NamedTuple):
 class _Connection:
     """One connection as the driver sees it; ``rank`` is None until a first frame has proved that it has the secret."""
 
-    nonce: bytes
+    reader: FrameReader
     opened: float
     rank: int | None = None
+    writer: FrameWriter | None = None
     body: dict[str, Any] = field(default_factory=dict)
-    sequence: int = 0
     said_bye: bool = False
-    buffer: bytearray = field(default_factory=bytearray)
 
 
 class Channel:
-    """The driver's end: one thread that puts an :class:`Event` into ``events`` for every authentic frame.
+    """One thread that puts an :class:`Event` into ``events`` for every authentic frame.
 
-    The first event of a rank is ``hello`` with what it says about itself (host, process).
+    The first event of a rank is ``hello`` with what it says about itself (host, process). A frame that is too long, not
+    authentic, replayed or not JSON ends its connection and changes nothing else.
     """
 
     def __init__(self, bind_address: str, *, size: int, secret: bytes, events: "queue.SimpleQueue[Any]") -> None:
         self._size, self._secret, self._events = size, secret, events
+        self._stop_requested = False
         self._listener = socket.create_server((bind_address, 0), backlog=max(128, size))
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
-        self._wake, self._stop = socket.socketpair()
+        self._wake, self._orders = socket.socketpair()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._serve, name="sparkdl-channel", daemon=True)
@@ -72,20 +64,28 @@ class Channel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close every connection; ranks that still run take it as the order to end."""
-        self._stop.send(b".")
+        """Close every connection; ranks that still run take it as the order to end at once."""
+        self._orders.send(b"q")
         self._thread.join()
-        self._stop.close()
+        self._orders.close()
+
+    def request_stop(self) -> None:
+        """Ask all ranks, also those that are still on their way, to come to an end."""
+        if not self._stop_requested:
+            self._stop_requested = True
+            self._orders.send(b"s")
 
     def _serve(self) -> None:
-        running = True
-        while running:
+        orders = b""
+        while b"q" not in orders:
             for key, _ in self._selector.select(timeout=1.0):
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj is self._wake:
-                    running = False
-                else:
+                    orders = self._wake.recv(64)
+                    if b"s" in orders:
+                        self._send_stop()
+                elif key.fd in self._selector.get_map():  # it may have been dropped in this very round
                     self._read(key.fileobj, key.data)  # type: ignore[arg-type]
             self._drop_slow_strangers()
         for key in list(self._selector.get_map().values()):
@@ -97,10 +97,13 @@ class Channel:
             client, _ = self._listener.accept()
         except OSError:
             return
-        connection = _Connection(secrets.token_bytes(NONCE_BYTES), time.monotonic())
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        connection = _Connection(FrameReader(self._secret, TO_DRIVER, nonce), time.monotonic())
+        connection.reader.max_bytes = MAX_HELLO_BYTES
         client.setblocking(False)
         try:
-            client.send(connection.nonce)
+            notice_lost_peers(client)
+            client.send(nonce)
         except OSError:
             client.close()
             return
@@ -112,9 +115,11 @@ class Channel:
     def _read(self, client: socket.socket, connection: _Connection) -> None:
         try:
             data = client.recv(1 << 18)
-            connection.buffer += data
-            while frame := self._next_payload(connection):
-                self._handle(connection, *frame)
+            for topic, body in connection.reader.feed(data):
+                if connection.rank is None:
+                    self._welcome(client, connection, topic, body)
+                connection.said_bye = topic == "bye"
+                self._events.put(Event(connection.rank, topic, body))  # type: ignore[arg-type]
         except BlockingIOError:
             return
         except (OSError, ValueError):
@@ -122,38 +127,31 @@ class Channel:
         if not data:
             self._drop(client, connection)
 
-    def _next_payload(self, connection: _Connection) -> tuple[str, dict[str, Any]] | None:
-        """Topic and body of the next whole frame, None if it is not there yet; ValueError if it is not authentic."""
-        if len(connection.buffer) < HEADER_BYTES:
-            return None
-        (length,) = struct.unpack_from(">I", connection.buffer)
-        if length > MAX_PAYLOAD_BYTES:
-            raise ValueError("the frame is too long")
-        if len(connection.buffer) < HEADER_BYTES + length:
-            return None
-        mac = bytes(connection.buffer[4:HEADER_BYTES])
-        payload = bytes(connection.buffer[HEADER_BYTES : HEADER_BYTES + length])
-        del connection.buffer[: HEADER_BYTES + length]
-        if not hmac.compare_digest(mac, _mac(self._secret, connection.nonce, connection.sequence, payload)):
-            raise ValueError("the frame is not authentic")
-        connection.sequence += 1
-        topic, body = json.loads(payload)
-        if not isinstance(topic, str) or not isinstance(body, dict):
-            raise ValueError("the frame does not hold a topic and a body")
-        return topic, body
+    def _welcome(self, client: socket.socket, connection: _Connection, topic: str, body: dict[str, Any]) -> None:
+        """Take a stranger for the rank that its hello proves it to be. Raises ValueError for anything else."""
+        rank, nonce = body.get("rank"), body.pop("nonce", None)
+        if topic != "hello" or type(rank) is not int or not 0 <= rank < self._size or not isinstance(nonce, str):
+            raise ValueError("the first frame is not a rank's hello")
+        if any(known.rank == rank for _, known in self._connections()):
+            raise ValueError("the rank is here already")
+        connection.writer = FrameWriter(self._secret, TO_RANK, bytes.fromhex(nonce))
+        connection.rank, connection.body = rank, body
+        connection.reader.max_bytes = MAX_PAYLOAD_BYTES
+        client.send(connection.writer.pack("welcome", {}))
+        if self._stop_requested:
+            client.send(connection.writer.pack("stop", {}))
 
-    def _handle(self, connection: _Connection, topic: str, body: dict[str, Any]) -> None:
-        if connection.rank is None:
-            rank = body.get("rank")
-            if topic != "hello" or not isinstance(rank, int) or not 0 <= rank < self._size:
-                raise ValueError("the first frame is not a rank's hello")
-            connection.rank, connection.body = rank, body
-        connection.said_bye = topic == "bye"
-        self._events.put(Event(connection.rank, topic, body))
+    def _send_stop(self) -> None:
+        for client, connection in self._connections():
+            if connection.writer:
+                with suppress(OSError):  # the end of this connection is noticed when it is read
+                    client.send(connection.writer.pack("stop", {}))
+
+    def _connections(self) -> list[tuple[Any, _Connection]]:
+        return [(key.fileobj, key.data) for key in self._selector.get_map().values() if key.data is not None]
 
     def _strangers(self) -> list[tuple[Any, _Connection]]:
-        keys = self._selector.get_map().values()
-        return [(key.fileobj, key.data) for key in keys if key.data is not None and key.data.rank is None]
+        return [pair for pair in self._connections() if pair[1].rank is None]
 
     def _drop_slow_strangers(self) -> None:
         for client, connection in self._strangers():
@@ -165,58 +163,3 @@ class Channel:
         client.close()
         if connection.rank is not None and not connection.said_bye:
             self._events.put(Event(connection.rank, "gone", connection.body))
-
-
-class Sender:
-    """A rank's end. When the driver closes the connection before :meth:`close`, the run is over; this process ends."""
-
-    def __init__(self, address: tuple[str, int], *, secret: bytes, **hello: Any) -> None:
-        self._secret = secret
-        self._lock = threading.Lock()
-        self._sequence = 0
-        self._closing = False
-        try:
-            self._socket = socket.create_connection(address, timeout=30)
-        except OSError as error:
-            raise ConnectionError(
-                f"rank {hello['rank']} cannot reach the driver at {address[0]}:{address[1]} ({error}); set"
-                " spark.driver.host to an address of the driver that executors can reach"
-            ) from None
-        self._socket.settimeout(None)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._nonce = self._socket.recv(NONCE_BYTES, socket.MSG_WAITALL)
-        self.send("hello", hello)
-        threading.Thread(target=self._end_with_the_driver, name="sparkdl-channel", daemon=True).start()
-
-    def send(self, topic: str, body: dict[str, Any]) -> None:
-        """Send one frame. Raises TypeError for what JSON cannot hold and ValueError for what is too long."""
-        payload = json.dumps([topic, body]).encode()
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise ValueError(f"a message may have {MAX_PAYLOAD_BYTES:,} bytes as JSON; this one has {len(payload):,}")
-        with self._lock:
-            mac = _mac(self._secret, self._nonce, self._sequence, payload)
-            self._socket.sendall(struct.pack(">I", len(payload)) + mac + payload)
-            self._sequence += 1
-
-    def close(self) -> None:
-        """Say goodbye, so that the driver knows that nothing is missing."""
-        self._closing = True
-        try:
-            self.send("bye", {})
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the driver went first: there is nobody to say goodbye to
-        self._socket.close()
-
-    def _end_with_the_driver(self) -> None:
-        try:
-            while self._socket.recv(1024):
-                pass
-        except OSError:
-            pass
-        if not self._closing:
-            os._exit(1)  # the main thread may wait in native code for ranks that have ended already
-
-
-def _mac(secret: bytes, nonce: bytes, sequence: int, payload: bytes) -> bytes:
-    return hmac.digest(secret, nonce + struct.pack(">Q", sequence) + payload, hashlib.sha256)

@@ -14,6 +14,7 @@ from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
 from sparkdl.cluster.rendezvous import place_of
 from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Supervision
+from sparkdl.cluster.watch import Watch
 from sparkdl.errors import ConfigError
 
 __all__ = ["main", "run_local"]
@@ -28,6 +29,8 @@ def run_local(
     *,
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
+    watch: Watch | None = None,
+    stop: threading.Event | None = None,
 ) -> list[T]:
     """Call ``function(rank)`` in ``num_ranks`` new processes on the driver; return the results by rank.
 
@@ -37,7 +40,7 @@ def run_local(
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
-    with Supervision(num_ranks, bind_address=LOOPBACK, host=LOOPBACK) as supervision:
+    with Supervision(num_ranks, bind_address=LOOPBACK, host=LOOPBACK, watch=watch or Watch(), stop=stop) as supervision:
         processes = _Processes(num_ranks, supervision.assignment(pickled, log_verbosity), supervision)
         return supervision.follow(processes, on_message)
 
@@ -70,6 +73,9 @@ class _Processes:
             process.kill()
         for process in self._processes:
             process.wait()
+
+    def place(self, rank: int) -> str:
+        return f"this host (process {self._processes[rank].pid})"
 
     def _wait(self, pipes: list[BinaryIO]) -> None:
         outcomes = []

@@ -12,14 +12,13 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.channel import Sender
 from sparkdl.cluster.devices import limited_threads, retained_memory
+from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
 from sparkdl.cluster.logs import captured_output
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
+from sparkdl.cluster.sender import Sender
 
 __all__ = ["Assignment", "Outcome", "Rank", "current_rank", "run_rank"]
-
-MAX_TEXT = 50_000  # characters of a message or traceback that are kept: escaped as JSON, both fit into one frame
 
 _current: "Rank | None" = None
 
@@ -38,6 +37,19 @@ class Rank:
     threads: int
     """Its share of the host's cores."""
     _sender: Sender = field(repr=False, compare=False)
+    _heartbeat: Heartbeat = field(repr=False, compare=False)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the driver wants all ranks to come to an end in order.
+
+        Ranks may see it at different steps, so that they have to agree on the last one.
+        """
+        return self._sender.stop_requested
+
+    def beat(self, step: int | None = None) -> None:
+        """Say that this rank makes progress, and at which step it is; it costs nothing. See ``Watch.stall_timeout``."""
+        self._heartbeat.beat(step)
 
     def send(self, kind: str, **payload: Any) -> None:
         """Send what JSON can hold (at most 1 MiB) to the driver's ``on_message``, as ``{"kind": kind, **payload}``."""
@@ -58,6 +70,8 @@ class Assignment:
     rendezvous: RendezvousAddress = field(repr=False)
     secret: bytes = field(repr=False)
     capture_output: bool
+    stack_after: float | None = None
+    """After how many seconds without progress a rank says where its stack is."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,9 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     global _current
     hello = {"rank": place.rank, "host": place.host, "machine": socket.gethostname(), "process": os.getpid()}
     sender = Sender(assignment.channel, secret=assignment.secret, **hello)
-    rank = Rank(place.rank, place.size, place.local_rank, place.local_size, place.host, device, threads, _sender=sender)
+    heartbeat = Heartbeat(sender, stack_after=assignment.stack_after)
+    where = (place.rank, place.size, place.local_rank, place.local_size, place.host)
+    rank = Rank(*where, device, threads, _sender=sender, _heartbeat=heartbeat)
     output = (
         captured_output(lambda lines: sender.send("log", {"lines": lines}))
         if assignment.capture_output
@@ -92,11 +108,11 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     result = None
     _current = rank
     try:
-        with _environment(environment), limited_threads(threads), retained_memory(), output:
+        with heartbeat, _environment(environment), limited_threads(threads), retained_memory(), output:
             try:
                 result = _picklable(pickle.loads(assignment.function)(rank))
             except BaseException as error:
-                sender.send("failure", _describe(error))
+                sender.send("failure", {**_describe(error), "step": heartbeat.step})
             finally:
                 _shut_down_horovod()
     finally:
@@ -123,8 +139,8 @@ def _describe(error: BaseException) -> dict[str, Any]:
     text = "".join(traceback.format_exception(type(error), error, trace))
     return {
         "type": type(error).__qualname__,
-        "message": str(error)[:MAX_TEXT],
-        "traceback": text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT // 2]}\n…\n{text[-MAX_TEXT // 2 :]}",
+        "reason": str(error)[:MAX_TEXT],
+        "text": text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT // 2]}\n…\n{text[-MAX_TEXT // 2 :]}",
         "follows": _follows_another(error),
     }
 

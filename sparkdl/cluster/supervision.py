@@ -3,9 +3,12 @@
 import pickle
 import queue
 import secrets
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
@@ -15,15 +18,18 @@ from sparkdl.cluster.channel import Channel, Event
 from sparkdl.cluster.logs import print_lines
 from sparkdl.cluster.rank import Assignment, Outcome
 from sparkdl.cluster.rendezvous import Rendezvous
-from sparkdl.errors import RankError
+from sparkdl.cluster.watch import PROCESS_DEATH, Failure, Vigil, Watch
+from sparkdl.errors import RankError, RunCancelledError
 
 __all__ = ["Finished", "LogVerbosity", "OnMessage", "Supervision", "Workers"]
 
 LogVerbosity = Literal["all", "log_callback_only"]
 OnMessage = Callable[[int, dict[str, Any]], None]
 
+POLL_SECONDS = 0.5  # between two looks at the ranks' vital signs and at the order to stop
 GRACE_SECONDS = 3.0  # how long the other ranks have to notice that one has failed
 FAREWELL_SECONDS = 2.0  # how long a finished run waits for what is still on its way through the channel
+ORDERLY_SECONDS = 8.0  # how long an interrupted run may take to come to an end by itself
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class Finished:
 
     outcomes: Sequence[Outcome] = ()
     error: str | None = None
+    cancelled: bool = False
+    """They were ended from outside."""
 
 
 class Workers(Protocol):
@@ -43,30 +51,25 @@ class Workers(Protocol):
     def cancel(self) -> None:
         """End all ranks; afterwards nothing of them is left that would still start or hold on to anything."""
 
-
-@dataclass(frozen=True)
-class _Failure:
-    rank: int
-    type: str
-    reason: str
-    text: str
-    follows: bool
-    where: str
+    def place(self, rank: int) -> str:
+        """Where a rank is, or should be, that has not said so itself; empty when it is not known."""
 
 
 class Supervision:
     """The driver's side of one run: channel and rendezvous while it lasts, and the loop that follows it."""
 
-    def __init__(self, num_ranks: int, *, bind_address: str, host: str) -> None:
+    def __init__(
+        self, num_ranks: int, *, bind_address: str, host: str, watch: Watch, stop: threading.Event | None = None
+    ) -> None:
         self.num_ranks = num_ranks
         self.events: queue.SimpleQueue[Event | Finished] = queue.SimpleQueue()
-        self._host = host
+        self._host, self._watch, self._stop = host, watch, stop
         self._secret = secrets.token_bytes(32)
         self._channel = Channel(bind_address, size=num_ranks, secret=self._secret, events=self.events)
         self._rendezvous = Rendezvous(bind_address, host=host, token=secrets.token_hex(32))
-        self._failures: list[_Failure] = []
+        self._failures: list[Failure] = []
+        self._hosts: dict[int, str] = {}
         self._places: dict[int, str] = {}
-        self._open: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -83,47 +86,74 @@ class Supervision:
             rendezvous=self._rendezvous.address,
             secret=self._secret,
             capture_output=log_verbosity == "all",
+            stack_after=self._watch.stall_timeout and self._watch.stall_timeout / 2,
         )
 
     def follow(self, workers: Workers, on_message: OnMessage | None) -> list[Any]:
         """Start the workers and return the ranks' results in order.
 
-        Raises :class:`RankError` with the first cause first. Whatever ends this early (Ctrl-C, an error in
-        ``on_message``) cancels the workers.
+        Raises :class:`RankError` with the first cause first, and :class:`RunCancelledError`. An interrupt asks the
+        ranks to stop, and waits a little for them; whatever else ends this early (an error in ``on_message``, a second
+        interrupt) cancels them at once.
         """
-        try:
-            workers.start()
-            finished = self._follow(workers, on_message)
-        except BaseException:
-            workers.cancel()
-            raise
+        self._vigil = Vigil(self.num_ranks, self._watch)
+        with _plain_interrupts():
+            try:
+                workers.start()
+                finished = self._follow(workers, on_message)
+            except (KeyboardInterrupt, SystemExit):
+                try:
+                    self._channel.request_stop()
+                    self._follow(workers, on_message, deadline=time.monotonic() + ORDERLY_SECONDS)
+                finally:
+                    workers.cancel()
+                raise
+            except BaseException:
+                workers.cancel()
+                raise
         if self._failures or finished.error is not None:
-            raise self._error(finished.error)
+            raise self._error(finished, workers)
         outcomes = sorted(finished.outcomes, key=lambda outcome: outcome.rank)
         # Each result was pickled by this run's own rank and came back the way Spark's own results do.
         return [pickle.loads(outcome.result or b"") for outcome in outcomes]
 
-    def _follow(self, workers: Workers, on_message: OnMessage | None) -> Finished:
+    def _follow(self, workers: Workers, on_message: OnMessage | None, deadline: float | None = None) -> Finished:
+        """Take in what happens until all have ended, or until the ranks that are left have to be cancelled."""
         finished: Finished | None = None
-        deadline: float | None = None
-        while finished is None or self._open:
-            try:
-                event = self.events.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                if finished is None:
-                    workers.cancel()
-                break
-            if isinstance(event, Finished):
-                finished = event
-                deadline = time.monotonic() + FAREWELL_SECONDS
-                continue
-            self._receive(event, on_message)
+        while finished is None or self._vigil.anyone_open:
+            for event in self._next_events():
+                if isinstance(event, Finished):
+                    finished = event
+                    deadline = time.monotonic() + (ORDERLY_SECONDS if event.cancelled else FAREWELL_SECONDS)
+                else:
+                    self._receive(event, on_message)
+            if (self._stop and self._stop.is_set()) or (finished and finished.cancelled):
+                self._channel.request_stop()
             if self._failures and deadline is None:
                 deadline = time.monotonic() + GRACE_SECONDS
+            elif finished is None and deadline is None and (failure := self._vigil.verdict()):
+                self._failures.append(failure)
+                deadline = time.monotonic()
+            if deadline and time.monotonic() >= deadline:
+                break
+        if finished is None:
+            workers.cancel()
         return finished or Finished(error="the other ranks did not end by themselves and were cancelled")
+
+    def _next_events(self) -> Iterator[Event | Finished]:
+        """What has happened by now; waits a little if nothing has."""
+        try:
+            yield self.events.get(timeout=POLL_SECONDS)
+            for _ in range(self.events.qsize()):
+                yield self.events.get_nowait()
+        except queue.Empty:
+            return
 
     def _receive(self, event: Event, on_message: OnMessage | None) -> None:
         rank, topic, body = event
+        known = self._vigil.is_open(rank)
+        step = self._vigil.step(rank)
+        self._vigil.hear(rank, topic, body)
         if topic == "message" and on_message:
             on_message(rank, body)
         elif topic == "log":
@@ -131,27 +161,51 @@ class Supervision:
         elif topic == "print":
             tqdm.write(body["text"], file=sys.stdout)
         elif topic == "hello":
-            self._open.add(rank)
+            self._hosts[rank] = body["host"]
             self._places[rank] = f"host {body['host']} ({body['machine']}, process {body['process']})"
-        elif topic == "bye":
-            self._open.discard(rank)
         elif topic == "failure":
-            failure = _Failure(
-                rank, body["type"], body["message"], body["traceback"], body["follows"], self._places[rank]
-            )
-            self._failures.append(failure)
-        elif topic == "gone" and rank in self._open:
-            self._open.discard(rank)
-            if not self._failures or all(failure.follows for failure in self._failures):
-                text = "its process ended without a word: killed, out of memory, or crashed in native code"
-                self._failures.append(_Failure(rank, "process death", text, text, False, self._places[rank]))
+            names = ("type", "reason", "text", "follows", "step")
+            self._failures.append(Failure(rank, **{name: body[name] for name in names}))
+        elif topic == "gone" and known and all(failure.follows for failure in self._failures):
+            text = "its process ended without a word: killed, out of memory, or crashed in native code"
+            self._failures.append(Failure(rank, PROCESS_DEATH, text, text, step=step))
 
-    def _error(self, reason: str | None) -> RankError:
+    def _error(self, finished: Finished, workers: Workers) -> RankError | RunCancelledError:
+        reason = finished.error
+        if finished.cancelled:
+            return RunCancelledError(f"the run was cancelled from outside. {reason}")
         if not self._failures:
             return RankError(f"{reason}\n\nthe ranks could not be started, or ended before they could say why")
         first, *others = sorted(self._failures, key=lambda failure: failure.follows)
-        lines = [first.text.rstrip(), f"\nrank {first.rank} of {self.num_ranks} failed on {first.where}"]
-        if first.type == "process death" and reason:
+        place = self._places.get(first.rank) or workers.place(first.rank)
+        step = "" if first.step is None else f" at step {first.step}"
+        lines = [first.text.rstrip(), f"\nrank {first.rank} of {self.num_ranks} failed{step}{place and ' on '}{place}"]
+        if first.type == PROCESS_DEATH and reason:
             lines[0] += f". {reason}"
         lines += [f"rank {other.rank} failed too: {other.text.rstrip().splitlines()[-1]}" for other in others]
-        return RankError("\n".join(lines), rank=first.rank, exception_type=first.type, reason=first.reason)
+        return RankError(
+            "\n".join(lines),
+            rank=first.rank,
+            exception_type=first.type,
+            reason=first.reason,
+            step=first.step,
+            host=self._hosts.get(first.rank),
+        )
+
+
+@contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Let Ctrl-C do no more than raise KeyboardInterrupt.
+
+    Spark's own handler cancels all jobs first, and the ranks would be gone before they could come to an end in order.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or getattr(handler, "__module__", None) != "pyspark.context":
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -10,10 +10,13 @@ from random import Random
 
 import pytest
 
-from sparkdl.cluster.channel import MAX_PAYLOAD_BYTES, MAX_STRANGERS, Channel, Event, Sender, _mac
+from sparkdl.cluster.channel import MAX_STRANGERS, Channel, Event
+from sparkdl.cluster.frames import MAX_PAYLOAD_BYTES, TO_DRIVER, _mac
+from sparkdl.cluster.sender import Sender
 
 SECRET = secrets.token_bytes(32)
 LOOPBACK = "127.0.0.1"
+HELLO = b'["hello", {"rank": 0, "nonce": "00"}]'
 
 
 @pytest.fixture
@@ -34,8 +37,8 @@ def sender(channel: Channel) -> Iterator[Sender]:
     sender.close()
 
 
-def frame(payload: bytes, *, nonce: bytes, sequence: int = 0, secret: bytes = SECRET) -> bytes:
-    return struct.pack(">I", len(payload)) + _mac(secret, nonce, sequence, payload) + payload
+def frame(payload: bytes, *, nonce: bytes, sequence: int = 0, secret: bytes = SECRET, to: bytes = TO_DRIVER) -> bytes:
+    return struct.pack(">I", len(payload)) + _mac(secret, to + nonce, sequence, payload) + payload
 
 
 def is_dropped(client: socket.socket) -> bool:
@@ -58,7 +61,7 @@ def test_frames_arrive_in_order_with_the_rank_that_sent_them(channel, events, se
 
 def test_a_rank_that_leaves_without_a_word_is_noticed(channel, events) -> None:
     program = (
-        "import os, sys; from sparkdl.cluster.channel import Sender;"
+        "import os, sys; from sparkdl.cluster.sender import Sender;"
         "Sender(('127.0.0.1', int(sys.argv[1])), secret=bytes.fromhex(sys.argv[2]), rank=0); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(channel.port), SECRET.hex()], check=False)
@@ -67,7 +70,7 @@ def test_a_rank_that_leaves_without_a_word_is_noticed(channel, events) -> None:
 
 def test_a_rank_ends_when_the_driver_does(events) -> None:
     program = (
-        "import sys, time; from sparkdl.cluster.channel import Sender;"
+        "import sys, time; from sparkdl.cluster.sender import Sender;"
         "Sender(('127.0.0.1', int(sys.argv[1])), secret=bytes.fromhex(sys.argv[2]), rank=0); time.sleep(60)"
     )
     with Channel(LOOPBACK, size=1, secret=SECRET, events=events) as channel:
@@ -82,12 +85,11 @@ def test_two_hundred_bad_frames_change_nothing(channel, events, sender) -> None:
     for number in range(200):
         with socket.create_connection((LOOPBACK, channel.port)) as client:
             nonce = client.recv(16, socket.MSG_WAITALL)
-            hello = b'["hello", {"rank": 0}]'
             bad = [
                 random.randbytes(random.randrange(36, 200)),
-                frame(hello, nonce=nonce, secret=bytes(32)),
-                frame(hello, nonce=bytes(16)),
-                frame(hello, nonce=nonce, sequence=1),
+                frame(HELLO, nonce=nonce, secret=bytes(32)),
+                frame(HELLO, nonce=bytes(16)),
+                frame(HELLO, nonce=nonce, sequence=1),
                 frame(b"not json", nonce=nonce),
                 frame(b'["message", {"rank": 0}]', nonce=nonce),
                 frame(b'["hello", {"rank": 2}]', nonce=nonce),
@@ -107,9 +109,10 @@ def test_two_hundred_bad_frames_change_nothing(channel, events, sender) -> None:
 
 def test_a_replayed_connection_is_refused(channel, events) -> None:
     with socket.create_connection((LOOPBACK, channel.port)) as client:
-        recorded = frame(b'["hello", {"rank": 0}]', nonce=client.recv(16, socket.MSG_WAITALL))
+        recorded = frame(HELLO, nonce=client.recv(16, socket.MSG_WAITALL))
         client.sendall(recorded)
         assert events.get(timeout=5).topic == "hello"
+        assert b"welcome" in client.recv(1 << 12)
         client.sendall(recorded)
         assert is_dropped(client)
     with socket.create_connection((LOOPBACK, channel.port)) as client:

@@ -1,0 +1,108 @@
+"""What a rank says about itself every second: where it is, what it waits for, and its stack when it stands still."""
+
+import os
+import sys
+import threading
+import time
+import traceback
+from types import FrameType
+from typing import Any, Self
+
+import psutil
+
+from sparkdl.cluster.sender import Sender
+
+__all__ = ["HEARTBEAT_SECONDS", "MAX_TEXT", "Heartbeat"]
+
+HEARTBEAT_SECONDS = 1.0
+MAX_TEXT = 50_000  # characters of a message, traceback or stack that are kept: escaped as JSON, they fit into one frame
+WAITING = ("horovod", "sparkdl.collectives", "torch.distributed")  # modules in which a rank waits for the others
+RUNNERS = ("sparkdl.cluster.rank", "sparkdl.cluster.local")  # modules that call the user's function
+
+
+class Heartbeat:
+    """Tells the driver every second that this process is alive, from a thread of its own. Runs on a rank.
+
+    Made in the thread that is watched. With ``stack_after``, the stack of that thread is sent when nothing has been
+    heard of it for so many seconds.
+    """
+
+    def __init__(self, sender: Sender, *, stack_after: float | None = None) -> None:
+        self.step: int | None = None
+        """The last step that :meth:`beat` was told."""
+        self._beats = 0
+        self._sender, self._stack_after = sender, stack_after
+        self._watched = threading.get_ident()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sparkdl-heartbeat", daemon=True)
+
+    def beat(self, step: int | None = None) -> None:
+        """Note that the watched thread makes progress, and at which step it is, if that has changed."""
+        if step is not None:
+            self.step = step
+        self._beats += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        executors = _executors()
+        beats, moved, sent = -1, 0.0, ""
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            now = time.monotonic()
+            if beats != self._beats:
+                beats, moved, sent = self._beats, now, ""
+            frame = sys._current_frames().get(self._watched)
+            body: dict[str, Any] = {"step": self.step, "beats": beats, "waiting": _is_waiting(frame)}
+            if any(_is_stopped(process) for process in executors):
+                body["executor_stopped"] = True
+            if self._stack_after is not None and now - moved >= self._stack_after and (stack := _stack(frame)) != sent:
+                body["stack"] = sent = stack
+            try:
+                self._sender.send("heartbeat", body)
+            except OSError:
+                return  # the driver is gone; the channel ends this process
+
+
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Whether a thread is in a collective, where it depends on the other ranks."""
+    while frame:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith(WAITING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _stack(frame: FrameType | None) -> str:
+    """Where a thread is, most recent call last, from the user's function on."""
+    frames = []
+    while frame and frame.f_globals.get("__name__") not in RUNNERS:
+        frames.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    text = "".join(traceback.StackSummary.extract(iter(reversed(frames))).format())
+    return text[-MAX_TEXT:]
+
+
+def _executors() -> list[psutil.Process]:
+    """The JVM that runs this rank: parent of the process, or of the daemon that forked it. Empty without Spark."""
+    found: list[psutil.Process] = []
+    try:
+        for process in psutil.Process(os.getpid()).parents()[:2]:
+            if process.name() == "java":
+                found.append(process)
+    except psutil.Error:
+        pass  # a parent ended meanwhile; there is nothing to look at
+    return found
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False
