@@ -1,12 +1,14 @@
 """What scoring needs to know of the dataset that a model was trained on."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from sparkdl.data.card import CARD_NAME, InputSpec
-from sparkdl.errors import ModelError
+from sparkdl.data.card import CARD_NAME, InputSpec, LabelsFile
+from sparkdl.data.labels import read_labels
+from sparkdl.errors import DatasetError, ModelError
 
 __all__ = ["ModelCard"]
 
@@ -21,9 +23,17 @@ class ModelCard(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     input: InputSpec
-    label_names: Annotated[tuple[str, ...], Field(min_length=1)]
+    label_names: tuple[str, ...]
+    labels: LabelsFile | None = None
+    """Where the class names are if ``label_names`` is empty: there are very many of them."""
     raw_columns: dict[str, str]
     preprocessing: bool
+
+    @model_validator(mode="after")
+    def _has_classes(self) -> Self:
+        if not (self.label_names or self.labels):
+            raise ValueError("it names no classes")
+        return self
 
     @classmethod
     def load(cls, folder: str | Path) -> "ModelCard":
@@ -37,3 +47,12 @@ class ModelCard(BaseModel):
             problem = error.errors()[0]
             key = ".".join(map(str, problem["loc"])) or "the card as a whole"
             raise ModelError(f"{path} is not a model's card: {key}: {problem['msg']}") from None
+
+    def read_label_names(self, folder: str | Path) -> pa.Array:
+        """The class names by class index. Runs anywhere; raises :class:`ModelError` if their file was altered."""
+        if self.labels is None:
+            return pa.array(self.label_names, pa.string())
+        try:
+            return read_labels(str(folder), self.labels).column("name").combine_chunks()
+        except DatasetError as error:
+            raise ModelError(f"the model in {folder} is damaged: {error}") from None

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from pyspark.ml import PipelineModel
-from pyspark.ml.functions import vector_to_array
+from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, StringType, StructField, StructType
@@ -17,7 +17,6 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, Stri
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.data.features import apply_preprocessing
 from sparkdl.errors import DataError
-from sparkdl.models import NETWORK_FILE
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
 from sparkdl.scoring.task import ScoringTask
@@ -64,8 +63,7 @@ def score(
     spark = df.sparkSession
     prepared = with_inputs(df, card, folder)
     task = ScoringTask(
-        file=_ship(spark, folder / NETWORK_FILE),
-        card=card.model_dump_json(),
+        files=tuple((file.name, _ship(spark, file)) for file in sorted(folder.iterdir()) if file.is_file()),
         input=len(df.columns),
         keep=tuple(df.columns),
         top_k=top_k,
@@ -76,15 +74,16 @@ def score(
 
 
 def with_inputs(df: DataFrame, card: ModelCard, folder: Path) -> DataFrame:
-    """All columns of ``df`` as they are, and behind them the network's input."""
-    column = card.input.column
+    """All columns of ``df`` as they are, and behind them the model's input."""
+    column, sparse = card.input.column, card.input.kind == "sparse"
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
     packed = df.select(F.struct("*").alias(ROW), *[F.col(_quote(name)) for name in card.raw_columns])
     if card.preprocessing:
         packed = packed.select(ROW, *[_cast(packed, name, type_) for name, type_ in card.raw_columns.items()])
-        packed = apply_preprocessing(packed, load_preprocessing(df.sparkSession, folder), column)
+        packed = apply_preprocessing(packed, load_preprocessing(df.sparkSession, folder), column, sparse=sparse)
     kept = [F.col(f"{ROW}.{_quote(name)}") for name in df.columns]
-    return packed.select(*kept, _plain(packed, column).alias(INPUT))
+    input = F.col(_quote(column)) if sparse else _plain(packed, column)
+    return packed.select(*kept, input.alias(INPUT))
 
 
 def load_preprocessing(spark: SparkSession, folder: Path) -> PipelineModel:
@@ -143,9 +142,11 @@ def _fits(found: DataType, expected: str) -> bool:
 
 def _cast(df: DataFrame, name: str, sql_type: str) -> Column:
     """A raw column in the type that preprocessing was fitted on."""
-    column = F.col(_quote(name))
-    if df.schema[name].dataType.simpleString() == sql_type or sql_type == "vector":
+    column, found = F.col(_quote(name)), df.schema[name].dataType.simpleString()
+    if found == sql_type:
         return column
+    if sql_type == "vector":
+        return array_to_vector(column.cast("array<double>")).alias(name)
     return column.cast(sql_type).alias(name)
 
 

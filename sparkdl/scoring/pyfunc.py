@@ -7,9 +7,15 @@ import pandas as pd
 import pyarrow as pa
 
 from sparkdl.errors import DataError
+from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.predictor import BATCH_SIZE, COLUMNS, TOP_K, Predictor
 
 __all__ = ["PyfuncModel"]
+
+SPARSE = pa.struct(
+    {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+)
+"""A vector of Spark ML, as :func:`sparkdl.data.decode_sparse` reads it."""
 
 
 class PyfuncModel:
@@ -31,19 +37,10 @@ class PyfuncModel:
         missing = [name for name in card.raw_columns if name not in model_input]
         if missing:
             raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))} that the model reads")
-        inputs = self._preprocess(model_input) if card.preprocessing else self._column(model_input[card.input.column])
+        inputs = self._preprocess(model_input) if card.preprocessing else _column(model_input[card.input.column], card)
         answer = self.predictor.answer(inputs, **options)
         predictions: pd.DataFrame = pa.table(answer, names=list(COLUMNS)).to_pandas()
         return predictions.set_index(model_input.index)
-
-    def _column(self, values: "pd.Series[Any]") -> pa.Array:
-        """The input as Arrow's bytes, or lists of float32."""
-        spec = self.predictor.card.input
-        kind = pa.binary() if spec.kind == "image" else pa.list_(pa.float32())
-        try:
-            return pa.array(values, kind, from_pandas=True)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise DataError(f"column {spec.column!r} must hold {kind} of shape {spec.shape}: {error}") from error
 
     def _preprocess(self, rows: pd.DataFrame) -> pa.Array:
         """The input that the fitted pipeline makes of raw rows, in their order."""
@@ -52,8 +49,20 @@ class PyfuncModel:
 
         card = self.predictor.card
         raw = get_session().createDataFrame(rows[list(card.raw_columns)])
-        made = with_inputs(raw, card, self.folder).select(INPUT).toPandas()[INPUT]
-        return self._column(made)
+        made = with_inputs(raw, card, self.folder).select(INPUT)
+        if card.input.kind == "sparse":  # a row of numbers and lists, which pandas has no word for
+            return pa.array([row[INPUT].asDict() for row in made.collect()], SPARSE)
+        return _column(made.toPandas()[INPUT], card)
+
+
+def _column(values: "pd.Series[Any]", card: ModelCard) -> pa.Array:
+    """The input as Arrow's bytes, or lists of float32."""
+    kind = pa.binary() if card.input.kind == "image" else pa.list_(pa.float32())
+    try:
+        return pa.array(values, kind, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        column, shape = card.input.column, card.input.shape
+        raise DataError(f"column {column!r} must hold {kind} of shape {shape}: {error}") from error
 
 
 def _load_pyfunc(data_path: str) -> PyfuncModel:

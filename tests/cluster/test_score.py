@@ -17,6 +17,7 @@ from sparkdl.errors import DataError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring import Predictor, score
 from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.network import NetworkModel
 from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
 
@@ -81,7 +82,8 @@ def test_scoring_appends_what_the_predictor_says_and_keeps_every_column(
     found = scored.toPandas().sort_values("id")
     predictor = Predictor.load(download(images, tracking))
     inputs = np.stack([np.frombuffer(bytes(row), np.uint8).reshape(8, 6, 1) for row in found["image"]])
-    expected = predictor.predict(inputs)
+    assert isinstance(predictor.model, NetworkModel)
+    expected = predictor.model.predict(inputs)
     assert list(found["name"]) == [f"name {i}" for i in range(300)]
     assert list(found["prediction"]) == [predictor.card.label_names[i] for i in expected.argmax(axis=1)]
     np.testing.assert_allclose(found["probability"], expected.max(axis=1), rtol=1e-4)
@@ -167,7 +169,8 @@ def test_executors_in_processes_of_their_own_get_the_model_from_the_driver(
     done = standalone.submit(script, str(folder.parent.parent))
     row = np.full((1, 8, 6, 1), 0x0F, np.uint8)
     predictor = Predictor.load(folder)
-    label = predictor.card.label_names[int(predictor.predict(row).argmax())]
+    assert isinstance(predictor.model, NetworkModel)
+    label = predictor.card.label_names[int(predictor.model.predict(row).argmax())]
     assert f"ANSWERS [('{label}', 40)]" in done.stdout
 
 

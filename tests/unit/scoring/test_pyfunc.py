@@ -7,6 +7,7 @@ import pytest
 
 from sparkdl.errors import DataError
 from sparkdl.scoring import Predictor
+from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.pyfunc import PyfuncModel
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download, start_run
@@ -32,7 +33,8 @@ def test_the_registered_model_is_a_plain_pyfunc_for_any_number_of_rows(uri: str,
     answer = mlflow.pyfunc.load_model(uri).predict(_frame(rows))
     inputs = np.stack([np.frombuffer(row, np.uint8).reshape(8, 6, 1) for row in _frame(rows)["image"]])
     predictor = Predictor.load(images)
-    expected = predictor.predict(inputs)
+    assert isinstance(predictor.model, NetworkModel)
+    expected = predictor.model.predict(inputs)
     assert list(answer.columns) == ["prediction", "probability", "top_k"]
     assert list(answer.index) == list(range(100, 100 + rows))
     assert list(answer["prediction"]) == [predictor.card.label_names[i] for i in expected.argmax(axis=1)]
