@@ -238,6 +238,8 @@ class Extreme(Section):
     """How many meta-models, each with a hash of its own."""
     repetitions_per_task: Positive = 8
     """How many of them share a task, and with it each batch and each matrix product."""
+    minimum_repetitions: Positive | None = None
+    """With how many of them the ensemble is finished if Spark gives up on tasks; by default, it takes all of them."""
     hidden: list[Positive] = [128]
     """The widths of the hidden layers; an empty list is a linear model."""
     loss: Literal["softmax", "binary"] = "softmax"
@@ -249,6 +251,14 @@ class Extreme(Section):
     hash_family: Literal["universal", "murmur3"] = "universal"
     seed: int = 0
     """Decides hashes, initial weights and the order of rows."""
+
+    @model_validator(mode="after")
+    def _no_more_than_there_are(self) -> Self:
+        if self.minimum_repetitions is not None and self.minimum_repetitions > self.repetitions:
+            raise ValueError(
+                f"minimum_repetitions is {self.minimum_repetitions}, more than the {self.repetitions} repetitions"
+            )
+        return self
 
 
 class Score(Section):
@@ -324,11 +334,15 @@ class Gate(Section):
 class Tracking(Section):
     """Where MLflow keeps what happened."""
 
-    uri: str | None = None
+    uri: Annotated[str | None, Field(repr=False)] = None
     """A tracking URI; by default ``MLFLOW_TRACKING_URI``, else SQLite in ``output/mlflow.db``."""
     experiment: str = "sparkdl"
     """The experiment's name."""
     run_name: str | None = None
+    offline: bool = False
+    """Start also when the store does not answer: everything is kept on disk, and ``sparkdl sync`` delivers it."""
+    spool: str = "output/tracking"
+    """Where records are kept until the store has them; a folder that outlives this machine loses none with it."""
     register_as: str | None = None
     """The registered model's name; without one, nothing is registered."""
     alias: str = "candidate"

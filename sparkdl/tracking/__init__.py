@@ -1,7 +1,8 @@
 """MLflow, spoken to from the driver alone: what was run, what came out, and which version is the one to use."""
 
 from sparkdl.tracking.registry import Registered, download, download_whole
-from sparkdl.tracking.run import Run, start_run
+from sparkdl.tracking.run import Run
+from sparkdl.tracking.start import start_run
 from sparkdl.tracking.store import page_command, tracking_uri
 
 __all__ = ["Registered", "Run", "download", "download_whole", "page_command", "start_run", "tracking_uri"]

@@ -1,49 +1,19 @@
 """From a tree of settings to flat MLflow parameters, with secrets left out."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
 from typing import Any
 
-__all__ = ["flatten", "masked", "without_credentials"]
+from sparkdl.masking import masked
 
-MASK = "***"
+__all__ = ["flatten"]
+
 MAX_LENGTH = 500  # characters; what the oldest servers in use take
-SECRET_WORDS = {"apikey", "credential", "credentials", "key", "passphrase", "passwd", "password", "pwd", "sas"}
-SECRET_WORDS |= {"secret", "secrets", "token"}
-
-
-def masked(value: Any, *, name: str = "") -> Any:
-    """A copy that JSON can hold: secrets by name (``password``, ``token``, ``key`` ...) and credentials in URIs masked.
-
-    Callables are written as their import path.
-    """
-    if value is not None and not isinstance(value, bool) and _is_secret(name):
-        return MASK
-    if isinstance(value, Mapping):
-        return {str(key): masked(item, name=str(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [masked(item) for item in value]
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str | PurePath):
-        return without_credentials(str(value))
-    if callable(value):
-        kind = value if hasattr(value, "__qualname__") else type(value)
-        return f"{kind.__module__}:{kind.__qualname__}"
-    return without_credentials(str(value))
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, str]:
     """``{"train": {"epochs": 3}}`` as ``{"train.epochs": "3"}``; secrets masked, long values cut with an ellipsis."""
     return {name: _shorten(text) for name, text in _leaves(masked(tree), prefix="")}
-
-
-def without_credentials(text: str) -> str:
-    """The text with ``user:password@`` (and a lone ``token@``) in addresses, and secrets in their queries, masked."""
-    text = re.sub(r"(?<=://)[^/@\s]+@", f"{MASK}@", text)
-    return re.sub(r"(?i)([?&;][\w.-]*(?:sig|key|token|password|secret)=)[^&;\s]+", rf"\1{MASK}", text)
 
 
 def _leaves(tree: Mapping[str, Any], *, prefix: str) -> Iterator[tuple[str, str]]:
@@ -53,12 +23,6 @@ def _leaves(tree: Mapping[str, Any], *, prefix: str) -> Iterator[tuple[str, str]
             yield from _leaves(value, prefix=f"{name}.")
         else:
             yield name, value if isinstance(value, str) else json.dumps(value)
-
-
-def _is_secret(name: str) -> bool:
-    """Whether one of the words in ``fs.s3a.secret.key``, ``apiToken`` or ``DB_PASSWORD`` tells of a secret."""
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
-    return any(word.lower() in SECRET_WORDS for word in words)
 
 
 def _shorten(text: str) -> str:

@@ -20,9 +20,10 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from sparkdl.errors import RegistryError
+from sparkdl.masking import without_credentials
 from sparkdl.settings import Gate, Tracking
 from sparkdl.tracking.interface import LOADER_MODULE
-from sparkdl.tracking.store import connect
+from sparkdl.tracking.store import connect, is_refusal
 
 __all__ = ["Registered", "download", "download_whole", "register"]
 
@@ -53,8 +54,8 @@ def register(
 ) -> Registered:
     """Make a logged model the next version under ``settings.register_as``; move the alias if the gate allows it.
 
-    The version carries ``metrics`` as tags, which is what the next one is compared with. Raises
-    :class:`RegistryError` if there is no name to register as, or the registry refuses.
+    A model that is a version already stays that one. The version carries ``metrics`` as tags, which is what the next
+    one is compared with. Raises :class:`RegistryError` if there is no name to register as, or the registry refuses.
     """
     name, alias = settings.register_as, settings.alias
     if not name:
@@ -62,11 +63,15 @@ def register(
     try:
         current = _version_of_alias(client, name, alias)
         version = _create_version(client, name, model_uri, run_id, metrics)
+        if current is not None and int(current.version) == version:
+            return Registered(name, version, alias, moved=True, reason=f"alias '{alias}' points to version {version}")
         refusal, praise = _judge(settings.gate, metrics, current)
         if not refusal:
             client.set_registered_model_alias(name, alias, str(version))
     except MlflowException as error:
-        raise RegistryError(f"the registry refused {name!r}: {error.message}") from error
+        if not is_refusal(error):
+            raise  # it may be answered another time
+        raise RegistryError(f"the registry refused {name!r}: {without_credentials(error.message)}") from None
     if not refusal:
         reason = f"alias '{alias}' points to version {version}{': ' if praise else ''}{praise}"
     elif current is None:
@@ -192,10 +197,19 @@ def _version_of_alias(client: MlflowClient, name: str, alias: str) -> ModelVersi
 
 
 def _create_version(client: MlflowClient, name: str, model_uri: str, run_id: str, metrics: Mapping[str, float]) -> int:
+    """The number of the version that this model is, made now unless that was done before and its answer got lost."""
     tags = {metric: f"{value:.6g}" for metric, value in metrics.items()}
     model_id = model_uri.removeprefix("models:/")
     # A registry in a database resolves "models:/" through MLflow's global store, which need not be ours.
     source = model_uri if _on_databricks(client) else client.get_logged_model(model_id).artifact_location
+    there = client.search_model_versions(f"name = '{name}'")
+    while True:
+        for version in there:
+            if version.run_id == run_id and (version.model_id == model_id or version.source == source):
+                return int(version.version)
+        if not there.token:
+            break
+        there = client.search_model_versions(f"name = '{name}'", page_token=there.token)
     created = client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
     return int(created.version)
 

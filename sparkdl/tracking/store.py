@@ -1,23 +1,36 @@
-"""Where MLflow keeps its records, and whether it can be reached. Runs on the driver."""
+"""Where MLflow keeps its records, whether it can be reached, and what its errors mean. Runs on the driver."""
 
 import logging
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from mlflow import MlflowClient
+from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 from mlflow.exceptions import MlflowException
+from requests import HTTPError
 
-from sparkdl.errors import TrackingError
+from sparkdl.errors import RegistryError, TrackingError
+from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
-from sparkdl.tracking.params import without_credentials
 
-__all__ = ["check_reachable", "connect", "experiment_id", "page_command", "tracking_uri"]
+__all__ = [
+    "check_reachable",
+    "connect",
+    "experiment_id",
+    "is_refusal",
+    "page_command",
+    "single_calls",
+    "tracking_uri",
+]
 
 DEFAULT_URI = "sqlite:///output/mlflow.db"
 REACH_SECONDS = 10.0  # a healthy server answers in milliseconds; MLflow's own retries would take four minutes
+REFUSALS = {"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"}
 
 
 def tracking_uri(settings: Tracking) -> str:
@@ -55,7 +68,7 @@ def connect(settings: Tracking) -> MlflowClient:
         client = MlflowClient(tracking_uri=uri, registry_uri=os.environ.get("MLFLOW_REGISTRY_URI"))
         client.search_experiments(max_results=1)
     except Exception as error:
-        raise _unusable(uri, error) from error
+        raise _unusable(uri, error) from None
     return client
 
 
@@ -71,7 +84,10 @@ def experiment_id(client: MlflowClient, settings: Tracking) -> str:
             artifacts = (folder.resolve() / "mlartifacts").as_uri() if folder else None
             return str(client.create_experiment(settings.experiment, artifact_location=artifacts))
     except MlflowException as error:
-        raise TrackingError(f"cannot use the MLflow experiment {settings.experiment!r}: {error.message}") from error
+        if not is_refusal(error):
+            raise
+        reason = without_credentials(error.message)
+        raise TrackingError(f"cannot use the MLflow experiment {settings.experiment!r}: {reason}") from None
     if found.lifecycle_stage == "deleted":
         raise TrackingError(
             f"the MLflow experiment {settings.experiment!r} was deleted; restore it (mlflow experiments restore"
@@ -94,7 +110,34 @@ def check_reachable(uri: str) -> None:
     except urllib.error.HTTPError:
         return  # somebody is there; whether we may come in is seen later
     except OSError as error:
-        raise _unusable(uri, error) from error
+        raise _unusable(uri, error) from None
+
+
+@contextmanager
+def single_calls() -> Iterator[None]:
+    """While this lasts, MLflow asks once and does not repeat a call by itself.
+
+    When an answer is lost, its blind repetition creates a run or registers a model a second time; we look first.
+    MLflow takes this from the environment alone, so it holds for the whole process.
+    """
+    name, before = MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, os.environ.get(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name)
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the store understood and does not want it, so that asking again is of no use."""
+    if isinstance(error, MlflowException):
+        return error.error_code in REFUSALS
+    if isinstance(error, HTTPError) and error.response is not None:
+        return error.response.status_code in (400, 413)
+    return isinstance(error, RegistryError | FileNotFoundError)
 
 
 def _sqlite_folder(uri: str) -> Path | None:

@@ -15,10 +15,11 @@ def client(store: str) -> MlflowClient:
 
 
 @pytest.fixture
-def settings(store: str, request: pytest.FixtureRequest) -> Callable[..., Tracking]:
-    """Settings with an experiment and a model name of the test's own."""
+def settings(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Tracking]:
+    """Settings with an experiment and a model name of the test's own, and a spool."""
     name = request.node.name.replace("[", "-").replace("]", "")
-    return lambda **keys: Tracking(**{"uri": store, "experiment": name, "register_as": name, **keys})
+    own = {"uri": store, "experiment": name, "register_as": name, "spool": f"{tmp_path}/spool"}
+    return lambda **keys: Tracking(**{**own, **keys})
 
 
 @pytest.fixture(scope="session")

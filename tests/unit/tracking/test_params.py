@@ -1,4 +1,5 @@
-from sparkdl.tracking.params import flatten, masked, without_credentials
+from sparkdl.masking import masked, without_credentials
+from sparkdl.tracking.params import flatten
 
 
 def test_a_tree_of_settings_becomes_flat_names() -> None:
@@ -19,7 +20,7 @@ def test_a_long_value_is_cut_where_it_can_be_seen() -> None:
 
 
 def test_a_callable_is_written_as_its_import_path() -> None:
-    assert flatten({"model": without_credentials}) == {"model": "sparkdl.tracking.params:without_credentials"}
+    assert flatten({"model": without_credentials}) == {"model": "sparkdl.masking:without_credentials"}
 
 
 def test_secrets_are_masked_by_name_wherever_they_are() -> None:

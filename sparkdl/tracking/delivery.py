@@ -1,0 +1,242 @@
+"""From a journal to MLflow: in order, and each entry once, whatever happens in between. Runs on the driver.
+
+An answer can get lost: the store did what was asked, and nobody heard. So after a failure, and when a journal is
+opened again, the store is asked what it has before anything is sent a second time. What is created (runs, models)
+carries the entry's number as a tag, numbers of a curve are recognised by their step, a registered version by its
+model. Everything else is the same when done twice.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.entities import Run as RunEntity
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+from sparkdl.errors import RegistryError, TrackingError
+from sparkdl.masking import without_credentials
+from sparkdl.settings import Tracking
+from sparkdl.tracking.journal import Entry, Journal
+from sparkdl.tracking.registry import Registered, register
+from sparkdl.tracking.store import check_reachable, connect, experiment_id, is_refusal
+
+__all__ = ["CREATED_AS", "OPENED_AS", "Delivery"]
+
+log = logging.getLogger(__name__)
+
+CREATED_AS = "sparkdl.created_as"
+"""The tag by which what was created is found again."""
+OPENED_AS = "sparkdl.opened_as"
+"""The tag that tells who has the run open: the last one that started or resumed it."""
+BATCH = 500  # entries; MLflow's client splits what is more than one call takes
+SETTLE_SECONDS = 2.0  # for a server that wakes up and first does what was asked before it froze
+MAX_DIGEST = 36  # characters that MLflow keeps of a dataset's digest
+
+
+class Delivery:
+    """Brings the entries of a journal to the store that the settings name."""
+
+    def __init__(self, journal: Journal, settings: Tracking, *, client: MlflowClient | None = None) -> None:
+        self._journal, self._settings, self._connected = journal, settings, client
+        self._doubt = client is None or bool(journal.pending)
+        self._experiment = ""
+        self._send: dict[str, Callable[[Entry], Any]] = {
+            "params": self._params,
+            "dataset": self._dataset,
+            "files": self._files,
+            "child": self._child,
+            "model": self._model,
+            "register": self._register,
+            "reopen": self._reopen,
+            "end": self._end,
+        }
+
+    def deliver(self, *, going_on: Callable[[], bool] = lambda: True) -> None:
+        """Send everything that is pending, as long as ``going_on``.
+
+        Raises :class:`TrackingError`, with the reason, when the store cannot take it now; what is left stays pending.
+        """
+        try:
+            while going_on() and (entries := self._journal.head(BATCH)):
+                self._deliver(entries if entries[0].kind == "metrics" else entries[:1])
+        except TrackingError:
+            self._doubt = True
+            raise
+        except Exception as error:
+            self._doubt = True
+            raise TrackingError(without_credentials(f"{type(error).__name__}: {error}")) from None
+
+    @property
+    def _client(self) -> MlflowClient:
+        if self._connected is None:
+            self._connected = connect(self._settings)
+        return self._connected
+
+    def _deliver(self, entries: list[Entry]) -> None:
+        check_reachable(str(self._client.tracking_uri))  # asking first is what keeps a dead server cheap
+        try:
+            if entries[0].kind == "metrics":
+                self._metrics(entries)
+            answer = None if entries[0].kind == "metrics" else self._send[entries[0].kind](entries[0])
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            self._run()  # when the whole run is gone, that is the reason
+            if len(entries) > 1:
+                for entry in entries:
+                    self._deliver([entry])
+                return
+            reason = without_credentials(str(error))
+            log.warning("MLflow refuses %s of run %s: %s", entries[0].kind, self._journal.header["run_id"], reason)
+            kind = RegistryError if isinstance(error, RegistryError) else TrackingError
+            entries[0].answer.set_exception(kind(reason))
+        else:
+            for entry in entries:
+                entry.answer.set_result(answer)
+        self._journal.delivered(entries)
+        self._doubt = self._doubt and bool(self._journal.pending)
+
+    def _run(self) -> RunEntity:
+        """The run as it is in the store, made now if it was started without one."""
+        run_id = self._journal.header.get("run_id")
+        if run_id:
+            try:
+                run = self._client.get_run(run_id)
+            except MlflowException as error:
+                raise TrackingError(f"the run {run_id} cannot be read: {error.message}") from None
+            if run.info.lifecycle_stage == "deleted":
+                raise TrackingError(f"the run {run_id} was deleted; restore it (mlflow runs restore --run-id {run_id})")
+        else:
+            run = self.create()
+        self._experiment = run.info.experiment_id
+        return run
+
+    def create(self) -> RunEntity:
+        """Make the run that the journal's header describes, unless that has happened."""
+        header = self._journal.header
+        experiment = experiment_id(self._client, self._settings.model_copy(update={"experiment": header["experiment"]}))
+        run = self._created(experiment, header["tags"][CREATED_AS]) or self._client.create_run(
+            experiment, start_time=header["started"], run_name=header["run_name"], tags=header["tags"]
+        )
+        self._journal.note(run_id=run.info.run_id)
+        return run
+
+    @property
+    def _run_id(self) -> str:
+        if not self._experiment:
+            self._run()
+        return str(self._journal.header["run_id"])
+
+    def _created(self, experiment: str, key: str) -> RunEntity | None:
+        """The run that was created with this key, if there is reason to think so."""
+        if not self._doubt:
+            return None
+        return next(iter(self._client.search_runs([experiment], f"tags.`{CREATED_AS}` = '{key}'")), None)
+
+    def _key(self, entry: Entry) -> str:
+        return f"{self._journal.folder.name}-{entry.number}"
+
+    def _metrics(self, entries: Iterable[Entry]) -> None:
+        metrics = [
+            Metric(key, value, entry.content["time"], entry.content["step"])
+            for entry in entries
+            for key, value in entry.content["metrics"].items()
+        ]
+        self._log_metrics(self._run_id, metrics)
+
+    def _log_metrics(self, run_id: str, metrics: list[Metric]) -> None:
+        if self._doubt:
+            known = {metric.key: metric.step for metric in self._client.get_run(run_id).data._metric_objs}
+            doubtful = {metric.key for metric in metrics if metric.step <= known.get(metric.key, metric.step - 1)}
+            there = {(key, old.step) for key in doubtful for old in self._client.get_metric_history(run_id, key)}
+            metrics = [metric for metric in metrics if (metric.key, metric.step) not in there]
+        self._client.log_batch(run_id, metrics=metrics)
+
+    def _params(self, entry: Entry) -> None:
+        self._client.log_batch(self._run_id, params=[Param(*pair) for pair in entry.content["params"].items()])
+
+    def _dataset(self, entry: Entry) -> None:
+        content = entry.content
+        dataset = Dataset(
+            name=content["name"],
+            digest=content["digest"][:MAX_DIGEST],
+            source_type="petastorm",
+            source=content["source"],
+            profile=content["card"],
+        )
+        tags = [InputTag("mlflow.data.context", "training")]
+        self._client.log_inputs(self._run_id, [DatasetInput(dataset, tags=tags)])
+
+    def _files(self, entry: Entry) -> None:
+        for path in self._journal.files(entry).iterdir():
+            self._client.log_artifact(self._run_id, str(path))
+
+    def _child(self, entry: Entry) -> None:
+        content, parent, key = entry.content, self._run_id, self._key(entry)
+        child = self._created(self._experiment, key) or self._client.create_run(
+            self._experiment,
+            run_name=content["name"],
+            tags={MLFLOW_PARENT_RUN_ID: parent, CREATED_AS: key, **content["tags"]},
+        )
+        metrics = [
+            Metric(name, value, content["time"], step)
+            for step, figures in enumerate(content["history"], start=1)
+            for name, value in figures.items()
+        ]
+        self._client.log_batch(child.info.run_id, params=[Param(*pair) for pair in content["params"].items()])
+        self._log_metrics(child.info.run_id, metrics)
+        self._client.set_terminated(child.info.run_id, "FINISHED")
+
+    def _model(self, entry: Entry) -> str:
+        run_id, key, folder = self._run_id, self._key(entry), self._journal.files(entry) / "model"
+        logged = None
+        if self._doubt:
+            found = self._client.search_logged_models([self._experiment], f"tags.`{CREATED_AS}` = '{key}'")
+            logged = next(iter(found), None)
+        logged = logged or self._client.create_logged_model(
+            self._experiment, name="model", source_run_id=run_id, tags={CREATED_AS: key}
+        )
+        model = Model.load(str(folder))
+        model.run_id, model.artifact_path = run_id, logged.artifact_location
+        model.model_uuid = model.model_id = logged.model_id
+        model.save(str(folder / "MLmodel"))
+        self._client.log_model_artifacts(logged.model_id, str(folder))
+        self._client.finalize_logged_model(logged.model_id, "READY")
+        outputs = self._client.get_run(run_id).outputs
+        if logged.model_id not in [output.model_id for output in (outputs.model_outputs if outputs else [])]:
+            self._client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+        self._journal.note(models=self._journal.header.get("models", {}) | {str(entry.number): logged.model_id})
+        return f"models:/{logged.model_id}"
+
+    def _register(self, entry: Entry) -> Registered:
+        content = entry.content
+        model = self._journal.header.get("models", {}).get(content["model"], content["model"])
+        if self._doubt:
+            time.sleep(SETTLE_SECONDS)
+        settings = Tracking.model_validate(content["settings"])
+        return register(self._client, f"models:/{model}", settings, run_id=self._run_id, metrics=content["metrics"])
+
+    def _reopen(self, entry: Entry) -> None:
+        run, content = self._run(), entry.content
+        now = {"tags": run.data.tags, "params": run.data.params}
+        changed = {
+            f"resumed.{name}": value
+            for kind, known in now.items()
+            for name, value in content[kind].items()
+            if known.get(name, value) != value
+        }
+        new = [Param(name, value) for name, value in content["params"].items() if name not in now["params"]]
+        tags = {name: value for name, value in content["tags"].items() if name not in now["tags"]} | changed
+        tags |= {OPENED_AS: content["opened_as"]}
+        self._client.log_batch(run.info.run_id, params=new, tags=[RunTag(*pair) for pair in tags.items()])
+        self._client.update_run(run.info.run_id, status="RUNNING")
+
+    def _end(self, entry: Entry) -> None:
+        run = self._run()
+        if run.data.tags.get(OPENED_AS) == entry.content["opened_as"]:  # not when it was resumed elsewhere since
+            self._client.set_terminated(run.info.run_id, entry.content["status"], end_time=entry.content["time"])

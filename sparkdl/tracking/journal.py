@@ -1,0 +1,206 @@
+"""What a run has to tell, kept on disk until the store has it. Runs on the driver.
+
+A journal is a folder that only its owner can read: ``run.json`` says whose it is and how far the store is,
+``entries.jsonl`` has one entry a line and is only appended to, ``files`` holds what the entries refer to. One process
+at a time has it open. When a run has ended and everything is delivered, nothing of it is left.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from sparkdl.errors import TrackingError
+
+__all__ = ["Entry", "Journal"]
+
+log = logging.getLogger(__name__)
+
+ENTRIES, FILES, HEADER = "entries.jsonl", "files", "run.json"
+LOCK_SECONDS = 5.0  # a run that was interrupted a moment ago may still be closing
+SHRINK_BYTES = 1 << 20  # a file of delivered entries is emptied beyond this
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One thing to tell the store."""
+
+    number: int
+    """Counts up; what is created in the store is marked with it, so that it is never created twice."""
+    kind: str
+    content: dict[str, Any]
+    answer: "Future[Any]" = field(default_factory=Future)
+    """What the store made of it, or why it refused."""
+
+
+class Journal:
+    """The entries that one run still has to deliver. Raises :class:`TrackingError` if the folder cannot be used."""
+
+    def __init__(self, folder: Path, header: Mapping[str, Any] | None = None) -> None:
+        """Open a journal; ``header`` makes it one's own, and is left out to go on with what is there."""
+        self.folder = folder
+        self.pending: deque[Entry] = deque()
+        self._unwritten: deque[Entry] = deque()
+        self._warned = False
+        self._guard = threading.RLock()
+        try:
+            (folder / FILES).mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            self._take()
+            self._file = os.open(folder / ENTRIES, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self.header: dict[str, Any] = {"delivered": 0, **self._read_header(), **(header or {})}
+            self._size = self._read_entries()
+            self.note(**self.header)
+        except OSError as error:
+            raise TrackingError(
+                f"cannot keep a run's records in {folder}: {error.strerror or error}; set tracking.spool to a folder"
+                " that can be written"
+            ) from None
+
+    @staticmethod
+    def folders(spool: str | Path) -> list[Path]:
+        """The journals in a folder, oldest first."""
+        found = [header.parent for header in Path(spool).glob(f"*/{HEADER}")]
+        return sorted(found, key=lambda folder: (folder / ENTRIES).stat().st_ctime)
+
+    def append(self, kind: str, content: Mapping[str, Any]) -> Entry:
+        """Keep an entry: it is on disk when this returns, or in memory alone if the disk is full."""
+        with self._guard:
+            self._number += 1
+            entry = Entry(self._number, kind, dict(content))
+            self.pending.append(entry)
+            self._unwritten.append(entry)
+            self._write()
+        return entry
+
+    def place(self) -> Path:
+        """A new folder for files of an entry, which names it as ``files``."""
+        folder = self.folder / FILES / uuid4().hex
+        folder.mkdir()
+        return folder
+
+    def files(self, entry: Entry) -> Path:
+        """Where the files of an entry are."""
+        return self.folder / FILES / Path(str(entry.content["files"])).name
+
+    def head(self, most: int) -> list[Entry]:
+        """The first of what is to be delivered, and what follows of the same kind."""
+        with self._guard:
+            first = list(islice(self.pending, most))
+        return list(takewhile(lambda entry: entry.kind == first[0].kind, first))
+
+    def delivered(self, entries: Sequence[Entry]) -> None:
+        """Forget the first entries: the store has them. What cannot be noted is sent again, and changes nothing."""
+        with self._guard:
+            for entry in entries:
+                self.pending.popleft()
+                if self._unwritten and self._unwritten[0] is entry:
+                    self._unwritten.popleft()
+                if "files" in entry.content and not self.header.get("handed_out"):
+                    shutil.rmtree(self.files(entry), ignore_errors=True)
+            self.note(delivered=entries[-1].number)
+            if not self.pending and self._size > SHRINK_BYTES:
+                os.ftruncate(self._file, 0)
+                self._size = 0
+
+    def note(self, **facts: Any) -> None:
+        """Remember something about the run itself, for example its id in the store."""
+        with self._guard, contextlib.suppress(OSError):
+            self.header |= facts
+            new = self.folder / f"{HEADER}.new"
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(self.header, file)
+            new.replace(self.folder / HEADER)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk itself; without it, a power failure takes the last moments with it."""
+        with self._guard:
+            self._write()
+        with contextlib.suppress(OSError):
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Let others have it; nothing is left of a run that ended and whose entries were all delivered.
+
+        Except where a model's folder was handed out in place of its address in the store.
+        """
+        with self._guard:
+            if self.header.get("ended") and not self.pending and not self.header.get("handed_out"):
+                shutil.rmtree(self.folder, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    self.folder.parent.rmdir()
+            os.close(self._file)
+            os.close(self._lock)
+
+    def _take(self) -> None:
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    os.close(self._lock)
+                    raise TrackingError(
+                        f"the run {self.folder.name} is still being recorded by another process ({self.folder}); wait"
+                        " for it, or end it"
+                    ) from None
+            time.sleep(0.1)
+
+    def _write(self) -> None:
+        if not self._unwritten:
+            return
+        lines = "".join(
+            json.dumps({"number": entry.number, "kind": entry.kind, "content": entry.content}) + "\n"
+            for entry in self._unwritten
+        ).encode()
+        try:
+            written = os.write(self._file, lines)
+            if written < len(lines):
+                os.ftruncate(self._file, self._size)  # half a line would swallow the next one
+                raise OSError("the disk is full")
+        except OSError as error:
+            if not self._warned:
+                log.warning("records are kept in memory: %s cannot be written (%s)", self.folder, error)
+            self._warned = True
+        else:
+            self._size += written
+            self._unwritten.clear()
+            self._warned = False
+
+    def _read_header(self) -> dict[str, Any]:
+        try:
+            header: dict[str, Any] = json.loads((self.folder / HEADER).read_text())
+        except FileNotFoundError:
+            return {}
+        return header
+
+    def _read_entries(self) -> int:
+        """What was not delivered, up to the first line that a crash left torn; returns the size of the whole ones."""
+        self._number, whole = int(self.header["delivered"]), 0
+        with (self.folder / ENTRIES).open("rb") as file:
+            for line in file:
+                try:
+                    entry = Entry(**json.loads(line))
+                except (ValueError, TypeError):
+                    log.warning("%s is torn after %d bytes; what follows is lost", self.folder / ENTRIES, whole)
+                    break
+                whole += len(line)
+                if entry.number > self.header["delivered"]:
+                    self.pending.append(entry)
+                self._number = max(self._number, entry.number)
+        os.ftruncate(self._file, whole)
+        return whole

@@ -1,0 +1,178 @@
+"""How a run begins, is continued, and ends. Runs on the driver.
+
+Everything goes through a client with this run's id, never through MLflow's global active run: a notebook may have a
+run of its own open.
+"""
+
+import importlib.metadata
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from mlflow import MlflowClient
+from mlflow.entities import Run as RunEntity
+from mlflow.exceptions import MlflowException
+from mlflow.tracking.context.registry import resolve_tags
+from mlflow.utils.git_utils import get_git_commit
+from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
+
+from sparkdl.errors import RunCancelledError, TrackingError
+from sparkdl.masking import without_credentials
+from sparkdl.settings import Tracking
+from sparkdl.tracking.courier import Courier
+from sparkdl.tracking.delivery import CREATED_AS, OPENED_AS, Delivery
+from sparkdl.tracking.journal import HEADER, Journal
+from sparkdl.tracking.params import flatten
+from sparkdl.tracking.run import Run
+from sparkdl.tracking.store import connect, experiment_id, is_refusal, single_calls, tracking_uri
+
+__all__ = ["start_run"]
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+LIBRARIES = ("sparkdl", "torch", "horovod", "pyspark", "petastorm", "pyarrow", "mlflow", "numpy")
+
+
+@contextmanager
+def start_run(
+    settings: Tracking, *, params: Mapping[str, Any], tags: Mapping[str, str] | None = None, resume: str | None = None
+) -> Iterator[Run]:
+    """Open a run, and close it as FINISHED, KILLED (interrupted from the keyboard or cancelled) or FAILED.
+
+    ``params`` is a tree of settings; it is flattened, and secrets in it are masked. Library versions, the git commit
+    and what else MLflow knows of the program become tags, and the driver's CPU, memory, disk, network and GPU become
+    metrics. ``resume`` is the id of a run that is continued: its curves go on where they ended, and settings that are
+    others now become tags (``resumed.train.epochs``), because MLflow's parameters never change.
+
+    Raises :class:`TrackingError` if the store cannot be used (unless ``settings.offline``), there is nothing to
+    resume, or another process on this machine has the run open. Later the store may come and go: see
+    :mod:`sparkdl.tracking.run`.
+    """
+    with single_calls():
+        run = _open(settings, params, {**_origin(), **(tags or {})}, resume)
+        status = "FAILED"
+        try:
+            yield run
+            status = "FINISHED"
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, RunCancelledError):
+            status = "KILLED"
+            raise
+        finally:
+            run.close(status)
+
+
+def _open(settings: Tracking, params: Mapping[str, Any], tags: dict[str, str], resume: str | None) -> Run:
+    """A new or resumed run with its journal; with ``settings.offline``, also when the store does not answer."""
+    uri, spool, local = tracking_uri(settings), Path(settings.spool).absolute(), uuid4().hex
+    run_id = resume or local
+    header = {"opened_as": uuid4().hex, "ended": False, "handed_out": False, "store": without_credentials(uri)}
+    client: MlflowClient | None = None
+    known: RunEntity | None = None
+    try:
+        client = connected = _patiently(lambda: connect(settings))
+        if resume:
+            known = _patiently(partial(_find, connected, settings, resume))
+    except TrackingError as error:
+        if not settings.offline or isinstance(error, NoSuchRunError):
+            raise
+        log.warning("%s; until then everything is kept in %s, and `sparkdl sync` delivers it", error, spool)
+        client = None
+    if resume:
+        folder = _journal_of(spool, resume)
+        if known is not None or folder is None:
+            header["run_id"] = known.info.run_id if known else resume
+        journal = Journal(folder or spool / local, header)
+    else:
+        created_as = {CREATED_AS: local, OPENED_AS: header["opened_as"]}
+        header |= {"experiment": settings.experiment, "run_name": settings.run_name, "tags": {**tags, **created_as}}
+        journal = Journal(spool / local, header | {"started": time.time_ns() // 1_000_000})
+    delivery = Delivery(journal, settings, client=client)
+    if resume:
+        journal.append("reopen", {"params": flatten(params), "tags": tags, "opened_as": header["opened_as"]})
+    elif client:
+        try:
+            run_id = _patiently(delivery.create).info.run_id
+        except BaseException:
+            journal.note(ended=True)
+            journal.close()
+            raise
+    last_steps = {metric.key: metric.step for metric in known.data._metric_objs} if known else {}
+    run = Run(run_id, settings, journal, Courier(journal, delivery), last_steps)
+    run.open(params, resumed=resume is not None, uri=uri)
+    return run
+
+
+class NoSuchRunError(TrackingError):
+    """The store answers, and does not have the run."""
+
+
+def _find(client: MlflowClient, settings: Tracking, run_id: str) -> RunEntity:
+    """A run by its id, or by the one that it had before it was delivered."""
+    try:
+        run = client.get_run(run_id)
+    except MlflowException as error:
+        if not is_refusal(error):
+            raise
+        experiment = experiment_id(client, settings)
+        before = re.sub(r"[^\w-]", "", run_id)
+        found = client.search_runs([experiment], f"tags.`{CREATED_AS}` = '{before}'")
+        if not found:
+            raise NoSuchRunError(
+                f"cannot resume the run {run_id}: {without_credentials(tracking_uri(settings))} does not have it; is"
+                " the address (tracking.uri or MLFLOW_TRACKING_URI) right?"
+            ) from None
+        run = found[0]
+    if run.info.lifecycle_stage == "deleted":
+        raise NoSuchRunError(
+            f"cannot resume the run {run_id}, it was deleted; restore it (mlflow runs restore --run-id {run_id})"
+        )
+    return run
+
+
+def _journal_of(spool: Path, run_id: str) -> Path | None:
+    """The journal that an earlier process left of this run."""
+    for folder in Journal.folders(spool):
+        if run_id in (folder.name, json.loads((folder / HEADER).read_text()).get("run_id")):
+            return folder
+    return None
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """Once more, and again, for a store that is there but stumbles; its reason as a :class:`TrackingError`."""
+    pauses = [1.0, 3.0]  # seconds
+    while True:
+        try:
+            return call()
+        except TrackingError:
+            raise
+        except Exception as error:
+            if not pauses or is_refusal(error):
+                raise TrackingError(f"cannot start a run: {without_credentials(str(error))}") from None
+            time.sleep(pauses.pop(0))
+
+
+def _origin() -> dict[str, str]:
+    """Where the run came from: program and user, libraries that decide a result, and the git commit.
+
+    The commit is the working folder's; MLflow itself looks where the program's file lies.
+    """
+    versions = {f"version.{name}": version for name in LIBRARIES if (version := _version(name))}
+    commit = get_git_commit(".")
+    tags = {**({MLFLOW_GIT_COMMIT: commit} if commit else {}), **resolve_tags(), **versions}
+    return {name: without_credentials(value) for name, value in tags.items()}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
