@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Tracking,
         Train,
     )
-    from sparkdl.tracking import page_command
+    from sparkdl.tracking import page_command, sync
     from sparkdl.training import TrainedModel, train
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "plan_extreme",
     "prepare",
     "score",
+    "sync",
     "train",
     "train_extreme",
 ]
@@ -87,7 +88,7 @@ _HOMES = {
             "Train",
         ],
     ],
-    "sparkdl.tracking": ["page_command"],
+    "sparkdl.tracking": ["page_command", "sync"],
     "sparkdl.training": ["TrainedModel", "train"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

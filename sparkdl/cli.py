@@ -11,8 +11,8 @@ import click
 
 import sparkdl
 from sparkdl.config import load_settings
-from sparkdl.errors import SparkdlError
-from sparkdl.settings import Prepare, Section, Settings
+from sparkdl.errors import SparkdlError, TrackingError
+from sparkdl.settings import Prepare, Section, Settings, Tracking
 
 __all__ = ["main"]
 
@@ -130,6 +130,21 @@ def score(configuration: str, overrides: Sequence[str]) -> None:
     )
     scored.write.mode("overwrite").parquet(output)
     _show({"model": model, "predictions": output})
+
+
+@commands.command()
+@click.argument("configuration", type=click.Path(dir_okay=False), required=False)
+@click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")
+def sync(configuration: str | None, overrides: Sequence[str]) -> None:
+    """Deliver what runs could not record while MLflow did not answer, in order and once."""
+    tracking = load_settings(configuration, overrides).tracking if configuration else Tracking()
+    runs = sparkdl.sync(tracking)
+    for run in runs:
+        click.echo(run)
+    if not runs:
+        click.echo(f"nothing is waiting in {tracking.spool}")
+    if waiting := sum(run.left for run in runs):
+        raise TrackingError(f"{waiting} records are still waiting in {tracking.spool}; try again later")
 
 
 @commands.command()

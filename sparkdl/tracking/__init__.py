@@ -4,5 +4,16 @@ from sparkdl.tracking.registry import Registered, download, download_whole
 from sparkdl.tracking.run import Run
 from sparkdl.tracking.start import start_run
 from sparkdl.tracking.store import page_command, tracking_uri
+from sparkdl.tracking.sync import Synced, sync
 
-__all__ = ["Registered", "Run", "download", "download_whole", "page_command", "start_run", "tracking_uri"]
+__all__ = [
+    "Registered",
+    "Run",
+    "Synced",
+    "download",
+    "download_whole",
+    "page_command",
+    "start_run",
+    "sync",
+    "tracking_uri",
+]

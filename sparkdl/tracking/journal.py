@@ -199,6 +199,8 @@ class Journal:
                     log.warning("%s is torn after %d bytes; what follows is lost", self.folder / ENTRIES, whole)
                     break
                 whole += len(line)
+                if entry.kind == "end" and entry.content["opened_as"] == self.header.get("opened_as"):
+                    self.header["ended"] = True
                 if entry.number > self.header["delivered"]:
                     self.pending.append(entry)
                 self._number = max(self._number, entry.number)

@@ -21,6 +21,7 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         "train-extreme",
         "plan-extreme",
         "score",
+        "sync",
         "fetch",
         "verify",
         "benchmark",

@@ -1,0 +1,92 @@
+"""Delivering what runs could not deliver themselves. Runs on the driver, or on any machine that sees the spool."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from sparkdl.errors import TrackingError
+from sparkdl.masking import without_credentials
+from sparkdl.settings import Tracking
+from sparkdl.tracking.delivery import Delivery
+from sparkdl.tracking.journal import HEADER, Journal
+from sparkdl.tracking.registry import Registered
+from sparkdl.tracking.store import single_calls, tracking_uri
+
+__all__ = ["Synced", "sync"]
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What became of one run's records."""
+
+    run_id: str
+    """Its id in MLflow; before it has one, the name of its folder."""
+    delivered: int
+    """Records that the store took now, or refused."""
+    left: int
+    """Records that are still kept."""
+    registered: tuple[Registered, ...]
+    """Versions of its models that were registered now."""
+    reason: str
+    """Why something is left, or was refused; empty when all is well."""
+
+    def __str__(self) -> str:
+        parts = [f"run {self.run_id}: {self.delivered} records delivered"]
+        parts += [f"{self.left} left"] if self.left else []
+        parts += [self.reason] if self.reason else []
+        return "; ".join(parts + [f"{made.uri} registered, {made.reason}" for made in self.registered])
+
+
+def sync(settings: Tracking | None = None) -> list[Synced]:
+    """Deliver all records that are kept in ``settings.spool``, in order and each once.
+
+    It may run at any time, by whom and as often as one likes: a run that is still going on is left alone, and what was
+    delivered is not delivered again. A run whose process died without a word is marked as KILLED.
+    """
+    settings = settings or Tracking()
+    with single_calls():
+        return list(_sync(settings))
+
+
+def _sync(settings: Tracking) -> Iterator[Synced]:
+    store = without_credentials(tracking_uri(settings))
+    for folder in Journal.folders(settings.spool):
+        header = json.loads((folder / HEADER).read_text())
+        run_id = header.get("run_id") or folder.name
+        if header["store"] != store:
+            reason = f"its store is {header['store']}, not {store}; set tracking.uri"
+            yield Synced(run_id, 0, 0, (), reason)
+            continue
+        try:
+            journal = Journal(folder)
+        except TrackingError as error:
+            yield Synced(run_id, 0, 0, (), str(error))
+            continue
+        try:
+            yield _deliver(journal, settings)
+        finally:
+            journal.close()
+
+
+def _deliver(journal: Journal, settings: Tracking) -> Synced:
+    journal.note(handed_out=False)
+    if not journal.header["ended"]:
+        end = {"status": "KILLED", "time": time.time_ns() // 1_000_000, "opened_as": journal.header["opened_as"]}
+        journal.append("end", end)
+        journal.note(ended=True)
+    answers = [entry.answer for entry in journal.pending]
+    try:
+        Delivery(journal, settings).deliver()
+        refused = [str(answer.exception()) for answer in answers if answer.exception()]
+        reason = f"refused: {refused[0]}" if refused else ""
+    except TrackingError as error:
+        reason = str(error)
+    registered = tuple(made for made in map(_result, answers) if isinstance(made, Registered))
+    run_id = journal.header.get("run_id") or journal.folder.name
+    return Synced(run_id, len(answers) - len(journal.pending), len(journal.pending), registered, reason)
+
+
+def _result(answer: "Future[object]") -> object:
+    return answer.result() if answer.done() and not answer.exception() else None
