@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparkdl.data.card import LABELS_NAME, UNSEEN, LabelsFile
-from sparkdl.data.storage import join, locate
+from sparkdl.data.storage import join, locate, write_file
 from sparkdl.errors import DataError, DatasetError
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def write_labels(labels: "DataFrame", folder: str) -> LabelsFile:
                 writer.write_batch(pa.RecordBatch.from_arrays([batch.column(0), batch.column(1)], schema=_SCHEMA))
                 classes += len(batch)
         written = content.getvalue()
-        filesystem, located = locate(path)
-        filesystem.pipe_file(located, written.to_pybytes())
+        write_file(path, written)
         digest = hashlib.sha256(written).hexdigest()
         yield pa.RecordBatch.from_pylist([{"classes": classes, "bytes": written.size, "sha256": digest}])
 

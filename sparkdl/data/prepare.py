@@ -1,21 +1,23 @@
 """A raw table becomes a dataset: split, checked, ordered, cut into equal row groups, and written all or nothing."""
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from sparkdl.data.bad_rows import PROBLEM, skip_bad_rows, take_good_lines
 from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.examine import LABEL_NAME, Findings, examine, find_problems, label_name
+from sparkdl.data.failures import explained
 from sparkdl.data.features import Inputs, apply_preprocessing, choose_inputs, describe_pipeline, require_columns
 from sparkdl.data.labels import write_labels
 from sparkdl.data.order import GROUP, PLACE, SPLIT, num_groups, with_groups, with_split
 from sparkdl.data.sources import open_source
 from sparkdl.data.staging import staging
-from sparkdl.data.storage import join, locate, spark_url
+from sparkdl.data.storage import join, locate, spark_url, write_file
 from sparkdl.data.write import write_row_groups
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Prepare, Source
@@ -57,14 +59,27 @@ def prepare(
     decisions = _decisions(settings, pipeline)
     existing = _open_existing(settings.output, decisions)
     if existing is not None:
-        with _examined(source, settings, spark, pipeline) as (_, _, findings):
+        with explained(settings.output), _examined(source, settings, spark, pipeline) as (_, _, findings):
             _require_same_content(existing, findings)
         _log.info("%s holds these rows with these settings already; nothing to prepare", settings.output)
         return existing
-    with staging(settings.output) as folder, _examined(source, settings, spark, pipeline) as (rows, inputs, findings):
+    with (
+        explained(settings.output),
+        staging(settings.output, seal=CARD_NAME) as folder,
+        _examined(source, settings, spark, pipeline) as (rows, inputs, findings),
+    ):
         card = _write(rows, inputs, findings, decisions, settings, folder.path)
-        folder.publish(card)
-    return Dataset.open(settings.output)
+        write_file(join(folder.path, CARD_NAME), pa.py_buffer(card.to_json().encode()))
+        first = folder.publish()
+    dataset = Dataset.open(settings.output)
+    if not first:
+        if dataset.digest != card.digest:
+            raise DatasetError(
+                f"another run prepared something else in {settings.output} meanwhile; nothing was changed there. "
+                "Choose another `output`."
+            )
+        _log.info("another run prepared the same in %s meanwhile; that is used", settings.output)
+    return dataset
 
 
 def _decisions(settings: Prepare, pipeline: "Pipeline | None") -> dict[str, Any]:
@@ -107,37 +122,30 @@ def _examined(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
 ) -> "Iterator[tuple[DataFrame, Inputs, Findings]]":
     """The raw rows with their split and label, how they become inputs, and what was found in them."""
-    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    session = spark or SparkSession.builder.getOrCreate()
+    raw = open_source(source, session) if isinstance(source, Source) else source
+    inputs = choose_inputs(raw, settings, pipeline)
+    keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
+    require_columns(raw, keys)
+    label = label_name(raw, settings)
+    if inputs.column == LABEL_COLUMN:
+        raise DataError(f"the inputs are in a column {LABEL_COLUMN!r}, which a dataset keeps for labels; rename it")
+    content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
+    kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
+    rows = with_split(raw.select(*[f"`{name}`" for name in kept_columns]), content, settings)
+    rows = rows.withColumn(LABEL_NAME, label)
+    kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
     try:
-        session = spark or SparkSession.builder.getOrCreate()
-        raw = open_source(source, session) if isinstance(source, Source) else source
-        inputs = choose_inputs(raw, settings, pipeline)
-        keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
-        require_columns(raw, keys)
-        label = label_name(raw, settings)
-        if inputs.column == LABEL_COLUMN:
-            raise DataError(f"the inputs are in a column {LABEL_COLUMN!r}, which a dataset keeps for labels; rename it")
-        content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
-        kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
-        rows = with_split(raw.select(*[f"`{name}`" for name in kept_columns]), content, settings)
-        rows = rows.withColumn(LABEL_NAME, label)
-        kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
-        try:
-            rows = take_good_lines(rows, settings)
-            problems = find_problems(rows, inputs, settings)
-            if settings.on_bad_rows == "skip":
-                rows = skip_bad_rows(rows, problems)
-            yield rows, inputs, examine(rows, problems, settings)
-        finally:
-            if kept is not None:
-                kept.unpersist()
-    except PySparkException as error:
-        own = re.search(r"sparkdl\.errors\.DataError: (.*)", str(error))
-        if own is None:
-            raise
-        raise DataError(own.group(1)) from None
+        rows = take_good_lines(rows, settings)
+        problems = find_problems(rows, inputs, settings)
+        if settings.on_bad_rows == "skip":
+            rows = skip_bad_rows(rows, problems)
+        yield rows, inputs, examine(rows, problems, settings)
+    finally:
+        if kept is not None:
+            kept.unpersist()
 
 
 def _write(

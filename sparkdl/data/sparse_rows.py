@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, InputSpec, LabelsFile
 from sparkdl.data.labels import index_labels
-from sparkdl.data.storage import locate
+from sparkdl.data.storage import write_file
 from sparkdl.errors import DataError
 
 __all__ = ["COLUMNS", "SPARSE_COUNTS", "Rows", "decode_sparse", "read_rows", "write_sparse_row_group"]
@@ -141,8 +141,7 @@ def write_sparse_row_group(
     ) as writer:
         writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA), row_group_size=len(table))
     written = content.getvalue()
-    filesystem, located = locate(path)
-    filesystem.pipe_file(located, written.to_pybytes())
+    write_file(path, written)
     not_finite = np.flatnonzero(~np.isfinite(values))
     return {
         "rows": len(table),

@@ -1,12 +1,16 @@
 """Where a path leads: one spelling for fsspec (driver, ranks and tasks) and one for Spark's JVM."""
 
+import uuid
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as pa
 
-__all__ = ["join", "locate", "spark_url"]
+__all__ = ["PARTIAL", "is_local", "join", "locate", "spark_url", "write_file"]
 
+PARTIAL = ".part"
+"""How the name of a file ends that is still being written; it also begins with a dot, so that readers pass it by."""
 _DBFS_MOUNT = Path("/dbfs")
 """On Databricks, the folder under which ``dbfs:/`` is mounted on the driver and on every executor."""
 
@@ -29,11 +33,25 @@ def spark_url(path: str) -> str:
     if path.startswith("dbfs:/"):
         return path
     filesystem, located = locate(path)
-    if "file" in _protocols(filesystem):
-        return Path(located).as_uri()
-    return path
+    return Path(located).as_uri() if is_local(filesystem) else path
 
 
-def _protocols(filesystem: Any) -> tuple[str, ...]:
+def is_local(filesystem: Any) -> bool:
+    """Whether it is the operating system's: a file or a folder is renamed in one step there."""
     protocol = filesystem.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+    return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+def write_file(path: str, content: pa.Buffer) -> None:
+    """Write a whole file or none. Runs in tasks, which may be killed, or run twice at once and write the same."""
+    filesystem, located = locate(path)
+    if not is_local(filesystem):
+        filesystem.pipe_file(located, content.to_pybytes())  # an object is there once all of it is
+        return
+    partial = Path(located).with_name(f".{uuid.uuid4().hex}{PARTIAL}")
+    try:
+        partial.write_bytes(content)
+        partial.replace(located)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -20,7 +20,7 @@ from sparkdl.data.decode import decode
 from sparkdl.data.order import GROUP, PLACE, SPLIT
 from sparkdl.data.read import LENGTH_BYTES, view_inputs, view_labels
 from sparkdl.data.sparse_rows import COLUMNS, SPARSE_COUNTS, write_sparse_row_group
-from sparkdl.data.storage import join, locate, spark_url
+from sparkdl.data.storage import join, locate, spark_url, write_file
 from sparkdl.errors import DataError
 
 if TYPE_CHECKING:
@@ -165,8 +165,7 @@ def write_row_group(path: str, table: pa.Table, input: InputSpec) -> dict[str, A
             row_group_size=len(labels),
         )
     written = content.getvalue()
-    filesystem, located = locate(path)
-    filesystem.pipe_file(located, written.to_pybytes())
+    write_file(path, written)
     return {
         "rows": len(labels),
         "bytes": written.size,

@@ -338,7 +338,7 @@ def test_rows_that_cannot_become_a_dataset(
 
 def test_an_output_that_cannot_be_written_is_found_before_reading(people: DataFrame, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DatasetError, match="cannot write the dataset to"):
+    with pytest.raises(DatasetError, match="cannot write to"):
         prepare(people, Prepare(output=str(tmp_path / "file" / "d"), label="no such column"))
 
 

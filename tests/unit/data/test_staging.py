@@ -1,64 +1,192 @@
-import json
+import os
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
+from sparkdl.data import staging as module
+from sparkdl.data.card import CARD_NAME
+from sparkdl.data.dataset import Dataset
 from sparkdl.data.staging import staging
 from sparkdl.errors import DatasetError
 
 from .conftest import MakeDataset
 
 
+class ObjectStore(LocalFileSystem):
+    """Files in a folder, moved the way object stores do: one by one, each copied and then removed."""
+
+    protocol = "store"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> Any:
+        return LocalFileSystem._strip_protocol(str(path).removeprefix("store://"))
+
+    def mv(self, path1: str, path2: str, recursive: bool = True, **options: Any) -> None:
+        if self.isdir(path1):
+            for path in self.find(path1):
+                target = path2 + path.removeprefix(path1)
+                self.makedirs(target.rpartition("/")[0], exist_ok=True)
+                self.mv(path, target)
+            self.rm(path1, recursive=True)
+        else:
+            self.cp_file(path1, path2)
+            self.rm_file(path1)
+
+
+fsspec.register_implementation("store", ObjectStore, clobber=True)
+STORAGE = pytest.mark.parametrize("scheme", ["", "store://"], ids=["local", "object store"])
+
+
+def fill(folder: str, dataset: Dataset) -> None:
+    """Write what a dataset holds, the card last."""
+    target = Path(folder.removeprefix("store://"))
+    (target / "train").mkdir(exist_ok=True)
+    for name in [*(file.path for file in dataset.card.splits["train"].files), CARD_NAME]:
+        (target / name).write_bytes(Path(dataset.path, name).read_bytes())
+
+
+def publish(output: str, dataset: Dataset) -> bool:
+    with staging(output, seal=CARD_NAME) as folder:
+        fill(folder.path, dataset)
+        return folder.publish()
+
+
+def in_a_process_killed_at_line(number: int, work: Callable[[], object]) -> bool:
+    """Do the work in a process that gets SIGKILL before the n-th line of `staging.py` runs; whether it got so far."""
+    child = os.fork()
+    if not child:
+        left = number
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename != module.__file__:
+                return None
+            left -= event == "line"
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+@STORAGE
+def test_a_process_killed_at_any_line_leaves_a_whole_dataset_or_none_and_the_next_one_cleans_up(
+    make_dataset: MakeDataset, tmp_path: Path, scheme: str
+) -> None:
+    dataset = make_dataset([4, 4])
+    place = tmp_path / "place"
+    place.mkdir()
+    output = f"{scheme}{place}/out"
+    number, outcomes = 0, []
+    while in_a_process_killed_at_line(number, lambda: publish(output, dataset)):
+        number += 1
+        try:
+            Dataset.open(output).verify()
+            outcomes.append("whole")
+        except DatasetError as error:
+            assert "there is no dataset in" in str(error)
+            outcomes.append("none")
+        if outcomes[-1] == "none":
+            assert publish(output, dataset)
+        else:
+            with pytest.raises(DatasetError, match="exists already"):
+                publish(output, dataset)
+        Dataset.open(output).verify()
+        assert [path.name for path in place.iterdir()] == ["out"]
+        LocalFileSystem().rm(f"{place}/out", recursive=True)
+    assert number > 30
+    assert outcomes == sorted(outcomes)  # none, until it is there
+    assert set(outcomes) == {"none", "whole"}
+
+
+@STORAGE
+def test_of_several_who_prepare_at_once_one_is_first_and_nothing_is_mixed(
+    make_dataset: MakeDataset, tmp_path: Path, scheme: str
+) -> None:
+    dataset = make_dataset([4, 4])
+    output = f"{scheme}{tmp_path}/out"
+    with staging(output, seal=CARD_NAME) as first, staging(output, seal=CARD_NAME) as second:
+        for folder in (first, second):
+            fill(folder.path, dataset)
+        Path(second.path.removeprefix("store://"), "of the second").touch()
+        assert first.publish()
+        assert not second.publish()
+    Dataset.open(output).verify()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "out"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [CARD_NAME, "train"]
+
+
 def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), staging(str(tmp_path / "out")) as folder:
+    with pytest.raises(KeyError), staging(str(tmp_path / "out"), seal=CARD_NAME) as folder:
         (Path(folder.path) / "half").write_text("half")
         raise KeyError
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_published_folder_holds_what_was_written_and_the_card(make_dataset: MakeDataset, tmp_path: Path) -> None:
-    card = make_dataset([4]).card
-    with staging(str(tmp_path / "out")) as folder:
-        (Path(folder.path) / "rows").write_text("rows")
-        folder.publish(card)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["card.json", "rows"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "out"]
+def test_what_fails_while_it_moves_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), staging(f"store://{tmp_path}/out", seal=CARD_NAME) as folder:
+        Path(folder.path.removeprefix("store://"), "rows").write_text("rows")
+        folder.publish()  # without a seal
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_killed_tasks_left_unfinished_are_not_published(tmp_path: Path) -> None:
+    with staging(str(tmp_path / "out"), seal=CARD_NAME) as folder:
+        (Path(folder.path) / CARD_NAME).touch()
+        (Path(folder.path) / "train").mkdir()
+        (Path(folder.path) / "train" / ".0123.part").write_text("half")
+        assert folder.publish()
+    assert [str(path.relative_to(tmp_path)) for path in (tmp_path / "out").rglob("*.*")] == ["out/card.json"]
 
 
 def test_an_output_that_cannot_be_written_is_found_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DatasetError, match="cannot write the dataset to"), staging(str(tmp_path / "file" / "out")):
+    with (
+        pytest.raises(DatasetError, match="cannot write to"),
+        staging(str(tmp_path / "file" / "out"), seal=CARD_NAME),
+    ):
         pytest.fail("work began")
 
 
 def test_an_output_that_is_something_else_is_kept(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years")
-    with pytest.raises(DatasetError, match="exists and is not a dataset"), staging(str(tmp_path / "out")):
+    with pytest.raises(DatasetError, match="exists already"), staging(str(tmp_path / "out"), seal=CARD_NAME):
         pytest.fail("work began")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "years"
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def leftover(folder: Path, owner: dict[str, object]) -> Path:
-    folder.mkdir()
-    (folder / "_preparing.json").write_text(json.dumps(owner))
-    return folder
-
-
 def test_leftovers_of_dead_runs_are_removed_and_of_living_ones_kept(tmp_path: Path) -> None:
-    with staging(str(tmp_path / "out")) as alive:
-        owner = json.loads((Path(alive.path) / "_preparing.json").read_text())
-        dead = leftover(tmp_path / ".out.preparing-dead", owner | {"born": owner["born"] - 1000})
-        elsewhere = leftover(tmp_path / ".out.preparing-elsewhere", owner | {"host": "elsewhere"})
-        forgotten = leftover(tmp_path / ".out.preparing-old", owner | {"host": "elsewhere", "started": 0})
-        stranger = tmp_path / ".out.preparing-stranger"
-        stranger.mkdir()
-        half_moved = leftover(tmp_path / "out", owner | {"born": owner["born"] - 1000})
-        with staging(str(tmp_path / "out")):
+    def leftover(owner: str) -> Path:
+        (tmp_path / f".out.preparing-{owner}").mkdir()
+        return tmp_path / f".out.preparing-{owner}"
+
+    with staging(str(tmp_path / "out"), seal=CARD_NAME) as alive:
+        started, born, pid, number, host = alive.path.partition(".preparing-")[2].split("-", 4)
+        dead = leftover(f"{started}-{int(born) - 1000}-{pid}-{number}-{host}")
+        elsewhere = leftover(f"{started}-{born}-{pid}-{number}-else-where")
+        forgotten = leftover(f"0-{born}-{pid}-{number}-else-where")
+        stranger = leftover("stranger")
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "_preparing").write_text(dead.name)
+        with staging(str(tmp_path / "out"), seal=CARD_NAME):
             assert not dead.exists()
             assert not forgotten.exists()
-            assert not half_moved.exists()
+            assert not (tmp_path / "out").exists()
             assert elsewhere.exists()
             assert stranger.exists()
             assert Path(alive.path).exists()
