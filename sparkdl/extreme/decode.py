@@ -5,7 +5,7 @@ logits are, on a CPU or a GPU, in a task or on the driver.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy.typing as npt
@@ -13,21 +13,18 @@ import torch
 from torch.nn import functional
 
 from sparkdl.errors import ConfigError
-from sparkdl.extreme.blocks import GROUP, ClassBlock, ClassBlocks
+from sparkdl.extreme.blocks import GROUP, Classes
 from sparkdl.extreme.estimators import ADDITIVE, Activation, Estimator, bucket_values, class_scores, prior_weight
 from sparkdl.extreme.hashing import BucketHash
+from sparkdl.extreme.joint import Found, JointBuckets
 
 __all__ = ["Decoder", "TopK"]
 
 ROWS = {"cpu": 32, "cuda": 1024}
 """Rows decoded together. On a CPU the values of their buckets should fit into a core's cache (R B x 32 floats are 1 MB
 for R = 16, B = 512), and 32 floats fill the registers of a vectorised sum."""
-CANDIDATE_ROWS = {"cpu": 64, "cuda": 4096}
-"""Rows whose candidates are found together, at most; on a CPU, more would push the marks out of the cache."""
-MARKED_REPETITIONS = 15
-"""Candidates come from this many repetitions at most, one bit of an int16 for each; all repetitions score them."""
-CHANCE_CANDIDATES = 64
-"""About how many classes per row may become candidates by chance; decides how many repetitions must agree on one."""
+CANDIDATE_ROWS = {"cpu": 256, "cuda": 4096}
+"""Rows whose candidates are found together, at most: enough that starting each operation costs little."""
 
 
 class TopK(NamedTuple):
@@ -72,7 +69,8 @@ class Decoder:
         self.activation = activation
         self.block_bytes = block_bytes
         weight = prior_weight(len(hashes)) if prior is None else prior
-        self._classes = ClassBlocks(hashes, num_classes, counts=counts, weight=weight, additive=estimator in ADDITIVE)
+        self._classes = Classes(hashes, num_classes, counts=counts, weight=weight)
+        self._joint: dict[torch.device, JointBuckets] = {}
 
     def top_k(self, logits: torch.Tensor, k: int) -> TopK:
         """The k best of all classes for each row of ``logits``, of shape (R, n, B).
@@ -82,34 +80,42 @@ class Decoder:
         self._check(logits, k)
         best = _nothing(logits, k)
         rows_at_once = ROWS[logits.device.type]
-        for block in self._blocks(logits.device):
+        groups = self.block_bytes // (4 * rows_at_once * GROUP)
+        prior = self._classes.prior(logits.device)
+        for block in self._classes.blocks(max(groups, 1) * GROUP, logits.device):
             for begin in range(0, logits.shape[1], rows_at_once):
                 rows = slice(begin, begin + rows_at_once)
-                reduced = self._reduce(block, self._values(logits[:, rows]))
-                _keep_best(best, rows, *_best_of_columns(reduced, k), first=block.start)
+                scores = self._reduce(block.places, self._values(logits[:, rows]))
+                if prior is not None:
+                    of_block = prior.of_classes[block.start : block.start + len(scores), None]
+                    self._with_prior(scores[: len(of_block)], of_block, times=self.num_repetitions)
+                _keep_best(best, rows, *_best_of_columns(scores, k), first=block.start)
         return self._finished(best, logits)
 
-    def candidates(self, logits: torch.Tensor, k: int, *, buckets: int = 2) -> TopK:
-        """The k best of the classes that several repetitions have in one of their ``buckets`` best buckets.
+    def candidates(self, logits: torch.Tensor, k: int, *, buckets: int | None = None) -> TopK:
+        """The k best of the classes that lie in one of the ``buckets`` best buckets of several repetitions at once.
 
-        These are the best one in each of so many equal parts of a repetition's buckets, which are as good as random
-        parts and are found at the price of one maximum. How many repetitions must agree on a class is the smallest
-        number by which no more than about 64 classes per row are candidates by chance. Candidates have exact scores;
-        other classes are not looked at, and the cost grows with the sizes of the buckets, not with the number of
-        classes. Rows with fewer than k candidates are decoded exactly.
+        These are found through an inverted index (see :mod:`sparkdl.extreme.joint`) and have exact scores; other
+        classes are not looked at, and the cost does not grow with the number of classes. By default ``buckets`` is
+        eight where two repetitions tell most classes apart. Rows with fewer than k candidates are decoded exactly.
         """
         self._check(logits, k)
         best = _nothing(logits, k)
-        buckets = min(buckets, self.num_buckets)
-        for block in self._blocks(logits.device):
-            rows_at_once = self._candidate_rows(block, buckets)
-            marks = torch.zeros(rows_at_once, block.size + 1, dtype=torch.int16, device=logits.device)
-            for begin in range(0, logits.shape[1], rows_at_once):
-                rows = slice(begin, begin + rows_at_once)
-                part = logits[:, rows].float()
-                row, number = self._candidates(block, part, buckets, marks)
-                scores = self._score(block, part, row, number)
-                _keep_best(best, rows, *_best_of_ragged(row, number, scores, part.shape[1], k), first=block.start)
+        if logits.device not in self._joint:
+            self._joint[logits.device] = JointBuckets(self._classes.hashes, self.num_classes, logits.device)
+        joint = self._joint[logits.device]
+        buckets = min(buckets or joint.usual_buckets, self.num_buckets)
+        row_bytes = 8 * joint.groups * buckets**joint.joined + 16 * self.num_repetitions * joint.found_by_chance(
+            buckets
+        )
+        rows_at_once = min(max(int(self.block_bytes / row_bytes), 1), CANDIDATE_ROWS[logits.device.type])
+        for begin in range(0, logits.shape[1], rows_at_once):
+            rows = slice(begin, begin + rows_at_once)
+            part = logits[:, rows].float()
+            found = joint.find(part, buckets)
+            best.scores[rows], best.classes[rows] = _best_of_found(
+                found, self._score(part, found), part.shape[1], k, times=joint.groups
+            )
         short = best.scores[:, -1].isneginf().nonzero().squeeze(1)
         best = self._finished(best, logits)
         if len(short):
@@ -126,11 +132,6 @@ class Decoder:
         if not 0 < k <= self.num_classes:
             raise ValueError(f"k must be between 1 and the number of classes, {self.num_classes}; found {k}")
 
-    def _blocks(self, device: torch.device) -> Iterator[ClassBlock]:
-        """Blocks of classes whose scores for the rows of one step fit into ``block_bytes``."""
-        groups = self.block_bytes // (4 * ROWS[device.type] * GROUP)
-        return self._classes.of_size(max(groups, 1) * GROUP, device)
-
     def _values(self, logits: torch.Tensor) -> torch.Tensor:
         """What is added up, of shape (R B + 1, n): rows lie beside each other; the last line is for padding."""
         repetitions, rows, num_buckets = logits.shape
@@ -142,84 +143,52 @@ class Decoder:
         found = bucket_values(inner, self.estimator, self.activation, dim=1)
         if found is not inner:
             inner.copy_(found)
+        prior = self._classes.prior(logits.device)
+        if prior is not None:
+            self._with_prior(inner, prior.of_buckets[:, :, None])
         return values
 
-    def _reduce(self, block: ClassBlock, values: torch.Tensor) -> torch.Tensor:
+    def _with_prior(self, values: torch.Tensor, term: torch.Tensor, *, times: int = 1) -> torch.Tensor:
+        """Values with one term of the prior, which is a logarithm, in place; sums contain it so many ``times``."""
+        return values.add_(term, alpha=times) if self.estimator in ADDITIVE else values.mul_(term.exp())
+
+    def _reduce(self, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """The sum (minimum, median) over repetitions for all classes of a block, of shape (classes, n)."""
         if self.estimator not in ("minimum", "median"):
-            reduced = functional.embedding_bag(block.places, values, mode="sum", per_sample_weights=block.weights)
-            return reduced if block.bias is None else reduced.add_(block.bias[:, None])
-        reduced = values.new_empty((len(block.places), values.shape[1]))
+            return functional.embedding_bag(places, values, mode="sum")
+        reduced = values.new_empty((len(places), values.shape[1]))
         step = max(self.block_bytes // (4 * self.num_repetitions * values.shape[1]), 1)
         for begin in range(0, len(reduced), step):
             chunk = slice(begin, begin + step)
-            gathered = values[block.places[chunk]]
-            if block.weights is not None:
-                gathered *= block.weights[chunk, :, None]
-            reduced[chunk] = _smallest_or_median(gathered, self.estimator)
+            reduced[chunk] = _smallest_or_median(values[places[chunk]], self.estimator)
         return reduced
 
-    def _candidate_rows(self, block: ClassBlock, buckets: int) -> int:
-        """How many rows' marks and lists fit into ``block_bytes``."""
-        listed = min(self.num_repetitions, MARKED_REPETITIONS) * buckets * block.lists.shape[1]
-        fitting = self.block_bytes // max(2 * block.size, 8 * listed)
-        return max(min(fitting, CANDIDATE_ROWS[block.places.device.type]), 1)
-
-    def _candidates(
-        self, block: ClassBlock, logits: torch.Tensor, buckets: int, marks: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows and the classes (within the block) of all candidates.
-
-        Each repetition sets its bit at the classes of its best buckets in ``marks``, which are zero before and after. A
-        class is taken from the list of the first repetition that marked it, if enough others did so too.
-        """
-        repetitions = min(self.num_repetitions, MARKED_REPETITIONS)
-        best = _best_buckets(logits[:repetitions], buckets).transpose(0, 1)
-        repetition = torch.arange(repetitions, device=logits.device)[:, None]
-        places = (best + repetition * self.num_buckets).flatten()
-        listed = block.lists.index_select(0, places).view(logits.shape[1], -1).long()
-        bits = (1 << repetition).short().expand(-1, buckets * block.lists.shape[1]).flatten()
-        marks = marks[: len(listed)]
-        marks.scatter_add_(1, listed, bits.repeat(len(listed), 1))
-        marks[:, block.size] = 0  # what fills up the lists
-        seen = marks.gather(1, listed)
-        marks.zero_()
-        taken = (seen & (bits - 1)) == 0
-        for _ in range(self._votes(repetitions, buckets) - 1):
-            seen &= seen - 1
-        taken &= seen != 0
-        place = taken.flatten().nonzero().squeeze(1)
-        return place // listed.shape[1], listed.flatten().index_select(0, place)
-
-    def _votes(self, repetitions: int, buckets: int) -> int:
-        """How many repetitions must agree on a candidate: few enough classes reach this number by chance."""
-        chance = buckets / self.num_buckets
-        expected, votes = float(self.num_classes), 0
-        while expected > CHANCE_CANDIDATES and votes < repetitions:
-            exactly = math.comb(repetitions, votes) * chance**votes * (1 - chance) ** (repetitions - votes)
-            expected -= self.num_classes * exactly
-            votes += 1
-        return max(votes, 1)
-
-    def _score(self, block: ClassBlock, logits: torch.Tensor, row: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-        """The sum (minimum, median) over repetitions for pairs of a row and a class within the block."""
-        values = bucket_values(logits, self.estimator, self.activation, dim=2)
-        by_repetition, by_row, by_bucket = values.stride()
-        flat = values.as_strided(
-            (sum((n - 1) * by for n, by in zip(values.shape, values.stride(), strict=True)) + 1,), (1,)
+    def _score(self, logits: torch.Tensor, found: Found) -> torch.Tensor:
+        """The sum (minimum, median) over repetitions for pairs of a row and a class."""
+        places = self._classes.places_of(found.number)
+        by_repetition, by_row, by_bucket = logits.stride()
+        flat = logits.as_strided(
+            (sum((size - 1) * by for size, by in zip(logits.shape, logits.stride(), strict=True)) + 1,), (1,)
         )
         first = torch.arange(self.num_repetitions, device=logits.device)
-        bucket = block.places.index_select(0, number) - first * self.num_buckets
-        places = bucket * by_bucket + first * by_repetition + row[:, None] * by_row
-        gathered = flat.index_select(0, places.flatten()).view(
-            places.shape
-        )  # several times faster than values[r, n, b]
-        if block.weights is not None:
-            gathered = gathered * block.weights[number]
-        if self.estimator in ("minimum", "median"):
-            return _smallest_or_median(gathered, self.estimator)
-        reduced = gathered.sum(1)
-        return reduced if block.bias is None else reduced + block.bias[number]
+        at = places if by_bucket == 1 else places * by_bucket
+        at = at + found.row[:, None] * by_row + first * (by_repetition - self.num_buckets * by_bucket)
+        values = flat.index_select(0, at.flatten()).view(at.shape)  # several times faster than logits[r, n, b]
+        if self.estimator != "sum_logits":
+            if self.activation == "softmax":
+                values -= _log_masses(logits).t().index_select(0, found.row)
+            else:
+                values = functional.logsigmoid(values)
+            if self.estimator != "mean_log_probability":
+                values.exp_()
+        prior = self._classes.prior(logits.device)
+        if prior is not None:
+            self._with_prior(values, prior.of_buckets.flatten().index_select(0, places.flatten()).view(places.shape))
+        least = self.estimator in ("minimum", "median")
+        scores = _smallest_or_median(values, self.estimator) if least else values.sum(1)
+        if prior is not None:
+            self._with_prior(scores, prior.of_classes.index_select(0, found.number), times=self.num_repetitions)
+        return scores
 
     def _finished(self, best: TopK, logits: torch.Tensor) -> TopK:
         mass: torch.Tensor | float = 1.0
@@ -235,18 +204,17 @@ def _smallest_or_median(gathered: torch.Tensor, estimator: Estimator) -> torch.T
     return gathered.amin(1) if estimator == "minimum" else torch.median(gathered, dim=1).values
 
 
-def _best_buckets(logits: torch.Tensor, parts: int) -> torch.Tensor:
-    """The best bucket in each of so many equal parts of the last dimension.
+def _log_masses(logits: torch.Tensor) -> torch.Tensor:
+    """The logarithms of sum_b exp z(b), of shape (R, n): the normalisers of the softmax.
 
-    Bucket numbers replace the lowest bits of the floats, so that a vectorised maximum brings its place along. That
-    leaves 14 bits of precision for 512 buckets, enough to choose candidates by.
+    One repetition at a time stays in the cache, and powers of two cost a CPU half of what powers of e do.
     """
-    num_buckets = logits.shape[-1]
-    low = (1 << (num_buckets - 1).bit_length()) - 1
-    numbers = torch.arange(num_buckets, dtype=torch.int32, device=logits.device)
-    keys = (logits.view(torch.int32) & ~low).bitwise_or_(numbers).view(torch.float32)
-    best = torch.stack([part.amax(-1) for part in keys.tensor_split(parts, dim=-1)], dim=-1)
-    return (best.view(torch.int32) & low).clamp_(max=num_buckets - 1)  # an infinite logit loses its number
+    masses = logits.new_empty(logits.shape[:2])
+    for mass, each in zip(masses, logits, strict=True):
+        largest = each.amax(1, keepdim=True)
+        torch.sum((each - largest).mul_(1 / math.log(2)).exp2_(), 1, out=mass)
+        mass.log_().add_(largest[:, 0])
+    return masses
 
 
 def _best_of_columns(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -259,19 +227,23 @@ def _best_of_columns(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.
     return values, best.gather(1, places // GROUP) * GROUP + places % GROUP
 
 
-def _best_of_ragged(
-    row: torch.Tensor, number: torch.Tensor, scores: torch.Tensor, rows: int, k: int
+def _best_of_found(
+    found: Found, scores: torch.Tensor, rows: int, k: int, *, times: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores and numbers of the k best entries of each row, from entries in order of their rows."""
-    sizes = row.bincount(minlength=rows)
+    """Scores and numbers of the k best of each row's classes, which may occur so many ``times`` each."""
+    sizes = found.row.bincount(minlength=rows)
     starts = sizes.cumsum(0) - sizes
-    place = torch.arange(len(row), device=row.device) - starts[row]
-    width = max(int(sizes.max()), 1)
+    place = torch.arange(len(scores), device=scores.device) - starts[found.row]
+    width = max(int(sizes.max()) if rows else 0, k)
     padded = scores.new_full((rows, width), -math.inf)
-    padded[row, place] = scores
-    numbers = number.new_zeros((rows, width))
-    numbers[row, place] = number
-    values, places = padded.topk(min(k, width))
+    padded[found.row, place] = scores
+    numbers = found.number.new_zeros((rows, width))
+    numbers[found.row, place] = found.number
+    values, places = padded.topk(min(k * times, width))
+    numbers, order = numbers.gather(1, places).sort(dim=1, stable=True)  # the same ones come to lie side by side
+    values = values.gather(1, order)
+    values[:, 1:].masked_fill_(numbers[:, 1:] == numbers[:, :-1], -math.inf)
+    values, places = values.topk(k)
     return values, numbers.gather(1, places)
 
 

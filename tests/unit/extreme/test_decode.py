@@ -93,10 +93,12 @@ def test_no_tensor_grows_beyond_the_block_size(hashes, monkeypatch):
 
 def test_tables_too_large_to_keep_are_hashed_again(hashes, logits, monkeypatch):
     expected = Decoder(hashes, CLASSES).top_k(logits, 5)
+    likely = Decoder(hashes, CLASSES).candidates(logits, 5)
     monkeypatch.setattr(blocks, "KEPT_BYTES", 0)
     decoder = Decoder(hashes, CLASSES)
     torch.testing.assert_close(decoder.top_k(logits, 5), expected)
-    assert not decoder._classes._kept
+    torch.testing.assert_close(decoder.candidates(logits, 5), likely)
+    assert not decoder._classes._on_device
 
 
 def test_all_classes_can_be_asked_for(logits):
