@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from sparkdl.cli import main
     from sparkdl.cluster import get_session
     from sparkdl.config import load_settings
-    from sparkdl.data import Dataset, fetch, open_source, prepare
+    from sparkdl.data import Dataset, fetch, open_source, prepare, split_rows
     from sparkdl.estimator import TorchEstimator, TorchModel
-    from sparkdl.extreme import TrainedEnsemble, plan_extreme, train_extreme
+    from sparkdl.extreme.plan import plan_extreme
+    from sparkdl.extreme.train import TrainedEnsemble, train_extreme
     from sparkdl.runner import HorovodRunner
-    from sparkdl.scoring import score
+    from sparkdl.scoring.dataframe import score
+    from sparkdl.scoring.write import write_predictions
     from sparkdl.settings import (
         Cluster,
         Extreme,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
         Train,
     )
     from sparkdl.tracking import page_command, sync
-    from sparkdl.training import TrainedModel, train
+    from sparkdl.training.train import TrainedModel, train
 
 __all__ = [
     "Cluster",
@@ -59,20 +61,24 @@ __all__ = [
     "plan_extreme",
     "prepare",
     "score",
+    "split_rows",
     "sync",
     "train",
     "train_extreme",
+    "write_predictions",
 ]
 
 _HOMES = {
     "sparkdl.cli": ["main"],
     "sparkdl.cluster": ["get_session"],
     "sparkdl.config": ["load_settings"],
-    "sparkdl.data": ["Dataset", "fetch", "open_source", "prepare"],
+    "sparkdl.data": ["Dataset", "fetch", "open_source", "prepare", "split_rows"],
     "sparkdl.estimator": ["TorchEstimator", "TorchModel"],
-    "sparkdl.extreme": ["TrainedEnsemble", "plan_extreme", "train_extreme"],
+    "sparkdl.extreme.plan": ["plan_extreme"],
+    "sparkdl.extreme.train": ["TrainedEnsemble", "train_extreme"],
     "sparkdl.runner": ["HorovodRunner"],
-    "sparkdl.scoring": ["score"],
+    "sparkdl.scoring.dataframe": ["score"],
+    "sparkdl.scoring.write": ["write_predictions"],
     "sparkdl.settings": [
         *[
             "Cluster",
@@ -89,7 +95,7 @@ _HOMES = {
         ],
     ],
     "sparkdl.tracking": ["page_command", "sync"],
-    "sparkdl.training": ["TrainedModel", "train"],
+    "sparkdl.training.train": ["TrainedModel", "train"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

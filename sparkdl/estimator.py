@@ -27,11 +27,11 @@ from pyspark.sql.functions import array, col, map_from_entries, struct
 
 from sparkdl.data import prepare
 from sparkdl.errors import DataError
-from sparkdl.scoring import score
 from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.dataframe import score
 from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
 from sparkdl.tracking import download, download_whole
-from sparkdl.training import train
+from sparkdl.training.train import train
 
 __all__ = ["TorchEstimator", "TorchModel"]
 

@@ -19,7 +19,7 @@ from sparkdl.benchmarks.images import image_dataset, images
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, build, export_network
-from sparkdl.scoring import score
+from sparkdl.scoring.dataframe import score
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download_whole, start_run
 

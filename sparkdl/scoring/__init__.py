@@ -1,6 +1,4 @@
-"""A registered model over a DataFrame, or over a few rows in memory."""
+"""A registered model over a DataFrame, or over a few rows in memory.
 
-from sparkdl.scoring.dataframe import score
-from sparkdl.scoring.predictor import Predictor
-
-__all__ = ["Predictor", "score"]
+Nothing is imported here: scoring tasks import this room too, and have no use for MLflow.
+"""

@@ -1,5 +1,4 @@
-"""Many replicas, one model: the training loop, its recipe, its checkpoints, and how replicas agree."""
+"""Many replicas, one model: the training loop, its recipe, its checkpoints, and how replicas agree.
 
-from sparkdl.training.train import TrainedModel, train
-
-__all__ = ["TrainedModel", "train"]
+`train` is what the driver calls. Nothing is imported here: ranks import this room too, and have no use for MLflow.
+"""

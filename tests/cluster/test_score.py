@@ -15,9 +15,10 @@ from sparkdl.data import Dataset, prepare
 from sparkdl.data.card import Card, InputSpec
 from sparkdl.errors import DataError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
-from sparkdl.scoring import Predictor, score
 from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.dataframe import score
 from sparkdl.scoring.network import NetworkModel
+from sparkdl.scoring.predictor import Predictor
 from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
 
@@ -150,7 +151,7 @@ def test_a_model_that_is_not_registered_names_those_that_are(
 FAR = """
 import sys
 from pyspark.sql import SparkSession
-from sparkdl.scoring import score
+from sparkdl import score
 
 spark = SparkSession.builder.getOrCreate()
 rows = spark.range(40, numPartitions=4).selectExpr("id", "unhex(repeat('0f', 48)) as image")

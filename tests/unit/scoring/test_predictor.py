@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.errors import DataError, ModelError
-from sparkdl.scoring import Predictor
+from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.network import NetworkModel
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from sparkdl.errors import DataError
-from sparkdl.scoring import Predictor
+from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.pyfunc import PyfuncModel
 from sparkdl.settings import Tracking
