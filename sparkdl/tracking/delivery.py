@@ -64,12 +64,9 @@ class Delivery:
         try:
             while going_on() and (entries := self._journal.head(BATCH)):
                 self._deliver(entries if entries[0].kind == "metrics" else entries[:1])
-        except TrackingError:
-            self._doubt = True
-            raise
         except Exception as error:
             self._doubt = True
-            raise TrackingError(without_credentials(f"{type(error).__name__}: {error}")) from None
+            raise TrackingError(without_credentials(str(error) or type(error).__name__)) from None
 
     @property
     def _client(self) -> MlflowClient:
@@ -120,9 +117,13 @@ class Delivery:
         """Make the run that the journal's header describes, unless that has happened."""
         header = self._journal.header
         experiment = experiment_id(self._client, self._settings.model_copy(update={"experiment": header["experiment"]}))
-        run = self._created(experiment, header["tags"][CREATED_AS]) or self._client.create_run(
-            experiment, start_time=header["started"], run_name=header["run_name"], tags=header["tags"]
-        )
+        try:
+            run = self._created(experiment, header["tags"][CREATED_AS]) or self._client.create_run(
+                experiment, start_time=header["started"], run_name=header["run_name"], tags=header["tags"]
+            )
+        except Exception:
+            self._doubt = True
+            raise
         self._journal.note(run_id=run.info.run_id)
         return run
 

@@ -95,7 +95,8 @@ class Run:
     ) -> None:
         """Record a part of this run that is over as a run of its own below this one, with metrics by step (from 1)."""
         figures = [{key: float(value) for key, value in figures.items()} for figures in history]
-        content = {"name": name, "params": flatten(params), "history": figures, "tags": dict(tags or {})}
+        tags = {key: without_credentials(value) for key, value in (tags or {}).items()}
+        content = {"name": name, "params": flatten(params), "history": figures, "tags": tags}
         self._journal.append("child", {"time": _now(), **content})
 
     def log_model(self, folder: str | Path, *, inputs: Mapping[str, str], example: "pd.DataFrame | None" = None) -> str:

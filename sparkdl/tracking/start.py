@@ -31,7 +31,7 @@ from sparkdl.tracking.delivery import CREATED_AS, OPENED_AS, Delivery
 from sparkdl.tracking.journal import HEADER, Journal
 from sparkdl.tracking.params import flatten
 from sparkdl.tracking.run import Run
-from sparkdl.tracking.store import connect, experiment_id, is_refusal, single_calls, tracking_uri
+from sparkdl.tracking.store import connect, experiment_id, is_refusal, our_calls, tracking_uri
 
 __all__ = ["start_run"]
 
@@ -57,8 +57,9 @@ def start_run(
     resume, or another process on this machine has the run open. Later the store may come and go: see
     :mod:`sparkdl.tracking.run`.
     """
-    with single_calls():
-        run = _open(settings, params, {**_origin(), **(tags or {})}, resume)
+    with our_calls():
+        tags = {name: without_credentials(value) for name, value in {**_origin(), **(tags or {})}.items()}
+        run = _open(settings, params, tags, resume)
         status = "FAILED"
         try:
             yield run
@@ -167,8 +168,7 @@ def _origin() -> dict[str, str]:
     """
     versions = {f"version.{name}": version for name in LIBRARIES if (version := _version(name))}
     commit = get_git_commit(".")
-    tags = {**({MLFLOW_GIT_COMMIT: commit} if commit else {}), **resolve_tags(), **versions}
-    return {name: without_credentials(value) for name, value in tags.items()}
+    return {**({MLFLOW_GIT_COMMIT: commit} if commit else {}), **resolve_tags(), **versions}
 
 
 def _version(name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mlflow import MlflowClient
-from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
+from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT
 from mlflow.exceptions import MlflowException
 from requests import HTTPError
 
@@ -23,13 +23,14 @@ __all__ = [
     "connect",
     "experiment_id",
     "is_refusal",
+    "our_calls",
     "page_command",
-    "single_calls",
     "tracking_uri",
 ]
 
 DEFAULT_URI = "sqlite:///output/mlflow.db"
 REACH_SECONDS = 10.0  # a healthy server answers in milliseconds; MLflow's own retries would take four minutes
+OUR_CALLS = {MLFLOW_HTTP_REQUEST_MAX_RETRIES.name: "0", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.name: "true"}
 REFUSALS = {"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"}
 
 
@@ -114,21 +115,23 @@ def check_reachable(uri: str) -> None:
 
 
 @contextmanager
-def single_calls() -> Iterator[None]:
-    """While this lasts, MLflow asks once and does not repeat a call by itself.
+def our_calls() -> Iterator[None]:
+    """While this lasts, MLflow asks once and does not repeat a call by itself, and prints no address.
 
-    When an answer is lost, its blind repetition creates a run or registers a model a second time; we look first.
-    MLflow takes this from the environment alone, so it holds for the whole process.
+    When an answer is lost, its blind repetition creates a run or registers a model a second time; we look first. The
+    address that it prints at the end of a run has the password in it. MLflow takes both from the environment alone, so
+    they hold for the whole process.
     """
-    name, before = MLFLOW_HTTP_REQUEST_MAX_RETRIES.name, os.environ.get(MLFLOW_HTTP_REQUEST_MAX_RETRIES.name)
-    os.environ[name] = "0"
+    before = {name: os.environ.get(name) for name in OUR_CALLS}
+    os.environ.update(OUR_CALLS)
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def is_refusal(error: Exception) -> bool:

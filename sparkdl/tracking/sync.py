@@ -12,7 +12,7 @@ from sparkdl.settings import Tracking
 from sparkdl.tracking.delivery import Delivery
 from sparkdl.tracking.journal import HEADER, Journal
 from sparkdl.tracking.registry import Registered
-from sparkdl.tracking.store import single_calls, tracking_uri
+from sparkdl.tracking.store import our_calls, tracking_uri
 
 __all__ = ["Synced", "sync"]
 
@@ -46,7 +46,7 @@ def sync(settings: Tracking | None = None) -> list[Synced]:
     delivered is not delivered again. A run whose process died without a word is marked as KILLED.
     """
     settings = settings or Tracking()
-    with single_calls():
+    with our_calls():
         return list(_sync(settings))
 
 
