@@ -1,5 +1,6 @@
 """The whole story on Fashion-MNIST: prepare, train, evaluate, register, score. `make demo` runs it."""
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -26,7 +27,8 @@ def demo(configuration: str, overrides: list[str]) -> None:
     step("4/4  Score the test images with the registered model")
     rows = sparkdl.open_source(source, spark).where(settings.require("score.where"))
     scored = sparkdl.score(rows, trained.model_uri, top_k=settings.score.top_k, tracking=settings.tracking)
-    scored.write.mode("overwrite").parquet(output)
+    shutil.rmtree(output, ignore_errors=True)  # of a demo before this one
+    sparkdl.write_predictions(scored, output)
     predictions = spark.read.parquet(output)
     right = predictions.where("prediction = cast(label as string)").count() / predictions.count()
 

@@ -122,14 +122,14 @@ def score(configuration: str, overrides: Sequence[str]) -> None:
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     source = settings.score.source or settings.require("prepare.source")
     output = settings.require("score.output")
-    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
+    options = settings.score.model_dump(include={"top_k", "batch_size", "on_error", "key"})
+    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster), on_error=settings.score.on_error)
     if settings.score.where:
         rows = rows.where(settings.score.where)
-    scored = sparkdl.score(
-        rows, model, top_k=settings.score.top_k, batch_size=settings.score.batch_size, tracking=settings.tracking
-    )
-    scored.write.mode("overwrite").parquet(output)
-    _show({"model": model, "predictions": output})
+    scored = sparkdl.score(rows, model, **options, tracking=settings.tracking)
+    written = sparkdl.write_predictions(scored, output)
+    failed = f", {written.failed:,} of them without a prediction: see their column error" if written.failed else ""
+    _show({"model": model, "predictions": output, "rows": f"{written.rows:,}{failed}"})
 
 
 @commands.command()

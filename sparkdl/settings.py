@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sparkdl.errors import ConfigError
 
@@ -276,6 +276,12 @@ class Score(Section):
     """How many classes are listed in the column ``top_k``."""
     batch_size: Positive = 256
     """Rows per forward pass. What it computes should fit into a core's cache: more rows are often slower."""
+    on_error: Annotated[Literal["fail", "null"], BeforeValidator(lambda value: value or "null")] = "fail"
+    """What a row that cannot be scored does (an image that cannot be decoded, a vector of another width, NaN): ``fail``
+    ends the job with an error that names the row; with ``null`` it has no prediction, the column ``error`` says why,
+    and all other rows are scored."""
+    key: str | None = None
+    """The column that names a row in such an error."""
 
 
 class RankRange(Section):

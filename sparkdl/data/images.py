@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -21,11 +21,13 @@ _BATCH_BYTES = 1 << 26
 _EXTENSIONS = "*.{jpg,jpeg,png,bmp,gif,webp,JPG,JPEG,PNG}"
 
 
-def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[int, ...]]":
+def read_images(
+    source: Source, spark: "SparkSession", *, on_error: Literal["fail", "null"]
+) -> "tuple[DataFrame, tuple[int, ...]]":
     """The images of a folder as RGB of one size, and their (height, width, channels). Runs on the driver.
 
     Tasks decode and resize, with Pillow. Raises :class:`ConfigError` when the options lack ``height`` or ``width``; a
-    file that cannot be decoded is a :class:`DataError` that names it, when rows are read.
+    file that cannot be decoded is a :class:`DataError` that names it, when rows are read, or no image.
     """
     try:
         height, width = (int(source.options[side]) for side in ("height", "width"))
@@ -38,22 +40,24 @@ def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tupl
         .option("pathGlobFilter", _EXTENSIONS)
         .load(join(spark_url(str(source.path)), "*"))
     )
-    rows = files.select("path").mapInArrow(partial(_decode, height, width), "image binary, label string, path string")
+    rows = files.select("path").mapInArrow(
+        partial(_decode, height, width, on_error), "image binary, label string, path string"
+    )
     return rows, (height, width, _CHANNELS)
 
 
-def _decode(height: int, width: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decode(height: int, width: int, on_error: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = max(_BATCH_BYTES // (height * width * _CHANNELS), 1)
     for batch in batches:
         for start in range(0, len(batch), rows):
             paths = batch.column(0).slice(start, rows)
             names = paths.to_pylist()
-            pixels = pa.array([_pixels(path, height, width) for path in names], pa.binary())
+            pixels = pa.array([_pixels(path, height, width, on_error) for path in names], pa.binary())
             labels = pa.array([path.rsplit("/", 2)[-2] for path in names], pa.string())
             yield pa.RecordBatch.from_arrays([pixels, labels, paths], names=["image", "label", "path"])
 
 
-def _pixels(path: str, height: int, width: int) -> bytes:
+def _pixels(path: str, height: int, width: int, on_error: str) -> bytes | None:
     from PIL import Image
 
     filesystem, located = locate(path)
@@ -61,4 +65,6 @@ def _pixels(path: str, height: int, width: int) -> bytes:
         with filesystem.open(located, "rb") as stream, Image.open(stream) as image:
             return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR).tobytes()
     except OSError as error:
+        if on_error == "null":
+            return None
         raise DataError(f"{path} is not an image that can be decoded: {error}; repair or remove it") from None

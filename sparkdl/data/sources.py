@@ -1,6 +1,6 @@
 """Open a raw table as a DataFrame, whatever it is stored as."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sparkdl.data.idx import read_idx
 from sparkdl.data.images import read_images
@@ -15,24 +15,25 @@ if TYPE_CHECKING:
 
 __all__ = ["known_image_shape", "open_source"]
 
-_IMAGES = {"idx": read_idx, "images": read_images}
 _SHAPE_KEY = "sparkdl.image_shape"
 """In a column's metadata: the (height, width, channels) of its images."""
 
 
-def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
+def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fail", "null"] = "fail") -> "DataFrame":
     """The raw rows of a source. Runs on the driver; rows are read by tasks.
 
     ``idx`` gives the columns ``image`` (binary, one byte a pixel), ``label`` and ``split`` (``train`` or ``test``, from
     the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``; for ``wordnet`` and
     ``xc`` see :func:`sparkdl.data.wordnet.read_wordnet` and :func:`sparkdl.data.xc.read_xc`. All other formats give
-    what Spark's reader gives. Raises :class:`DataError` when the source is missing, empty or cannot be read.
+    what Spark's reader gives. Raises :class:`DataError` when the source is missing, empty or cannot be read. Files of
+    ``images`` that cannot be decoded make the tasks fail; with ``on_error="null"``, their image is null.
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
     try:
-        if source.format in _IMAGES:
-            rows, shape = _IMAGES[source.format](source, spark)
+        if source.format in ("idx", "images"):
+            is_idx = source.format == "idx"
+            rows, shape = read_idx(source, spark) if is_idx else read_images(source, spark, on_error=on_error)
             rows = rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
         elif source.format == "wordnet":
             return read_wordnet(source, spark)

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from pyspark.ml import PipelineModel
 from pyspark.ml.functions import array_to_vector, vector_to_array
@@ -19,7 +20,7 @@ from sparkdl.data.features import apply_preprocessing
 from sparkdl.errors import DataError
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
-from sparkdl.scoring.task import ScoringTask
+from sparkdl.scoring.task import ERROR, ScoringTask
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download
 
@@ -44,6 +45,8 @@ def score(
     *,
     top_k: int = TOP_K,
     batch_size: int = BATCH_SIZE,
+    on_error: Literal["fail", "null"] = "fail",
+    key: str | None = None,
     tracking: Tracking | None = None,
 ) -> DataFrame:
     """Append a registered model's predictions to raw rows, lazily. Runs on the driver.
@@ -53,13 +56,17 @@ def score(
     array of label and probability, the likeliest first). The driver fetches the model and Spark brings it to the
     executors, where each Python worker loads it once; executors need no access to MLflow.
 
+    A row may be one that the model cannot answer: null, of another size, NaN. With ``on_error="fail"`` its task fails
+    with a :class:`DataError` that names the row by the column ``key`` and says why; with ``"null"`` the row has no
+    prediction, one more column ``error`` says why, and all other rows are scored.
+
     Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist and :class:`DataError` for columns
-    that are missing or of another type. Rows of the wrong size are found by the tasks, whose error has the
-    :class:`DataError` in its message.
+    that are missing or of another type.
     """
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)
-    _check(df, card)
+    added = ANSWER if on_error == "fail" else StructType([*ANSWER, StructField(ERROR, StringType())])
+    _check(df, card, added.names, key)
     spark = df.sparkSession
     prepared = with_inputs(df, card, folder)
     task = ScoringTask(
@@ -69,8 +76,10 @@ def score(
         top_k=top_k,
         batch_size=batch_size,
         threads=int(spark.conf.get("spark.task.cpus", "1") or 1),
+        on_error=on_error,
+        key=key,
     )
-    return prepared.mapInArrow(task, StructType([*df.schema.fields, *ANSWER]))
+    return prepared.mapInArrow(task, StructType([*df.schema.fields, *added]))
 
 
 def with_inputs(df: DataFrame, card: ModelCard, folder: Path) -> DataFrame:
@@ -103,14 +112,16 @@ def load_preprocessing(spark: SparkSession, folder: Path) -> PipelineModel:
     return PipelineModel.load(shared.makeQualified(target).toString())
 
 
-def _check(df: DataFrame, card: ModelCard) -> None:
+def _check(df: DataFrame, card: ModelCard, added: list[str], key: str | None) -> None:
     """Compare the columns with what the model reads, and with what it will add."""
     missing = [name for name in card.raw_columns if name not in df.columns]
     if missing:
         raise DataError(
             f"the model reads {_describe(card)}; missing {', '.join(map(repr, missing))} among {', '.join(df.columns)}"
         )
-    taken = [name for name in ANSWER.names if name in df.columns]
+    if key is not None and key not in df.columns:
+        raise DataError(f"no column {key!r} to name rows by (`key`); the rows have {', '.join(df.columns)}")
+    taken = [name for name in added if name in df.columns]
     if taken:
         raise DataError(f"the rows have a column {taken[0]!r} already; rename or drop it before scoring")
     for name, expected in card.raw_columns.items():

@@ -5,14 +5,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import torch
-from pyspark import SparkFiles
+from pyspark import SparkFiles, TaskContext
 
+from sparkdl.errors import DataError
 from sparkdl.scoring.predictor import COLUMNS, Predictor
+from sparkdl.scoring.rows import answer_each
 
-__all__ = ["ScoringTask"]
+__all__ = ["ERROR", "ScoringTask"]
+
+ERROR = "error"
+"""The column that says why a row has no prediction."""
+_SHOWN_ROWS = 3
+"""Rows that an error names."""
+_SHOWN_VALUES = 4
+"""Values that tell which row it is, where no column was named for that."""
+_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -29,14 +41,61 @@ class ScoringTask:
     top_k: int
     batch_size: int
     threads: int
+    on_error: Literal["fail", "null"] = "fail"
+    """What becomes of a row that cannot be scored."""
+    key: str | None = None
+    """The column that names a row in an error."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The columns to keep and the predictions, batch by batch."""
+        """The columns to keep and the predictions, batch by batch; and where rows may fail, the column ``error``."""
         torch.set_num_threads(self.threads)
         predictor = _load(self.files)
+        options = {"top_k": self.top_k, "batch_size": self.batch_size}
+        before = 0
         for batch in batches:
-            answer = predictor.answer(batch.column(self.input), top_k=self.top_k, batch_size=self.batch_size)
-            yield pa.RecordBatch.from_arrays([*batch.columns[: len(self.keep)], *answer], names=[*self.keep, *COLUMNS])
+            column = batch.column(self.input)
+            try:
+                answer, reasons = predictor.answer(column, **options), pa.nulls(len(batch), pa.string())
+            except MemoryError:
+                raise
+            except Exception:
+                answer, reasons = answer_each(predictor, column, **options)
+                if self.on_error == "fail":
+                    raise self._failure(batch, reasons, before) from None
+            names = [*self.keep, *COLUMNS]
+            if self.on_error == "null":
+                answer, names = [*answer, reasons], [*names, ERROR]
+            yield pa.RecordBatch.from_arrays([*batch.columns[: len(self.keep)], *answer], names=names)
+            before += len(batch)
+
+    def _failure(self, batch: pa.RecordBatch, reasons: pa.Array, before: int) -> DataError:
+        """The error that names the rows, in one line; tasks end with the first batch that has such rows."""
+        bad = np.flatnonzero(reasons.is_valid())
+        shown = [f"{self._name(batch, int(row), before)}: {reasons[int(row)]}" for row in bad[:_SHOWN_ROWS]]
+        more = f"; and {len(bad) - len(shown):,} more" if len(bad) > len(shown) else ""
+        advice = "" if self.key else ", name the column that tells rows apart in `key`"
+        return DataError(
+            f"{len(bad):,} of {len(batch):,} rows cannot be scored: {'; '.join(shown)}{more}. Repair or drop "
+            f"them{advice}, or set `on_error` to `null` to score the others"
+        )
+
+    def _name(self, batch: pa.RecordBatch, row: int, before: int) -> str:
+        if self.key is not None:
+            return f"{self.key} = {_short(batch.column(self.keep.index(self.key))[row].as_py())}"
+        context = TaskContext.get()
+        place = f"row {before + row} of partition {context.partitionId() if context else 0}"
+        plain = [index for index in range(len(self.keep)) if not _is_long(batch.column(index).type)]
+        values = [f"{self.keep[index]} = {_short(batch.column(index)[row].as_py())}" for index in plain]
+        return f"{place} ({', '.join(values[:_SHOWN_VALUES])})" if values else place
+
+
+def _is_long(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded

@@ -1,3 +1,7 @@
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 
 from sparkdl.data import Dataset, prepare
 from sparkdl.data.card import Card, InputSpec
-from sparkdl.errors import DataError, RegistryError
+from sparkdl.errors import DataError, DatasetError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.dataframe import score
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.predictor import Predictor
+from sparkdl.scoring.write import write_predictions
 from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
 
@@ -135,10 +140,59 @@ def test_columns_that_do_not_fit_are_refused_before_a_task_starts(
             score(broken, images, tracking=tracking)
 
 
-def test_rows_of_another_size_fail_with_column_and_shape(spark: SparkSession, images: str, tracking: Tracking) -> None:
-    rows = _pictures(spark, 3).withColumn("image", F.expr("if(id = 1, cast('short' as binary), image)"))
-    with pytest.raises(Exception, match=r"DataError: column 'image': 1 rows do not have the size of \(8, 6, 1\)"):
-        score(rows, images, tracking=tracking).collect()
+def test_a_poisoned_row_is_told_by_its_key_and_all_others_are_scored_where_that_is_asked_for(
+    spark: SparkSession, images: str, tracking: Tracking, tmp_path: Path
+) -> None:
+    poisoned = "case when id = 7 then cast('short' as binary) when id != 9 then image end"
+    rows = _pictures(spark, 300).withColumn("image", F.expr(poisoned))
+    written = write_predictions(score(rows, images, tracking=tracking, on_error="null"), str(tmp_path / "out"))
+    assert (written.rows, written.failed) == (300, 2)
+    found = spark.read.parquet(written.folder)
+    assert found.columns == [*rows.columns, "prediction", "probability", "top_k", "error"]
+    assert {row.id: row.error for row in found.where("prediction is null").collect()} == {
+        7: "column 'image': 1 rows do not have the size of (8, 6, 1) uint8 (48 values); give every row that size",
+        9: "column 'image' has 1 null rows; fill or drop them",
+    }
+    for key, name in {
+        "name": r"name = 'name \d'",
+        None: r"row \d+ of partition \d \(id = \d, name = 'name \d'\)",
+    }.items():
+        failing = score(rows, images, tracking=tracking, key=key)
+        with pytest.raises(
+            DataError, match=rf"\d of \d+ rows cannot be scored: {name}: column 'image'.*set `on_error`"
+        ):
+            write_predictions(failing, str(tmp_path / "failed"))
+    with pytest.raises(DataError, match="no column 'number' to name rows by"):
+        score(rows, images, tracking=tracking, key="number")
+    before = found.orderBy("id").collect()
+    with pytest.raises(DatasetError, match="out exists already"):
+        write_predictions(score(rows, images, tracking=tracking), written.folder)
+    assert found.orderBy("id").collect() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_job_killed_while_it_scores_leaves_nothing_that_looks_whole(
+    spark: SparkSession, images: str, tracking: Tracking, tmp_path: Path
+) -> None:
+    place, source, configuration = tmp_path / "place", tmp_path / "rows", tmp_path / "score.yaml"
+    place.mkdir()
+    rows = _pictures(spark, 1000, parts=8)
+    rows.write.parquet(str(source))
+    folder = download(images, tracking).parent.parent
+    configuration.write_text(
+        f"score: {{model: {folder}, source: {{format: parquet, path: {source}}}, output: {place}/out}}\n"
+        "cluster: {options: {spark.driver.memory: 512m}}\n"
+    )
+    command = [sys.executable, "-c", "from sparkdl import main; main()", "score", str(configuration)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while not any(place.glob(".out.preparing-*/_temporary")) and process.poll() is None:
+            time.sleep(0.01)
+        process.kill()
+        said, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, said
+    assert not (place / "out").exists()
+    assert write_predictions(score(rows, images, tracking=tracking), f"{place}/out").rows == 1000
+    assert [path.name for path in place.iterdir()] == ["out"]
 
 
 def test_a_model_that_is_not_registered_names_those_that_are(

@@ -1,0 +1,57 @@
+"""Predictions on storage: all of them, or none. Runs on the driver; rows are scored and written by tasks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
+
+from sparkdl.data.failures import explained
+from sparkdl.data.staging import staging
+from sparkdl.data.storage import is_local, locate, spark_url
+from sparkdl.errors import DataError
+from sparkdl.scoring.task import ERROR
+
+__all__ = ["WrittenPredictions", "write_predictions"]
+
+_SEAL = "_SUCCESS"
+"""What Spark leaves in a folder once all of its tasks are committed."""
+
+
+@dataclass(frozen=True)
+class WrittenPredictions:
+    """What was written."""
+
+    folder: str
+    rows: int
+    failed: int
+    """Rows without a prediction; their column ``error`` says why."""
+
+
+def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
+    """Write what :func:`sparkdl.score` gave as Parquet, through Spark's committer.
+
+    On a local or shared file system the folder takes its place in one step. On other storage Spark's committer is what
+    there is: ``_SUCCESS`` is written last. Raises :class:`~sparkdl.errors.DatasetError` before anything is scored when
+    there is something in ``output``, and when a disk is full; :class:`DataError` as the tasks found it.
+    """
+    with explained(output):
+        if _is_local(output):
+            with staging(output, seal=_SEAL) as folder:
+                scored.write.mode("append").parquet(spark_url(folder.path))
+                Path(folder.path, _SEAL).touch()  # which other committers than Spark's own may have left out
+                if not folder.publish():
+                    raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
+        else:
+            scored.write.mode("errorifexists").parquet(output)  # Spark looks before it scores
+        written = scored.sparkSession.read.parquet(spark_url(output) if _is_local(output) else output)
+        failed = F.count(F.col(ERROR)) if ERROR in scored.columns else F.lit(0)
+        found = written.agg(F.count("*").alias("rows"), failed.alias("failed")).collect()[0]
+    return WrittenPredictions(output, found["rows"], found["failed"])
+
+
+def _is_local(output: str) -> bool:
+    try:
+        return is_local(locate(output)[0])
+    except (ImportError, ValueError):  # storage that Spark may know all the same
+        return False
