@@ -23,7 +23,7 @@ __all__ = ["Decoder", "TopK"]
 ROWS = {"cpu": 32, "cuda": 1024}
 """Rows decoded together. On a CPU the values of their buckets should fit into a core's cache (R B x 32 floats are 1 MB
 for R = 16, B = 512), and 32 floats fill the registers of a vectorised sum."""
-CANDIDATE_ROWS = {"cpu": 256, "cuda": 4096}
+CANDIDATE_ROWS = {"cpu": 128, "cuda": 4096}
 """Rows whose candidates are found together, at most: enough that starting each operation costs little."""
 
 
@@ -165,22 +165,15 @@ class Decoder:
 
     def _score(self, logits: torch.Tensor, found: Found) -> torch.Tensor:
         """The sum (minimum, median) over repetitions for pairs of a row and a class."""
+        values = bucket_values(logits, self.estimator, self.activation, dim=2)
         places = self._classes.places_of(found.number)
-        by_repetition, by_row, by_bucket = logits.stride()
-        flat = logits.as_strided(
-            (sum((size - 1) * by for size, by in zip(logits.shape, logits.stride(), strict=True)) + 1,), (1,)
-        )
+        by_repetition, by_row, by_bucket = values.stride()
         first = torch.arange(self.num_repetitions, device=logits.device)
         at = places if by_bucket == 1 else places * by_bucket
         at = at + found.row[:, None] * by_row + first * (by_repetition - self.num_buckets * by_bucket)
-        values = flat.index_select(0, at.flatten()).view(at.shape)  # several times faster than logits[r, n, b]
-        if self.estimator != "sum_logits":
-            if self.activation == "softmax":
-                values -= _log_masses(logits).t().index_select(0, found.row)
-            else:
-                values = functional.logsigmoid(values)
-            if self.estimator != "mean_log_probability":
-                values.exp_()
+        end = sum((size - 1) * by for size, by in zip(values.shape, values.stride(), strict=True)) + 1
+        flat = values.as_strided((end,), (1,))
+        values = flat.index_select(0, at.flatten()).view(at.shape)  # several times faster than values[r, n, b]
         prior = self._classes.prior(logits.device)
         if prior is not None:
             self._with_prior(values, prior.of_buckets.flatten().index_select(0, places.flatten()).view(places.shape))
@@ -202,19 +195,6 @@ class Decoder:
 
 def _smallest_or_median(gathered: torch.Tensor, estimator: Estimator) -> torch.Tensor:
     return gathered.amin(1) if estimator == "minimum" else torch.median(gathered, dim=1).values
-
-
-def _log_masses(logits: torch.Tensor) -> torch.Tensor:
-    """The logarithms of sum_b exp z(b), of shape (R, n): the normalisers of the softmax.
-
-    One repetition at a time stays in the cache, and powers of two cost a CPU half of what powers of e do.
-    """
-    masses = logits.new_empty(logits.shape[:2])
-    for mass, each in zip(masses, logits, strict=True):
-        largest = each.amax(1, keepdim=True)
-        torch.sum((each - largest).mul_(1 / math.log(2)).exp2_(), 1, out=mass)
-        mass.log_().add_(largest[:, 0])
-    return masses
 
 
 def _best_of_columns(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
