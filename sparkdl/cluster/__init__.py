@@ -1,6 +1,6 @@
 """Ranks on Spark: start them, let them find each other, hear them, bring their results home."""
 
-from sparkdl.cluster.barrier import run_ranks
+from sparkdl.cluster.barrier import run_ranks, spark_reason
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory
 from sparkdl.cluster.interrupts import exit_on_sigterm
 from sparkdl.cluster.local import run_local
@@ -21,5 +21,6 @@ __all__ = [
     "retained_memory",
     "run_local",
     "run_ranks",
+    "spark_reason",
     "wait_for_slots",
 ]

@@ -12,6 +12,7 @@ from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.devices import device_of_task
+from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
 from sparkdl.cluster.rendezvous import place_of
@@ -20,7 +21,7 @@ from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Super
 from sparkdl.cluster.watch import Watch
 from sparkdl.errors import ConfigError
 
-__all__ = ["run_ranks"]
+__all__ = ["run_ranks", "spark_reason"]
 
 T = TypeVar("T")
 SCHEMA = "rank int, result binary"
@@ -85,9 +86,12 @@ class _Stage:
             else:
                 self._spark.interruptTag(self._tag)
             self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
+        if self._classic:
+            end_tasks(self._spark, self._tag)
 
     def place(self, rank: int) -> str:
-        return ""
+        tasks = running_tasks(self._spark, self._tag) if self._classic else []
+        return next((f"executor {task.executor} on host {task.host}" for task in tasks if task.rank == rank), "")
 
     def _run(self) -> None:
         try:
@@ -100,7 +104,7 @@ class _Stage:
             rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True).collect()
             self._events.put(Finished([Outcome(row.rank, row.result and bytes(row.result)) for row in rows]))
         except Exception as error:
-            reason = _reason(error)
+            reason = spark_reason(error)
             self._events.put(Finished(error=reason, cancelled=CANCELLED.search(reason) is not None))
 
 
@@ -131,7 +135,7 @@ def _driver_addresses(spark: SparkSession) -> tuple[str, str]:
     return str(spark.conf.get("spark.driver.bindAddress", host)), host
 
 
-def _reason(error: Any) -> str:
+def spark_reason(error: Any) -> str:
     """What Spark says, without the stack of the JVM: the traceback of a Python worker, or a sentence."""
     text = str(getattr(error, "java_exception", None) or error)
     text = text.partition("\nDriver stacktrace:")[0].partition("finished unsuccessfully.\n")[-1] or text

@@ -1,5 +1,6 @@
 """What a rank says about itself every second: where it is, what it waits for, and its stack when it stands still."""
 
+import ctypes
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ __all__ = ["HEARTBEAT_SECONDS", "MAX_TEXT", "Heartbeat"]
 
 HEARTBEAT_SECONDS = 1.0
 MAX_TEXT = 50_000  # characters of a message, traceback or stack that are kept: escaped as JSON, they fit into one frame
+PR_SET_NAME = 15  # linux/prctl.h
 WAITING = ("horovod", "sparkdl.collectives", "torch.distributed")  # modules in which a rank waits for the others
 RUNNERS = ("sparkdl.cluster.rank", "sparkdl.cluster.local")  # modules that call the user's function
 
@@ -27,11 +29,11 @@ class Heartbeat:
     heard of it for so many seconds.
     """
 
-    def __init__(self, sender: Sender, *, stack_after: float | None = None) -> None:
+    def __init__(self, sender: Sender, rank: int, *, stack_after: float | None = None) -> None:
         self.step: int | None = None
         """The last step that :meth:`beat` was told."""
         self._beats = 0
-        self._sender, self._stack_after = sender, stack_after
+        self._sender, self._rank, self._stack_after = sender, rank, stack_after
         self._watched = threading.get_ident()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkdl-heartbeat", daemon=True)
@@ -51,6 +53,7 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
+        _name_thread(f"rank {self._rank}")
         executors = _executors()
         beats, moved, sent = -1, 0.0, ""
         while not self._ended.wait(HEARTBEAT_SECONDS):
@@ -67,6 +70,13 @@ class Heartbeat:
                 self._sender.send("heartbeat", body)
             except OSError:
                 return  # the driver is gone; the channel ends this process
+
+
+def _name_thread(name: str) -> None:
+    """Let the system's tools (``ps -L``, ``top -H``, ``py-spy``) tell which process is which rank."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(PR_SET_NAME, name.encode())
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
@@ -103,6 +113,6 @@ def _executors() -> list[psutil.Process]:
 
 def _is_stopped(process: psutil.Process) -> bool:
     try:
-        return process.status() == psutil.STATUS_STOPPED
+        return bool(process.status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False

@@ -96,7 +96,7 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     global _current
     hello = {"rank": place.rank, "host": place.host, "machine": socket.gethostname(), "process": os.getpid()}
     sender = Sender(assignment.channel, secret=assignment.secret, **hello)
-    heartbeat = Heartbeat(sender, stack_after=assignment.stack_after)
+    heartbeat = Heartbeat(sender, place.rank, stack_after=assignment.stack_after)
     where = (place.rank, place.size, place.local_rank, place.local_size, place.host)
     rank = Rank(*where, device, threads, _sender=sender, _heartbeat=heartbeat)
     output = (

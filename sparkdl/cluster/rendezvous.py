@@ -1,19 +1,23 @@
 """How the ranks of a run find each other: where each one is, and the server on the driver where Gloo's peers meet."""
 
+import asyncio
 import hmac
 import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import psutil
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 __all__ = ["Place", "Rendezvous", "RendezvousAddress", "interface_towards", "place_of"]
 
 GLOO_TIMEOUT_SECONDS = 120  # a rank may import for a minute before it meets the others; Horovod allows 30 s
 MAX_ENTRY_BYTES = 1 << 20  # Gloo's entries are addresses, about 100 bytes per peer
+MAX_HEAD_BYTES = 1 << 13  # of a request, without its body
+MAX_STRANGERS = 64  # connections that have not shown the token yet
+REQUEST_SECONDS = 10.0  # for all of a request and its answer
+LENGTH = "content-length"
 
 
 @dataclass(frozen=True)
@@ -88,48 +92,72 @@ def interface_towards(host: str) -> str:
 
 
 class Rendezvous:
-    """Horovod's rendezvous server, open to the ranks of one run only. Runs on the driver; close it after the run.
+    """Where Gloo's peers leave their addresses for each other: a small HTTP server. Runs on the driver, during a run.
 
-    Horovod's own ``RendezvousServer`` listens on every interface and answers anybody; this one listens on one address
-    and answers requests that carry the token.
+    Horovod's own listens on every interface, answers anybody, and starts a thread for each connection. This one listens
+    on one address, answers requests that carry the token, holds few connections open, and none for long.
     """
 
     def __init__(self, bind_address: str, *, host: str, token: str) -> None:
-        handler = type("Handler", (_Handler,), {"token": token})
-        self._server: Any = RendezvousHTTPServer((bind_address, 0), handler, 0)
-        self._server.daemon_threads = True
-        self._server.init([])
-        self.address = RendezvousAddress(host, self._server.server_address[1], token)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.01,), name="sparkdl-rendezvous", daemon=True
-        )
+        self._token = token.encode()
+        self._entries: dict[str, bytes] = {}
+        self._strangers: dict[asyncio.StreamWriter, None] = {}  # connections without a valid token yet, oldest first
+        self._ended = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._listener = socket.create_server((bind_address, 0), backlog=128)
+        self.address = RendezvousAddress(host, self._listener.getsockname()[1], token)
+        self._thread = threading.Thread(target=self._run, name="sparkdl-rendezvous", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # it ends what is still open
+            runner.run(self._serve())
 
-class _Handler(RendezvousHandler):  # type: ignore[misc]
-    """Lets requests of the form ``/token:0/scope/key`` through to Horovod's handler as ``/scope/key``."""
+    async def _serve(self) -> None:
+        async with await asyncio.start_server(self._connected, sock=self._listener, limit=MAX_HEAD_BYTES):
+            await self._ended.wait()
 
-    token: str
-    path: str
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._strangers[writer] = None
+        if len(self._strangers) > MAX_STRANGERS:
+            next(iter(self._strangers)).transport.abort()
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                status, body = await self._answer(reader, writer)
+                writer.write(f"HTTP/1.1 {status} \r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode())
+                writer.write(body)
+                await writer.drain()
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+            pass  # too slow, too long, cut off, or not HTTP: whoever it is has to come again
+        finally:
+            self._strangers.pop(writer, None)
+            writer.close()
 
-    def parse_request(self) -> bool:
-        if not super().parse_request():
-            return False
-        first, _, rest = self.path.removeprefix("/").partition("/")
-        if not hmac.compare_digest(first.partition(":")[0].encode(), self.token.encode()):
-            self.send_error(403)
-            return False
-        length = self.headers.get("Content-Length", "0")
-        if not length.isdigit() or int(length) > MAX_ENTRY_BYTES:
-            self.send_error(413)
-            return False
-        self.path = f"/{rest}"
-        return True
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, bytes]:
+        """Status and body for a request to ``/token:0/scope/key``. Raises ValueError for what is not HTTP."""
+        request, *headers = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, path, _ = request.split(" ")
+        token, _, key = path.removeprefix("/").partition("/")
+        if not hmac.compare_digest(token.partition(":")[0].encode("latin-1"), self._token):
+            return 403, b""
+        self._strangers.pop(writer, None)
+        lengths = [value for name, _, value in (header.partition(":") for header in headers) if name.lower() == LENGTH]
+        length = int(lengths[0]) if lengths else 0
+        if not 0 <= length <= MAX_ENTRY_BYTES:
+            return 413, b""
+        if method == "PUT":
+            self._entries[key] = await reader.readexactly(length)
+        elif method == "DELETE":
+            self._entries.pop(key, None)
+        elif method == "GET":
+            return (200, self._entries[key]) if key in self._entries else (404, b"")
+        else:
+            return 405, b""
+        return 200, b""

@@ -18,12 +18,13 @@ class Watch:
     """How long a rank may be quiet before the driver gives it up. In seconds."""
 
     start_timeout: float = 60.0
-    """From the start of the stage to a rank's first word, and from its last word to its result: Spark's part."""
+    """From the start of the stage to a rank's first word, from there to its first step if it reports steps (it imports,
+    it opens its data), and from its last word to its result."""
     silence_timeout: float = 20.0
     """Without any heartbeat: its process is stopped, its host is gone, or native code does not let go of Python."""
     stall_timeout: float | None = None
     """Without a call of :meth:`Rank.beat`, though its heart beats: it is stuck in the user's code, or waits for a rank
-    that is. None: it may take as long as it likes. The time counts from the start, and ends with the function."""
+    that is. Before the first call, ``start_timeout`` counts if it is longer. None: it may take as long as it likes."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -144,16 +145,18 @@ class Vigil:
 
     def _stalled(self) -> Failure | None:
         limit = self._watch.stall_timeout
-        if limit is None or all(self._clock - vitals.moved <= limit for vitals in self._vitals.values()):
+        if limit is None or any(self._clock - vitals.heard > MISSED_SECONDS for vitals in self._vitals.values()):
+            return None  # at most, the others wait for a rank that is about to be called silent
+        before_first_step = max(limit, self._watch.start_timeout)
+        idle = {rank: self._clock - vitals.moved for rank, vitals in self._vitals.items()}
+        if all(idle[rank] <= (limit if vitals.beats else before_first_step) for rank, vitals in self._vitals.items()):
             return None
-        if any(self._clock - vitals.heard > MISSED_SECONDS for vitals in self._vitals.values()):
-            return None  # the others wait for a rank that is about to be called silent
-        still = {rank: vitals for rank, vitals in self._vitals.items() if self._clock - vitals.moved > limit / 2}
+        still = {rank: vitals for rank, vitals in self._vitals.items() if idle[rank] > limit / 2}
         if len(still) < len(self._vitals) and all(vitals.waiting for vitals in still.values()):
             return None  # they wait for a rank that gets on
         rank, vitals = min(still.items(), key=lambda item: (item[1].waiting, item[1].step or 0, item[1].moved))
         where = "before its first step" if vitals.step is None else f"at step {vitals.step}"
         what = "waits for other ranks" if vitals.waiting else "is stuck"
-        text = f"it {what} {where}, without progress for {limit:g} s"
+        text = f"it {what} {where}, without progress for {idle[rank]:.0f} s"
         stack = f"Stack (most recent call last):\n{vitals.stack}" if vitals.stack else ""
         return Failure(rank, STALLED, text, stack + text, step=vitals.step)

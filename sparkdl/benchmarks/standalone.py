@@ -1,0 +1,162 @@
+"""A Spark standalone cluster as real processes on this machine, and how to find each of them, to hurt it."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from sparkdl.cluster.session import ensure_java
+
+__all__ = ["ROLES", "StandaloneCluster", "standalone_cluster"]
+
+LOOPBACK = "127.0.0.1"
+SPARK_HOME = Path(pyspark.__file__).parent
+START_SECONDS = 60
+MARK = "SPARKDL_CLUSTER"  # in the environment of every process of a cluster, which children inherit
+ROLES = {
+    "master": "org.apache.spark.deploy.master.Master",
+    "worker": "org.apache.spark.deploy.worker.Worker",
+    "executor": "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+    "driver": "org.apache.spark.deploy.SparkSubmit",
+    "python": "pyspark.daemon",
+}
+"""What the command lines of a cluster's processes contain; ``python`` are the daemons and the workers they fork."""
+
+
+@dataclass(frozen=True)
+class StandaloneCluster:
+    """A Spark master and its workers, on loopback."""
+
+    master_url: str
+    environment: dict[str, str]
+
+    def command(self, script: str | Path, *args: str, options: Sequence[str] = ()) -> list[str]:
+        """The command line that submits a script; ``options`` are spark-submit's."""
+        settings = {"spark.driver.memory": "1g", "spark.executor.memory": "600m", "spark.ui.enabled": "false"}
+        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master_url]
+        submit += [part for item in settings.items() for part in ("--conf", "=".join(item))]
+        return [*submit, *options, str(script), *args]
+
+    def start(self, script: str | Path, *args: str, log: Path, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Submit a script and return at once; its output goes to ``log``."""
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                self.command(script, *args, options=options), env=self.environment, stdout=output, stderr=output
+            )
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the cluster and of what was submitted to it, also those that have lost their parents."""
+        return [process for process in psutil.process_iter() if _environment(process).get(MARK) == self.mark]
+
+    def find(self, role: str) -> list[psutil.Process]:
+        """The processes of one of the :data:`ROLES`, oldest first."""
+        found = [process for process in self.processes() if any(ROLES[role] in part for part in _command(process))]
+        return sorted(found, key=lambda process: process.create_time())
+
+    def ranks(self) -> dict[int, psutil.Process]:
+        """The Python processes that are a rank at the moment. Their heartbeat's thread is named after the rank."""
+        found = {}
+        for process in self.find("python"):
+            for name in _thread_names(process):
+                if name.startswith("rank "):
+                    found[int(name.removeprefix("rank "))] = process
+        return found
+
+    @property
+    def mark(self) -> str:
+        """What marks the processes of this cluster."""
+        return self.environment[MARK]
+
+
+@contextmanager
+def standalone_cluster(
+    folder: Path, *, cores: Sequence[int] = (1, 1), pythonpath: str = ""
+) -> Iterator[StandaloneCluster]:
+    """A master, and a worker for each entry of ``cores``. Afterwards none of its processes is left. Runs on the driver.
+
+    ``folder`` takes logs and the workers' files.
+    """
+    ensure_java()
+    environment = os.environ | {
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": pythonpath,
+        MARK: secrets.token_hex(8),
+    }
+    port, page = _free_port(), _free_port()
+    cluster = StandaloneCluster(f"spark://{LOOPBACK}:{port}", environment)
+    log = folder / "daemons.log"
+    try:
+        _start(environment, log, ROLES["master"], "--host", LOOPBACK, "--port", str(port), "--webui-port", str(page))
+        for count in cores:
+            options = ["--host", LOOPBACK, "--cores", str(count), "--memory", "1g", "--webui-port", "0"]
+            _start(environment, log, ROLES["worker"], *options, "--work-dir", str(folder / "work"), cluster.master_url)
+        _wait_for_workers(f"http://{LOOPBACK}:{page}/json/", len(cores), log)
+        yield cluster
+    finally:
+        everyone = cluster.processes()
+        for process in everyone:
+            process.resume()  # one that is stopped does not hear that it shall end
+            process.terminate()
+        for process in psutil.wait_procs(everyone, timeout=10)[1]:
+            process.kill()
+
+
+def _start(environment: dict[str, str], log: Path, name: str, *options: str) -> None:
+    with log.open("a") as output:
+        spark_class = str(SPARK_HOME / "bin" / "spark-class")
+        subprocess.Popen([spark_class, name, *options], env=environment, stdout=output, stderr=output)
+
+
+def _wait_for_workers(page: str, count: int, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(page, timeout=5) as answer:
+                if json.load(answer)["aliveworkers"] == count:
+                    return
+        except OSError:
+            pass  # the master is not up yet
+        time.sleep(0.2)
+    raise TimeoutError(f"the standalone cluster did not start in {START_SECONDS} s\n{log.read_text()[-4000:]}")
+
+
+def _free_port() -> int:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return dict(process.environ())
+    except psutil.Error:
+        return {}  # it has ended meanwhile, or belongs to somebody else
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def _thread_names(process: psutil.Process) -> list[str]:
+    try:
+        return [path.read_text().strip() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
+    except OSError:
+        return []  # it has ended meanwhile
