@@ -1,73 +1,151 @@
-"""The meta-models of all repetitions as one classifier."""
+"""The meta-models of all repetitions as one classifier: a folder of files, and what is computed with them."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sparkdl.data import Dataset, SparseLoader
+from sparkdl.data import Dataset, SparseBatch, SparseLoader
+from sparkdl.data.card import LabelsFile
+from sparkdl.data.labels import read_labels
+from sparkdl.errors import DatasetError, ModelError
 from sparkdl.extreme.decode import Decoder
-from sparkdl.extreme.estimators import Estimator
-from sparkdl.extreme.fit import bucket_hash
-from sparkdl.extreme.meta_model import MetaModels
+from sparkdl.extreme.hashing import BucketHash, Family
+from sparkdl.extreme.meta_model import MetaModels, sparse_input
 from sparkdl.extreme.metrics import Evaluation, evaluate
-from sparkdl.extreme.store import load_repetition
-from sparkdl.settings import Extreme
+from sparkdl.extreme.store import open_repetition, weights_name
 
-__all__ = ["Ensemble"]
+__all__ = ["ENSEMBLE_NAME", "Ensemble", "EnsembleCard"]
 
+ENSEMBLE_NAME = "ensemble.json"
 ROWS = 1024
 """Rows that pass through the networks together when a split is evaluated."""
+Count = Annotated[int, Field(gt=0)]
+
+
+class EnsembleCard(BaseModel):
+    """What an ensemble is made of: everything that decides an answer but the weights and the names of the classes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    width: Count
+    """Features of a row."""
+    labels: LabelsFile
+    hidden: tuple[Count, ...]
+    buckets: Count
+    hash_family: Family
+    seed: int
+    """Of the hash functions."""
+    loss: Literal["softmax", "binary"]
+    asked: Count
+    """How many repetitions were to be trained."""
+    repetitions: dict[int, str]
+    """Those that were: number to SHA-256 of the weights."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The repetitions that were lost."""
+        return tuple(sorted(set(range(self.asked)) - set(self.repetitions)))
+
+    def bucket_hash(self, repetition: int) -> BucketHash:
+        """The hash function of one repetition."""
+        return BucketHash(self.buckets, seed=self.seed, repetition=repetition, family=self.hash_family)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read it. Runs anywhere; raises :class:`ModelError` if there is no valid one."""
+        try:
+            return cls.model_validate_json((folder / ENSEMBLE_NAME).read_bytes())
+        except OSError as error:
+            raise ModelError(f"the ensemble in {folder} has no readable {ENSEMBLE_NAME}: {error.strerror}") from None
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(map(str, problem["loc"])) or "the file as a whole"
+            raise ModelError(
+                f"{folder / ENSEMBLE_NAME} does not describe an ensemble: {key}: {problem['msg']}"
+            ) from None
 
 
 class Ensemble:
     """Finished repetitions and the way from their buckets to classes. Runs on the driver or in a task.
 
-    Raises :class:`~sparkdl.errors.ModelError` for a repetition that is missing or was altered.
+    The first layers, which are nearly all of the weights, stay in their files: of these, which are mapped into memory,
+    only the rows of features that occur are ever read.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        dataset: Dataset,
-        settings: Extreme,
-        repetitions: Sequence[int],
-        *,
-        estimator: Estimator = "mean_log_probability",
-    ) -> None:
-        self.repetitions = tuple(repetitions)
-        self.models = MetaModels(
-            repetitions,
-            width=dataset.input.shape[0],
-            hidden=settings.hidden,
-            num_buckets=settings.buckets,
-        )
-        for place, repetition in enumerate(repetitions):
-            self.models.load_state_of(place, load_repetition(Path(folder), repetition))
-        self._dataset, self._settings, self._estimator = dataset, settings, estimator
+    def __init__(self, folder: Path, card: EnsembleCard) -> None:
+        self.card = card
+        self.repetitions = tuple(sorted(card.repetitions))
+        self._folder = folder
+        self._layers = MetaModels(self.repetitions, width=0, hidden=card.hidden, num_buckets=card.buckets)
+        self._tables = []
+        for place, repetition in enumerate(self.repetitions):
+            state = open_repetition(folder / weights_name(repetition), sha256=card.repetitions[repetition])
+            table = state["table"]
+            if len(table) != card.width:
+                raise ModelError(f"repetition {repetition} in {folder} is for {len(table)} features, not {card.width}")
+            self._tables.append(table)
+            self._layers.load_state_of(place, {**state, "table": table[:0]})
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """The ensemble in a folder, whose checksums are verified.
+
+        Raises :class:`ModelError` for files that are missing, altered or do not fit together.
+        """
+        card = EnsembleCard.load(Path(folder))
+        try:
+            return cls(Path(folder), card)
+        except (KeyError, RuntimeError) as error:
+            raise ModelError(f"the repetitions in {folder} do not fit {ENSEMBLE_NAME}: {error}") from None
+
+    @cached_property
+    def label_counts(self) -> NDArray[np.int64]:
+        """Training rows that have each class."""
+        try:
+            counts: NDArray[np.int64] = read_labels(str(self._folder), self.card.labels).column("count").to_numpy()
+        except DatasetError as error:
+            raise ModelError(f"the ensemble in {self._folder} is damaged: {error}") from None
+        return counts
+
+    @torch.no_grad()
+    def logits(self, batch: SparseBatch) -> torch.Tensor:
+        """Bucket logits of shape (repetitions, rows, buckets)."""
+        prepared = sparse_input(batch)
+        used = torch.cat([table.index_select(0, prepared.features) for table in self._tables], dim=1).float()
+        logits: torch.Tensor = self._layers(used, prepared)
+        return logits
 
     def decoder(self, repetitions: int | None = None) -> Decoder:
         """From the bucket logits of the first so many repetitions (by default all) to classes."""
         return Decoder(
-            [bucket_hash(self._settings, repetition) for repetition in self.repetitions[:repetitions]],
-            self._dataset.num_classes,
-            estimator=self._estimator,
-            activation="sigmoid" if self._settings.loss == "binary" else "softmax",
-            counts=self._dataset.label_counts,
+            [self.card.bucket_hash(repetition) for repetition in self.repetitions[:repetitions]],
+            self.card.labels.classes,
+            estimator="mean_log_probability",
+            activation="sigmoid" if self.card.loss == "binary" else "softmax",
+            counts=self.label_counts,
         )
 
-    def evaluate(self, split: str, *, k: int = 5, repetitions: Sequence[int] | None = None) -> dict[int, Evaluation]:
-        """All metrics up to k on one split, for the first so many ``repetitions`` each (by default all).
+    def evaluate(
+        self, dataset: Dataset, split: str, *, k: int = 5, repetitions: Sequence[int] = ()
+    ) -> dict[int, Evaluation]:
+        """All metrics up to k on one split, for the first so many ``repetitions`` each (by default all of them).
 
         Labels that training never saw count as missed.
         """
         decoders = {number: self.decoder(number) for number in repetitions or [len(self.repetitions)]}
         predicted: dict[int, list[torch.Tensor]] = {number: [] for number in decoders}
         labels, ends = [], [torch.zeros(1, dtype=torch.int64)]
-        for batch in SparseLoader(self._dataset, split, batch_size=ROWS, shuffle=False).epoch(0):
-            logits = self.models.logits(batch)
+        for batch in SparseLoader(dataset, split, batch_size=ROWS, shuffle=False).epoch(0):
+            logits = self.logits(batch)
             for number, decoder in decoders.items():
-                predicted[number].append(decoder.top_k(logits[:number], min(k, self._dataset.num_classes)).classes)
+                predicted[number].append(decoder.top_k(logits[:number], min(k, dataset.num_classes)).classes)
             labels.append(batch.labels)
             ends.append(batch.label_offsets[1:] + ends[-1][-1])
         return {
@@ -75,8 +153,8 @@ class Ensemble:
                 torch.cat(classes).numpy(),
                 torch.cat(labels).numpy(),
                 torch.cat(ends).numpy(),
-                counts=self._dataset.label_counts,
-                num_rows=self._dataset.rows("train"),
+                counts=self.label_counts,
+                num_rows=dataset.rows("train"),
             )
             for number, classes in predicted.items()
         }

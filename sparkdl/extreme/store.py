@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from safetensors.torch import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
 from sparkdl.errors import ModelError
 
-__all__ = ["Finished", "finished", "load_repetition", "save_repetition"]
+__all__ = ["STORED", "Finished", "finished", "open_repetition", "save_repetition", "weights_name"]
+
+STORED = torch.float16
+"""What weights are rounded to. Half of float32's bytes; what is evaluated is what is stored."""
 
 
 @dataclass(frozen=True)
@@ -59,45 +63,55 @@ def save_repetition(
     seconds: float,
 ) -> Finished:
     """Write one repetition. Runs in a task."""
-    content = save(state)
+    content = save({name: value.to(STORED) for name, value in state.items()})
     record = Finished(
         repetition, made_of, hashlib.sha256(content).hexdigest(), tuple(losses), rate, seconds, socket.gethostname()
     )
     folder.mkdir(parents=True, exist_ok=True)
-    _place(folder / _weights(repetition), content)
-    _place(folder / _record(repetition), record.to_json().encode())
+    _place(folder / weights_name(repetition), content)
+    _place(folder / _record_name(repetition), record.to_json().encode())
     return record
 
 
 def finished(folder: Path, repetition: int, *, made_of: str) -> Finished | None:
     """The record of a repetition that is whole and made of the same things; None where it has to be trained."""
     try:
-        record = Finished.from_json((folder / _record(repetition)).read_bytes())
-        content = (folder / _weights(repetition)).read_bytes()
+        record = Finished.from_json((folder / _record_name(repetition)).read_bytes())
+        if record.made_of != made_of or _sha256(folder / weights_name(repetition)) != record.sha256:
+            return None
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return record if record.made_of == made_of and hashlib.sha256(content).hexdigest() == record.sha256 else None
+    return record
 
 
-def load_repetition(folder: Path, repetition: int) -> dict[str, torch.Tensor]:
-    """The weights of one repetition. Raises :class:`ModelError` for files that are missing or were altered."""
-    path = folder / _weights(repetition)
+def open_repetition(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
+    """The weights of one repetition, mapped into memory: what is never used of them is never read. Runs anywhere.
+
+    Raises :class:`ModelError` for a file that is missing or was altered.
+    """
     try:
-        record = Finished.from_json((folder / _record(repetition)).read_bytes())
-        content = path.read_bytes()
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ModelError(f"cannot read repetition {repetition} from {path}: {error}; train it again") from None
-    if hashlib.sha256(content).hexdigest() != record.sha256:
-        raise ModelError(f"{path} was altered after training: its checksum is another; train the repetition again")
-    return load(content)
+        if _sha256(path) != sha256:
+            raise ModelError(
+                f"{path} was altered after training: its checksum is another. Restore it, or train the repetition again"
+            )
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the repetition {path}: {error}. Restore it, or train it again") from None
 
 
-def _weights(repetition: int) -> str:
+def weights_name(repetition: int) -> str:
+    """What the file of a repetition's weights is called."""
     return f"repetition-{repetition:04d}.safetensors"
 
 
-def _record(repetition: int) -> str:
+def _record_name(repetition: int) -> str:
     return f"repetition-{repetition:04d}.json"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _place(path: Path, content: bytes) -> None:

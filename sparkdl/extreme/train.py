@@ -1,36 +1,35 @@
-"""Repetitions as independent Spark tasks: no shuffle, no barrier, and no weights sent anywhere."""
+"""From a sparse dataset to a registered ensemble: its repetitions are independent Spark tasks. Runs on the driver."""
 
 import hashlib
 import json
+import logging
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
-from uuid import uuid4
+from tempfile import TemporaryDirectory
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from tqdm.auto import tqdm
 
-from sparkdl.cluster import device_of_task, get_session, limited_threads, retained_memory
+from sparkdl.cluster import count_slots, exit_on_sigterm, get_session, spark_reason
 from sparkdl.data import Dataset
-from sparkdl.errors import ConfigError, DatasetError
+from sparkdl.data.model_inputs import example_row
+from sparkdl.errors import ConfigError, DatasetError, TrainingError
 from sparkdl.extreme.ensemble import Ensemble
-from sparkdl.extreme.fit import Epoch, fit
 from sparkdl.extreme.metrics import Evaluation
-from sparkdl.extreme.store import Finished, finished, save_repetition
+from sparkdl.extreme.model_folder import write_model_folder
+from sparkdl.extreme.plan import Plan, plan_extreme
+from sparkdl.extreme.store import STORED, Finished, finished
+from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
 from sparkdl.settings import Cluster, Extreme, Tracking
-from sparkdl.tracking import Run, start_run
+from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import precision_curve
 
 __all__ = ["TrainedEnsemble", "train_extreme"]
 
-Pack = tuple[int, ...]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,21 @@ class TrainedEnsemble:
     folder: str
     """Where the repetitions are."""
     repetitions: tuple[Finished, ...]
+    """Those that the ensemble is made of."""
+    missing: tuple[int, ...]
+    """Those that were lost; empty unless ``minimum_repetitions`` allows it."""
     evaluations: dict[str, Evaluation]
     """The whole ensemble on every split but ``train``."""
     seconds: float
     """Training of what was missing, from the first task's start to the last one's end."""
+    plan: Plan
+    """What it was expected to cost, beside one-vs-all."""
+    model_bytes: int
+    """The weights as they are stored."""
+    model_uri: str
+    """The logged model, ready for :func:`sparkdl.score`; the registered version when there is one."""
+    registered: Registered | None
+    """The version in the registry and whether the alias moved to it."""
 
 
 def train_extreme(
@@ -56,43 +66,97 @@ def train_extreme(
     tracking: Tracking | None = None,
     spark: SparkSession | None = None,
 ) -> TrainedEnsemble:
-    """Train the meta-models of all repetitions, each pack of them in an ordinary Spark task, and evaluate the ensemble.
+    """Train the meta-models of all repetitions, a Spark task for each pack of them; evaluate and register the ensemble.
 
     Runs on the driver. ``dataset`` is a sparse one, or its folder; by default ``settings.dataset``. Repetitions that an
     earlier run finished with the same settings are not trained again; one whose file was altered is. A failed task is
-    retried by Spark, alone.
+    retried by Spark, alone; the others go on whatever becomes of it.
 
-    Raises :class:`~sparkdl.errors.DatasetError` for a dataset that is not sparse and
-    :class:`~sparkdl.errors.ConfigError` for fewer than two classes; warns where there are no more classes than buckets.
+    Raises :class:`~sparkdl.errors.DatasetError` for a dataset that is not sparse,
+    :class:`~sparkdl.errors.ConfigError` for fewer than two classes, and :class:`~sparkdl.errors.TrainingError` if so
+    many repetitions are lost that fewer than ``settings.minimum_repetitions`` are left. Warns where there are no more
+    classes than buckets.
     """
     settings, cluster, tracking = settings or Extreme(), cluster or Cluster(), tracking or Tracking()
     dataset = _checked(dataset or settings.dataset, settings)
-    folder, made_of = Path(settings.run_dir), _digest(dataset, settings)
-    kept = (finished(folder, repetition, made_of=made_of) for repetition in range(settings.repetitions))
-    records = {record.repetition: record for record in kept if record is not None}
-    missing = [repetition for repetition in range(settings.repetitions) if repetition not in records]
-    size = settings.repetitions_per_task
-    packs = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
     spark = spark or get_session(cluster)
+    plan = _plan(dataset, settings, count_slots(spark) or 1)
     sections = {"extreme": settings, "cluster": cluster, "tracking": tracking}
     params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
-    with start_run(tracking, params=params) as run:
+    with exit_on_sigterm(), start_run(tracking, params=params) as run:
         run.log_dataset(
             name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
         )
         started = time.perf_counter()
-        if packs:
-            train = partial(_train_pack, dataset, settings, str(folder), made_of)
-            with tqdm(total=settings.repetitions, initial=len(records), unit="repetition", disable=None) as bar:
-                for found in _run_tasks(train, packs, spark):
-                    bar.update(len(found))
-                    for record in found:
-                        records[record.repetition] = record
-                        _log_repetition(run, record, settings)
+        records = _train_missing(dataset, settings, spark, run)
         seconds = time.perf_counter() - started
-        evaluations = _evaluate(Ensemble(folder, dataset, settings, range(settings.repetitions)), dataset, run)
-    repetitions = tuple(records[number] for number in sorted(records))
-    return TrainedEnsemble(run.run_id, str(folder), repetitions, evaluations, seconds)
+        with TemporaryDirectory() as scratch:
+            Path(scratch, "plan.txt").write_text(f"{plan}\n")
+            run.log_artifact(Path(scratch, "plan.txt"))
+            folder = Path(scratch, "model")
+            card = write_model_folder(folder, dataset, settings, records)
+            evaluations = _evaluate(Ensemble.open(folder), dataset, run)
+            model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=example_row(dataset))
+            model_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        registered = None
+        if tracking.register_as:
+            metrics = {
+                f"{split}_{name}": value
+                for split, found in evaluations.items()
+                for name, value in found.as_metrics().items()
+            }
+            registered = run.register(model_uri, metrics)
+    return TrainedEnsemble(
+        run_id=run.run_id,
+        folder=settings.run_dir,
+        repetitions=tuple(records),
+        missing=card.missing,
+        evaluations=evaluations,
+        seconds=seconds,
+        plan=plan,
+        model_bytes=model_bytes,
+        model_uri=registered.uri if registered else model_uri,
+        registered=registered,
+    )
+
+
+def _train_missing(dataset: Dataset, settings: Extreme, spark: SparkSession, run: Run) -> list[Finished]:
+    """The records of all repetitions, or of enough of them, in order."""
+    made_of = _digest(dataset, settings)
+    kept = (finished(Path(settings.run_dir), repetition, made_of=made_of) for repetition in range(settings.repetitions))
+    records = {record.repetition: record for record in kept if record is not None}
+    missing = [repetition for repetition in range(settings.repetitions) if repetition not in records]
+    size = settings.repetitions_per_task
+    packs = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
+    lost: dict[Pack, str] = {}
+    train = partial(train_pack, dataset, settings, made_of)
+    with tqdm(total=settings.repetitions, initial=len(records), unit="repetition", disable=None) as bar:
+        for pack, found in run_tasks(train, packs, spark):
+            if isinstance(found, Exception):
+                lost[pack] = spark_reason(found)
+                log.warning("repetitions %s are lost: %s", _listed(pack), lost[pack].splitlines()[-1])
+                continue
+            bar.update(len(found))
+            for record in found:
+                records[record.repetition] = record
+                _log_repetition(run, record, settings)
+    if len(records) < (settings.minimum_repetitions or settings.repetitions):
+        raise TrainingError(_too_few(len(records), settings, lost))
+    return [records[number] for number in sorted(records)]
+
+
+def _too_few(found: int, settings: Extreme, lost: dict[Pack, str]) -> str:
+    numbers = _listed(sorted(number for pack in lost for number in pack))
+    way_out = f", or set extreme.minimum_repetitions to {found} to do without them" if found else ""
+    return (
+        f"Spark gave up on repetitions {numbers}; {found} of {settings.repetitions} are finished and kept in "
+        f"{settings.run_dir}. Start the job again to train only the others{way_out}. What went wrong first:\n\n"
+        f"{next(iter(lost.values()))}"
+    )
+
+
+def _listed(numbers: Pack | list[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _log_repetition(run: Run, record: Finished, settings: Extreme) -> None:
@@ -116,9 +180,9 @@ def _evaluate(ensemble: Ensemble, dataset: Dataset, run: Run) -> dict[str, Evalu
     for split in dataset.splits:
         if split == "train":
             continue
-        found = ensemble.evaluate(split, repetitions=numbers)
+        found = ensemble.evaluate(dataset, split, repetitions=numbers)
         evaluations[split] = found[whole]
-        for number in numbers:
+        for number in numbers[:-1]:
             precision = found[number].precision
             figures = {f"{split}_precision_at_{k}": precision[k - 1] for k in (1, 3, 5) if k <= len(precision)}
             run.log_metrics(figures, step=number)
@@ -138,7 +202,7 @@ def _checked(dataset: Dataset | str | None, settings: Extreme) -> Dataset:
         raise DatasetError(f"{dataset.path} is not sparse; prepare it with `prepare.sparse: true`")
     if dataset.num_classes < 2:
         raise ConfigError(f"{dataset.path} has a single class; there is nothing to tell apart")
-    if settings.buckets >= dataset.num_classes:
+    if settings.buckets >= dataset.num_classes and settings.hash_family != "identity":
         warnings.warn(
             f"extreme.buckets is {settings.buckets} for {dataset.num_classes} classes: hashing buys nothing here; "
             "lower it, or train one classifier over the classes (sparkdl train)",
@@ -147,65 +211,26 @@ def _checked(dataset: Dataset | str | None, settings: Extreme) -> Dataset:
     return dataset
 
 
+def _plan(dataset: Dataset, settings: Extreme, slots: int) -> Plan:
+    rows, counted = dataset.rows("train"), dataset.card.splits["train"].sparse
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of buckets that buy nothing, the settings' own warning has told
+        return plan_extreme(
+            dataset.num_classes,
+            num_features=dataset.input.shape[0],
+            rows=rows,
+            hidden=settings.hidden,
+            num_buckets=settings.buckets,
+            repetitions=settings.repetitions,
+            repetitions_per_task=settings.repetitions_per_task,
+            epochs=settings.epochs,
+            slots=slots,
+            nonzeros=max(counted.values // rows, 1) if counted else 1,
+        )
+
+
 def _digest(dataset: Dataset, settings: Extreme) -> str:
     """What decides the weights of a repetition; the number of repetitions does not, their packing only rounds."""
-    decisive = settings.model_dump(mode="json", exclude={"dataset", "run_dir", "repetitions", "repetitions_per_task"})
-    return hashlib.sha256(json.dumps([dataset.digest, decisive], sort_keys=True).encode()).hexdigest()
-
-
-def _run_tasks(
-    train: Callable[[Pack], list[Finished]], packs: Sequence[Pack], spark: SparkSession
-) -> Iterator[list[Finished]]:
-    """One Spark job for each pack, so that each comes home, and fails, by itself; in the order in which they finish."""
-    context = spark.sparkContext
-    group = f"sparkdl-extreme-{uuid4().hex}"
-
-    def run(pack: Pack) -> list[Finished]:
-        def in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for _ in batches:  # drained, so that Spark keeps this Python worker for the next task
-                pass
-            yield pa.RecordBatch.from_pydict({"record": [record.to_json() for record in train(pack)]})
-
-        context.setJobGroup(group, f"repetitions {', '.join(map(str, pack))}", interruptOnCancel=True)
-        rows = spark.range(1, numPartitions=1).mapInArrow(in_task, "record string").collect()
-        return [Finished.from_json(row[0]) for row in rows]
-
-    with ThreadPoolExecutor(max_workers=len(packs)) as pool:
-        futures = [pool.submit(run, pack) for pack in packs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            context.cancelJobGroup(group)
-            raise
-
-
-def _train_pack(dataset: Dataset, settings: Extreme, folder: str, made_of: str, pack: Pack) -> list[Finished]:
-    """Train some repetitions and put them where the driver finds them. Runs in a task."""
-    context = TaskContext.get()
-    device = device_of_task(context) if context else "cpu"
-    threads = context.cpus() if context else 1
-    losses: list[list[float]] = [[] for _ in pack]
-    rates: list[float] = []
-
-    def note(_: int, epochs: list[Epoch]) -> None:
-        rates.append(epochs[0].rows_per_second)
-        for history, epoch in zip(losses, epochs, strict=True):
-            history.append(epoch.loss)
-
-    started = time.perf_counter()
-    with limited_threads(threads), retained_memory():
-        models = fit(dataset, settings, pack, device=device, on_epoch=note)
-    seconds = time.perf_counter() - started
-    return [
-        save_repetition(
-            Path(folder),
-            repetition,
-            models.state_of(place),
-            made_of=made_of,
-            losses=losses[place],
-            rate=median(rates),
-            seconds=seconds,
-        )
-        for place, repetition in enumerate(pack)
-    ]
+    elsewhere = {"dataset", "run_dir", "repetitions", "repetitions_per_task", "minimum_repetitions"}
+    decisive = [dataset.digest, settings.model_dump(mode="json", exclude=elsewhere), str(STORED)]
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()

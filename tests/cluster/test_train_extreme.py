@@ -1,96 +1,109 @@
-"""Extreme classification on a real Spark: independent tasks, nothing shuffled, nothing trained twice."""
+"""Extreme classification on a real Spark: independent tasks, nothing shuffled, nothing trained twice, one model."""
 
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mlflow.pyfunc
+import numpy as np
 import pytest
 from mlflow import MlflowClient
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl import Extreme, Prepare, Split, Stage, prepare, train_extreme
+from sparkdl import Extreme, Gate, Prepare, Split, Stage, Tracking, TrainedEnsemble, prepare, score, train_extreme
 from sparkdl.data import Dataset
-from sparkdl.errors import ConfigError, DatasetError
+from sparkdl.errors import ConfigError, DatasetError, ModelError, TrainingError
+from sparkdl.extreme.ensemble import EnsembleCard
+from sparkdl.extreme.store import Finished, finished
+from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
+from sparkdl.tracking import download
 
+CLASSES = 40
 SETTINGS = {"buckets": 8, "repetitions": 4, "repetitions_per_task": 2, "hidden": [16], "epochs": 20, "batch_size": 16}
 
 
-def texts(spark: SparkSession, classes: int) -> DataFrame:
+def texts(spark: SparkSession) -> DataFrame:
     """Each class has a word of its own, in twelve texts beside words that say nothing."""
     rows = [
         ("test" if copy == 0 else "train", f"word{number} noise{copy} noise{(number + copy) % 7}", f"class{number}")
-        for number in range(classes)
+        for number in range(CLASSES)
         for copy in range(12)
     ]
+    rows.append(("test", "word0", "a class that training never sees"))
     return spark.createDataFrame(rows, "part string, text string, label string")
-
-
-def make(spark: SparkSession, folder: Path, *, classes: int = 40, sparse: bool = True) -> Dataset:
-    settings = Prepare(
-        output=str(folder),
-        features=["text"],
-        stages=[Stage(kind="count_text" if sparse else "hash_text", columns=["text"], dimensions=64)],
-        sparse=sparse,
-        num_ranks=1,
-        split=Split(column="part", fractions={}),
-    )
-    return prepare(texts(spark, classes), settings, spark=spark)
-
-
-def stages(spark: SparkSession) -> list[Any]:
-    """Spark's own records of the stages so far, the latest first."""
-    context = spark.sparkContext
-    jvm: Any = context._jvm
-    none = context._gateway.new_array(jvm.double, 0)  # type: ignore[union-attr]
-    found = context._jsc.sc().statusStore().stageList(None, False, False, none, jvm.java.util.ArrayList())
-    return [found.apply(index) for index in range(found.size())]
-
-
-@pytest.fixture(autouse=True)
-def tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty tracking store for each test."""
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    return uri
 
 
 @pytest.fixture(scope="module")
 def dataset(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return make(spark, tmp_path_factory.mktemp("extreme") / "dataset")
+    settings = Prepare(
+        output=str(tmp_path_factory.mktemp("extreme") / "dataset"),
+        features=["text"],
+        stages=[Stage(kind="count_text", columns=["text"])],
+        sparse=True,
+        num_ranks=1,
+        split=Split(column="part", fractions={}),
+    )
+    return prepare(texts(spark), settings, spark=spark)
 
 
-def test_an_ensemble_learns_finds_damage_and_never_trains_twice(
-    spark: SparkSession, dataset: Dataset, tmp_path: Path
-) -> None:
-    settings = Extreme(run_dir=str(tmp_path / "run"), **SETTINGS)
-    trained = train_extreme(dataset, settings, spark=spark)
-    assert trained.evaluations["test"].precision[0] > 0.9
+def training_stages(spark: SparkSession) -> list[Any]:
+    """Spark's own records of the stages that trained repetitions."""
+    context = spark.sparkContext
+    jvm: Any = context._jvm
+    none = context._gateway.new_array(jvm.double, 0)  # type: ignore[union-attr]
+    found = context._jsc.sc().statusStore().stageList(None, False, False, none, jvm.java.util.ArrayList())
+    stages = [found.apply(index) for index in range(found.size())]
+    return [stage for stage in stages if "repetitions" in stage.description().toString()]
+
+
+TRACKING = Tracking(register_as="words", gate=Gate(metric="test_precision_at_1", minimum=0.9))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A tracking store of this module's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("store")
+        patch.chdir(folder)
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+        yield f"sqlite:///{folder}/mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def trained(spark: SparkSession, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> TrainedEnsemble:
+    settings = Extreme(run_dir=str(tmp_path_factory.mktemp("run")), **SETTINGS)
+    return train_extreme(dataset, settings, tracking=TRACKING, spark=spark)
+
+
+def test_an_ensemble_learns_and_counts_what_it_never_saw(trained: TrainedEnsemble) -> None:
+    found = trained.evaluations["test"]
+    assert found.precision[0] > 0.9
+    assert (found.labels, found.unseen_labels) == (41, 1)
     assert [record.repetition for record in trained.repetitions] == [0, 1, 2, 3]
+    assert trained.missing == ()
     assert all(record.losses[-1] < record.losses[0] for record in trained.repetitions)
 
-    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "run").iterdir()}
-    weights = tmp_path / "run" / "repetition-0002.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-4])
-    more = train_extreme(dataset, settings.model_copy(update={"repetitions": 5}), spark=spark)
-    after = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in (tmp_path / "run").iterdir()}
-    assert {name for name in before if before[name] != after[name]} == {
-        "repetition-0002.safetensors",
-        "repetition-0002.json",
-    }
-    assert after.keys() - before.keys() == {"repetition-0004.safetensors", "repetition-0004.json"}
-    assert more.evaluations["test"].precision[0] > 0.9
+
+def test_nothing_is_shuffled_and_no_stage_is_a_barrier(spark: SparkSession, trained: TrainedEnsemble) -> None:
+    found = training_stages(spark)
+    assert len(found) >= 2
+    assert all(stage.numTasks() == 1 for stage in found)
+    assert all(stage.shuffleReadBytes() == 0 and stage.shuffleWriteBytes() == 0 for stage in found)
 
 
-def test_one_run_holds_a_run_for_each_repetition(
-    spark: SparkSession, dataset: Dataset, tmp_path: Path, tracking: str
-) -> None:
-    trained = train_extreme(dataset, Extreme(run_dir=str(tmp_path / "run"), **SETTINGS), spark=spark)
-    client = MlflowClient(tracking)
+def test_one_run_holds_the_plan_and_a_run_for_each_repetition(trained: TrainedEnsemble, store: str) -> None:
+    client = MlflowClient(store)
     parent = client.get_run(trained.run_id)
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["test_precision_at_1"] == pytest.approx(trained.evaluations["test"].precision[0])
     by_repetitions = client.get_metric_history(trained.run_id, "test_precision_at_1")
-    assert {1, 2, 4} <= {metric.step for metric in by_repetitions}
-    assert "precision_test.png" in {entry.path for entry in client.list_artifacts(trained.run_id)}
+    assert [metric.step for metric in by_repetitions] == [1, 2, 4]
+    assert {"precision_test.png", "plan.txt"} <= {entry.path for entry in client.list_artifacts(trained.run_id)}
     experiments = [parent.info.experiment_id]
     children = client.search_runs(experiments, f"tags.`mlflow.parentRunId` = '{trained.run_id}'")
     assert sorted(child.info.run_name for child in children) == [f"repetition {number}" for number in range(4)]
@@ -100,38 +113,116 @@ def test_one_run_holds_a_run_for_each_repetition(
         assert child.data.tags["host"]
 
 
-def test_weights_do_not_depend_on_order_or_place(spark: SparkSession, dataset: Dataset, tmp_path: Path) -> None:
-    first = train_extreme(dataset, Extreme(run_dir=str(tmp_path / "a"), **SETTINGS), spark=spark)
-    second = train_extreme(dataset, Extreme(run_dir=str(tmp_path / "b"), **SETTINGS), spark=spark)
-    assert [record.sha256 for record in first.repetitions] == [record.sha256 for record in second.repetitions]
+def test_the_ensemble_is_one_registered_model_over_raw_rows(
+    spark: SparkSession, trained: TrainedEnsemble, tmp_path: Path
+) -> None:
+    assert trained.registered is not None and trained.registered.moved
+    rows = texts(spark).where("part = 'test'")
+    scored = score(rows, "models:/words@candidate", top_k=3).toPandas()
+    right = (scored["prediction"] == scored["label"]).mean()
+    assert right == pytest.approx(trained.evaluations["test"].precision[0])
+    assert list(scored["part"]) == ["test"] * 41
+    assert [len(pairs) for pairs in scored["top_k"]] == [3] * 41
+    assert [pairs[0]["label"] for pairs in scored["top_k"]] == list(scored["prediction"])
+    assert scored["probability"].between(0, 1).all()
+
+    folder = download(trained.model_uri)
+    plain = mlflow.pyfunc.load_model(str(folder.parent.parent)).predict(scored[["text"]])
+    assert list(plain["prediction"]) == list(scored["prediction"])
+    np.testing.assert_allclose(plain["probability"], scored["probability"], rtol=1e-5)
+    assert [[pair["label"] for pair in row] for row in plain["top_k"].str[:3]] == [
+        [pair["label"] for pair in row] for row in scored["top_k"]
+    ]
+
+    damaged = shutil.copytree(folder.parent.parent, tmp_path / "damaged")
+    weights = next(damaged.rglob("repetition-0002.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ModelError, match=r"repetition-0002\.safetensors was altered"):
+        mlflow.pyfunc.load_model(str(damaged))
+    with pytest.raises(Exception, match=r"ModelError: .*repetition-0002\.safetensors was altered"):
+        score(rows, str(damaged)).collect()
 
 
-def test_nothing_is_shuffled_and_no_stage_is_a_barrier(dataset: Dataset, tmp_path: Path, spark: SparkSession) -> None:
-    known = len(stages(spark))
-    train_extreme(dataset, Extreme(run_dir=str(tmp_path), **SETTINGS), spark=spark)
-    new = stages(spark)[:-known]
-    assert len(new) == 2
-    assert all(stage.numTasks() == 1 for stage in new)
-    assert all(stage.shuffleReadBytes() == 0 and stage.shuffleWriteBytes() == 0 for stage in new)
+def test_what_is_finished_is_never_trained_again_and_what_was_damaged_is(
+    spark: SparkSession, dataset: Dataset, trained: TrainedEnsemble, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained.folder, tmp_path / "run"))
+    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in run.iterdir()}
+    weights = run / "repetition-0002.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    settings = Extreme(run_dir=str(run), **(SETTINGS | {"repetitions": 5}))
+    more = train_extreme(dataset, settings, spark=spark)
+    after = {path.name: (path.stat().st_ino, path.read_bytes()) for path in run.iterdir()}
+    assert {name for name in before if before[name] != after[name]} == {
+        "repetition-0002.safetensors",
+        "repetition-0002.json",
+    }
+    assert after.keys() - before.keys() == {"repetition-0004.safetensors", "repetition-0004.json"}
+    assert more.evaluations["test"].precision[0] > 0.9
 
 
-def test_more_buckets_than_classes_are_warned_of_and_one_class_is_refused(
+def shas(records: Sequence[Finished]) -> list[str]:
+    return [record.sha256 for record in records]
+
+
+def test_a_task_that_runs_twice_at_once_changes_nothing(
+    spark: SparkSession, dataset: Dataset, trained: TrainedEnsemble, tmp_path: Path
+) -> None:
+    settings = Extreme(run_dir=str(tmp_path), **SETTINGS)
+    twins = list(run_tasks(partial(train_pack, dataset, settings, "this"), [(0, 1), (0, 1)], spark))
+    for _, found in twins:
+        assert not isinstance(found, Exception) and shas(found) == shas(trained.repetitions[:2])
+    for repetition, expected in zip((0, 1), shas(trained.repetitions), strict=False):
+        record = finished(tmp_path, repetition, made_of="this")
+        assert record is not None and record.sha256 == expected
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def killed(dataset: Dataset, settings: Extreme, made_of: str, pack: Pack) -> list[Finished]:
+    """Training whose Python worker is killed a moment after it began, if it has repetition 0."""
+    if 0 in pack:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return train_pack(dataset, settings, made_of, pack)
+
+
+def test_lost_repetitions_stop_the_others_from_nothing_and_can_be_done_without_or_trained_later(
+    spark: SparkSession, dataset: Dataset, trained: TrainedEnsemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Extreme(run_dir=str(tmp_path / "run"), **SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr("sparkdl.extreme.train.train_pack", killed)
+        words = r"gave up on repetitions 0, 1; 2 of 4 are .* extreme\.minimum_repetitions to 2"
+        with pytest.raises(TrainingError, match=words):
+            train_extreme(dataset, settings, spark=spark)
+        fewer = train_extreme(dataset, settings.model_copy(update={"minimum_repetitions": 2}), spark=spark)
+    assert fewer.missing == (0, 1)
+    assert shas(fewer.repetitions) == shas(trained.repetitions[2:])
+    card = EnsembleCard.load(download(fewer.model_uri))
+    assert (card.asked, card.missing, sorted(card.repetitions)) == (4, (0, 1), [2, 3])
+    assert fewer.evaluations["test"].precision[0] > 0.5
+
+    later = train_extreme(dataset, settings, spark=spark)
+    assert shas(later.repetitions) == shas(trained.repetitions)
+
+
+def test_more_buckets_than_classes_are_warned_of_and_one_class_or_whole_rows_are_refused(
     spark: SparkSession, dataset: Dataset, tmp_path: Path
 ) -> None:
     settings = Extreme(run_dir=str(tmp_path / "run"), **(SETTINGS | {"buckets": 64, "repetitions": 1, "epochs": 1}))
     with pytest.warns(UserWarning, match="hashing buys nothing"):
         train_extreme(dataset, settings, spark=spark)
-    single = make(spark, tmp_path / "single", classes=1)
+    card = dataset.card
+    assert card.labels is not None
+    single = card.model_copy(update={"labels": card.labels.model_copy(update={"classes": 1})})
     with pytest.raises(ConfigError, match="single class"):
-        train_extreme(single, settings, spark=spark)
-
-
-def test_a_dataset_that_is_not_sparse_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    dense = make(spark, tmp_path / "dense", sparse=False)
+        train_extreme(Dataset(dataset.path, single), settings, spark=spark)
+    dense = card.model_copy(update={"input": card.input.model_copy(update={"kind": "vector"})})
     with pytest.raises(DatasetError, match=r"prepare\.sparse: true"):
-        train_extreme(dense, Extreme(run_dir=str(tmp_path)), spark=spark)
+        train_extreme(Dataset(dataset.path, dense), settings, spark=spark)
 
 
-def test_no_repetitions_are_a_clear_error() -> None:
+def test_impossible_numbers_of_repetitions_are_clear_errors() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         Extreme(repetitions=0)
+    with pytest.raises(ValueError, match="more than the 4 repetitions"):
+        Extreme(repetitions=4, minimum_repetitions=5)

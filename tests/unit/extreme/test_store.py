@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparkdl.errors import ModelError
-from sparkdl.extreme.store import Finished, finished, load_repetition, save_repetition
+from sparkdl.extreme.store import STORED, Finished, finished, open_repetition, save_repetition, weights_name
 
 STATE = {"table": torch.arange(6.0).view(2, 3), "bias.0": torch.ones(3)}
 
@@ -19,8 +19,8 @@ def test_a_repetition_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     record = save(tmp_path)
     assert finished(tmp_path, 3, made_of="this") == record
     assert Finished.from_json(record.to_json()) == record
-    loaded = load_repetition(tmp_path, 3)
-    assert all(torch.equal(loaded[name], STATE[name]) for name in STATE)
+    loaded = open_repetition(tmp_path / weights_name(3), sha256=record.sha256)
+    assert all(torch.equal(loaded[name], STATE[name].to(STORED)) for name in STATE)
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -32,7 +32,7 @@ def test_a_repetition_of_other_settings_is_not_finished(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "record"])
 def test_damage_is_found(tmp_path: Path, damage: str) -> None:
-    save(tmp_path)
+    sha256 = save(tmp_path).sha256
     path = tmp_path / "repetition-0003.safetensors"
     content = path.read_bytes()
     if damage == "missing":
@@ -42,8 +42,9 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
     else:
         path.write_bytes(content[:-1] if damage == "truncated" else content[:-1] + bytes([content[-1] ^ 1]))
     assert finished(tmp_path, 3, made_of="this") is None
-    with pytest.raises(ModelError, match="repetition"):
-        load_repetition(tmp_path, 3)
+    if damage != "record":
+        with pytest.raises(ModelError, match=r"repetition-0003\.safetensors"):
+            open_repetition(path, sha256=sha256)
 
 
 def test_a_second_copy_of_a_task_changes_nothing(tmp_path: Path) -> None:

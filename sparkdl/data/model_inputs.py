@@ -1,0 +1,47 @@
+"""What a model keeps of the dataset that it was trained on, so that it can be fed raw rows. Runs on the driver."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fsspec
+
+from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING
+from sparkdl.data.dataset import Dataset
+from sparkdl.data.storage import join, locate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["example_row", "keep_inputs"]
+
+
+def keep_inputs(dataset: Dataset, folder: Path) -> None:
+    """Copy the card (schema, class names), the file of class names where there is one, and the fitted preprocessing."""
+    (folder / CARD_NAME).write_text(dataset.card_json)
+    if dataset.card.labels:
+        filesystem, location = locate(join(dataset.path, LABELS_NAME))
+        filesystem.get_file(location, str(folder / LABELS_NAME))
+    if dataset.preprocessing_path:
+        filesystem, location = fsspec.url_to_fs(dataset.preprocessing_path)
+        filesystem.get(location, str(folder / PREPROCESSING), recursive=True)
+
+
+def example_row(dataset: Dataset) -> "pd.DataFrame | None":
+    """One raw row of zeros and empty strings, to be kept with the model: it shows the columns, and nobody's data.
+
+    None where a column has a type that zero says nothing about, such as a time.
+    """
+    import pandas as pd
+
+    blanks: dict[str, object] = {
+        "binary": bytes(dataset.input.row_bytes),
+        "string": "",
+        "boolean": False,
+        **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), 0),
+        **dict.fromkeys(("float", "double"), 0.0),
+        **dict.fromkeys(("array<float>", "array<double>", "vector"), [0.0] * math.prod(dataset.input.shape)),
+    }
+    if not set(dataset.raw_columns.values()) <= set(blanks):
+        return None
+    return pd.DataFrame({name: [blanks[sql_type]] for name, sql_type in dataset.raw_columns.items()})

@@ -1,0 +1,88 @@
+"""Packs of repetitions as independent Spark tasks: no shuffle, no barrier, and no weights sent anywhere."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from statistics import median
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster import device_of_task, limited_threads, retained_memory
+from sparkdl.data import Dataset
+from sparkdl.extreme.fit import Epoch, fit
+from sparkdl.extreme.store import Finished, save_repetition
+from sparkdl.settings import Extreme
+
+__all__ = ["Pack", "run_tasks", "train_pack"]
+
+Pack = tuple[int, ...]
+"""Repetitions that share a task."""
+
+
+def run_tasks(
+    train: Callable[[Pack], list[Finished]], packs: Sequence[Pack], spark: SparkSession
+) -> Iterator[tuple[Pack, list[Finished] | Exception]]:
+    """What became of each pack, in the order in which they end. Runs on the driver.
+
+    Each is a job of one task, so that it is retried, comes home, and fails, by itself; an exception is what Spark gave
+    up with. Whoever stops listening cancels those that still run.
+    """
+    context = spark.sparkContext
+    group = f"sparkdl-extreme-{uuid4().hex}"
+
+    def run(pack: Pack) -> list[Finished]:
+        def in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for _ in batches:  # drained, so that Spark keeps this Python worker for the next task
+                pass
+            yield pa.RecordBatch.from_pydict({"record": [record.to_json() for record in train(pack)]})
+
+        context.setJobGroup(group, f"repetitions {', '.join(map(str, pack))}", interruptOnCancel=True)
+        rows = spark.range(1, numPartitions=1).mapInArrow(in_task, "record string").collect()
+        return [Finished.from_json(row[0]) for row in rows]
+
+    with ThreadPoolExecutor(max_workers=max(len(packs), 1)) as pool:
+        futures = {pool.submit(run, pack): pack for pack in packs}
+        try:
+            for future in as_completed(futures):
+                error = future.exception()
+                if error is not None and not isinstance(error, Exception):
+                    raise error
+                yield futures[future], error or future.result()
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+
+
+def train_pack(dataset: Dataset, settings: Extreme, made_of: str, pack: Pack) -> list[Finished]:
+    """Train some repetitions and put them where the driver finds them. Runs in a task."""
+    context = TaskContext.get()
+    device = device_of_task(context) if context else "cpu"
+    threads = context.cpus() if context else 1
+    losses: list[list[float]] = [[] for _ in pack]
+    rates: list[float] = []
+
+    def note(_: int, epochs: list[Epoch]) -> None:
+        rates.append(epochs[0].rows_per_second)
+        for history, epoch in zip(losses, epochs, strict=True):
+            history.append(epoch.loss)
+
+    started = time.perf_counter()
+    with limited_threads(threads), retained_memory():
+        models = fit(dataset, settings, pack, device=device, on_epoch=note)
+    seconds = time.perf_counter() - started
+    return [
+        save_repetition(
+            Path(settings.run_dir),
+            repetition,
+            models.state_of(place),
+            made_of=made_of,
+            losses=losses[place],
+            rate=median(rates),
+            seconds=seconds,
+        )
+        for place, repetition in enumerate(pack)
+    ]

@@ -1,0 +1,152 @@
+"""An ensemble in its folder: what it computes, what it takes of memory, and whether damage is found."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from sparkdl.data import InputSpec, SparseBatch
+from sparkdl.data.card import LabelsFile
+from sparkdl.errors import DataError, ModelError
+from sparkdl.extreme.answer import open_model
+from sparkdl.extreme.ensemble import ENSEMBLE_NAME, Ensemble, EnsembleCard
+from sparkdl.extreme.meta_model import MetaModels
+from sparkdl.extreme.store import save_repetition, weights_name
+
+WIDTH, CLASSES, BUCKETS = 50, 30, 8
+INPUT = InputSpec(column="features", kind="sparse", shape=(WIDTH,), dtype="float32")
+VECTOR = pa.struct(
+    {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+)
+
+
+def write(folder: Path, repetitions: tuple[int, ...] = (0, 1, 3), *, asked: int = 4, width: int = WIDTH) -> MetaModels:
+    """An ensemble that has learned nothing, and the same in memory."""
+    models = MetaModels(repetitions, width=width, hidden=[16], num_buckets=BUCKETS, seed=1)
+    records = [
+        save_repetition(folder, number, models.state_of(place), made_of="this", losses=[1.0], rate=1.0, seconds=1.0)
+        for place, number in enumerate(repetitions)
+    ]
+    names = [f"class {number}" for number in range(CLASSES)]
+    pq.write_table(pa.table({"name": names, "count": [1] * CLASSES}), folder / "labels.parquet")
+    content = (folder / "labels.parquet").read_bytes()
+    card = EnsembleCard(
+        width=width,
+        labels=LabelsFile(classes=CLASSES, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()),
+        hidden=(16,),
+        buckets=BUCKETS,
+        hash_family="universal",
+        seed=1,
+        loss="softmax",
+        asked=asked,
+        repetitions={record.repetition: record.sha256 for record in records},
+    )
+    (folder / ENSEMBLE_NAME).write_text(card.model_dump_json())
+    return models
+
+
+def rows(count: int, *, width: int = WIDTH) -> pa.Array:
+    """Sparse vectors as Spark hands them over, the last one stored whole."""
+    random = np.random.default_rng(0)
+    sparse = [
+        {"type": 0, "size": width, "indices": [place, place + 7], "values": [1.0, float(random.normal())]}
+        for place in random.integers(0, width - 7, count - 1)
+    ]
+    whole = {"type": 1, "size": None, "indices": None, "values": [0.5] + [0.0] * (width - 1)}
+    return pa.array([*sparse, whole], VECTOR)
+
+
+def test_it_computes_what_the_meta_models_did_to_the_precision_of_its_files(tmp_path: Path) -> None:
+    models = write(tmp_path)
+    ensemble = Ensemble.open(tmp_path)
+    batch = SparseBatch(
+        torch.tensor([3, 9, 20]), torch.rand(3), torch.tensor([0, 2, 2, 3]), torch.empty(0), torch.zeros(4)
+    )
+    torch.testing.assert_close(ensemble.logits(batch), models.logits(batch), rtol=2e-3, atol=2e-3)
+    assert ensemble.repetitions == (0, 1, 3)
+    assert ensemble.card.missing == (2,)
+
+
+def test_its_answers_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:
+    write(tmp_path)
+    model = open_model(tmp_path, INPUT, CLASSES)
+    classes, probabilities = model.top_k(rows(40), 5, batch_size=1000)
+    assert classes.shape == probabilities.shape == (40, 5)
+    assert (np.diff(probabilities, axis=1) <= 0).all() and (probabilities > 0).all() and (probabilities <= 1).all()
+    again, close = model.top_k(rows(40), 5, batch_size=7)
+    np.testing.assert_allclose(close, probabilities, rtol=1e-5)
+    assert (again == classes).mean() > 0.99
+    assert model.top_k(rows(1)[:0], 5, batch_size=7)[0].shape == (0, 5)
+
+
+def test_opening_it_copies_no_first_layer_into_memory(tmp_path: Path) -> None:
+    width = 1 << 20
+    write(tmp_path, (0,), asked=1, width=width)
+    size = (tmp_path / weights_name(0)).stat().st_size
+    before = _private_bytes()
+    model = open_model(tmp_path, INPUT.model_copy(update={"shape": (width,)}), CLASSES)
+    model.top_k(rows(100, width=width), 5, batch_size=100)
+    assert _private_bytes() - before < size / 3
+
+
+def _private_bytes() -> int:
+    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("truncated", r"repetition-0001\.safetensors was altered after training"),
+        ("altered", r"repetition-0001\.safetensors was altered after training"),
+        ("missing", r"cannot read the repetition .*repetition-0001\.safetensors"),
+        ("narrower", "is for 40 features, not 50"),
+        ("other layers", r"do not fit ensemble\.json"),
+        ("labels", r"labels\.parquet was altered"),
+        ("card", r"does not describe an ensemble: buckets"),
+        ("no card", r"has no readable ensemble\.json"),
+    ],
+)
+def test_damage_is_told_with_the_file(tmp_path: Path, damage: str, words: str) -> None:
+    write(tmp_path)
+    path, card = tmp_path / weights_name(1), tmp_path / ENSEMBLE_NAME
+    content, described = path.read_bytes(), json.loads(card.read_text())
+    match damage:
+        case "truncated":
+            path.write_bytes(content[:-1])
+        case "altered":
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        case "missing":
+            path.unlink()
+        case "narrower":
+            write(tmp_path, width=40)
+            described = json.loads(card.read_text()) | {"width": WIDTH}
+            card.write_text(json.dumps(described))
+        case "other layers":
+            card.write_text(json.dumps(described | {"hidden": [17]}))
+        case "labels":
+            (tmp_path / "labels.parquet").write_bytes(b"others")
+        case "card":
+            card.write_text(json.dumps(described | {"buckets": 0}))
+        case "no card":
+            card.unlink()
+    with pytest.raises(ModelError, match=words):
+        open_model(tmp_path, INPUT, CLASSES)
+
+
+def test_features_of_another_width_and_what_is_no_number_are_counted(tmp_path: Path) -> None:
+    write(tmp_path)
+    model = open_model(tmp_path, INPUT, CLASSES)
+    with pytest.raises(DataError, match="column 'features': 3 rows have 60 features instead of 50"):
+        model.top_k(rows(3, width=60), 5, batch_size=10)
+    broken = rows(3).to_pylist()
+    broken[1]["values"][0] = float("nan")
+    with pytest.raises(DataError, match="column 'features': 1 rows give no finite result"):
+        model.top_k(pa.array(broken, VECTOR), 5, batch_size=10)
+    with pytest.raises(ModelError, match="the files of two models were mixed"):
+        open_model(tmp_path, INPUT.model_copy(update={"shape": (60,)}), CLASSES)
