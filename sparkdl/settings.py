@@ -248,7 +248,8 @@ class Extreme(Section):
     batch_size: Positive = 256
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     """Climbs to this in the first twentieth of training, then falls to zero in a straight line."""
-    hash_family: Literal["universal", "murmur3"] = "universal"
+    hash_family: Literal["universal", "murmur3", "identity"] = "universal"
+    """``identity`` hashes nothing: with a bucket for each class, a single repetition is an ordinary classifier."""
     seed: int = 0
     """Decides hashes, initial weights and the order of rows."""
 

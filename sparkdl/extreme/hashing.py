@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from sparkdl.errors import ConfigError
 
 __all__ = ["BucketHash", "Family", "FeatureHash", "bucket_hashes", "murmur3_x86_32", "table"]
 
-Family = Literal["universal", "murmur3"]
+Family = Literal["universal", "murmur3", "identity"]
 Integers = npt.NDArray[np.int64]
 
 PRIME = (1 << 61) - 1
@@ -52,6 +52,8 @@ class _Hash:
         """The value of one key, by Python's own integers."""
         if not 0 <= key < PRIME:
             raise ValueError(f"keys to hash must lie in [0, {PRIME}); found {key}")
+        if self.family == "identity":
+            return key % self.num_values
         if self.family == "murmur3":
             word = np.frombuffer(key.to_bytes(8, "little"), dtype=np.uint8)
             return int(murmur3_x86_32(word[None], seed=self._coefficients[0] & 0xFFFFFFFF)[0]) % self.num_values
@@ -59,6 +61,8 @@ class _Hash:
         return (factor * key + shift) % PRIME % self.num_values
 
     def _many(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+        if self.family == "identity":
+            return keys.astype(np.uint64) % np.uint64(self.num_values)
         factor, shift = self._coefficients
         if self.family == "murmur3":
             words = np.ascontiguousarray(keys, dtype="<i8").view(np.uint8).reshape(-1, 8)
@@ -82,8 +86,9 @@ class BucketHash:
 
     ``universal`` is ((a k + b) mod p) mod B with p = 2^61 - 1 (Carter and Wegman, 1979, section 3): two different
     classes collide with a probability of at most 1/B over the draw of a and b. ``murmur3`` is MurmurHash3_x86_32 of the
-    class index as eight little-endian bytes, modulo B. Raises :class:`ConfigError` for fewer than one bucket or an
-    unknown family.
+    class index as eight little-endian bytes, modulo B. ``identity`` is k mod B: with as many buckets as classes it
+    hashes nothing, and a model is one-vs-all. Raises :class:`ConfigError` for fewer than one bucket or an unknown
+    family.
     """
 
     num_buckets: int
@@ -94,8 +99,8 @@ class BucketHash:
     def __post_init__(self) -> None:
         if self.num_buckets < 1:
             raise ConfigError(f"a hash needs at least one bucket, not {self.num_buckets}")
-        if self.family not in ("universal", "murmur3"):
-            raise ConfigError(f"the hash family {self.family!r} is not known; use 'universal' or 'murmur3'")
+        if self.family not in get_args(Family):
+            raise ConfigError(f"the hash family {self.family!r} is not known; use one of {', '.join(get_args(Family))}")
 
     def buckets(self, classes: npt.ArrayLike) -> Integers:
         """The buckets of an array of class indices, in its shape."""

@@ -153,6 +153,11 @@ def test_a_class_index_out_of_range_is_an_error(key):
         function.bucket(key)
 
 
+def test_with_a_bucket_for_each_class_the_identity_tells_all_of_them_apart():
+    identity = BucketHash(7, seed=3, repetition=2, family="identity")
+    assert identity.buckets(range(7)).tolist() == [identity.bucket(number) for number in range(7)] == list(range(7))
+
+
 def test_impossible_hashes_are_errors():
     with pytest.raises(ConfigError, match="at least one bucket, not 0"):
         BucketHash(0, seed=0, repetition=0)
