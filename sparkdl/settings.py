@@ -269,6 +269,8 @@ class Score(Section):
     """A model URI; by default the one that ``tracking`` registers."""
     source: Source | None = None
     """The raw rows; by default ``prepare.source``."""
+    split: str | None = None
+    """Scores only the rows that ``prepare`` puts into this split."""
     where: str | None = None
     """A SQL condition that picks the rows to score, for example ``split = 'test'``."""
     output: Storage | None = None

@@ -11,6 +11,7 @@ from sparkdl.data.prepare import prepare
 from sparkdl.data.shards import Phase
 from sparkdl.data.sources import open_source
 from sparkdl.data.sparse_rows import decode_sparse
+from sparkdl.data.splits import split_rows
 
 if TYPE_CHECKING:
     from sparkdl.data.loader import Batch, Loader
@@ -32,6 +33,7 @@ __all__ = [
     "fetch",
     "open_source",
     "prepare",
+    "split_rows",
 ]
 
 
