@@ -12,6 +12,7 @@ import click
 import sparkdl
 from sparkdl.config import load_settings
 from sparkdl.errors import SparkdlError, TrackingError
+from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Section, Settings, Tracking
 
 __all__ = ["main"]
@@ -74,7 +75,7 @@ def train(configuration: str, overrides: Sequence[str]) -> None:
         | {
             "rows per second": f"{trained.rows_per_second:,.0f}",
             "model": trained.model_uri,
-            "alias": trained.registered.reason if trained.registered else "not registered (tracking.register_as)",
+            "alias": _alias(trained.registered, settings.tracking),
             "look at it": sparkdl.page_command(settings.tracking),
         }
     )
@@ -87,11 +88,24 @@ def train_extreme(configuration: str, overrides: Sequence[str]) -> None:
     settings = load_settings(configuration, overrides)
     folder = settings.extreme.dataset or settings.require("prepare.output")
     trained = sparkdl.train_extreme(folder, settings.extreme, cluster=settings.cluster, tracking=settings.tracking)
-    summary = {"repetitions": f"{len(trained.repetitions)} in {trained.folder}", "seconds": f"{trained.seconds:.1f}"}
+    missing = (
+        f" of {settings.extreme.repetitions}; lost: {', '.join(map(str, trained.missing))}" if trained.missing else ""
+    )
+    summary = {
+        "repetitions": f"{len(trained.repetitions)}{missing} in {trained.folder}",
+        "seconds": f"{trained.seconds:.1f}",
+    }
     for split, found in trained.evaluations.items():
         figures = ", ".join(f"P@{k} {100 * found.precision[k - 1]:.2f}" for k in (1, 3, 5) if k <= len(found.precision))
         summary[split] = f"{figures} ({found.unseen_labels:,} of {found.labels:,} labels never seen in training)"
-    _show(summary | {"look at it": sparkdl.page_command(settings.tracking)})
+    _show(
+        summary
+        | {
+            "model": f"{trained.model_uri}, {trained.model_bytes / 1e6:,.0f} MB",
+            "alias": _alias(trained.registered, settings.tracking),
+            "look at it": sparkdl.page_command(settings.tracking),
+        }
+    )
 
 
 @commands.command("plan-extreme")
@@ -122,8 +136,10 @@ def score(configuration: str, overrides: Sequence[str]) -> None:
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     source = settings.score.source or settings.require("prepare.source")
     output = settings.require("score.output")
-    options = settings.score.model_dump(include={"top_k", "batch_size", "on_error", "key"})
+    options = settings.score.model_dump(include={"top_k", "batch_size", "on_error", "key", "trusted_stages"})
     rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster), on_error=settings.score.on_error)
+    if settings.score.split:
+        rows = sparkdl.split_rows(rows, settings.require("prepare"), settings.score.split)
     if settings.score.where:
         rows = rows.where(settings.score.where)
     scored = sparkdl.score(rows, model, **options, tracking=settings.tracking)
@@ -184,10 +200,19 @@ def keys(section: str) -> None:
         click.echo(f"{section}.{name} {default}\n    {field.description or ''}")
 
 
+def _alias(registered: Any, tracking: Tracking) -> str:
+    """What became of the alias; there is no version while MLflow does not answer."""
+    if registered is None:
+        return (
+            "moves when `sparkdl sync` registers the model" if tracking.register_as else "none (tracking.register_as)"
+        )
+    return str(registered.reason)
+
+
 def _show(summary: dict[str, str]) -> None:
     width = max(map(len, summary)) + 2
     for name, value in summary.items():
-        click.echo(f"{name:<{width}}{value}")
+        click.echo(f"{name:<{width}}{without_credentials(value)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

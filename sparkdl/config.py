@@ -2,25 +2,39 @@
 
 import difflib
 import importlib
+import re
+import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from yaml.error import MarkedYAMLError
 
 from sparkdl.errors import ConfigError
+from sparkdl.masking import masked, without_credentials
 from sparkdl.settings import Section, Settings
 
-__all__ = ["import_object", "load_settings"]
+__all__ = ["import_object", "load_settings", "makes"]
+
+_BRINGS_CODE = re.compile(
+    r"(?i)jars|packages|repositor|ivy|classpath|javaoptions|librarypath|pyfiles|archives|script|env\."
+    r"|^spark\.files$|^spark\.pyspark\.(driver\.)?python$|^spark\.python\..*\.module$"
+)
+"""Spark settings that name files to load or programs to run."""
+_CALLS_JAVA = re.compile(r"(?i)\b(java_method|(try_)?reflect)\b")
+"""SQL functions that call any static method of any class."""
 
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """Read a pipeline's YAML file and apply overrides of the form ``section.key=value``.
 
     Runs on the driver. Values on the command line are YAML, so ``train.epochs=3`` is a number and
-    ``prepare.features=[age,fare]`` a list. Raises :class:`ConfigError`, which names the file, the key and what would be
-    right.
+    ``prepare.features=[age,fare]`` a list. Reading a file runs nothing and imports nothing, and what it says cannot bring
+    code along: jobs import what ``train.model``, ``train.loss`` and ``train.optimizer`` name among what is installed.
+
+    Raises :class:`ConfigError`, which names the file, the key and what would be right, and never shows a secret.
     """
     path = Path(path)
     try:
@@ -28,7 +42,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror or error}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+        raise ConfigError(f"{path} is not valid YAML: {_problem(error)}") from None
     if not isinstance(tree, dict):
         raise ConfigError(
             f"{path} must hold sections ({', '.join(Settings.model_fields)}), not a {type(tree).__name__}"
@@ -36,9 +50,25 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     for override in overrides:
         _apply(tree, override)
     try:
-        return Settings.model_validate(tree)
+        settings = Settings.model_validate(tree)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {_explain(problem, Settings)}" for problem in error.errors())) from None
+    _refuse_code(settings, path)
+    return settings
+
+
+def makes(found: Any, kind: type) -> bool:
+    """Whether this is a class of that kind, or a function annotated to return one. Calls nothing.
+
+    A name in a file could otherwise be that of any installed function, and its options the arguments.
+    """
+    if isinstance(found, type):
+        return issubclass(found, kind)
+    try:
+        returned = typing.get_type_hints(found).get("return")
+    except (TypeError, NameError, AttributeError):
+        return False
+    return isinstance(returned, type) and issubclass(returned, kind)
 
 
 def import_object(path: str, *, key: str, names: Iterable[str] = ()) -> Any:
@@ -64,27 +94,28 @@ def import_object(path: str, *, key: str, names: Iterable[str] = ()) -> Any:
 def _apply(tree: dict[str, Any], override: str) -> None:
     """Set one ``a.b.c=value`` in the tree; lists are addressed by position (``stages.0.kind``)."""
     key, equals, text = override.partition("=")
+    shown = f"{key}{equals}{masked(text, name=key) if text else ''}"
     if not equals or not key:
-        raise ConfigError(f"cannot read the override {override!r}: write section.key=value, for example train.epochs=3")
+        raise ConfigError(f"cannot read the override {shown!r}: write section.key=value, for example train.epochs=3")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"cannot read the value in the override {override!r}: {error}") from None
+        raise ConfigError(f"cannot read the value in the override {shown!r}: {_problem(error)}") from None
     *parents, last = key.split(".")
     node: Any = tree
     try:
         for parent in parents:
             node = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, {})
         if not isinstance(node, dict | list):
-            raise ConfigError(f"cannot apply the override {override!r}: {key.rpartition('.')[0]!r} is not a section")
+            raise ConfigError(f"cannot apply the override {shown!r}: {key.rpartition('.')[0]!r} is not a section")
         if isinstance(node, list):
             node[int(last)] = value
         else:
             node[last] = value
     except (IndexError, ValueError):
-        raise ConfigError(f"cannot apply the override {override!r}: the list has no such position") from None
+        raise ConfigError(f"cannot apply the override {shown!r}: the list has no such position") from None
     except AttributeError:
-        raise ConfigError(f"cannot apply the override {override!r}: it reaches into a value, not a section") from None
+        raise ConfigError(f"cannot apply the override {shown!r}: it reaches into a value, not a section") from None
 
 
 def _explain(problem: Any, section: type[Section]) -> str:
@@ -99,7 +130,14 @@ def _explain(problem: Any, section: type[Section]) -> str:
     if problem["type"] == "missing":
         return f"the key {key!r} is missing"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{key or 'the file'}: {message[0].lower()}{message[1:]} (got {problem['input']!r})"
+    return f"{key or 'the file'}: {message[0].lower()}{message[1:]} (got {masked(problem['input'], name=key)!r})"
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """What is wrong and where, without the line itself: there may be a secret in it."""
+    if isinstance(error, MarkedYAMLError) and error.problem_mark:
+        return f"{error.problem} in line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+    return without_credentials(str(error))
 
 
 def _fields_at(location: Sequence[str], section: type[Section]) -> list[str]:

@@ -7,13 +7,14 @@ thing by the same word.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sparkdl.errors import ConfigError
+from sparkdl.masking import masked
 
 __all__ = [
     "Cluster",
@@ -38,7 +39,14 @@ def _absolute(path: str) -> str:
     return path if is_uri else str(Path(path).expanduser().absolute())
 
 
+def _local(path: str) -> str:
+    if "://" in path:
+        raise ValueError("this must be a folder that can be appended to, not a URI")
+    return str(Path(path).expanduser().absolute())
+
+
 Storage = Annotated[str, AfterValidator(_absolute)]
+Folder = Annotated[str, AfterValidator(_local)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(gt=0)]
 
@@ -46,7 +54,14 @@ Positive = Annotated[int, Field(gt=0)]
 class Section(BaseModel):
     """What all sections share: unknown keys are errors, and nothing changes after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What is shown of a section: no secrets."""
+        for name, value in super().__repr_args__():
+            yield name, value if isinstance(value, Section) else masked(value, name=name or "")
 
 
 class Source(Section):
@@ -285,6 +300,9 @@ class Score(Section):
     and all other rows are scored."""
     key: str | None = None
     """The column that names a row in such an error."""
+    trusted_stages: list[str] = []
+    """Classes of your own (``package.module.Class``) that a model's preprocessing may consist of, beside those of Spark
+    and sparkdl: loading a stage runs its class."""
 
 
 class RankRange(Section):
@@ -350,7 +368,7 @@ class Tracking(Section):
     run_name: str | None = None
     offline: bool = False
     """Start also when the store does not answer: everything is kept on disk, and ``sparkdl sync`` delivers it."""
-    spool: str = "output/tracking"
+    spool: Folder = "output/tracking"
     """Where records are kept until the store has them; a folder that outlives this machine loses none with it."""
     register_as: str | None = None
     """The registered model's name; without one, nothing is registered."""

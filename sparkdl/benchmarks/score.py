@@ -69,7 +69,9 @@ def _register(dataset: Dataset, model: str, tracking: Tracking) -> str:
         export_network(network, Path(folder) / NETWORK_FILE, torch.zeros(1, *spec.shape, dtype=torch.uint8))
         Path(folder, "card.json").write_text(dataset.card_json)
         example = pd.DataFrame({spec.column: [bytes(spec.row_bytes)]})
-        return run.register(run.log_model(folder, inputs=dataset.raw_columns, example=example), {}).uri
+        model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=example)
+        registered = run.register(model_uri, {})
+    return registered.uri if registered else model_uri
 
 
 def _take_turns(ours: DataFrame, theirs: DataFrame, rows: int) -> tuple[list[float], list[float]]:

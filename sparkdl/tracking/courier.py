@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0  # often enough to watch a curve grow
 LONGEST_PAUSE = 60.0  # seconds between two attempts when nobody answers
 PATIENCE = 30.0  # seconds that the end of a run waits for a store that does not answer, all in all
+HURRIED = 5.0  # seconds, when somebody waits for the run to go away
 
 
 class Courier(threading.Thread):
@@ -45,6 +46,10 @@ class Courier(threading.Thread):
             if self._patience <= 0 and (self._failures > failures or not uploading):
                 return entry.answer.done()
         return True
+
+    def hurry(self) -> None:
+        """Wait no longer than the moment that a person who pressed Ctrl-C has."""
+        self._patience = min(self._patience, HURRIED)
 
     def stop(self) -> None:
         """End after the call that is in flight, and wait a moment for that."""

@@ -109,12 +109,13 @@ class Journal:
                 self.pending.popleft()
                 if self._unwritten and self._unwritten[0] is entry:
                     self._unwritten.popleft()
-                if "files" in entry.content and not self.header.get("handed_out"):
-                    shutil.rmtree(self.files(entry), ignore_errors=True)
             self.note(delivered=entries[-1].number)
             if not self.pending and self._size > SHRINK_BYTES:
                 os.ftruncate(self._file, 0)
                 self._size = 0
+        for entry in entries:
+            if "files" in entry.content and not self.header.get("handed_out"):
+                shutil.rmtree(self.files(entry), ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
         """Remember something about the run itself, for example its id in the store."""

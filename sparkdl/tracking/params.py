@@ -1,6 +1,7 @@
 """From a tree of settings to flat MLflow parameters, with secrets left out."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,8 +13,11 @@ MAX_LENGTH = 500  # characters; what the oldest servers in use take
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, str]:
-    """``{"train": {"epochs": 3}}`` as ``{"train.epochs": "3"}``; secrets masked, long values cut with an ellipsis."""
-    return {name: _shorten(text) for name, text in _leaves(masked(tree), prefix="")}
+    """``{"train": {"epochs": 3}}`` as ``{"train.epochs": "3"}``; secrets masked, long values cut with an ellipsis.
+
+    What MLflow does not want in a name becomes ``_``: it would refuse the parameters all together.
+    """
+    return {re.sub(r"[^/\w.\- :]", "_", name): _shorten(text) for name, text in _leaves(masked(tree), prefix="")}
 
 
 def _leaves(tree: Mapping[str, Any], *, prefix: str) -> Iterator[tuple[str, str]]:

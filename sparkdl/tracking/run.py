@@ -171,6 +171,8 @@ class Run:
         end = {"status": status, "time": _now(), "opened_as": self._journal.header["opened_as"]}
         entry = self._journal.append("end", end)
         self._journal.note(ended=True)
+        if status == "KILLED":
+            self._courier.hurry()
         try:
             if not self._courier.wait_for(entry, uploading=False):
                 log.warning(

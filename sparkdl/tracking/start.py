@@ -73,7 +73,7 @@ def start_run(
 
 def _open(settings: Tracking, params: Mapping[str, Any], tags: dict[str, str], resume: str | None) -> Run:
     """A new or resumed run with its journal; with ``settings.offline``, also when the store does not answer."""
-    uri, spool, local = tracking_uri(settings), Path(settings.spool).absolute(), uuid4().hex
+    uri, spool, local = tracking_uri(settings), Path(settings.spool), uuid4().hex
     run_id = resume or local
     header = {"opened_as": uuid4().hex, "ended": False, "handed_out": False, "store": without_credentials(uri)}
     client: MlflowClient | None = None

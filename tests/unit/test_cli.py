@@ -1,5 +1,7 @@
 """The command line, where it needs no Spark."""
 
+from pathlib import Path
+
 import pytest
 
 from sparkdl import main
@@ -55,3 +57,10 @@ def test_a_missing_configuration_is_one_clear_line(capsys: pytest.CaptureFixture
     code, _, problem = run(["train", "nowhere.yaml"], capsys)
     assert code == 1
     assert "cannot read the configuration nowhere.yaml" in problem
+
+
+def test_sync_says_when_nothing_is_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pipeline.yaml").write_text(f"tracking: {{spool: {tmp_path}/spool}}")
+    code, text, _ = run(["sync", str(tmp_path / "pipeline.yaml")], capsys)
+    assert code == 0
+    assert text == f"nothing is waiting in {tmp_path}/spool\n"

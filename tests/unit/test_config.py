@@ -1,5 +1,6 @@
 """One YAML file becomes validated settings."""
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("[1, 2]", [], ["must hold sections"]),
         ("train: {epochs: 3", [], ["not valid YAML"]),
         ("", ["train.epochs"], ["'train.epochs'", "section.key=value"]),
-        ("train: {epochs: 1}", ["train.epochs.deep=1"], ["'train.epochs.deep=1'", "not a section"]),
+        ("train: {epochs: 1}", ["train.epochs.deep=1"], ["'train.epochs.deep'", "not a section"]),
         ("train: {epochs: 1}", ["train.epochs.very.deep=1"], ["reaches into a value"]),
         ("", ["train.epochs=[1"], ["cannot read the value"]),
         ("prepare: {output: x, stages: []}", ["prepare.stages.0.kind=index"], ["prepare.stages.0.kind", "position"]),
@@ -75,6 +76,22 @@ def test_a_mistake_names_the_file_the_key_and_what_would_be_right(write, text, o
         load_settings(write(text), overrides)
     for part in says:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("tracking: {uri: ['http://me:hunter2@host']}", []),
+        ("cluster: {options: {fs.s3a.secret.key: [hunter2]}}", []),
+        ("cluster:\n  options:\n    token: 'hunter2\n", []),
+        ("", ["cluster.options.db_password=[hunter2"]),
+        ("", ["tracking.uri.password=http://me:hunter2@host"]),
+    ],
+)
+def test_a_mistake_in_a_secret_does_not_show_it(write, text, overrides):
+    with pytest.raises(ConfigError) as caught:
+        load_settings(write(text), overrides)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_all_mistakes_are_told_at_once(write):

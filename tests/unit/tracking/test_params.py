@@ -13,6 +13,10 @@ def test_a_tree_of_settings_becomes_flat_names() -> None:
     }
 
 
+def test_a_name_that_mlflow_would_refuse_is_changed() -> None:
+    assert flatten({"options": {"a(b)=c": 1, "spark.x-y_z": 2}}) == {"options.a_b__c": "1", "options.spark.x-y_z": "2"}
+
+
 def test_a_long_value_is_cut_where_it_can_be_seen() -> None:
     (value,) = flatten({"names": "x" * 2000}).values()
     assert len(value) == 500
@@ -44,6 +48,7 @@ def test_secrets_are_masked_by_name_wherever_they_are() -> None:
 
 def test_credentials_in_addresses_are_masked() -> None:
     assert without_credentials("postgresql://me:word@db/x") == "postgresql://***@db/x"
+    assert without_credentials("http://me:p@ss@host, ftp://host/a@b") == "http://***@host, ftp://host/a@b"
     assert without_credentials("abfs://c.net/x?sv=1&sig=abc&y=2") == "abfs://c.net/x?sv=1&sig=***&y=2"
     assert without_credentials("somebody@example.org, http://host/a@b") == "somebody@example.org, http://host/a@b"
     assert flatten({"path": "s3://key:word@bucket/x"}) == {"path": "s3://***@bucket/x"}

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from sparkdl.errors import RunCancelledError, TrackingError
 from sparkdl.settings import Tracking
-from sparkdl.tracking import download, page_command, start_run, tracking_uri
+from sparkdl.tracking import download, journal, page_command, start_run, sync, tracking_uri
 from sparkdl.tracking.figures import loss_curve
 
 Make = Callable[..., Tracking]
@@ -93,6 +93,19 @@ def test_a_resumed_run_goes_on_without_a_gap_or_a_double_point(settings: Make, c
     assert [metric.step for metric in client.get_metric_history(first.run_id, "learning_rate")] == [5, 6, 7, 8, 9, 10]
     assert kept.data.params == {"epochs": "2", "seed": "1", "new": "true"}
     assert kept.data.tags["resumed.epochs"] == "5"
+
+
+def test_a_run_that_is_still_going_on_is_neither_resumed_nor_synced(
+    settings: Make, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "LOCK_SECONDS", 0.1)
+    with start_run(settings(), params={}) as run:
+        words = "still being recorded by another process"
+        with pytest.raises(TrackingError, match=words), start_run(settings(), params={}, resume=run.run_id):
+            pytest.fail("the run was started twice")
+        assert [words in synced.reason for synced in sync(settings())] == [True]
+    assert client.get_run(run.run_id).info.status == "FINISHED"
+    assert not sync(settings())
 
 
 def test_a_run_that_is_not_there_cannot_be_resumed(settings: Make) -> None:
