@@ -31,8 +31,8 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """Read a pipeline's YAML file and apply overrides of the form ``section.key=value``.
 
     Runs on the driver. Values on the command line are YAML, so ``train.epochs=3`` is a number and
-    ``prepare.features=[age,fare]`` a list. Reading a file runs nothing and imports nothing, and what it says cannot bring
-    code along: jobs import what ``train.model``, ``train.loss`` and ``train.optimizer`` name among what is installed.
+    ``prepare.features=[age,fare]`` a list. Reading a file runs nothing and imports nothing, and a file cannot bring
+    code along: a job imports what ``train.model``, ``train.loss`` and ``train.optimizer`` name among what is installed.
 
     Raises :class:`ConfigError`, which names the file, the key and what would be right, and never shows a secret.
     """
@@ -118,6 +118,18 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise ConfigError(f"cannot apply the override {shown!r}: it reaches into a value, not a section") from None
 
 
+def _refuse_code(settings: Settings, path: Path) -> None:
+    """Refuse what Python may say but a file, which may be a stranger's, may not."""
+    for option in settings.cluster.options:
+        if _BRINGS_CODE.search(option):
+            raise ConfigError(
+                f"{path}: cluster.options: {option!r} may bring code along; give it to spark-submit, or write it into "
+                "Spark's own spark-defaults.conf"
+            )
+    if settings.score.where and _CALLS_JAVA.search(settings.score.where):
+        raise ConfigError(f"{path}: score.where: a condition must not call Java")
+
+
 def _explain(problem: Any, section: type[Section]) -> str:
     """One validation problem as a sentence with the key, the value and what would be right."""
     location = [str(part) for part in problem["loc"]]
@@ -136,7 +148,9 @@ def _explain(problem: Any, section: type[Section]) -> str:
 def _problem(error: yaml.YAMLError) -> str:
     """What is wrong and where, without the line itself: there may be a secret in it."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
-        return f"{error.problem} in line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+        # Without quotes, a password may look like an alias, an anchor or a tag.
+        problem = re.sub(r"(alias|anchor|tag|handle) '(?!tag:yaml)[^']*'", r"\1", str(error.problem))
+        return f"{problem} in line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
     return without_credentials(str(error))
 
 

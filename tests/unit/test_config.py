@@ -65,7 +65,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("[1, 2]", [], ["must hold sections"]),
         ("train: {epochs: 3", [], ["not valid YAML"]),
         ("", ["train.epochs"], ["'train.epochs'", "section.key=value"]),
-        ("train: {epochs: 1}", ["train.epochs.deep=1"], ["'train.epochs.deep'", "not a section"]),
+        ("train: {epochs: 1}", ["train.epochs.deep=1"], ["'train.epochs.deep=1'", "not a section"]),
         ("train: {epochs: 1}", ["train.epochs.very.deep=1"], ["reaches into a value"]),
         ("", ["train.epochs=[1"], ["cannot read the value"]),
         ("prepare: {output: x, stages: []}", ["prepare.stages.0.kind=index"], ["prepare.stages.0.kind", "position"]),
