@@ -5,7 +5,7 @@ import json
 import logging
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,8 +96,17 @@ def train_extreme(
             folder = Path(scratch, "model")
             card = write_model_folder(folder, dataset, settings, records)
             evaluations = _evaluate(Ensemble.open(folder), dataset, run)
-            model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=example_row(dataset))
             model_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+            metadata = {
+                "repetitions": len(card.repetitions),
+                "repetitions_asked": card.asked,
+                "repetitions_missing": list(card.missing),
+                "weights_bytes": model_bytes,
+                "plan": asdict(plan) | {"one_vs_all": [asdict(cost) for cost in plan.one_vs_all]},
+            }
+            model_uri = run.log_model(
+                folder, inputs=dataset.raw_columns, example=example_row(dataset), metadata=metadata
+            )
         registered = None
         if tracking.register_as:
             metrics = {

@@ -99,20 +99,29 @@ class Run:
         content = {"name": name, "params": flatten(params), "history": figures, "tags": tags}
         self._journal.append("child", {"time": _now(), **content})
 
-    def log_model(self, folder: str | Path, *, inputs: Mapping[str, str], example: "pd.DataFrame | None" = None) -> str:
+    def log_model(
+        self,
+        folder: str | Path,
+        *,
+        inputs: Mapping[str, str],
+        example: "pd.DataFrame | None" = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
         """Record a model folder (network, card, preprocessing) as an MLflow model; returns its address.
 
-        ``inputs`` are the raw columns that the model reads, by name and Spark SQL type; ``example`` a few raw rows.
-        While the store cannot be reached, the address is that of a folder beside the run's other records, which can be
-        scored with as well and lasts until ``sparkdl sync`` has delivered it. Raises :class:`TrackingError` if the
-        model cannot be described, or the store refuses it: a run without its model is of no use.
+        ``inputs`` are the raw columns that the model reads, by name and Spark SQL type; ``example`` a few raw rows;
+        ``metadata`` what else MLflow shows of it. While the store cannot be reached, the address is that of a folder
+        beside the run's other records, which can be scored with as well and lasts until ``sparkdl sync`` has delivered
+        it. Raises :class:`TrackingError` if the model cannot be described, or the store refuses it: a run without its
+        model is of no use.
         """
         logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it tells that it tries the example
         described = signature(inputs)
         try:
             place = self._journal.place()
             data = place / "data" / "model"  # under this name, whatever the caller's folder is called
-            shutil.copytree(folder, data)
+            data.parent.mkdir()
+            data.symlink_to(Path(folder).absolute())
             mlflow.pyfunc.save_model(
                 place / "model",
                 loader_module=LOADER_MODULE,
@@ -120,6 +129,7 @@ class Run:
                 mlflow_model=Model(run_id=self.run_id),
                 signature=described,
                 input_example=example,
+                metadata=dict(metadata or {}),
                 pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in RECORDED],  # no guessing
             )
             shutil.rmtree(place / "data")
@@ -195,7 +205,7 @@ class Run:
         try:
             place = self._journal.place()
             write(place)
-        except OSError as error:
+        except Exception as error:
             log.warning("%s could not be recorded: %s", what, without_credentials(str(error)))
         else:
             self._journal.append("files", {"files": place.name})

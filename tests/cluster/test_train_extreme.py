@@ -127,6 +127,9 @@ def test_the_ensemble_is_one_registered_model_over_raw_rows(
     assert scored["probability"].between(0, 1).all()
 
     folder = download(trained.model_uri)
+    metadata = mlflow.models.Model.load(str(folder.parent.parent)).metadata
+    assert (metadata["repetitions"], metadata["repetitions_asked"], metadata["repetitions_missing"]) == (4, 4, [])
+    assert metadata["plan"]["mach"]["parameters"] == trained.plan.mach.parameters
     plain = mlflow.pyfunc.load_model(str(folder.parent.parent)).predict(scored[["text"]])
     assert list(plain["prediction"]) == list(scored["prediction"])
     np.testing.assert_allclose(plain["probability"], scored["probability"], rtol=1e-5)
