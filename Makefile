@@ -16,7 +16,7 @@ demo: setup  ## Fashion-MNIST from raw files to a scored table
 	@$(BIN)/python jobs/demo.py conf/fashion_mnist.yaml
 
 demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
-	@$(BIN)/python jobs/demo_extreme.py conf/wordnet.yaml
+	@$(BIN)/python jobs/demo.py conf/wordnet.yaml
 
 test: lint  ## everything: lint, types, unit, cluster and end-to-end tests
 	@$(BIN)/python -m pytest tests

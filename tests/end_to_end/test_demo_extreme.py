@@ -8,14 +8,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_demo_on_wordnet_runs_from_the_files_to_a_summary(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "jobs" / "demo_extreme.py", ROOT / "conf" / "wordnet.yaml"]
-    small = ["extreme.repetitions=2", "extreme.repetitions_per_task=1", "extreme.hidden=[32]", "extreme.epochs=3"]
+def test_the_demo_on_wordnet_runs_from_the_files_to_scored_rows(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "jobs" / "demo.py", ROOT / "conf" / "wordnet.yaml"]
+    small = ["extreme.repetitions=2", "extreme.repetitions_per_task=1", "extreme.hidden=[16]", "extreme.epochs=2"]
+    small += ["extreme.batch_size=512", "tracking.gate.minimum=0.01"]
     done = subprocess.run([*command, *small], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    found = re.search(r"P@1 ([\d.]+)%, P@3 ([\d.]+)%, P@5 ([\d.]+)%", done.stdout)
-    assert found is not None, done.stdout
-    assert float(found[1]) > 15
-    assert re.search(r"one-vs-all, linear: [\d,]+ parameters", done.stdout)
+    ensemble = re.search(r"this ensemble +[\d,]+ +\d+ MB +([\d.]+)%", done.stdout)
+    assert ensemble is not None, done.stdout
+    assert float(ensemble[1]) > 5
+    assert re.search(r"one-vs-all +[\d,]+ +\d+ MB +[\d.]+%", done.stdout)
+    assert re.search(r"one-vs-all, linear +[\d,]+ +[\d,]+ MB +not trained here", done.stdout)
     assert re.search(r"[\d,]+ of [\d,]+ test labels never occur in training", done.stdout)
+    assert "alias 'candidate' points to version 1" in done.stdout
+    scored = re.search(r"predictions +.*\(([\d.]+)% of them are right\)", done.stdout)
+    assert scored is not None and scored[1] == ensemble[1]
     assert "mlflow ui" in done.stdout
