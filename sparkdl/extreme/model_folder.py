@@ -1,7 +1,5 @@
 """From finished repetitions to the folder that is evaluated, registered and scored with. Runs on the driver."""
 
-import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +7,7 @@ from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import DatasetError
 from sparkdl.extreme.ensemble import ENSEMBLE_NAME, EnsembleCard
-from sparkdl.extreme.store import Finished, weights_name
+from sparkdl.extreme.store import Finished, fetch_repetition
 from sparkdl.settings import Extreme
 
 __all__ = ["write_model_folder"]
@@ -34,13 +32,5 @@ def write_model_folder(folder: Path, dataset: Dataset, settings: Extreme, record
     (folder / ENSEMBLE_NAME).write_text(card.model_dump_json(indent=1))
     keep_inputs(dataset, folder)
     for repetition in card.repetitions:
-        _link(Path(settings.run_dir) / weights_name(repetition), folder / weights_name(repetition))
+        fetch_repetition(settings.run_dir, repetition, folder)
     return card
-
-
-def _link(source: Path, target: Path) -> None:
-    """The same file in a second place; a copy where the two are on different disks."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

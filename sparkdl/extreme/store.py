@@ -8,21 +8,24 @@ import hashlib
 import json
 import os
 import socket
-import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import pyarrow as pa
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from sparkdl.data.storage import is_local, join, locate, write_file
 from sparkdl.errors import ModelError
 
-__all__ = ["STORED", "Finished", "finished", "open_repetition", "save_repetition", "weights_name"]
+__all__ = ["STORED", "Finished", "fetch_repetition", "finished", "open_repetition", "save_repetition", "weights_name"]
 
 STORED = torch.float16
 """What weights are rounded to. Half of float32's bytes; what is evaluated is what is stored."""
+_CHUNK = 1 << 20
+"""Bytes read at a time while hashing."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Finished:
 
 
 def save_repetition(
-    folder: Path,
+    folder: str,
     repetition: int,
     state: dict[str, torch.Tensor],
     *,
@@ -62,26 +65,41 @@ def save_repetition(
     rate: float,
     seconds: float,
 ) -> Finished:
-    """Write one repetition. Runs in a task."""
+    """Write one repetition into a folder, a path or a URI. Runs in a task."""
     content = save({name: value.to(STORED) for name, value in state.items()})
     record = Finished(
         repetition, made_of, hashlib.sha256(content).hexdigest(), tuple(losses), rate, seconds, socket.gethostname()
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    _place(folder / weights_name(repetition), content)
-    _place(folder / _record_name(repetition), record.to_json().encode())
+    filesystem, located = locate(folder)
+    filesystem.makedirs(located, exist_ok=True)
+    write_file(join(folder, weights_name(repetition)), pa.py_buffer(content))
+    write_file(join(folder, _record_name(repetition)), pa.py_buffer(record.to_json().encode()))
     return record
 
 
-def finished(folder: Path, repetition: int, *, made_of: str) -> Finished | None:
+def finished(folder: str, repetition: int, *, made_of: str) -> Finished | None:
     """The record of a repetition that is whole and made of the same things; None where it has to be trained."""
+    filesystem, located = locate(folder)
     try:
-        record = Finished.from_json((folder / _record_name(repetition)).read_bytes())
-        if record.made_of != made_of or _sha256(folder / weights_name(repetition)) != record.sha256:
-            return None
+        record = Finished.from_json(filesystem.cat_file(join(located, _record_name(repetition))))
+        with filesystem.open(join(located, weights_name(repetition)), "rb") as file:
+            if record.made_of != made_of or _sha256(file) != record.sha256:
+                return None
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return record
+
+
+def fetch_repetition(folder: str, repetition: int, target: Path) -> None:
+    """Bring a repetition's weights into a local folder: by a second name for the same file where that is possible."""
+    filesystem, located = locate(folder)
+    name = weights_name(repetition)
+    try:
+        if not is_local(filesystem):
+            raise OSError("not on this machine")
+        os.link(join(located, name), target / name)
+    except OSError:  # nor are files on another disk
+        filesystem.get_file(join(located, name), str(target / name))
 
 
 def open_repetition(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
@@ -90,10 +108,11 @@ def open_repetition(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
     Raises :class:`ModelError` for a file that is missing or was altered.
     """
     try:
-        if _sha256(path) != sha256:
-            raise ModelError(
-                f"{path} was altered after training: its checksum is another. Restore it, or train the repetition again"
-            )
+        with path.open("rb") as content:
+            if _sha256(content) != sha256:
+                raise ModelError(
+                    f"{path} was altered after training: its checksum is another. Restore it, or train it again"
+                )
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError) as error:
@@ -109,15 +128,8 @@ def _record_name(repetition: int) -> str:
     return f"repetition-{repetition:04d}.json"
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _place(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def _sha256(file: Any) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()

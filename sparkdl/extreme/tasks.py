@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
 from statistics import median
 from uuid import uuid4
 
@@ -76,7 +75,7 @@ def train_pack(dataset: Dataset, settings: Extreme, made_of: str, pack: Pack) ->
     seconds = time.perf_counter() - started
     return [
         save_repetition(
-            Path(settings.run_dir),
+            settings.run_dir,
             repetition,
             models.state_of(place),
             made_of=made_of,

@@ -132,7 +132,7 @@ def train_extreme(
 def _train_missing(dataset: Dataset, settings: Extreme, spark: SparkSession, run: Run) -> list[Finished]:
     """The records of all repetitions, or of enough of them, in order."""
     made_of = _digest(dataset, settings)
-    kept = (finished(Path(settings.run_dir), repetition, made_of=made_of) for repetition in range(settings.repetitions))
+    kept = (finished(settings.run_dir, repetition, made_of=made_of) for repetition in range(settings.repetitions))
     records = {record.repetition: record for record in kept if record is not None}
     missing = [repetition for repetition in range(settings.repetitions) if repetition not in records]
     size = settings.repetitions_per_task

@@ -176,7 +176,7 @@ def test_a_task_that_runs_twice_at_once_changes_nothing(
     for _, found in twins:
         assert not isinstance(found, Exception) and shas(found) == shas(trained.repetitions[:2])
     for repetition, expected in zip((0, 1), shas(trained.repetitions), strict=False):
-        record = finished(tmp_path, repetition, made_of="this")
+        record = finished(str(tmp_path), repetition, made_of="this")
         assert record is not None and record.sha256 == expected
     assert len(list(tmp_path.iterdir())) == 4
 

@@ -29,7 +29,9 @@ def write(folder: Path, repetitions: tuple[int, ...] = (0, 1, 3), *, asked: int 
     """An ensemble that has learned nothing, and the same in memory."""
     models = MetaModels(repetitions, width=width, hidden=[16], num_buckets=BUCKETS, seed=1)
     records = [
-        save_repetition(folder, number, models.state_of(place), made_of="this", losses=[1.0], rate=1.0, seconds=1.0)
+        save_repetition(
+            str(folder), number, models.state_of(place), made_of="this", losses=[1.0], rate=1.0, seconds=1.0
+        )
         for place, number in enumerate(repetitions)
     ]
     names = [f"class {number}" for number in range(CLASSES)]
@@ -81,6 +83,8 @@ def test_its_answers_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:
     again, close = model.top_k(rows(40), 5, batch_size=7)
     np.testing.assert_allclose(close, probabilities, rtol=1e-5)
     assert (again == classes).mean() > 0.99
+    part, _ = model.top_k(rows(40).slice(30, 10), 5, batch_size=1000)
+    assert (part == classes[30:]).mean() > 0.99
     assert model.top_k(rows(1)[:0], 5, batch_size=7)[0].shape == (0, 5)
 
 

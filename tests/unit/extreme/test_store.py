@@ -1,23 +1,32 @@
 """Finished repetitions on disk."""
 
+import uuid
 from pathlib import Path
 
 import pytest
 import torch
 
 from sparkdl.errors import ModelError
-from sparkdl.extreme.store import STORED, Finished, finished, open_repetition, save_repetition, weights_name
+from sparkdl.extreme.store import (
+    STORED,
+    Finished,
+    fetch_repetition,
+    finished,
+    open_repetition,
+    save_repetition,
+    weights_name,
+)
 
 STATE = {"table": torch.arange(6.0).view(2, 3), "bias.0": torch.ones(3)}
 
 
-def save(folder: Path, repetition: int = 3) -> Finished:
-    return save_repetition(folder, repetition, STATE, made_of="this", losses=[2.0, 1.0], rate=10.0, seconds=1.5)
+def save(folder: Path | str, repetition: int = 3) -> Finished:
+    return save_repetition(str(folder), repetition, STATE, made_of="this", losses=[2.0, 1.0], rate=10.0, seconds=1.5)
 
 
 def test_a_repetition_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     record = save(tmp_path)
-    assert finished(tmp_path, 3, made_of="this") == record
+    assert finished(str(tmp_path), 3, made_of="this") == record
     assert Finished.from_json(record.to_json()) == record
     loaded = open_repetition(tmp_path / weights_name(3), sha256=record.sha256)
     assert all(torch.equal(loaded[name], STATE[name].to(STORED)) for name in STATE)
@@ -26,8 +35,8 @@ def test_a_repetition_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 
 def test_a_repetition_of_other_settings_is_not_finished(tmp_path: Path) -> None:
     save(tmp_path)
-    assert finished(tmp_path, 3, made_of="that") is None
-    assert finished(tmp_path, 4, made_of="this") is None
+    assert finished(str(tmp_path), 3, made_of="that") is None
+    assert finished(str(tmp_path), 4, made_of="this") is None
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "missing", "record"])
@@ -41,7 +50,7 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
         (tmp_path / "repetition-0003.json").write_text("{}")
     else:
         path.write_bytes(content[:-1] if damage == "truncated" else content[:-1] + bytes([content[-1] ^ 1]))
-    assert finished(tmp_path, 3, made_of="this") is None
+    assert finished(str(tmp_path), 3, made_of="this") is None
     if damage != "record":
         with pytest.raises(ModelError, match=r"repetition-0003\.safetensors"):
             open_repetition(path, sha256=sha256)
@@ -50,4 +59,13 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
 def test_a_second_copy_of_a_task_changes_nothing(tmp_path: Path) -> None:
     first = save(tmp_path)
     assert save(tmp_path) == first
-    assert finished(tmp_path, 3, made_of="this") == first
+    assert finished(str(tmp_path), 3, made_of="this") == first
+
+
+def test_repetitions_may_lie_where_only_a_uri_leads(tmp_path: Path) -> None:
+    folder = f"memory://{uuid.uuid4().hex}/run"
+    record = save(folder)
+    assert finished(folder, 3, made_of="this") == record
+    assert finished(folder, 4, made_of="this") is None
+    fetch_repetition(folder, 3, tmp_path)
+    assert open_repetition(tmp_path / weights_name(3), sha256=record.sha256).keys() == STATE.keys()
