@@ -4,6 +4,8 @@ Every message says what happened, where, and what to do next. All of them derive
 job can tell "the input was wrong" from "the program is broken".
 """
 
+from sparkdl.masking import without_credentials
+
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -21,7 +23,10 @@ __all__ = [
 
 
 class SparkdlError(Exception):
-    """What every error of this package is."""
+    """What every error of this package is. Credentials in addresses (``scheme://user:password@host``) are masked."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_credentials(message))
 
 
 class ConfigError(SparkdlError):
@@ -63,7 +68,7 @@ class RankError(SparkdlError):
         self.exception_type = exception_type
         """The name of the exception it raised, or what happened to it: ``process death`` (no time to raise one),
         ``silent`` (no heartbeat), ``stalled`` (no progress) or ``not started``."""
-        self.reason = reason
+        self.reason = without_credentials(reason)
         """What that exception said, without the traceback."""
         self.step = step
         """The last step that it reported, if it did."""

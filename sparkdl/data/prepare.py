@@ -20,6 +20,7 @@ from sparkdl.data.staging import staging
 from sparkdl.data.storage import join, locate, spark_url, write_file
 from sparkdl.data.write import write_row_groups
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Source
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def prepare(
     if existing is not None:
         with explained(settings.output), _examined(source, settings, spark, pipeline) as (_, _, findings):
             _require_same_content(existing, findings)
-        _log.info("%s holds these rows with these settings already; nothing to prepare", settings.output)
+        place = without_credentials(settings.output)
+        _log.info("%s holds these rows with these settings already; nothing to prepare", place)
         return existing
     with (
         explained(settings.output),
@@ -78,7 +80,8 @@ def prepare(
                 f"another run prepared something else in {settings.output} meanwhile; nothing was changed there. "
                 "Choose another `output`."
             )
-        _log.info("another run prepared the same in %s meanwhile; that is used", settings.output)
+        place = without_credentials(settings.output)
+        _log.info("another run prepared the same in %s meanwhile; that is used", place)
     return dataset
 
 

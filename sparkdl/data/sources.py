@@ -1,5 +1,6 @@
 """Open a raw table as a DataFrame, whatever it is stored as."""
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 from sparkdl.data.idx import read_idx
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["known_image_shape", "open_source"]
 
+_VECTORS = {"pyspark.ml.linalg.VectorUDT", "pyspark.ml.linalg.MatrixUDT"}
 _SHAPE_KEY = "sparkdl.image_shape"
 """In a column's metadata: the (height, width, channels) of its images."""
 
@@ -43,6 +45,7 @@ def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fai
             rows = spark.read.options(**source.options).table(str(source.path))
         else:
             rows = spark.read.format(source.format).options(**source.options).load(spark_url(str(source.path)))
+        _refuse_pickled_types(rows, source)
         empty = rows.isEmpty()
     except (AnalysisException, IllegalArgumentException) as error:
         raise DataError(
@@ -52,6 +55,20 @@ def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fai
     if empty:
         raise DataError(f"the {source.format} source {source.path} is empty; there is nothing to learn from")
     return rows
+
+
+def _refuse_pickled_types(rows: "DataFrame", source: Source) -> None:
+    """Look at the columns' types in Spark's own words.
+
+    Asked for the schema, Python would import the class of a type that it does not know, or unpickle it.
+    """
+    named = re.findall(r'"pyClass":"([^"]*)"', rows._jdf.schema().json())
+    strange = [name for name in named if name not in _VECTORS]
+    if strange:
+        raise DataError(
+            f"the {source.format} source {source.path} has a column whose type is the Python class {strange[0]!r}, "
+            "which could run any code; it is not read. Write the rows again with columns of Spark's own types."
+        )
 
 
 def known_image_shape(rows: "DataFrame", column: str) -> tuple[int, ...] | None:

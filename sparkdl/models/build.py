@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparkdl.config import makes
 from sparkdl.errors import ModelError
 from sparkdl.models.networks import NETWORKS
 
@@ -97,6 +98,11 @@ def _resolve(model: str | Callable[..., Any]) -> Callable[..., Any]:
         raise ModelError(f"the module {module_name!r} has no {attribute!r} (from the model {model!r})") from None
     if not callable(found):
         raise ModelError(f"the model {model!r} is a {type(found).__name__}, not something that can be called")
+    if not makes(found, nn.Module):
+        raise ModelError(
+            f"the model {model!r} is no torch.nn.Module, and no function that says it returns one (`-> nn.Module`): a"
+            " name may come from a stranger's file, so nothing else is called. Annotate it, or hand it in from Python"
+        )
     resolved: Callable[..., Any] = found
     return resolved
 

@@ -6,6 +6,7 @@ Runs on the driver; the work is done by tasks, when rows are asked for.
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, Stri
 
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.data.features import apply_preprocessing
+from sparkdl.data.preprocessing import check_preprocessing
 from sparkdl.errors import DataError
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
@@ -47,6 +49,7 @@ def score(
     batch_size: int = BATCH_SIZE,
     on_error: Literal["fail", "null"] = "fail",
     key: str | None = None,
+    trusted_stages: Collection[str] = (),
     tracking: Tracking | None = None,
 ) -> DataFrame:
     """Append a registered model's predictions to raw rows, lazily. Runs on the driver.
@@ -60,15 +63,18 @@ def score(
     with a :class:`DataError` that names the row by the column ``key`` and says why; with ``"null"`` the row has no
     prediction, one more column ``error`` says why, and all other rows are scored.
 
-    Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist and :class:`DataError` for columns
-    that are missing or of another type.
+    Nothing in a model's folder is executed. Preprocessing with stages of your own (``prepare(pipeline=...)``) is loaded
+    when their classes are among ``trusted_stages``, each as ``package.module.Class``.
+
+    Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist, :class:`~sparkdl.errors.ModelError`
+    for one that is damaged or would run code, and :class:`DataError` for columns that are missing or of another type.
     """
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)
     added = ANSWER if on_error == "fail" else StructType([*ANSWER, StructField(ERROR, StringType())])
     _check(df, card, added.names, key)
     spark = df.sparkSession
-    prepared = with_inputs(df, card, folder)
+    prepared = with_inputs(df, card, folder, trusted_stages=trusted_stages)
     task = ScoringTask(
         files=tuple((file.name, _ship(spark, file)) for file in sorted(folder.iterdir()) if file.is_file()),
         input=len(df.columns),
@@ -82,22 +88,27 @@ def score(
     return prepared.mapInArrow(task, StructType([*df.schema.fields, *added]))
 
 
-def with_inputs(df: DataFrame, card: ModelCard, folder: Path) -> DataFrame:
+def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages: Collection[str] = ()) -> DataFrame:
     """All columns of ``df`` as they are, and behind them the model's input."""
     column, sparse = card.input.column, card.input.kind == "sparse"
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
     packed = df.select(F.struct("*").alias(ROW), *[F.col(_quote(name)) for name in card.raw_columns])
     if card.preprocessing:
         packed = packed.select(ROW, *[_cast(packed, name, type_) for name, type_ in card.raw_columns.items()])
-        packed = apply_preprocessing(packed, load_preprocessing(df.sparkSession, folder), column, sparse=sparse)
+        model = load_preprocessing(df.sparkSession, folder, trusted_stages=trusted_stages)
+        packed = apply_preprocessing(packed, model, column, sparse=sparse)
     kept = [F.col(f"{ROW}.{_quote(name)}") for name in df.columns]
     input = F.col(_quote(column)) if sparse else _plain(packed, column)
     return packed.select(*kept, input.alias(INPUT))
 
 
-def load_preprocessing(spark: SparkSession, folder: Path) -> PipelineModel:
-    """The fitted pipeline in a model's folder, which Spark itself reads, so it is put where executors can read too."""
+def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Collection[str] = ()) -> PipelineModel:
+    """The fitted pipeline in a model's folder, which Spark itself reads, so it is put where executors can read too.
+
+    Raises :class:`~sparkdl.errors.ModelError` for stages that could run code.
+    """
     source = folder / PREPROCESSING
+    check_preprocessing(source, trusted=trusted_stages)
     local = source.resolve().as_uri()
     jvm, context = spark.sparkContext._jvm, spark.sparkContext
     assert jvm is not None

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sparkdl.config import import_object
+from sparkdl.config import import_object, makes
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Recipe, Train
 
@@ -62,6 +62,11 @@ def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
     create = OPTIMIZERS.get(settings.optimizer) if isinstance(settings.optimizer, str) else settings.optimizer
     if create is None:
         create = import_object(str(settings.optimizer), key="train.optimizer", names=OPTIMIZERS)
+        if not makes(create, torch.optim.Optimizer):
+            raise ConfigError(
+                f"train.optimizer: {settings.optimizer!r} is no torch.optim.Optimizer, and no function that says it "
+                "returns one; hand in anything else from Python"
+            )
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": settings.weight_decay},
