@@ -25,6 +25,7 @@ EMBEDDED_OPTIONS: dict[str, str | int | float | bool] = {
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,
     "spark.sql.execution.arrow.pyspark.enabled": True,
+    "spark.python.daemon.module": "sparkdl.daemon",
 }
 """What the embedded session is started with, unless ``cluster.options`` says otherwise."""
 

@@ -1,0 +1,28 @@
+"""Python workers of the embedded Spark are forked from a process that has imported what they need."""
+
+import os
+import sys
+import time
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster import Rank, run_ranks
+from sparkdl.errors import RankError
+
+
+def look(rank: Rank) -> tuple[int, bool, bool]:
+    started = time.process_time()  # of this process alone, its fork included
+    import horovod.torch
+    import torch
+
+    return os.getpid(), "mlflow" in sys.modules, time.process_time() - started < 0.5 and bool(torch and horovod)
+
+
+def test_the_worker_in_place_of_one_that_died_has_pytorch_already(spark: SparkSession) -> None:
+    first = {process for process, *_ in run_ranks(look, 2, spark=spark)}
+    with pytest.raises(RankError):
+        run_ranks(lambda rank: os._exit(1), 2, spark=spark)
+    found = run_ranks(look, 2, spark=spark)
+    assert {process for process, *_ in found}.isdisjoint(first)
+    assert [each[1:] for each in found] == [(False, True)] * 2

@@ -1,0 +1,39 @@
+"""The process that Python workers are forked from."""
+
+import importlib
+import sys
+import zipfile
+import zipimport
+from pathlib import Path
+
+import pytest
+
+from sparkdl.daemon import keep_unchanged_archives
+
+
+def test_an_archive_is_read_again_only_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zipimport.zipimporter, "invalidate_caches", zipimport.zipimporter.invalidate_caches)
+    archive = tmp_path / "modules.zip"
+
+    def write(*names: str) -> None:
+        with zipfile.ZipFile(archive, "w") as file:
+            for name in names:
+                file.writestr(f"{name}.py", "")
+
+    reads = []
+    read_directory = zipimport._read_directory  # type: ignore[attr-defined]
+    monkeypatch.setattr(zipimport, "_read_directory", lambda path: (reads.append(path), read_directory(path))[1])
+    write("archived_first")
+    monkeypatch.syspath_prepend(str(archive))
+    keep_unchanged_archives()
+    importlib.import_module("archived_first")
+    importlib.invalidate_caches()
+    before = reads.count(str(archive))
+    for _ in range(5):
+        importlib.invalidate_caches()
+    assert reads.count(str(archive)) == before
+    write("archived_first", "archived_second")
+    importlib.invalidate_caches()
+    importlib.import_module("archived_second")
+    for name in ("archived_first", "archived_second"):
+        del sys.modules[name]
