@@ -31,9 +31,11 @@ class Report:
     rows: Sequence[Sequence[str | float]]
     targets: Sequence[Target] = ()
     note: str = ""
+    digits: int = 3
+    """Significant digits of small numbers."""
 
     def __str__(self) -> str:
-        cells = [list(map(str, self.columns)), *([_cell(value) for value in row] for row in self.rows)]
+        cells = [list(map(str, self.columns)), *([_cell(value, self.digits) for value in row] for row in self.rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(self.columns))]
         lines = [
             "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
@@ -41,8 +43,8 @@ class Report:
         ]
         lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
         verdicts = [
-            f"{'reached' if target.reached else 'MISSED'}: {target.name} {_cell(target.value)}"
-            f" ({'at most' if target.at_most else 'at least'} {_cell(target.limit)})"
+            f"{'reached' if target.reached else 'MISSED'}: {target.name} {_cell(target.value, self.digits)}"
+            f" ({'at most' if target.at_most else 'at least'} {_cell(target.limit, self.digits)})"
             for target in self.targets
         ]
         return "\n".join([f"## {self.title}", "", *lines, "", *verdicts, *([self.note] if self.note else [])])
@@ -55,8 +57,8 @@ class Report:
         return json.dumps(tree)
 
 
-def _cell(value: str | float) -> str:
-    """Three significant digits for small numbers, whole numbers with separators for large ones."""
+def _cell(value: str | float, digits: int) -> str:
+    """So many significant digits for small numbers, whole numbers with separators for large ones."""
     if isinstance(value, str):
         return value
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"

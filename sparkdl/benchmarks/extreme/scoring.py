@@ -1,0 +1,132 @@
+"""Rows a second from sparse rows to their five best classes, and what candidate decoding saves."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import cycle, islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from sparkdl.benchmarks.extreme.processes import servant
+from sparkdl.benchmarks.extreme.task import Task
+from sparkdl.benchmarks.report import Report, Target
+from sparkdl.cluster import limited_threads, retained_memory
+from sparkdl.data import Dataset, SparseLoader
+from sparkdl.extreme.decode import Decoder
+from sparkdl.extreme.ensemble import Ensemble
+
+__all__ = ["run"]
+
+PROCESSES = 2
+K = 5
+BATCH = 256
+BATCHES = 8
+"""Batches that are scored over and over."""
+LAPS = 3
+"""Each way is measured so many times, in turn, after a lap that only warms up."""
+SECONDS = 1.5
+"""How long each way is measured in each lap."""
+
+
+def run(task: Task, model: Path, folder: Path) -> Report:
+    """Score test rows in two processes at the same time, as two slots do, with one thread each. Runs on the driver."""
+    rates: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        servants = [
+            stack.enter_context(servant(_measure_when_asked, task.dataset, model, log=folder / "scoring.log"))
+            for _ in range(PROCESSES)
+        ]
+        (ways, *_) = [connection.recv() for connection in servants]
+        for lap in range(1 + LAPS):
+            for way in ways:
+                for connection in servants:
+                    connection.send(way)
+                rate = sum(connection.recv() for connection in servants)
+                if lap:
+                    rates.setdefault(way, []).append(rate)
+    found = {way: median(each) for way, each in rates.items()}
+    precisions = {
+        name: 100 * task.evaluate(predicted).precision for name, predicted in _predictions(task.dataset, model).items()
+    }
+    lost = precisions["exact"] - precisions["candidates"]
+
+    def row(name: str, way: str, decoding: str) -> list[str | float]:
+        return [name, found[way], *([float(precisions[decoding][k - 1]) for k in (1, K)] if decoding else ["", ""])]
+
+    return Report(
+        title=f"extreme, scoring: the {K} best of {task.dataset.num_classes:,} classes, {PROCESSES} slots",
+        columns=["step", "rows/s", "P@1", f"P@{K}"],
+        rows=[
+            row("networks alone", "networks", ""),
+            row("networks, exact decoding", "networks, exact", "exact"),
+            row("networks, candidate decoding", "networks, candidates", "candidates"),
+            row("exact decoding alone", "exact", "exact"),
+            row("candidate decoding alone", "candidates", "candidates"),
+            row("exact decoding alone, sums of logits", "exact, logits", "exact"),
+            row("candidate decoding alone, sums of logits", "candidates, logits", "candidates"),
+        ],
+        targets=[
+            Target("networks and exact decoding, rows/s", found["networks, exact"], 20_000),
+            Target("candidate decoding, rows/s", found["candidates"], 100_000),
+            Target(
+                "candidate over exact decoding, sums of logits", found["candidates, logits"] / found["exact, logits"], 5
+            ),
+            Target("points of P@1 lost by candidates", float(lost[0]), 0.2, at_most=True),
+        ],
+        note=(
+            f"Medians of {LAPS} laps of {SECONDS:g} s, the ways in turn; batches of {BATCH} rows, one thread a slot. "
+            "Sums of logits put classes in the same order as the default, the mean log-probability; what it "
+            "takes longer, with either decoding, is the softmax over all buckets."
+        ),
+        digits=4,
+    )
+
+
+def _measure_when_asked(connection: Connection, dataset: Dataset, model: Path) -> None:
+    """Name the ways to score, then answer each name with the rows a second of that way."""
+    ensemble = Ensemble.open(model)
+    decoder, by_logits = ensemble.decoder(), _by_logits(ensemble)
+    batches = list(islice(SparseLoader(dataset, "test", batch_size=BATCH, shuffle=False).epoch(0), BATCHES))
+    with limited_threads(1), retained_memory():
+        logits = [ensemble.logits(batch) for batch in batches]
+        ways: dict[str, Callable[[int], object]] = {
+            "networks": lambda i: ensemble.logits(batches[i]),
+            "networks, exact": lambda i: decoder.top_k(ensemble.logits(batches[i]), K),
+            "networks, candidates": lambda i: decoder.candidates(ensemble.logits(batches[i]), K),
+            "exact": lambda i: decoder.top_k(logits[i], K),
+            "candidates": lambda i: decoder.candidates(logits[i], K),
+            "exact, logits": lambda i: by_logits.top_k(logits[i], K),
+            "candidates, logits": lambda i: by_logits.candidates(logits[i], K),
+        }
+        for way in ways.values():
+            way(0)
+        connection.send(list(ways))
+        for name in iter(connection.recv, None):
+            done, started = 0, time.perf_counter()
+            for index in cycle(range(len(batches))):
+                ways[name](index)
+                done += logits[index].shape[1]
+                if (took := time.perf_counter() - started) >= SECONDS:
+                    break
+            connection.send(done / took)
+
+
+def _by_logits(ensemble: Ensemble) -> Decoder:
+    hashes = [ensemble.card.bucket_hash(repetition) for repetition in ensemble.repetitions]
+    return Decoder(hashes, ensemble.card.labels.classes, estimator="sum_logits", counts=ensemble.label_counts)
+
+
+def _predictions(dataset: Dataset, model: Path) -> dict[str, npt.NDArray[np.int64]]:
+    """The best classes of all test rows, by exact and by candidate decoding."""
+    ensemble = Ensemble.open(model)
+    decoder = ensemble.decoder()
+    exact, likely = [], []
+    for batch in SparseLoader(dataset, "test", batch_size=BATCH, shuffle=False).epoch(0):
+        logits = ensemble.logits(batch)
+        exact.append(decoder.top_k(logits, K).classes.numpy())
+        likely.append(decoder.candidates(logits, K).classes.numpy())
+    return {"exact": np.concatenate(exact), "candidates": np.concatenate(likely)}

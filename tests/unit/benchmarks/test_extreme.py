@@ -1,0 +1,47 @@
+"""What the benchmark of very many classes is measured on."""
+
+import numpy as np
+import pytest
+
+from sparkdl.benchmarks.extreme.odp import Shape, write_dataset
+from sparkdl.benchmarks.extreme.rivals import write_rows
+from sparkdl.benchmarks.extreme.task import first_groups, rows_of
+from sparkdl.data import SparseLoader
+from sparkdl.data.xc_lines import parse_lines
+
+SHAPE = Shape(rows=20_000, features=3_000, classes=400, draws=16)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("made-up") / "dataset", SHAPE)
+
+
+def test_made_up_data_is_a_whole_dataset_of_the_wanted_shape(dataset, tmp_path):
+    dataset.verify()
+    assert (dataset.rows("train"), dataset.num_classes, dataset.input.shape) == (20_000, 400, (3_000,))
+    again = write_dataset(tmp_path / "again", SHAPE)
+    assert again.digest == dataset.digest
+    loader = SparseLoader(first_groups(dataset, 1), "train", batch_size=256)
+    assert loader.rows == dataset.row_groups("train")[0].rows
+    rows = rows_of(dataset, "train")
+    assert np.add.reduceat(rows.values**2, rows.offsets[:-1]) == pytest.approx(1, abs=1e-5)
+
+
+def test_made_up_classes_are_zipf_like_and_depend_on_the_features(dataset):
+    counts = np.sort(dataset.label_counts)[::-1]
+    assert counts[-1] >= 1 and counts[:10].sum() > 0.3 * counts.sum()
+    rows = rows_of(dataset, "train")
+    of_class = np.repeat(rows.labels, np.diff(rows.offsets))
+    common = [np.bincount(rows.indices[of_class == number], minlength=3_000) / counts[0] for number in (0, 1)]
+    assert np.abs(common[0] - common[1]).max() > 0.2
+
+
+def test_rivals_read_the_same_rows(dataset, tmp_path):
+    write_rows(dataset, "train", tmp_path / "train.txt")
+    header, _, lines = (tmp_path / "train.txt").read_bytes().partition(b"\n")
+    assert header == b"20000 3000 400"
+    found, rows = parse_lines(lines, 3_000, 400), rows_of(dataset, "train")
+    assert not found.bad
+    for mine, theirs in zip(rows, found[:5], strict=True):
+        np.testing.assert_allclose(theirs, mine, rtol=1e-5)
