@@ -18,7 +18,7 @@ from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.hashing import BucketHash, Family
 from sparkdl.extreme.meta_model import MetaModels, sparse_input
 from sparkdl.extreme.metrics import Evaluation, evaluate
-from sparkdl.extreme.store import open_repetition, weights_name
+from sparkdl.extreme.store import first_layer, open_repetition, weights_name
 
 __all__ = ["ENSEMBLE_NAME", "Ensemble", "EnsembleCard"]
 
@@ -84,14 +84,15 @@ class Ensemble:
         self.repetitions = tuple(sorted(card.repetitions))
         self._folder = folder
         self._layers = MetaModels(self.repetitions, width=0, hidden=card.hidden, num_buckets=card.buckets)
-        self._tables = []
+        self._states = []
         for place, repetition in enumerate(self.repetitions):
             state = open_repetition(folder / weights_name(repetition), sha256=card.repetitions[repetition])
-            table = state["table"]
-            if len(table) != card.width:
-                raise ModelError(f"repetition {repetition} in {folder} is for {len(table)} features, not {card.width}")
-            self._tables.append(table)
-            self._layers.load_state_of(place, {**state, "table": table[:0]})
+            width = len(state["table"])
+            if width != card.width:
+                raise ModelError(f"repetition {repetition} in {folder} is for {width} features, not {card.width}")
+            self._states.append(state)
+            no_features = torch.empty(0, dtype=torch.int64)
+            self._layers.load_state_of(place, {**state, "table": first_layer(state, no_features)})
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
@@ -118,7 +119,7 @@ class Ensemble:
     def logits(self, batch: SparseBatch) -> torch.Tensor:
         """Bucket logits of shape (repetitions, rows, buckets)."""
         prepared = sparse_input(batch)
-        used = torch.cat([table.index_select(0, prepared.features) for table in self._tables], dim=1).float()
+        used = torch.cat([first_layer(state, prepared.features) for state in self._states], dim=1)
         logits: torch.Tensor = self._layers(used, prepared)
         return logits
 

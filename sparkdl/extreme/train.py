@@ -21,7 +21,7 @@ from sparkdl.extreme.ensemble import Ensemble
 from sparkdl.extreme.metrics import Evaluation
 from sparkdl.extreme.model_folder import write_model_folder
 from sparkdl.extreme.plan import Plan, plan_extreme
-from sparkdl.extreme.store import STORED, Finished, finished
+from sparkdl.extreme.store import FORMAT, Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
 from sparkdl.settings import Cluster, Extreme, Tracking
 from sparkdl.tracking import Registered, Run, start_run
@@ -241,5 +241,5 @@ def _plan(dataset: Dataset, settings: Extreme, slots: int) -> Plan:
 def _digest(dataset: Dataset, settings: Extreme) -> str:
     """What decides the weights of a repetition; the number of repetitions does not, their packing only rounds."""
     elsewhere = {"dataset", "run_dir", "repetitions", "repetitions_per_task", "minimum_repetitions"}
-    decisive = [dataset.digest, settings.model_dump(mode="json", exclude=elsewhere), str(STORED)]
+    decisive = [dataset.digest, settings.model_dump(mode="json", exclude=elsewhere), FORMAT]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()

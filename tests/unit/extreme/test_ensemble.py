@@ -69,7 +69,7 @@ def test_it_computes_what_the_meta_models_did_to_the_precision_of_its_files(tmp_
     batch = SparseBatch(
         torch.tensor([3, 9, 20]), torch.rand(3), torch.tensor([0, 2, 2, 3]), torch.empty(0), torch.zeros(4)
     )
-    torch.testing.assert_close(ensemble.logits(batch), models.logits(batch), rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(ensemble.logits(batch), models.logits(batch), rtol=0, atol=5e-3)
     assert ensemble.repetitions == (0, 1, 3)
     assert ensemble.card.missing == (2,)
 
@@ -89,13 +89,15 @@ def test_its_answers_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:
 
 
 def test_opening_it_copies_no_first_layer_into_memory(tmp_path: Path) -> None:
-    width = 1 << 20
-    write(tmp_path, (0,), asked=1, width=width)
-    size = (tmp_path / weights_name(0)).stat().st_size
-    before = _private_bytes()
-    model = open_model(tmp_path, INPUT.model_copy(update={"shape": (width,)}), CLASSES)
-    model.top_k(rows(100, width=width), 5, batch_size=100)
-    assert _private_bytes() - before < size / 3
+    width = 1 << 22
+    for each in (WIDTH, width):  # the first one loads what PyTorch loads but once
+        folder = tmp_path / str(each)
+        write(folder, (0,), asked=1, width=each)
+        before = _private_bytes()
+        model = open_model(folder, INPUT.model_copy(update={"shape": (each,)}), CLASSES)
+        model.top_k(rows(100, width=each), 5, batch_size=100)
+        grown = _private_bytes() - before
+    assert grown < (folder / weights_name(0)).stat().st_size / 3
 
 
 def _private_bytes() -> int:
