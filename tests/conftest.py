@@ -1,5 +1,6 @@
 """What tests share: an embedded Spark, and a real standalone cluster with a process for everything."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from sparkdl.cluster.session import get_session
 from sparkdl.settings import Cluster
 
 ROOT = Path(__file__).parent.parent
+
+# No JVM of the tests lives long enough to earn back what the optimising compiler and parallel collectors cost.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
