@@ -5,18 +5,15 @@ fitted preprocessing, so that scoring takes raw rows.
 """
 
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import fsspec
-import pandas as pd
 import torch
 from torch import nn
 
 from sparkdl.data import Dataset
-from sparkdl.data.card import CARD_NAME, PREPROCESSING
+from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ModelError
 from sparkdl.models import NETWORK_FILE, export_network, load_weights
 from sparkdl.settings import Tracking, Train
@@ -25,7 +22,7 @@ from sparkdl.training.checkpoint import load_checkpoint, save_weights
 from sparkdl.training.loop import build_model
 from sparkdl.training.recipe import build_loss, build_optimizer
 
-__all__ = ["check_model", "example_row", "starting_weights", "write_model_folder"]
+__all__ = ["check_model", "starting_weights", "write_model_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -73,28 +70,7 @@ def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, ch
     model = build_model(dataset, settings)
     model.load_state_dict(load_checkpoint(checkpoint)["model"])
     export_network(model, folder / NETWORK_FILE, _sample(dataset))
-    (folder / CARD_NAME).write_text(dataset.card_json)
-    if dataset.preprocessing_path:
-        filesystem, location = fsspec.url_to_fs(dataset.preprocessing_path)
-        filesystem.get(location, str(folder / PREPROCESSING), recursive=True)
-
-
-def example_row(dataset: Dataset) -> pd.DataFrame | None:
-    """One raw row of zeros and empty strings, to be kept with the model: it shows the columns, and nobody's data.
-
-    None where a column has a type that zero says nothing about, such as a time.
-    """
-    blanks: dict[str, object] = {
-        "binary": bytes(dataset.input.row_bytes),
-        "string": "",
-        "boolean": False,
-        **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), 0),
-        **dict.fromkeys(("float", "double"), 0.0),
-        **dict.fromkeys(("array<float>", "array<double>", "vector"), [0.0] * math.prod(dataset.input.shape)),
-    }
-    if not set(dataset.raw_columns.values()) <= set(blanks):
-        return None
-    return pd.DataFrame({name: [blanks[sql_type]] for name, sql_type in dataset.raw_columns.items()})
+    keep_inputs(dataset, folder)
 
 
 def _sample(dataset: Dataset) -> torch.Tensor:

@@ -10,13 +10,14 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster import get_session, run_ranks
 from sparkdl.data import Dataset
+from sparkdl.data.model_inputs import example_row
 from sparkdl.errors import ConfigError, DataError, RankError, TrainingError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.checkpoint import BEST
 from sparkdl.training.loop import Job, Outcome, train_rank
-from sparkdl.training.model_folder import check_model, example_row, starting_weights, write_model_folder
+from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
 from sparkdl.training.progress import Progress
 
 __all__ = ["TrainedModel", "train"]
