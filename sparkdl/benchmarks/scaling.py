@@ -17,22 +17,23 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl.benchmarks.images import image_dataset
-from sparkdl.benchmarks.loop import new_replica
+from sparkdl.benchmarks.loop import new_replica, timed_epoch
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import HorovodCollectives
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
-from sparkdl.training.loop import build_model, train_epoch
 from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.replica import build_model
 from sparkdl.training.reporter import Reporter
+from sparkdl.training.state import TrainingState
 
 __all__ = ["run"]
 
 ROWS = 10_240
 LAUNCHES = 4
 EPOCHS = 3
-SETTINGS = Train(model="cnn", epochs=1, batch_size=256, schedule="constant")
+SETTINGS = Train(model="cnn", epochs=1 + EPOCHS, batch_size=256, schedule="constant")
 
 
 def run() -> Report:
@@ -63,8 +64,9 @@ def _sparkdl(dataset: Dataset, rank: Rank) -> list[float]:
     torch.set_num_threads(1)
     with HorovodCollectives() as collectives:
         replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
-        epochs = [train_epoch(replica, dataset, epoch, reporter) for epoch in range(1 + EPOCHS)]
-    return [figures["rows_per_second"] for figures in epochs[1:]]
+        state = TrainingState()
+        rates = [timed_epoch(replica, dataset, state, reporter) for _ in range(1 + EPOCHS)]
+    return rates[1:]
 
 
 def _ddp(dataset: Dataset, rank: Rank) -> list[float]:

@@ -1,67 +1,158 @@
-"""Save and restore everything a run is made of.
+"""The files of a run: written whole, recognised when damaged, opened without executing anything.
 
-A checkpoint is one file, replaced atomically: a reader sees the old one or the new one. It holds tensors and plain
-values only and is opened with ``weights_only=True``, which executes nothing.
+A checkpoint is one file. It appears under its name only when all of it has been written, and the name holds a digest of
+the content, so that a torn or altered one is told from a good one without a second file that could be lost.
 """
 
+import hashlib
 import io
+import logging
+import re
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
 import fsspec
 import torch
-from torch import nn
 
-from sparkdl.errors import TrainingError
+from sparkdl.errors import CheckpointError
 
-__all__ = ["BEST", "LAST", "load_checkpoint", "save_checkpoint", "save_weights"]
+__all__ = [
+    "Kind",
+    "latest",
+    "list_checkpoints",
+    "load_checkpoint",
+    "prune",
+    "remove_partial",
+    "save_checkpoint",
+    "save_weights",
+    "step_of",
+]
 
-BEST = "best.pt"
-LAST = "last.pt"
+log = logging.getLogger(__name__)
+
+Kind = Literal["step", "best"]
+"""``step-N-E`` holds all that a run is made of after N optimizer steps and E whole epochs, ``best-N-E`` the weights
+alone of what was the best epoch then."""
+NAME = re.compile(r"(?P<kind>step|best)-(?P<step>\d+)-(?P<epoch>\d+)\.(?P<digest>[0-9a-f]{16})\.pt")
+PARTIAL = ".partial"
 
 
-def save_checkpoint(
-    path: str, *, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int, history: list[dict[str, float]]
-) -> None:
-    """Write one checkpoint to a path or URI. Runs on rank 0.
+def save_checkpoint(folder: str, kind: Kind, state: Mapping[str, Any], *, step: int, epoch: int) -> str:
+    """Write one checkpoint of tensors and plain values into a folder (path or URI); returns its path. Runs on rank 0.
 
-    ``epoch`` counts the finished ones. Raises :class:`TrainingError` rather than replace a good checkpoint by
-    weights that are not finite.
+    Raises :class:`CheckpointError` when it cannot be written; nothing of it is left then.
     """
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in model.parameters()):
-        raise TrainingError(f"weights are not finite after epoch {epoch}; the checkpoint {path} stays as it was")
-    _write(
-        path,
-        {
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "random": torch.get_rng_state(),
-            "epoch": epoch,
-            "history": history,
-        },
-    )
+    content = io.BytesIO()
+    torch.save(dict(state), content)
+    path = f"{folder}/{kind}-{step:09d}-{epoch:05d}.{_digest(content.getbuffer())}.pt"
+    _write(path, content)
+    return path
 
 
 def save_weights(path: str, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write a checkpoint that holds a model and nothing else. Runs on the driver."""
-    _write(path, {"model": dict(weights)})
+    """Write a file that holds a model and nothing else. Runs on the driver."""
+    content = io.BytesIO()
+    torch.save({"model": dict(weights)}, content)
+    _write(path, content)
 
 
 def load_checkpoint(path: str, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read a checkpoint without executing anything in it."""
-    with fsspec.open(path, "rb") as file:
-        checkpoint: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
-    return checkpoint
+    """Read a checkpoint without executing anything in it. Runs anywhere.
+
+    Raises :class:`CheckpointError` when it is missing, torn or altered, or holds more than tensors and plain values.
+    """
+    try:
+        with fsspec.open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror or error}") from None
+    named = NAME.fullmatch(path.rpartition("/")[2])
+    if named and _digest(content) != named["digest"]:
+        raise CheckpointError(f"the checkpoint {path} was altered, or not written to its end")
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{path} is not a checkpoint of tensors and plain values: {error}") from None
+    return state
 
 
-def _write(path: str, state: dict[str, Any]) -> None:
-    """Replace the file as a whole: write beside it, then rename."""
-    content = io.BytesIO()
-    torch.save(state, content)
+def list_checkpoints(folder: str, kind: Kind) -> list[str]:
+    """The checkpoints of one kind, the newest first, whether they are whole or not."""
+    filesystem, location = fsspec.url_to_fs(folder)
+    filesystem.invalidate_cache()
+    names = (path.rpartition("/")[2] for path in _list(filesystem, location))
+    found = sorted((name for name in names if (named := NAME.fullmatch(name)) and named["kind"] == kind), reverse=True)
+    return [f"{folder}/{name}" for name in found]
+
+
+def latest(folder: str) -> str | None:
+    """The newest checkpoint that is whole. Runs on the driver; damaged ones are passed over, and told."""
+    for path in list_checkpoints(folder, "step"):
+        try:
+            state = load_checkpoint(path)
+            if state["best"]:
+                load_checkpoint(f"{folder}/{state['best']}")
+        except CheckpointError as error:
+            log.warning("%s; using the one before it", error)
+        else:
+            return path
+    return None
+
+
+def step_of(path: str | None) -> int:
+    """How many optimizer steps a checkpoint holds, by its name; none without one."""
+    named = NAME.fullmatch(path.rpartition("/")[2]) if path else None
+    return int(named["step"]) if named else 0
+
+
+def prune(folder: str, *, keep_last: int, keep_best: int) -> None:
+    """Remove old checkpoints. Runs on rank 0.
+
+    As many of the best are kept as of the last, whatever ``keep_best`` says: between two checkpoints an epoch may have
+    become the best one, and the older of them refers to the one before.
+    """
+    filesystem, _ = fsspec.url_to_fs(folder)
+    for kind, kept in (("step", keep_last), ("best", max(keep_best, keep_last))):
+        for path in list_checkpoints(folder, kind)[kept:]:  # type: ignore[arg-type]
+            with suppress(OSError):
+                filesystem.rm(fsspec.url_to_fs(path)[1])
+
+
+def remove_partial(folder: str) -> None:
+    """Remove what an attempt that was killed had begun to write. Runs on the driver while no rank does."""
+    filesystem, location = fsspec.url_to_fs(folder)
+    for path in _list(filesystem, location):
+        if path.endswith(PARTIAL):
+            with suppress(OSError):
+                filesystem.rm(path)
+
+
+def _list(filesystem: Any, location: str) -> list[str]:
+    try:
+        return [str(path) for path in filesystem.ls(location, detail=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _write(path: str, content: io.BytesIO) -> None:
+    """Write beside the place, then rename."""
     filesystem, location = fsspec.url_to_fs(path)
-    filesystem.makedirs(filesystem._parent(location), exist_ok=True)
-    partial = f"{location}.{uuid.uuid4().hex}.partial"
-    with filesystem.open(partial, "wb") as file:
-        file.write(content.getbuffer())
-    filesystem.mv(partial, location)
+    partial = f"{location}.{uuid.uuid4().hex}{PARTIAL}"
+    try:
+        filesystem.makedirs(filesystem._parent(location), exist_ok=True)
+        with filesystem.open(partial, "wb") as file:
+            file.write(content.getbuffer())
+        filesystem.mv(partial, location)
+    except OSError as error:
+        with suppress(OSError):
+            filesystem.rm(partial)
+        raise CheckpointError(
+            f"cannot write the checkpoint {path}: {error.strerror or error}; free space, or set train.run_dir to"
+            " another place"
+        ) from None

@@ -7,26 +7,29 @@ mean over all of them.
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import ceil
 
 import torch
-from torch import nn
 
 from sparkdl.cluster import Rank
 from sparkdl.collectives import HorovodCollectives
 from sparkdl.data import Batch, Dataset, Loader
-from sparkdl.models import build
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import BEST, LAST, load_checkpoint, save_checkpoint
+from sparkdl.training.batching import Batching, batching
+from sparkdl.training.checkpoint import load_checkpoint
 from sparkdl.training.evaluation import Evaluation, evaluate
-from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at
+from sparkdl.training.recipe import autocast, build_loss, rate_at
+from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
-from sparkdl.training.strategies import Strategy, create_strategy
+from sparkdl.training.saver import Saver, StopRequested
+from sparkdl.training.state import TrainingState, restore, seed_everything
+from sparkdl.training.strategies import create_strategy
 
 EVALUATION_BATCH = 512  # rows; larger than a training batch, since no gradient is kept
 
-__all__ = ["Job", "Outcome", "Replica", "build_model", "train_epoch", "train_rank"]
+__all__ = ["Job", "Outcome", "train_epoch", "train_rank"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,12 @@ class Job:
     settings: Train
     folder: str
     """The run's directory, on storage that all ranks reach."""
+    reference: int
+    """The number of ranks that the recipe is for."""
     start_weights: str | None = None
     """A checkpoint whose model replaces the initial weights."""
+    checkpoint: str | None = None
+    """The checkpoint that this attempt continues from."""
 
 
 @dataclass(frozen=True)
@@ -49,117 +56,99 @@ class Outcome:
     """One entry per epoch: means over its rows, rows per second, and the validation figures after it."""
     best_epoch: int
     """Which entry of the history is the best checkpoint, from 0."""
+    checkpoint: str
+    """Its weights."""
     evaluations: dict[str, Evaluation]
     """The best checkpoint on every split but ``train``."""
 
 
-def build_model(dataset: Dataset, settings: Train) -> nn.Module:
-    """The network for this dataset; the same seed gives the same weights on every rank."""
-    torch.manual_seed(settings.seed)
-    return build(
-        settings.model,
-        input_shape=dataset.input.shape,
-        num_classes=dataset.num_classes,
-        mean=dataset.input.mean,
-        std=dataset.input.std,
-        options=settings.model_options,
-    )
-
-
-class Replica:
-    """One rank's copy of the model, with what a step needs."""
-
-    def __init__(self, model: nn.Module, settings: Train, strategy: Strategy, device: torch.device) -> None:
-        self.settings = settings
-        self.strategy = strategy
-        self.device = device
-        self.model = model.to(device)
-        self.loss = build_loss(settings)
-        self.optimizer = build_optimizer(settings, self.model)
-        strategy.start(self.model)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
-
-    def step(self, batches: list[Batch], *, rate: float) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """One optimizer step over ``accumulation`` batches: this rank's summed loss, correct answers and rows."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad()
-        share = self.strategy.collectives.size / sum(batch.global_rows for batch in batches)
-        loss_sum = torch.zeros((), device=self.device)
-        correct = torch.zeros((), device=self.device)
-        rows = 0
-        for batch in batches:
-            if batch is batches[-1]:
-                self.strategy.begin_last_pass()
-            if not len(batch.labels):
-                continue  # this rank's rows have run out; the others' gradients still arrive
-            inputs = batch.inputs.to(self.device, non_blocking=True)
-            labels = batch.labels.to(self.device, non_blocking=True)
-            with autocast(self.settings, self.device):
-                outputs = self.model(inputs)
-                total = self.loss(outputs, labels) * len(labels)
-            self.scaler.scale(total * share).backward()
-            loss_sum += total.detach()
-            correct += (outputs.detach().argmax(dim=1) == labels).sum()
-            rows += len(labels)
-        self.strategy.reduce_gradients()
-        if self.settings.clip_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return loss_sum, correct, rows
-
-
 def train_rank(job: Job, rank: Rank) -> Outcome | None:
-    """Train on this rank; rank 0 returns the outcome.
+    """Train on this rank, from the beginning or from a checkpoint; rank 0 returns the outcome.
+
+    None from rank 0 means that the driver asked for an end before the last epoch; a checkpoint has been written.
 
     Raises :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number; the last good checkpoint stays.
     """
     settings = job.settings
-    device = torch.device(rank.device)
     with HorovodCollectives() as collectives:
         model = build_model(job.dataset, settings)
-        if job.start_weights and rank.rank == 0:
+        if job.start_weights and not job.checkpoint and rank.rank == 0:
             model.load_state_dict(load_checkpoint(job.start_weights)["model"])
-        replica = Replica(model, settings, create_strategy(settings.strategy, collectives), device)
-        torch.manual_seed(settings.seed + 1 + rank.rank)  # equal weights, but dropout of its own
+        replica = Replica(model, settings, create_strategy(settings.strategy, collectives), torch.device(rank.device))
+        batch_size = _batching(replica, job.reference).batch_size
+        saved = load_checkpoint(job.checkpoint) if job.checkpoint else None
+        # Equal weights, but dropout of its own; what was saved replaces it unless the number of ranks has changed.
+        seed_everything(settings.seed, saved["step"] if saved else 0, 1 + rank.rank)
+        state = restore(saved, replica, batch_size) if saved else TrainingState()
         reporter = Reporter(rank)
-        history: list[dict[str, float]] = []
-        best_epoch = 0
-        for epoch in range(settings.epochs):
-            figures = train_epoch(replica, job.dataset, epoch, reporter)
-            replica.strategy.agree(replica.model)
-            if "validation" in job.dataset.splits:
-                found = evaluate_split(replica, job.dataset, "validation")
-                figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
-            history.append(figures)
-            reporter.epoch(epoch, figures)
-            if _merit(figures, settings) >= _merit(history[best_epoch], settings):
-                best_epoch = epoch
-            if rank.rank == 0:
-                _save(job, replica, history, best=best_epoch == epoch)
-        collectives.barrier()  # the best checkpoint is whole before anyone reads it
-        replica.model.load_state_dict(load_checkpoint(f"{job.folder}/{BEST}", device)["model"])
+        reporter.repeat(state)
+        try:
+            with Saver(job.folder, settings, rank, replica, reporter, batch_size=batch_size) as saver:
+                saver.start(state)
+                while state.epoch < settings.epochs:
+                    _one_epoch(job, replica, state, reporter, saver)
+                saver.finish()
+        except StopRequested:
+            return None
+        state.best = collectives.broadcast_object(state.best)  # whole, now that rank 0 says its name
+        best = f"{job.folder}/{state.best}"
+        replica.model.load_state_dict(load_checkpoint(best, replica.device)["model"])
         held_out = [split for split in job.dataset.splits if split != "train"]
-        evaluations = {split: evaluate_split(replica, job.dataset, split) for split in held_out}
-    return Outcome(history, best_epoch, evaluations) if rank.rank == 0 else None
+        evaluations = {split: evaluate_split(replica, job.dataset, split, reporter) for split in held_out}
+    return Outcome(state.history, state.best_epoch, best, evaluations) if rank.rank == 0 else None
 
 
-def train_epoch(replica: Replica, dataset: Dataset, epoch: int, reporter: Reporter) -> dict[str, float]:
-    """All steps of one epoch: the means over the rows of all ranks, and the rows per second of all ranks together."""
+def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Reporter, saver: Saver) -> None:
+    """Train, evaluate and save: one epoch, or what is left of it."""
+    settings = job.settings
+    figures = train_epoch(replica, job.dataset, state, reporter, reference=job.reference, after_step=saver.after_step)
+    replica.strategy.agree(replica.model)
+    if "validation" in job.dataset.splits:
+        found = evaluate_split(replica, job.dataset, "validation", reporter)
+        figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
+    state.finish_epoch(figures)
+    reporter.epoch(state.epoch - 1, figures)
+    best = _merit(figures, settings) >= _merit(state.history[state.best_epoch], settings)
+    if best:
+        state.best_epoch = state.epoch - 1
+    saver.save(state, best=best)
+
+
+def train_epoch(
+    replica: Replica,
+    dataset: Dataset,
+    state: TrainingState,
+    reporter: Reporter,
+    *,
+    reference: int | None = None,
+    after_step: Callable[[TrainingState], None] = lambda state: None,
+) -> dict[str, float]:
+    """All steps of an epoch, or those that are left: the means over the rows of all ranks, and their rows per second.
+
+    ``reference`` is the number of ranks that the recipe is for, by default as many as there are.
+    """
     settings, collectives = replica.settings, replica.strategy.collectives
-    loader = _loader(replica, dataset, "train", shuffle=True)
-    steps = -(-loader.steps // settings.accumulation)
-    started = time.perf_counter()
-    reporter.start_epoch(epoch, steps=steps, epochs=settings.epochs)
+    reference = reference or collectives.size
+    shape = _batching(replica, reference)
+    loader = _loader(replica, dataset, "train", batch_size=shape.batch_size)
+    steps = ceil(loader.steps_after(state.phases) / shape.accumulation)
+    schedule = _Schedule(settings, loader, state, steps=steps, reference=reference)
+    started = time.perf_counter() - state.seconds
+    first = ceil(state.batches / shape.accumulation)
+    left = steps - first + (settings.epochs - state.epoch - 1) * ceil(loader.steps / shape.accumulation)
+    reporter.start_epoch(state, total=state.step + left, epochs=settings.epochs)
     replica.model.train()
-    for number, batches in enumerate(_grouped(loader.epoch(epoch), settings.accumulation)):
-        step = epoch * steps + number
-        rate = rate_at(settings, step, steps_per_epoch=steps, size=collectives.size)
-        loss_sum, correct, rows = replica.step(batches, rate=rate)
-        reporter.step(step, loss_sum, correct, rows=rows, global_rows=sum(b.global_rows for b in batches), rate=rate)
-    loss, correct_rows, rows_seen = collectives.allreduce(reporter.epoch_totals(), op="sum").tolist()
+    batches = _grouped(loader.epoch(state.epoch, state.batches, after=state.phases), shape.accumulation)
+    for number, group in enumerate(batches, start=first):
+        rate = schedule.rate(number) * shape.rate_factor
+        loss_sum, correct, rows = replica.step(group, rate=rate)
+        reporter.step(state, loss_sum, correct, rows=rows, global_rows=sum(b.global_rows for b in group), rate=rate)
+        state.step += 1
+        state.batches += len(group)
+        state.seconds = time.perf_counter() - started
+        after_step(state)
+    reporter.flush(state)
+    loss, correct_rows, rows_seen = collectives.allreduce(state.totals, op="sum").tolist()
     return {
         "train_loss": loss / rows_seen,
         "train_accuracy": correct_rows / rows_seen,
@@ -167,29 +156,50 @@ def train_epoch(replica: Replica, dataset: Dataset, epoch: int, reporter: Report
     }
 
 
-def evaluate_split(replica: Replica, dataset: Dataset, split: str) -> Evaluation:
+class _Schedule:
+    """The learning rate of the steps that are left of an epoch, whatever number of ranks did those before."""
+
+    def __init__(self, settings: Train, loader: Loader, state: TrainingState, *, steps: int, reference: int) -> None:
+        rows = loader.rows_after(())
+        self._settings, self._steps, self._reference = settings, steps, reference
+        self._per_epoch = ceil(ceil(ceil(rows / reference) / settings.batch_size) / settings.accumulation)
+        self._done = 1 - loader.rows_after(state.phases) / rows
+        self._begin = self._per_epoch * (state.epoch + self._done)
+
+    def rate(self, number: int) -> float:
+        """The rate of one of them, in the recipe's own steps."""
+        ahead = self._per_epoch * number / self._steps * (1 - self._done)
+        return rate_at(self._settings, self._begin + ahead, steps_per_epoch=self._per_epoch, size=self._reference)
+
+
+def evaluate_split(replica: Replica, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:
     """The exact figures of the current weights on one split, the same on every rank."""
-    loader = _loader(replica, dataset, split, shuffle=False)
+    settings = replica.settings
+    loader = _loader(replica, dataset, split, batch_size=max(settings.batch_size, EVALUATION_BATCH), shuffle=False)
     return evaluate(
         replica.model,
-        loader.epoch(0),
-        loss=build_loss(replica.settings, smoothing=False),
+        reporter.watched(loader.epoch(0)),
+        loss=build_loss(settings, smoothing=False),
         num_classes=dataset.num_classes,
         collectives=replica.strategy.collectives,
         device=replica.device,
-        context=autocast(replica.settings, replica.device),
+        context=autocast(settings, replica.device),
     )
 
 
-def _loader(replica: Replica, dataset: Dataset, split: str, *, shuffle: bool) -> Loader:
-    collectives, settings = replica.strategy.collectives, replica.settings
+def _batching(replica: Replica, reference: int) -> Batching:
+    return batching(replica.settings, size=replica.strategy.collectives.size, reference=reference)
+
+
+def _loader(replica: Replica, dataset: Dataset, split: str, *, batch_size: int, shuffle: bool = True) -> Loader:
+    collectives = replica.strategy.collectives
     return Loader(
         dataset,
         split,
-        batch_size=settings.batch_size if shuffle else max(settings.batch_size, EVALUATION_BATCH),
+        batch_size=batch_size,
         rank=collectives.rank,
         size=collectives.size,
-        seed=settings.seed,
+        seed=replica.settings.seed,
         shuffle=shuffle,
     )
 
@@ -205,14 +215,3 @@ def _merit(figures: dict[str, float], settings: Train) -> float:
     if settings.best_by == "loss":
         return -figures.get("validation_loss", 0.0)
     return figures.get("validation_accuracy", 0.0)
-
-
-def _save(job: Job, replica: Replica, history: list[dict[str, float]], *, best: bool) -> None:
-    for name in [LAST, BEST] if best else [LAST]:
-        save_checkpoint(
-            f"{job.folder}/{name}",
-            model=replica.model,
-            optimizer=replica.optimizer,
-            epoch=len(history),
-            history=history,
-        )

@@ -19,8 +19,8 @@ from sparkdl.models import NETWORK_FILE, export_network, load_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import load_checkpoint, save_weights
-from sparkdl.training.loop import build_model
 from sparkdl.training.recipe import build_loss, build_optimizer
+from sparkdl.training.replica import build_model
 
 __all__ = ["check_model", "starting_weights", "write_model_folder"]
 

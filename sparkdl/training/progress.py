@@ -19,7 +19,6 @@ class Progress:
     def __init__(self) -> None:
         self._bar: Any = None
         self._epochs = 0
-        self._steps = 0
         self._epoch_started = 0.0
 
     def __enter__(self) -> Self:
@@ -31,13 +30,15 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def epoch_started(self, *, epoch: int, epochs: int, steps: int) -> None:
-        """Rank 0 begins an epoch of so many steps."""
-        self._epochs, self._steps = epochs, steps
+    def epoch_started(self, *, epoch: int, epochs: int, step: int, total: int) -> None:
+        """Rank 0 begins an epoch, or the rest of one, after so many steps of so many in all."""
+        self._epochs = epochs
         self._epoch_started = time.monotonic()
         if self._bar is None:
             # disable=None: silent unless it writes to a terminal; tqdm.auto shows a widget in a notebook regardless
-            self._bar = tqdm(total=epochs * steps, unit="step", dynamic_ncols=True, disable=None, leave=True)
+            self._bar = tqdm(total=total, initial=step, unit="step", dynamic_ncols=True, disable=None, leave=True)
+        self._bar.total = total
+        self._bar.update(step - self._bar.n)  # back to the checkpoint, after a failure
         self._bar.set_description(f"epoch {epoch + 1}/{epochs}")
 
     def steps(self, *, steps: list[list[float]], rows: int) -> None:

@@ -2,78 +2,101 @@
 
 import math
 import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import torch
 
 from sparkdl.cluster import Rank
 from sparkdl.errors import TrainingError
+from sparkdl.training.state import TrainingState
 
 __all__ = ["Reporter"]
 
+T = TypeVar("T")
 FLUSH_SECONDS = 0.25  # reading a loss back from a GPU waits for it, so it is done now and then, not every step
+KEPT_FIGURES = 10_000  # steps; what is reported again after a restart, in case the driver had no time to pass it on
+REPEATED = 5_000  # of them in one message
 
 
 class Reporter:
-    """Collects the figures of steps and sends those of rank 0 in batches.
+    """Collects the figures of steps, adds them up, and sends those of rank 0 in batches.
 
-    Messages: ``epoch_started`` (epoch, epochs, steps), ``steps`` (a list of [step, loss, accuracy, learning rate] over
-    rank 0's rows, and the rows that all ranks have seen in this epoch), ``epoch`` (epoch, figures over all rows).
+    Messages: ``epoch_started`` (epoch, epochs, step, and the total of steps that the run will have taken), ``steps``
+    (a list of [step, loss, accuracy, learning rate] over rank 0's rows, and the rows that all ranks have seen since the
+    epoch started), ``epoch`` (epoch, figures over all rows), ``repeated`` (history and steps of a continued run).
     """
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
         self._flushed = 0.0
-        self._clear()
+        self._global_rows = 0
+        self._steps: list[tuple[int, int, float]] = []
+        self._losses: list[torch.Tensor] = []
 
-    def start_epoch(self, epoch: int, *, steps: int, epochs: int) -> None:
-        """Begin to count the rows of an epoch of so many steps."""
-        self._clear()
-        self._send("epoch_started", epoch=epoch, steps=steps, epochs=epochs)
+    def repeat(self, state: TrainingState) -> None:
+        """Tell again what was reported before a checkpoint."""
+        if state.step:
+            self._send("repeated", history=state.history, steps=[])
+        for start in range(0, len(state.figures), REPEATED):
+            self._send("repeated", history=[], steps=state.figures[start : start + REPEATED])
+
+    def start_epoch(self, state: TrainingState, *, total: int, epochs: int) -> None:
+        """Begin an epoch, or the rest of one."""
+        self._global_rows = 0
+        self._send("epoch_started", epoch=state.epoch, epochs=epochs, step=state.step, total=total)
 
     def step(
-        self, step: int, loss_sum: torch.Tensor, correct: torch.Tensor, *, rows: int, global_rows: int, rate: float
+        self,
+        state: TrainingState,
+        loss_sum: torch.Tensor,
+        correct: torch.Tensor,
+        *,
+        rows: int,
+        global_rows: int,
+        rate: float,
     ) -> None:
         """Note one step: the summed loss and the correct answers among this rank's rows."""
-        self._steps.append((step, rows, rate))
-        self._figures += [loss_sum, correct]
+        self.rank.beat(state.step)
+        self._steps.append((state.step, rows, rate))
+        self._losses += [loss_sum, correct]
         self._global_rows += global_rows
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self._flush()
+            self.flush(state)
 
-    def epoch_totals(self) -> torch.Tensor:
-        """Summed loss, correct answers and rows of this rank in the epoch, as float64."""
-        self._flush()
-        return self._totals
+    def watched(self, batches: Iterable[T]) -> Iterator[T]:
+        """The same batches; each of them is a sign of life."""
+        for batch in batches:
+            self.rank.beat()
+            yield batch
 
     def epoch(self, epoch: int, figures: dict[str, float]) -> None:
         """Report the figures of a finished epoch."""
         self._send("epoch", epoch=epoch, figures=figures)
 
-    def _clear(self) -> None:
-        self._steps: list[tuple[int, int, float]] = []
-        self._figures: list[torch.Tensor] = []
-        self._global_rows = 0
-        self._totals = torch.zeros(3, dtype=torch.float64)
-
-    def _flush(self) -> None:
-        """Check, add up and send what has come together."""
+    def flush(self, state: TrainingState) -> None:
+        """Check, add up and send what has come together. Raises :class:`TrainingError` for a loss that is no number."""
         self._flushed = time.monotonic()
         if not self._steps:
             return
-        figures = torch.stack(self._figures).double().cpu().reshape(-1, 2)
+        figures = torch.stack(self._losses).double().cpu().reshape(-1, 2)
         report = []
-        for (step, rows, rate), (loss_sum, correct) in zip(self._steps, figures.tolist(), strict=True):
+        for (step, rows, rate), figure in zip(self._steps, figures, strict=True):
+            loss_sum, correct = figure.tolist()
             if not math.isfinite(loss_sum):
                 raise TrainingError(
                     f"the loss is {loss_sum} at step {step} (learning rate {rate:g}, rank {self.rank.rank}); training"
                     " has stopped and the last good checkpoint is kept. Try a smaller learning_rate, warmup_epochs,"
                     " clip_norm or float32, and look for extreme values in the features"
                 )
+            # One after another: the sum must not depend on how many steps came together by the clock.
+            state.totals += torch.tensor([loss_sum, correct, rows], dtype=torch.float64)
             if rows:
                 report.append([step, loss_sum / rows, correct / rows, rate])
-        self._totals += torch.cat([figures.sum(dim=0), torch.tensor([float(sum(rows for _, rows, _ in self._steps))])])
         self._steps.clear()
-        self._figures.clear()
+        self._losses.clear()
+        if self.rank.rank == 0:
+            state.figures = (state.figures + report)[-KEPT_FIGURES:]
         self._send("steps", steps=report, rows=self._global_rows)
 
     def _send(self, kind: str, **payload: object) -> None:

@@ -1,26 +1,32 @@
 """From a dataset to a registered model. Runs on the driver."""
 
-from dataclasses import dataclass
-from functools import partial
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import get_session, run_ranks
+from sparkdl.cluster import exit_on_sigterm, get_session
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
-from sparkdl.errors import ConfigError, DataError, RankError, TrainingError
+from sparkdl.errors import ConfigError, DataError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
-from sparkdl.training.checkpoint import BEST
-from sparkdl.training.loop import Job, Outcome, train_rank
+from sparkdl.training.checkpoint import latest, list_checkpoints
+from sparkdl.training.loop import Job, Outcome
 from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
 from sparkdl.training.progress import Progress
+from sparkdl.training.record import RunRecord, find_run, recipe_of
+from sparkdl.training.supervisor import supervise
 
 __all__ = ["TrainedModel", "train"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,68 +60,84 @@ def train(
     """Train a network on a prepared dataset, one rank per task slot, and register the result.
 
     Runs on the driver. ``dataset`` is what :func:`sparkdl.prepare` returned or its folder; by default
-    ``settings.dataset``. What can be wrong with settings, model and loss is found before a rank starts.
+    ``settings.dataset``. What can be wrong with settings, model and loss is found before a rank starts. When a rank, an
+    executor or a host fails, training goes on from the last checkpoint, and ends with the weights it would have had.
 
     Raises :class:`~sparkdl.errors.DatasetError` for a missing or damaged dataset,
     :class:`~sparkdl.errors.ModelError` for a network that does not fit it,
     :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.RankError` with the traceback of the rank that
-    failed first, and :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number.
+    failed first when restarts do not help, :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number,
+    and :class:`~sparkdl.errors.RunCancelledError` when somebody cancelled Spark's job.
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
     dataset = _open(dataset or settings.dataset)
-    if dataset.rows("train") < cluster.num_ranks:
+    if dataset.rows("train") < cluster.ranks.max:
         raise DataError(
-            f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.num_ranks} "
+            f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.ranks.max} "
             "ranks asked for; lower cluster.num_ranks"
         )
     model = check_model(dataset, settings)
+    resumed = find_run(dataset, settings)
     spark = spark or get_session(cluster)
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
     params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
-    with start_run(tracking, params=params) as run:
+    with exit_on_sigterm(), start_run(tracking, params=params, resume=resumed and resumed.run_id) as run:
         folder = f"{settings.run_dir}/{run.run_id}"
-        run.log_dataset(
-            name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
-        )
-        start = starting_weights(settings.start_from, model, folder, tracking) if settings.start_from else None
-        job = Job(dataset, settings, folder, start)
-        outcome = _run(job, cluster, spark, run)
-        return _finish(job, outcome, run, tracking)
+        record = resumed or RunRecord(run.run_id, dataset.digest, recipe_of(settings), cluster.ranks.max)
+        record.save(folder)
+        start = None
+        if not resumed:
+            run.log_dataset(
+                name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
+            )
+            if settings.start_from:
+                start = starting_weights(settings.start_from, model, folder, tracking)
+        job = Job(dataset, settings, folder, record.reference, start)
+        with _how_to_resume(folder, run.run_id):
+            outcome = _run(job, cluster, spark, run)
+            trained = _finish(job, outcome, run, tracking)
+        replace(record, finished=True).save(folder)
+        return trained
+
+
+@contextmanager
+def _how_to_resume(folder: str, run_id: str) -> Iterator[None]:
+    """Whatever ends a run before its time says how it can be continued."""
+    try:
+        yield
+    except BaseException:
+        if list_checkpoints(folder, "step"):
+            log.warning("run %s can be continued from its last checkpoint: train.resume=%s", run_id, run_id)
+        raise
 
 
 def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run) -> Outcome:
-    """The barrier stage, watched: rank 0's messages become the progress bar and the run's metrics."""
+    """All attempts, watched: rank 0's messages become the progress bar and the run's metrics."""
     with Progress() as progress:
 
         def receive(rank: int, message: dict[str, Any]) -> None:
-            kind = message.pop("kind")
-            if kind == "epoch_started":
-                progress.epoch_started(**message)
-            elif kind == "steps":
-                progress.steps(**message)
-                for step, loss, accuracy, rate in message["steps"]:
-                    figures = {"step_loss": loss, "step_accuracy": accuracy, "learning_rate": rate}
-                    run.log_metrics(figures, step=int(step))
-            elif kind == "epoch":
-                progress.epoch(**message)
-                run.log_metrics(message["figures"], step=message["epoch"] + 1)
+            match message:
+                case {"kind": "epoch_started", **started}:
+                    progress.epoch_started(**started)
+                case {"kind": "steps", "steps": steps, "rows": rows}:
+                    progress.steps(steps=steps, rows=rows)
+                    _log_steps(run, steps)
+                case {"kind": "epoch", "epoch": epoch, "figures": figures}:
+                    progress.epoch(epoch=epoch, figures=figures)
+                    run.log_metrics(figures, step=epoch + 1)
+                case {"kind": "repeated", "history": history, "steps": steps}:
+                    _log_steps(run, steps)
+                    for epoch, figures in enumerate(history):
+                        run.log_metrics(figures, step=epoch + 1)
+                case {"kind": "warning", "text": text}:
+                    log.warning("rank %d: %s", rank, text)
 
-        try:
-            outcomes = run_ranks(
-                partial(train_rank, job),
-                cluster.num_ranks,
-                spark=spark,
-                on_message=receive,
-                slot_timeout=cluster.slot_timeout,
-            )
-        except RankError as error:
-            if error.exception_type == TrainingError.__name__:
-                raise TrainingError(error.reason) from None
-            raise
-    outcome = outcomes[0]
-    if outcome is None:
-        raise RankError("rank 0 ended without a result")
-    return outcome
+        return supervise(job, cluster, spark, on_message=receive, checkpoint=latest(job.folder))
+
+
+def _log_steps(run: Run, steps: list[list[float]]) -> None:
+    for step, loss, accuracy, rate in steps:
+        run.log_metrics({"step_loss": loss, "step_accuracy": accuracy, "learning_rate": rate}, step=int(step))
 
 
 def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> TrainedModel:
@@ -135,22 +157,18 @@ def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> Trained
     for split, found in outcome.evaluations.items():
         if found.confusion is not None:
             run.log_figure(confusion_matrix(found.confusion, dataset.label_names), f"confusion_{split}.png")
-    checkpoint = f"{job.folder}/{BEST}"
     with TemporaryDirectory() as folder:
-        write_model_folder(folder, dataset, job.settings, checkpoint)
+        write_model_folder(folder, dataset, job.settings, outcome.checkpoint)
         model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=example_row(dataset))
-    registered = None
-    if tracking.register_as:
-        registered = run.register(model_uri, metrics)
-        model_uri = registered.uri
+    registered = run.register(model_uri, metrics) if tracking.register_as else None
     seconds = sum(dataset.rows("train") / figures["rows_per_second"] for figures in outcome.history)
     return TrainedModel(
         run_id=run.run_id,
         metrics=metrics,
         history=outcome.history,
         rows_per_second=len(outcome.history) * dataset.rows("train") / seconds,
-        checkpoint=checkpoint,
-        model_uri=model_uri,
+        checkpoint=outcome.checkpoint,
+        model_uri=registered.uri if registered else model_uri,
         registered=registered,
     )
 

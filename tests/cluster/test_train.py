@@ -21,7 +21,7 @@ from sparkdl.errors import (
     TrainingError,
 )
 from sparkdl.settings import Gate
-from sparkdl.training.checkpoint import load_checkpoint
+from sparkdl.training.checkpoint import latest, load_checkpoint
 
 ROWS = 203  # odd, so that two ranks cannot share them evenly
 ONE, TWO = Cluster(num_ranks=1), Cluster(num_ranks=2)
@@ -112,7 +112,7 @@ def test_the_best_epoch_is_kept_and_evaluated(fit):
     trained = fit(epochs=6, batch_size=8, learning_rate=0.5, best_by="loss")
     best = min(epoch["validation_loss"] for epoch in trained.history)
     assert trained.metrics["validation_loss"] == pytest.approx(best)
-    assert load_checkpoint(str(Path(trained.checkpoint).with_name("last.pt")))["epoch"] == 6
+    assert load_checkpoint(latest(str(Path(trained.checkpoint).parent)))["epoch"] == 6
 
 
 def batch_normalised(input_shape, num_classes):
@@ -209,8 +209,8 @@ class NotANumber:
 def test_a_loss_that_turns_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(fit, tracking, tmp_path):
     with pytest.raises(TrainingError, match=r"^the loss is nan at step 5\b"):
         fit(loss=NotANumber(), epochs=9, batch_size=64)
-    (checkpoint,) = (tmp_path / "runs").glob("*/last.pt")
-    assert torch.isfinite(nn.utils.parameters_to_vector(load_checkpoint(str(checkpoint))["model"].values())).all()
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert torch.isfinite(nn.utils.parameters_to_vector(load_checkpoint(latest(str(folder)))["model"].values())).all()
     client = MlflowClient(tracking.uri)
     (run,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
     assert run.info.status == "FAILED"

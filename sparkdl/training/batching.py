@@ -1,0 +1,35 @@
+"""How many rows a step takes, and at which rate, when there are not as many ranks as the recipe was written for."""
+
+import math
+from dataclasses import dataclass
+
+from sparkdl.settings import Train
+
+__all__ = ["Batching", "batching"]
+
+
+@dataclass(frozen=True)
+class Batching:
+    """What one rank does in a step."""
+
+    batch_size: int
+    """Rows of a batch."""
+    accumulation: int
+    """Batches of a step."""
+    rate_factor: float
+    """What the recipe's learning rate is multiplied with."""
+
+
+def batching(settings: Train, *, size: int, reference: int) -> Batching:
+    """The batches of each of ``size`` ranks, when the recipe is for ``reference`` of them.
+
+    ``keep_batch`` keeps the rows of a step, rounded up to an equal number for each batch of each rank; no batch is
+    larger than the recipe's. ``scale_rate`` is the linear scaling rule (Goyal et al., 2017, arXiv 1706.02677).
+    """
+    if size == reference:
+        return Batching(settings.batch_size, settings.accumulation, 1.0)
+    if settings.on_resize == "scale_rate":
+        return Batching(settings.batch_size, settings.accumulation, size / reference)
+    rows = math.ceil(settings.batch_size * settings.accumulation * reference / size)
+    accumulation = math.ceil(rows / settings.batch_size)
+    return Batching(math.ceil(rows / accumulation), accumulation, 1.0)

@@ -1,0 +1,118 @@
+"""What is written down of a run at its start, so that it can be continued on another day. Runs on the driver."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import fsspec
+
+from sparkdl.data import Dataset
+from sparkdl.errors import CheckpointError, ConfigError
+from sparkdl.settings import Train
+
+__all__ = ["RunRecord", "find_run", "recipe_of"]
+
+NAME = "run.json"
+FREE = {"dataset", "run_dir", "epochs", "resume", "start_from"}
+FREE |= {"checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best"}
+"""Settings that may be others when a run is continued: they do not change what was learned so far."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, beside its checkpoints."""
+
+    run_id: str
+    dataset: str
+    """The dataset's digest."""
+    recipe: dict[str, str]
+    reference: int
+    """The number of ranks that the recipe is for."""
+    finished: bool = False
+
+    def save(self, folder: str) -> None:
+        """Write it into the run's folder. Raises :class:`CheckpointError` when the folder cannot be written."""
+        filesystem, location = fsspec.url_to_fs(folder)
+        try:
+            filesystem.makedirs(location, exist_ok=True)
+            filesystem.pipe_file(f"{location}/{NAME}.part", json.dumps(asdict(self), indent=2).encode())
+            filesystem.mv(f"{location}/{NAME}.part", f"{location}/{NAME}")
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write to {folder}: {error.strerror or error}; set train.run_dir to another place"
+            ) from None
+
+    @classmethod
+    def load(cls, folder: str) -> "RunRecord":
+        """Read it. Raises :class:`ConfigError` when there is none."""
+        filesystem, location = fsspec.url_to_fs(folder)
+        try:
+            return cls(**json.loads(filesystem.cat_file(f"{location}/{NAME}")))
+        except (FileNotFoundError, NotADirectoryError):
+            raise ConfigError(f"there is no run in {folder}, so that nothing can be continued") from None
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{folder}/{NAME} is damaged ({error}); start a new run") from None
+
+    def check(self, dataset: Dataset, settings: Train) -> None:
+        """Raise :class:`ConfigError` unless the run can be continued with this dataset and recipe."""
+        if self.dataset != dataset.digest:
+            raise ConfigError(
+                f"the run {self.run_id} was trained on a dataset with another digest than {dataset.path}; continue it"
+                " with its own dataset, or start a new run"
+            )
+        now = recipe_of(settings)
+        changed = [
+            f"train.{key} was {self.recipe.get(key, 'not there')} and is {now.get(key, 'not there')}"
+            for key in sorted(self.recipe.keys() | now.keys())
+            if self.recipe.get(key) != now.get(key)
+        ]
+        if changed:
+            raise ConfigError(
+                f"the run {self.run_id} cannot be continued with another recipe: {'; '.join(changed)}. Set them back,"
+                " or start a new run from its model (train.start_from)"
+            )
+
+
+def find_run(dataset: Dataset, settings: Train) -> RunRecord | None:
+    """The run that ``train.resume`` asks for; with ``auto``, None when there is none that is unfinished.
+
+    Raises :class:`ConfigError` for a run that does not exist or was another one.
+    """
+    if settings.resume is None:
+        return None
+    if settings.resume != "auto":
+        record = RunRecord.load(f"{settings.run_dir}/{settings.resume}")
+        record.check(dataset, settings)
+        return record
+    filesystem, location = fsspec.url_to_fs(settings.run_dir)
+    if not filesystem.isdir(location):
+        return None
+    entries = filesystem.ls(location, detail=True)
+    folders = [str(entry["name"]).rstrip("/") for entry in sorted(entries, key=_age) if entry["type"] == "directory"]
+    for folder in folders:
+        try:
+            record = RunRecord.load(f"{settings.run_dir}/{folder.rpartition('/')[2]}")
+            record.check(dataset, settings)
+        except ConfigError:
+            continue
+        if not record.finished:
+            return record
+    return None
+
+
+def recipe_of(settings: Train) -> dict[str, str]:
+    """What decides the weights, as text."""
+    chosen = settings.model_dump(exclude=FREE)
+    return {key: _text(value) for key, value in chosen.items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Callable):  # type: ignore[arg-type]
+        return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return str(value)
+
+
+def _age(entry: dict[str, Any]) -> float:
+    """The newest first; storage that does not say gives no order."""
+    return -float(entry.get("mtime") or 0)

@@ -1,0 +1,91 @@
+"""One rank's copy of the model, and one step of it. Runs on ranks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sparkdl.data import Batch, Dataset
+from sparkdl.models import build
+from sparkdl.settings import Train
+from sparkdl.training.recipe import autocast, build_loss, build_optimizer
+from sparkdl.training.strategies import Strategy
+
+__all__ = ["Replica", "build_model"]
+
+
+def build_model(dataset: Dataset, settings: Train) -> nn.Module:
+    """The network for this dataset; the same seed gives the same weights on every rank."""
+    torch.manual_seed(settings.seed)
+    return build(
+        settings.model,
+        input_shape=dataset.input.shape,
+        num_classes=dataset.num_classes,
+        mean=dataset.input.mean,
+        std=dataset.input.std,
+        options=settings.model_options,
+    )
+
+
+class Replica:
+    """One rank's copy of the model, with what a step needs."""
+
+    def __init__(self, model: nn.Module, settings: Train, strategy: Strategy, device: torch.device) -> None:
+        self.settings = settings
+        self.strategy = strategy
+        self.device = device
+        self.model = model.to(device)
+        self.loss = build_loss(settings)
+        self.optimizer = build_optimizer(settings, self.model)
+        strategy.start(self.model)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
+
+    def step(self, batches: list[Batch], *, rate: float) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """One optimizer step over ``accumulation`` batches: this rank's summed loss, correct answers and rows."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad()
+        share = self.strategy.collectives.size / sum(batch.global_rows for batch in batches)
+        loss_sum = torch.zeros((), device=self.device)
+        correct = torch.zeros((), device=self.device)
+        rows = 0
+        for batch in batches:
+            if batch is batches[-1]:
+                self.strategy.begin_last_pass()
+            if not len(batch.labels):
+                continue  # this rank's rows have run out; the others' gradients still arrive
+            inputs = batch.inputs.to(self.device, non_blocking=True)
+            labels = batch.labels.to(self.device, non_blocking=True)
+            with autocast(self.settings, self.device), _normalised_alone(self.model, len(labels)):
+                outputs = self.model(inputs)
+                total = self.loss(outputs, labels) * len(labels)
+            self.scaler.scale(total * share).backward()
+            loss_sum += total.detach()
+            correct += (outputs.detach().argmax(dim=1) == labels).sum()
+            rows += len(labels)
+        self.strategy.reduce_gradients()
+        if self.settings.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss_sum, correct, rows
+
+
+@contextmanager
+def _normalised_alone(model: nn.Module, rows: int) -> Iterator[None]:
+    """A batch of one row has no variance: batch normalisation then takes its running means, as in evaluation.
+
+    The last batch of an epoch may be one on some rank; PyTorch would raise an error there.
+    """
+    modules = model.modules() if rows == 1 else ()
+    alone = [module for module in modules if isinstance(module, _BatchNorm) and module.training]
+    for module in alone:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module in alone:
+            module.train()

@@ -1,0 +1,162 @@
+"""Attempts: what is done about a failure, and with how many ranks the run goes on. Runs on the driver.
+
+Spark does not retry a barrier stage whose results are collected, so this does: from the last good checkpoint, with as
+many ranks as there are slots.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster import Watch, count_slots, run_ranks, wait_for_slots
+from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError, RankError, TrainingError
+from sparkdl.settings import Cluster, RankRange
+from sparkdl.training.checkpoint import latest, remove_partial, step_of
+from sparkdl.training.loop import Job, Outcome, train_rank
+
+__all__ = ["Budget", "OnMessage", "supervise"]
+
+log = logging.getLogger(__name__)
+
+OnMessage = Callable[[int, dict[str, Any]], None]
+LONGEST_PAUSE = 60.0  # seconds
+GROWTH_SECONDS = 10.0  # how often a run with fewer ranks than it may have looks for more slots
+FINAL = {error.__name__: error for error in (ConfigError, DataError, DatasetError, ModelError, TrainingError)}
+"""What another attempt would only find again."""
+FROM_OUTSIDE = ("process death", "silent", "stalled", "not started", "CheckpointError", "ConnectionError")
+"""What need not be the fault of the user's code."""
+
+
+@dataclass
+class Budget:
+    """Decides whether a failed run is tried again."""
+
+    max_restarts: int
+    first_pause: float
+    _streak: list[RankError] = field(default_factory=list)
+    _step: int = -1
+
+    def spend(self, error: RankError, step: int) -> float:
+        """Seconds to wait before the next attempt, which begins at ``step``.
+
+        A checkpoint that is newer than at the last failure refills the budget. Raises the error when it is used up, or
+        when the user's code has failed twice in the same way at the same place; the first cause is on top then.
+        """
+        if step > self._step:
+            self._streak.clear()
+        self._step = step
+        if error.exception_type in FINAL:
+            raise FINAL[error.exception_type](error.reason) from None
+        again = next((other for other in self._streak if _same(other, error)), None)
+        self._streak.append(error)
+        if again is not None and not _from_outside(error):
+            raise _told(again, f"it failed again in the same way when it was tried again from step {step}")
+        if len(self._streak) > self.max_restarts:
+            if not self.max_restarts:
+                raise error
+            restarts = f"{self.max_restarts} more attempt{'s' if self.max_restarts > 1 else ''} from step {step}"
+            last = error.reason.strip().splitlines()[-1:] or [str(error).strip().splitlines()[0]]
+            raise _told(self._streak[0], f"{restarts} failed too, the last one with: {last[0]}")
+        return float(min(self.first_pause * 2 ** (len(self._streak) - 1), LONGEST_PAUSE))
+
+
+def supervise(
+    job: Job, cluster: Cluster, spark: SparkSession, *, on_message: OnMessage, checkpoint: str | None = None
+) -> Outcome:
+    """Train in as many attempts as it takes, the first one from ``checkpoint`` if there is one.
+
+    Raises :class:`RankError` when the restarts are used up, :class:`~sparkdl.errors.NotEnoughSlotsError`,
+    and what no restart would change: for example :class:`TrainingError` when the loss is not a number.
+    """
+    budget = Budget(cluster.max_restarts, cluster.restart_seconds)
+    while True:
+        remove_partial(job.folder)
+        attempt = replace(job, checkpoint=checkpoint)
+        try:
+            outcome = _attempt(attempt, cluster, spark, on_message)
+        except RankError as error:
+            if _spark_is_gone(spark):
+                raise
+            checkpoint = latest(job.folder)
+            pause = budget.spend(error, step_of(checkpoint))
+            log.warning("%s\n\nanother attempt goes on from step %d in %g s", error, step_of(checkpoint), pause)
+            time.sleep(pause)
+        else:
+            if outcome is not None:
+                return outcome
+            checkpoint = latest(job.folder)
+            log.info("slots have come back; going on from step %d with more ranks", step_of(checkpoint))
+
+
+def _attempt(job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMessage) -> Outcome | None:
+    """One barrier stage; None when it was stopped so that more ranks can go on."""
+    ranks = cluster.ranks
+    size = wait_for_slots(spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min)
+    with _growth(spark, size, ranks) as stop:
+        outcomes = run_ranks(
+            partial(train_rank, job),
+            size,
+            spark=spark,
+            on_message=on_message,
+            slot_timeout=cluster.slot_timeout,
+            watch=Watch(silence_timeout=cluster.silence_timeout, stall_timeout=cluster.stall_timeout),
+            stop=stop,
+        )
+    return outcomes[0]
+
+
+@contextmanager
+def _growth(spark: SparkSession, size: int, ranks: RankRange) -> Iterator[threading.Event]:
+    """An event that is set when a run with fewer ranks than it may have could have more."""
+    stop, ended = threading.Event(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(GROWTH_SECONDS):
+            if (count_slots(spark) or 0) > size:
+                stop.set()
+                return
+
+    if size < ranks.max:
+        log.warning("going on with %d ranks instead of %d: there are no more slots now", size, ranks.max)
+        threading.Thread(target=look, name="sparkdl-growth", daemon=True).start()
+    try:
+        yield stop
+    finally:
+        ended.set()
+
+
+def _same(one: RankError, other: RankError) -> bool:
+    return (one.exception_type, one.reason, one.step) == (other.exception_type, other.reason, other.step)
+
+
+def _from_outside(error: RankError) -> bool:
+    """Whether the cause may lie in the cluster: a second attempt can end otherwise though it failed in the same way."""
+    return error.exception_type in (None, *FROM_OUTSIDE)
+
+
+def _told(error: RankError, more: str) -> RankError:
+    """The same error with a last line."""
+    return RankError(
+        f"{error}\n\n{more}",
+        rank=error.rank,
+        exception_type=error.exception_type,
+        reason=error.reason,
+        step=error.step,
+        host=error.host,
+    )
+
+
+def _spark_is_gone(spark: SparkSession) -> bool:
+    context = getattr(spark, "_jsc", None)
+    try:
+        return context is not None and bool(context.sc().isStopped())
+    except (Py4JError, OSError):  # the JVM itself has ended
+        return True

@@ -1,0 +1,114 @@
+"""A run that was interrupted ends as if nothing had happened. Real ranks, as processes on this machine."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sparkdl.cluster import Rank, run_local
+from sparkdl.collectives import HorovodCollectives
+from sparkdl.data import Dataset
+from sparkdl.settings import Train
+from sparkdl.training.checkpoint import latest, list_checkpoints, load_checkpoint
+from sparkdl.training.loop import Job, train_rank
+
+
+def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Draws random numbers in every step, and each rank has running means of its own."""
+    return nn.Sequential(
+        nn.Linear(*input_shape, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, num_classes)
+    )
+
+
+SETTINGS = Train(model=network, epochs=3, batch_size=4, accumulation=2, learning_rate=0.01, checkpoint_steps=3)
+STEPS_PER_EPOCH = 5  # 106 rows, three ranks, two batches of four rows each
+
+
+class EndedError(Exception):
+    pass
+
+
+class FailsAt:
+    """A loss that fails when it is called for the n-th time with gradients."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if outputs.requires_grad:
+            self.left -= 1
+            if self.left < 0:
+                raise EndedError
+        return functional.cross_entropy(outputs, labels)
+
+
+def interrupted_and_continued(job: Job, calls: list[int], rank: Rank) -> None:
+    """One run without an interruption, and one for each of ``calls`` that is interrupted once and continued."""
+    train_rank(job, rank)
+    for number, count in enumerate(calls):
+        folder = f"{job.folder}-{number}"
+        failing = job.settings.model_copy(update={"loss": FailsAt(count)})
+        try:
+            train_rank(replace(job, folder=folder, settings=failing), rank)
+        except EndedError:
+            with HorovodCollectives() as collectives:
+                collectives.barrier()  # rank 0 has written what it could
+            train_rank(replace(job, folder=folder, checkpoint=latest(folder)), rank)
+        else:
+            raise AssertionError("the run was not interrupted")
+
+
+def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to_the_last_bit(
+    clouds: Dataset, tmp_path: pytest.TempPathFactory
+) -> None:
+    folder = f"{tmp_path}/run"
+    calls = [1, 9, 16, 23]  # before the first checkpoint, in the first epoch, in the second, in the third
+    run_local(partial(interrupted_and_continued, Job(clouds, SETTINGS, folder, reference=3), calls), 3)
+    whole = load_checkpoint(str(latest(folder)))
+    assert whole["step"] == 3 * STEPS_PER_EPOCH
+    for number in range(len(calls)):
+        continued = load_checkpoint(str(latest(f"{folder}-{number}")))
+        for part in ("model", "optimizer", "ranks", "best_epoch"):
+            assert_equal(continued[part], whole[part])
+        for ours, theirs in zip(continued["history"], whole["history"], strict=True):
+            assert ours | {"rows_per_second": 0} == theirs | {"rows_per_second": 0}
+
+
+def assert_equal(one: object, other: object) -> None:
+    """To the last bit."""
+    if isinstance(one, torch.Tensor):
+        assert isinstance(other, torch.Tensor) and torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert isinstance(other, dict) and one.keys() == other.keys()
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert isinstance(other, list | tuple) and len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_equal(left, right)
+    else:
+        assert one == other
+
+
+def until_call(job: Job, calls: int, rank: Rank) -> None:
+    failing = job.settings.model_copy(update={"loss": FailsAt(calls)})
+    with pytest.raises(EndedError):
+        train_rank(replace(job, settings=failing), rank)
+
+
+def test_another_number_of_ranks_goes_on_where_the_first_stopped(clouds: Dataset, tmp_path: object) -> None:
+    settings = SETTINGS.model_copy(update={"checkpoint_steps": 1, "keep_last": 9})
+    job = Job(clouds, settings, f"{tmp_path}/run", reference=3)
+    run_local(partial(until_call, job, 16), 3)
+    job = replace(job, checkpoint=latest(job.folder))
+    assert load_checkpoint(str(job.checkpoint))["batches"] > 0  # in the middle of an epoch
+    outcome = run_local(partial(train_rank, job), 2)[0]
+    assert outcome is not None and len(outcome.history) == 3
+    ends = {state["epoch"]: state for state in map(load_checkpoint, list_checkpoints(job.folder, "step"))}
+    assert sum(own["totals"][2] for own in ends[2]["ranks"]) == 0
+    assert outcome.history[1]["train_accuracy"] * 106 == pytest.approx(
+        round(outcome.history[1]["train_accuracy"] * 106)
+    )
