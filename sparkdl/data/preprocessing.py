@@ -22,7 +22,8 @@ _STAGES = re.compile(
 )
 """Of Spark's, what turns columns into columns and is made of numbers and words alone."""
 _OURS = frozenset({"sparkdl.data.text.LogCounts"})
-_STATEMENT = re.compile(r"SELECT \*, (`[^`]+`|concat\(\w+, \w+\)) AS (`[^`]+`|\w+) FROM __THIS__")
+_JOINED = r"concat\((\w+|array\('\^'\)), \w+\)"
+_STATEMENT = re.compile(rf"SELECT \*, (`[^`]+`|{_JOINED}) AS (`[^`]+`|\w+) FROM __THIS__")
 """The SQL that sparkdl's own stages are made of. Any other could start a program: ``TRANSFORM``, ``java_method``."""
 _UID = re.compile(r"\w[\w.-]*")
 """The name of a stage, which is also the name of its folder."""

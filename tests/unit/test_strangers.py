@@ -233,13 +233,16 @@ SCALER = stage(f"{FEATURE}.StandardScalerModel")
 
 
 def test_preprocessing_of_known_stages_may_be_loaded(tmp_path: Path) -> None:
-    joined = stage(
-        f"{FEATURE}.SQLTransformer", statement="SELECT *, concat(_a_words, _a_pairs) AS _a_terms FROM __THIS__"
-    )
-    renamed = stage(f"{FEATURE}.SQLTransformer", statement="SELECT *, `my column` AS `features` FROM __THIS__")
+    def columns(text: str) -> Callable[[Path], None]:
+        return stage(f"{FEATURE}.SQLTransformer", statement=f"SELECT *, {text} FROM __THIS__")
+
+    started, joined = columns("concat(array('^'), _a_words) AS _a_started"), columns("concat(_a, _a_pairs) AS _a_terms")
+    renamed = columns("`my column` AS `features`")
     ours = stage("sparkdl.data.text.LogCounts")
     nested = stage("pyspark.ml.pipeline.PipelineModel", language="Python", stages=(("a", ours), ("b", renamed)))
-    save_stage(tmp_path, PIPELINE, stages=(("scaler", SCALER), ("joined", joined), ("nested", nested)))
+    save_stage(
+        tmp_path, PIPELINE, stages=(("scaler", SCALER), ("started", started), ("joined", joined), ("nested", nested))
+    )
     check_preprocessing(tmp_path)
 
 
