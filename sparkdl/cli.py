@@ -64,10 +64,13 @@ def prepare(configuration: str, overrides: Sequence[str]) -> None:
 
 
 @commands.command()
+@click.option(
+    "--resume", metavar="RUN_ID", help="Continue this run from its checkpoints; 'auto': the newest unfinished one."
+)
 @_pipeline_arguments
-def train(configuration: str, overrides: Sequence[str]) -> None:
+def train(configuration: str, overrides: Sequence[str], resume: str | None) -> None:
     """Train a network on a prepared dataset and register it."""
-    settings = load_settings(configuration, overrides)
+    settings = load_settings(configuration, [*overrides, *([f"train.resume={resume}"] if resume else [])])
     folder = settings.train.dataset or settings.require("prepare.output")
     trained = sparkdl.train(folder, settings.train, cluster=settings.cluster, tracking=settings.tracking)
     _show(

@@ -141,7 +141,7 @@ class Loader:
         try:
             while True:
                 for place in itertools.islice(places, 2 - len(ahead)):
-                    random = self._random(epoch, place.shard, place.index) if self._shuffle else None
+                    random = self._random(epoch, place.shard, place.number) if self._shuffle else None
                     window = _Window(self._groups, place.segments, self._input, random, pool)
                     ahead.append((window, place.rows))
                 if not ahead:
@@ -154,10 +154,10 @@ class Loader:
 
 
 class _Place(NamedTuple):
-    """Some rows of a window, the ``index``-th of a shard, after shuffling."""
+    """Some rows of a window, the ``number``-th of a shard, after shuffling."""
 
     shard: int
-    index: int
+    number: int
     segments: Sequence[Segment]
     rows: slice
 

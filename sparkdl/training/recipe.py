@@ -29,8 +29,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 STEP_DECAY = 0.1  # the factor at each milestone, as in He et al. (2016) and Goyal et al. (2017)
 
 
-def rate_at(recipe: Recipe, step: int, *, steps_per_epoch: int, size: int) -> float:
-    """The learning rate of one optimizer step, counted from 0 over the whole run.
+def rate_at(recipe: Recipe, step: float, *, steps_per_epoch: int, size: int) -> float:
+    """The learning rate of one optimizer step, counted from 0 over the whole run, in steps of the recipe's own size.
 
     Warm-up climbs linearly to the scaled rate (Goyal et al., 2017, section 2.2); the schedule then runs over the
     steps that are left.

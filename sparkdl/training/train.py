@@ -81,7 +81,7 @@ def train(
     spark = spark or get_session(cluster)
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
     params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
-    with exit_on_sigterm(), start_run(tracking, params=params, resume=resumed and resumed.run_id) as run:
+    with exit_on_sigterm(), start_run(tracking, params=params, resume=resumed.run_id if resumed else None) as run:
         folder = f"{settings.run_dir}/{run.run_id}"
         record = resumed or RunRecord(run.run_id, dataset.digest, recipe_of(settings), cluster.ranks.max)
         record.save(folder)
