@@ -1,8 +1,8 @@
 """Packs of repetitions as independent Spark tasks: no shuffle, no barrier, and no weights sent anywhere."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from statistics import median
 from uuid import uuid4
 
@@ -20,15 +20,16 @@ __all__ = ["Pack", "run_tasks", "train_pack"]
 
 Pack = tuple[int, ...]
 """Repetitions that share a task."""
+POLL_SECONDS = 0.3
 
 
 def run_tasks(
     train: Callable[[Pack], list[Finished]], packs: Sequence[Pack], spark: SparkSession
-) -> Iterator[tuple[Pack, list[Finished] | Exception]]:
+) -> Generator[tuple[Pack, list[Finished] | Exception], None, None]:
     """What became of each pack, in the order in which they end. Runs on the driver.
 
     Each is a job of one task, so that it is retried, comes home, and fails, by itself; an exception is what Spark gave
-    up with. Whoever stops listening cancels those that still run.
+    up with. Closing the generator cancels those that still run.
     """
     context = spark.sparkContext
     group = f"sparkdl-extreme-{uuid4().hex}"
@@ -52,7 +53,8 @@ def run_tasks(
                     raise error
                 yield futures[future], error or future.result()
         except BaseException:
-            context.cancelJobGroup(group)
+            while wait(futures, timeout=POLL_SECONDS).not_done:  # a job about to be submitted is not cancelled yet
+                context.cancelJobGroup(group)
             raise
 
 

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 import warnings
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -139,8 +140,9 @@ def _train_missing(dataset: Dataset, settings: Extreme, spark: SparkSession, run
     packs = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
     lost: dict[Pack, str] = {}
     train = partial(train_pack, dataset, settings, made_of)
-    with tqdm(total=settings.repetitions, initial=len(records), unit="repetition", disable=None) as bar:
-        for pack, found in run_tasks(train, packs, spark):
+    bar = tqdm(total=settings.repetitions, initial=len(records), unit="repetition", disable=None)
+    with bar, closing(run_tasks(train, packs, spark)) as ended:
+        for pack, found in ended:
             if isinstance(found, Exception):
                 lost[pack] = spark_reason(found)
                 log.warning("repetitions %s are lost: %s", _listed(pack), lost[pack].splitlines()[-1])

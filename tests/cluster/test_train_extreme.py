@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,14 @@ from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
 from sparkdl.tracking import download
 
 CLASSES = 40
-SETTINGS = {"buckets": 8, "repetitions": 4, "repetitions_per_task": 2, "hidden": [16], "epochs": 20, "batch_size": 16}
+SETTINGS: dict[str, Any] = {
+    "buckets": 8,
+    "repetitions": 4,
+    "repetitions_per_task": 2,
+    "hidden": [16],
+    "epochs": 20,
+    "batch_size": 16,
+}
 
 
 def texts(spark: SparkSession) -> DataFrame:
@@ -128,6 +136,7 @@ def test_the_ensemble_is_one_registered_model_over_raw_rows(
 
     folder = download(trained.model_uri)
     metadata = mlflow.models.Model.load(str(folder.parent.parent)).metadata
+    assert metadata is not None
     assert (metadata["repetitions"], metadata["repetitions_asked"], metadata["repetitions_missing"]) == (4, 4, [])
     assert metadata["plan"]["mach"]["parameters"] == trained.plan.mach.parameters
     plain = mlflow.pyfunc.load_model(str(folder.parent.parent)).predict(scored[["text"]])
@@ -179,6 +188,21 @@ def test_a_task_that_runs_twice_at_once_changes_nothing(
         record = finished(str(tmp_path), repetition, made_of="this")
         assert record is not None and record.sha256 == expected
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def at_once_or_never(pack: Pack) -> list[Finished]:
+    if 0 not in pack:
+        time.sleep(600)
+    return []
+
+
+def test_whoever_stops_listening_leaves_no_task_behind(spark: SparkSession) -> None:
+    running = run_tasks(at_once_or_never, [(0,), (1,)], spark)
+    assert next(running) == ((0,), [])
+    started = time.monotonic()
+    running.close()
+    assert time.monotonic() - started < 60
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
 def killed(dataset: Dataset, settings: Extreme, made_of: str, pack: Pack) -> list[Finished]:
