@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from sparkdl.errors import DataError, ModelError
-from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.network import NetworkModel
+from sparkdl.scoring.predictor import Predictor
 
 
 def _rows(count: int) -> np.ndarray:

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from sparkdl.errors import DataError
-from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.network import NetworkModel
+from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.pyfunc import PyfuncModel
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download, start_run
