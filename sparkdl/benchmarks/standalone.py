@@ -22,14 +22,14 @@ __all__ = ["ROLES", "StandaloneCluster", "standalone_cluster"]
 
 LOOPBACK = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
-START_SECONDS = 60
+START_SECONDS = 180
 MARK = "SPARKDL_CLUSTER"  # in the environment of every process of a cluster, which children inherit
 ROLES = {
     "master": "org.apache.spark.deploy.master.Master",
     "worker": "org.apache.spark.deploy.worker.Worker",
     "executor": "org.apache.spark.executor.CoarseGrainedExecutorBackend",
     "driver": "org.apache.spark.deploy.SparkSubmit",
-    "python": "pyspark.daemon",
+    "python": ".daemon",  # Spark's own, or ours
 }
 """What the command lines of a cluster's processes contain; ``python`` are the daemons and the workers they fork."""
 

@@ -129,18 +129,19 @@ def test_a_killed_rank_is_an_error_and_not_a_hang(spark: SparkSession, capfd, co
         with HorovodCollectives() as collectives:
             collectives.barrier()
             if rank.rank == 1:
+                rank.send("goodbye")
                 os.kill(os.getpid(), signal.SIGKILL)
             if collective:
                 collectives.barrier()
             else:
                 time.sleep(120)
 
-    started = time.monotonic()
+    killed = []
     with pytest.raises(
         RankError, match=r"killed, out of memory, or crashed[\s\S]*rank 1 of 2 failed on host"
     ) as caught:
-        run_ranks(die, 2, spark=spark)
-    assert time.monotonic() - started < 15
+        run_ranks(die, 2, spark=spark, on_message=lambda *_: killed.append(time.monotonic()))
+    assert time.monotonic() - killed[0] < 15
     assert caught.value.rank == 1
     assert "at org.apache.spark" not in str(caught.value) + capfd.readouterr().err
 
@@ -207,6 +208,7 @@ def test_an_error_in_on_message_ends_the_run(spark: SparkSession) -> None:
 
 def test_a_run_leaves_the_process_of_the_rank_as_it_found_it(spark: SparkSession) -> None:
     def look(rank: Rank) -> tuple:
+        time.sleep(0.5)  # the heartbeat's thread has found its executor by then
         horovod = sorted(name for name in os.environ if name.startswith("HOROVOD"))
         return len(horovod), os.environ["HOROVOD_RANK"], psutil.Process().num_fds(), threading.active_count()
 

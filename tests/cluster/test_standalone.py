@@ -47,6 +47,21 @@ def test_a_killed_executor_is_an_error_that_names_the_rank_and_not_a_hang(report
     assert report["killed"]["seconds"] < 15
 
 
+def test_a_stopped_rank_is_named_and_its_process_is_ended(report) -> None:
+    stopped = report["stopped"]
+    assert (stopped["exception_type"], stopped["rank"], stopped["step"]) == ("silent", 1, 4)
+    assert stopped["host"] == "127.0.0.1"
+    assert stopped["left over"] == []
+
+
+def test_a_stopped_executor_is_noticed_and_replaced(report) -> None:
+    stopped = report["stopped executor"]
+    assert (stopped["exception_type"], stopped["rank"]) == ("silent", 1)
+    assert "its executor has been stopped for 5 s" in stopped["message"]
+    assert stopped["left over"] == []
+    assert stopped["executors"][1] not in [executor for _, _, executor in report["afterwards"]["results"]]
+
+
 def test_the_cluster_is_usable_after_failures(report) -> None:
     assert [total for total, _, _ in report["afterwards"]["results"]] == [3.0, 3.0]
 

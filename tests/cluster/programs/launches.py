@@ -8,9 +8,11 @@ import time
 import psutil
 import torch
 
-from sparkdl.cluster import Rank, get_session, run_ranks
+from sparkdl.cluster import Rank, Watch, get_session, run_ranks
 from sparkdl.collectives import HorovodCollectives
 from sparkdl.errors import SparkdlError
+
+WATCH = Watch(silence_timeout=5)
 
 
 def all_reduce(rank: Rank) -> tuple[float, int, int]:
@@ -34,15 +36,35 @@ def kill_the_executor_of_one(rank: Rank) -> None:
         collectives.barrier()
 
 
+def stop_the_rank(rank: Rank) -> None:
+    rank.send("place", process=os.getpid(), executor=executor())
+    with HorovodCollectives() as collectives:
+        for step in range(5):
+            rank.beat(step)
+            collectives.barrier()
+        time.sleep(1.5)  # so that a heartbeat says where it is
+        if rank.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        collectives.barrier()
+
+
+def stop_the_executor(rank: Rank) -> None:
+    rank.send("place", process=os.getpid(), executor=executor())
+    if rank.rank == 1:
+        os.kill(executor(), signal.SIGSTOP)
+    time.sleep(60)
+
+
 def executor() -> int:
     """The executor's JVM: the nearest ancestor that is not Python."""
     return next(process.pid for process in psutil.Process().parents() if "java" in process.name())
 
 
 def outcome(function, num_ranks: int, **options) -> dict:
+    places: dict[int, dict] = {}
     started = time.monotonic()
     try:
-        return {"results": run_ranks(function, num_ranks, spark=spark, **options)}
+        return {"results": run_ranks(function, num_ranks, spark=spark, on_message=places.__setitem__, **options)}
     except SparkdlError as error:
         seconds = time.monotonic() - started
         return {
@@ -50,6 +72,9 @@ def outcome(function, num_ranks: int, **options) -> dict:
             "message": str(error),
             "rank": vars(error).get("rank"),
             "seconds": seconds,
+            **{name: vars(error).get(name) for name in ("exception_type", "step", "host")},
+            "left over": [places[rank]["process"] for rank in places if psutil.pid_exists(places[rank]["process"])],
+            "executors": [places[rank]["executor"] for rank in sorted(places)],
         }
 
 
@@ -59,7 +84,9 @@ report = {
     "second": outcome(all_reduce, 2),
     "too many": outcome(all_reduce, 3, slot_timeout=1.0),
     "raising": outcome(raise_on_one, 2),
+    "stopped": outcome(stop_the_rank, 2, watch=WATCH),
     "killed": outcome(kill_the_executor_of_one, 2),
+    "stopped executor": outcome(stop_the_executor, 2, watch=WATCH, slot_timeout=60.0),
     "afterwards": outcome(all_reduce, 2, slot_timeout=60.0),
 }
 print(json.dumps(report))
