@@ -19,11 +19,10 @@ from mlflow.models import Model
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from sparkdl.errors import RegistryError, TrackingError
-from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
 from sparkdl.tracking.journal import Entry, Journal
 from sparkdl.tracking.registry import Registered, register
-from sparkdl.tracking.store import check_reachable, connect, experiment_id, is_refusal
+from sparkdl.tracking.store import check_reachable, connect, experiment_id, is_refusal, told
 
 __all__ = ["CREATED_AS", "OPENED_AS", "Delivery"]
 
@@ -66,7 +65,7 @@ class Delivery:
                 self._deliver(entries if entries[0].kind == "metrics" else entries[:1])
         except Exception as error:
             self._doubt = True
-            raise TrackingError(without_credentials(str(error) or type(error).__name__)) from None
+            raise TrackingError(told(error)) from None
 
     @property
     def _client(self) -> MlflowClient:
@@ -88,7 +87,7 @@ class Delivery:
                 for entry in entries:
                     self._deliver([entry])
                 return
-            reason = without_credentials(str(error))
+            reason = told(error)
             log.warning("MLflow refuses %s of run %s: %s", entries[0].kind, self._journal.header["run_id"], reason)
             kind = RegistryError if isinstance(error, RegistryError) else TrackingError
             entries[0].answer.set_exception(kind(reason))

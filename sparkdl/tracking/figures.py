@@ -24,7 +24,7 @@ def loss_curve(history: Sequence[Mapping[str, float]]) -> Figure:
     """Mean loss per epoch, one line per split; ``history`` has one mapping per epoch with keys like ``train_loss``."""
     figure, axes = _curve(history, "loss")
     axes.set_ylabel("mean loss (nats)")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0, top=1.08 * axes.get_ylim()[1])  # the last figures are written above their points
     return figure
 
 

@@ -52,12 +52,13 @@ class Journal:
         """Open a journal; ``header`` makes it one's own, and is left out to go on with what is there."""
         self.folder = folder
         self.pending: deque[Entry] = deque()
-        self._unwritten: deque[Entry] = deque()
-        self._warned = False
+        self._unwritten: deque[tuple[Entry, bytes]] = deque()
+        self._warned = self._closed = False
         self._guard = threading.RLock()
         try:
-            (folder / FILES).mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o700)
+            if header is not None:
+                (folder / FILES).mkdir(parents=True, exist_ok=True)
+                folder.chmod(0o700)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             self._take()
             self._file = os.open(folder / ENTRIES, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -72,17 +73,19 @@ class Journal:
 
     @staticmethod
     def folders(spool: str | Path) -> list[Path]:
-        """The journals in a folder, oldest first."""
-        found = [header.parent for header in Path(spool).glob(f"*/{HEADER}")]
-        return sorted(found, key=lambda folder: (folder / ENTRIES).stat().st_ctime)
+        """The journals in a folder."""
+        return sorted(header.parent for header in Path(spool).glob(f"*/{HEADER}"))
 
     def append(self, kind: str, content: Mapping[str, Any]) -> Entry:
         """Keep an entry: it is on disk when this returns, or in memory alone if the disk is full."""
         with self._guard:
+            if self._closed:
+                raise TrackingError(f"the run of {self.folder.name} is over; nothing can be recorded any more")
+            entry = Entry(self._number + 1, kind, dict(content))
+            line = json.dumps({"number": entry.number, "kind": kind, "content": entry.content}) + "\n"
             self._number += 1
-            entry = Entry(self._number, kind, dict(content))
             self.pending.append(entry)
-            self._unwritten.append(entry)
+            self._unwritten.append((entry, line.encode()))
             self._write()
         return entry
 
@@ -107,7 +110,7 @@ class Journal:
         with self._guard:
             for entry in entries:
                 self.pending.popleft()
-                if self._unwritten and self._unwritten[0] is entry:
+                if self._unwritten and self._unwritten[0][0] is entry:
                     self._unwritten.popleft()
             self.note(delivered=entries[-1].number)
             if not self.pending and self._size > SHRINK_BYTES:
@@ -144,6 +147,7 @@ class Journal:
                 shutil.rmtree(self.folder, ignore_errors=True)
                 with contextlib.suppress(OSError):
                     self.folder.parent.rmdir()
+            self._closed = True
             os.close(self._file)
             os.close(self._lock)
 
@@ -164,10 +168,7 @@ class Journal:
     def _write(self) -> None:
         if not self._unwritten:
             return
-        lines = "".join(
-            json.dumps({"number": entry.number, "kind": entry.kind, "content": entry.content}) + "\n"
-            for entry in self._unwritten
-        ).encode()
+        lines = b"".join(line for _, line in self._unwritten)
         try:
             written = os.write(self._file, lines)
             if written < len(lines):

@@ -31,7 +31,7 @@ from sparkdl.tracking.delivery import CREATED_AS, OPENED_AS, Delivery
 from sparkdl.tracking.journal import HEADER, Journal
 from sparkdl.tracking.params import flatten
 from sparkdl.tracking.run import Run
-from sparkdl.tracking.store import connect, experiment_id, is_refusal, our_calls, tracking_uri
+from sparkdl.tracking.store import connect, experiment_id, is_refusal, our_calls, told, tracking_uri
 
 __all__ = ["start_run"]
 
@@ -102,10 +102,12 @@ def _open(settings: Tracking, params: Mapping[str, Any], tags: dict[str, str], r
     elif client:
         try:
             run_id = _patiently(delivery.create).info.run_id
-        except BaseException:
-            journal.note(ended=True)
-            journal.close()
-            raise
+        except BaseException as error:
+            if not settings.offline or not isinstance(error, TrackingError):
+                journal.note(ended=True)
+                journal.close()
+                raise
+            log.warning("%s; it begins in MLflow when that answers again, or with `sparkdl sync`", error)
     last_steps = {metric.key: metric.step for metric in known.data._metric_objs} if known else {}
     run = Run(run_id, settings, journal, Courier(journal, delivery), last_steps)
     run.open(params, resumed=resume is not None, uri=uri)
@@ -157,7 +159,7 @@ def _patiently(call: Callable[[], T]) -> T:
             raise
         except Exception as error:
             if not pauses or is_refusal(error):
-                raise TrackingError(f"cannot start a run: {without_credentials(str(error))}") from None
+                raise TrackingError(f"cannot start a run: {told(error)}") from None
             time.sleep(pauses.pop(0))
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ __all__ = [
     "is_refusal",
     "our_calls",
     "page_command",
+    "told",
     "tracking_uri",
 ]
 
@@ -87,8 +89,7 @@ def experiment_id(client: MlflowClient, settings: Tracking) -> str:
     except MlflowException as error:
         if not is_refusal(error):
             raise
-        reason = without_credentials(error.message)
-        raise TrackingError(f"cannot use the MLflow experiment {settings.experiment!r}: {reason}") from None
+        raise TrackingError(f"cannot use the MLflow experiment {settings.experiment!r}: {told(error)}") from None
     if found.lifecycle_stage == "deleted":
         raise TrackingError(
             f"the MLflow experiment {settings.experiment!r} was deleted; restore it (mlflow experiments restore"
@@ -134,6 +135,12 @@ def our_calls() -> Iterator[None]:
                 os.environ[name] = value
 
 
+def told(error: Exception) -> str:
+    """What an error says, for a log or a person: without credentials, and without the layers that handed it on."""
+    text = without_credentials(str(error) or type(error).__name__)
+    return re.sub(r"(?s) with exception HTTPS?ConnectionPool.*Caused by (.*)\)$", r": \1", text)
+
+
 def is_refusal(error: Exception) -> bool:
     """Whether the store understood and does not want it, so that asking again is of no use."""
     if isinstance(error, MlflowException):
@@ -152,6 +159,6 @@ def _sqlite_folder(uri: str) -> Path | None:
 def _unusable(uri: str, error: Exception) -> TrackingError:
     reason = getattr(error, "reason", None) or error
     return TrackingError(
-        f"cannot use the tracking store {without_credentials(uri)}: {without_credentials(str(reason))}; is it running,"
+        f"cannot use the tracking store {without_credentials(uri)}: {told(reason)}; is it running,"
         " and is the address (tracking.uri or MLFLOW_TRACKING_URI) right?"
     )

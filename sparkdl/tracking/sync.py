@@ -16,6 +16,8 @@ from sparkdl.tracking.store import our_calls, tracking_uri
 
 __all__ = ["Synced", "sync"]
 
+ATTEMPTS = 3
+
 
 @dataclass(frozen=True)
 class Synced:
@@ -53,7 +55,10 @@ def sync(settings: Tracking | None = None) -> list[Synced]:
 def _sync(settings: Tracking) -> Iterator[Synced]:
     store = without_credentials(tracking_uri(settings))
     for folder in Journal.folders(settings.spool):
-        header = json.loads((folder / HEADER).read_text())
+        try:
+            header = json.loads((folder / HEADER).read_text())
+        except FileNotFoundError:
+            continue  # its own process has just delivered the rest
         run_id = header.get("run_id") or folder.name
         if header["store"] != store:
             reason = f"its store is {header['store']}, not {store}; set tracking.uri"
@@ -62,7 +67,8 @@ def _sync(settings: Tracking) -> Iterator[Synced]:
         try:
             journal = Journal(folder)
         except TrackingError as error:
-            yield Synced(run_id, 0, 0, (), str(error))
+            if folder.exists():
+                yield Synced(run_id, 0, 0, (), str(error))
             continue
         try:
             yield _deliver(journal, settings)
@@ -78,7 +84,7 @@ def _deliver(journal: Journal, settings: Tracking) -> Synced:
         journal.note(ended=True)
     answers = [entry.answer for entry in journal.pending]
     try:
-        Delivery(journal, settings).deliver()
+        _insist(journal, Delivery(journal, settings))
         refused = [str(answer.exception()) for answer in answers if answer.exception()]
         reason = f"refused: {refused[0]}" if refused else ""
     except TrackingError as error:
@@ -86,6 +92,19 @@ def _deliver(journal: Journal, settings: Tracking) -> Synced:
     registered = tuple(made for made in map(_result, answers) if isinstance(made, Registered))
     run_id = journal.header.get("run_id") or journal.folder.name
     return Synced(run_id, len(answers) - len(journal.pending), len(journal.pending), registered, reason)
+
+
+def _insist(journal: Journal, delivery: Delivery) -> None:
+    """Deliver everything; give up after a few failures without any progress between them."""
+    failures, left = 0, len(journal.pending)
+    while True:
+        try:
+            return delivery.deliver()
+        except TrackingError:
+            failures, left = (failures + 1 if len(journal.pending) == left else 1), len(journal.pending)
+            if failures == ATTEMPTS:
+                raise
+        time.sleep(failures)
 
 
 def _result(answer: "Future[object]") -> object:

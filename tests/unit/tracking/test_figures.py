@@ -35,6 +35,17 @@ def test_short_and_broken_histories_are_drawn_too(history: list[dict[str, float]
         figure.savefig(io.BytesIO())
 
 
+@pytest.mark.parametrize("history", [HISTORY[:1], HISTORY])
+def test_the_last_figures_are_written_inside_the_axes(history: list[dict[str, float]]) -> None:
+    for figure in (loss_curve(history), accuracy_curve(history)):
+        FigureCanvasAgg(figure).draw()
+        axes = figure.axes[0]
+        frame = axes.get_window_extent()
+        assert all(
+            frame.y0 <= text.get_window_extent().y0 and text.get_window_extent().y1 <= frame.y1 for text in axes.texts
+        )
+
+
 @pytest.mark.parametrize("classes", [2, 10, 35, 100])
 def test_no_label_of_a_confusion_matrix_covers_another(classes: int) -> None:
     names = CLOTHES if classes == 10 else [f"a rather long class name {i}" for i in range(classes)]

@@ -77,6 +77,25 @@ def test_a_full_disk_keeps_records_in_memory_until_there_is_room(
     assert _steps(Journal(tmp_path / "run")) == [0, 1, 2, 3, 4]
 
 
+def test_a_file_of_delivered_entries_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHRINK_BYTES", 500)
+    journal = Journal(tmp_path / "run", {"opened_as": "a"})
+    for step in range(100):
+        journal.delivered([journal.append("metrics", {"step": step})])
+    assert (tmp_path / "run" / ENTRIES).stat().st_size < 1000
+    journal.append("metrics", {"step": 100})
+    journal.close()
+    again = Journal(tmp_path / "run")
+    assert [(entry.number, entry.content["step"]) for entry in again.pending] == [(101, 100)]
+
+
+def test_nothing_is_recorded_once_a_run_is_over(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "run", {"opened_as": "a"})
+    journal.close()
+    with pytest.raises(TrackingError, match="is over"):
+        journal.append("metrics", {"step": 0})
+
+
 def test_only_the_owner_reads_it_and_nothing_is_left_of_a_run_that_ended(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "spool" / "run", {"opened_as": "a"})
     (journal.place() / "card.json").write_text("{}")
