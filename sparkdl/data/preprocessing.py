@@ -67,7 +67,7 @@ def _metadata(folder: Path) -> dict[str, Any]:
         if files != ["part-00000"]:
             raise ValueError(f"it holds {', '.join(sorted(files)) or 'nothing'}")
         with (place / files[0]).open(encoding="utf-8", newline="\n") as file:
-            metadata = json.loads(file.readline(), object_pairs_hook=_no_repetition)
+            metadata: dict[str, Any] = json.loads(file.readline(), object_pairs_hook=_no_repetition)
         if not isinstance(metadata["class"], str):
             raise ValueError("its class is not a name")
         for part in ("paramMap", "defaultParamMap"):

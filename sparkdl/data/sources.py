@@ -45,7 +45,7 @@ def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fai
             rows = spark.read.options(**source.options).table(str(source.path))
         else:
             rows = spark.read.format(source.format).options(**source.options).load(spark_url(str(source.path)))
-        _refuse_pickled_types(rows, source)
+        _refuse_foreign_types(rows, source)
         empty = rows.isEmpty()
     except (AnalysisException, IllegalArgumentException) as error:
         raise DataError(
@@ -57,10 +57,10 @@ def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fai
     return rows
 
 
-def _refuse_pickled_types(rows: "DataFrame", source: Source) -> None:
+def _refuse_foreign_types(rows: "DataFrame", source: Source) -> None:
     """Look at the columns' types in Spark's own words.
 
-    Asked for the schema, Python would import the class of a type that it does not know, or unpickle it.
+    Asked for the schema, Python imports the class of a type that it does not know; older versions unpickle it.
     """
     named = re.findall(r'"pyClass":"([^"]*)"', rows._jdf.schema().json())
     strange = [name for name in named if name not in _VECTORS]

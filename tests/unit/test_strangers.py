@@ -154,7 +154,7 @@ def a_card() -> dict[str, Any]:
         settings={},
         source="2-a",
     )
-    return json.loads(card.to_json())
+    return dict(json.loads(card.to_json()))
 
 
 def at(tree: dict[str, Any], value: Any, *path: str | int) -> dict[str, Any]:
