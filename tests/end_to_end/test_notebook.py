@@ -1,23 +1,42 @@
-"""The quickstart notebook runs as it is printed."""
+"""The notebooks run as they are printed, the one on WordNet with a slice of it."""
 
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
+from nbformat import NotebookNode
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+QUICKSTART, EXTREME = NOTEBOOKS / "quickstart.ipynb", NOTEBOOKS / "extreme_classification.ipynb"
 
 
-def test_every_cell_runs(tmp_path):
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    text = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+def run(notebook: NotebookNode, folder: Path) -> str:
+    """Execute all cells in place; what they print."""
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
+    return "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+
+
+def test_every_cell_of_the_quickstart_runs(tmp_path):
+    text = run(nbformat.read(QUICKSTART, as_version=4), tmp_path)
     assert "test accuracy" in text
     assert "alias 'candidate' points to version 1" in text
     assert "[rank 0] learning rate 0.1" in text
 
 
-def test_it_is_kept_with_real_outputs_and_no_errors():
-    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+def test_every_cell_on_very_many_classes_runs_with_a_slice_of_wordnet(tmp_path):
+    notebook = nbformat.read(EXTREME, as_version=4)
+    (size,) = [cell for cell in notebook.cells if cell.source.startswith("share, repetitions, epochs = ")]
+    size.source = "share, repetitions, epochs = 0.04, 2, 1"
+    text = run(notebook, tmp_path)
+    assert "alias 'candidate' points to version 1" in text
+    assert "of the first guesses are right" in text
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert len([output for output in outputs if "image/png" in output.get("data", {})]) == 4
+
+
+@pytest.mark.parametrize("path", [QUICKSTART, EXTREME], ids=lambda path: path.stem)
+def test_it_is_kept_with_real_outputs_and_no_errors(path):
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in cells)
     assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
