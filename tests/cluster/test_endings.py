@@ -50,6 +50,7 @@ def test_an_interrupted_driver_lets_its_ranks_come_to_an_end_in_order(standalone
 
 def test_a_job_that_spark_was_told_to_cancel_is_cancelled_and_not_failed(log: Path) -> None:
     wait_for(log, "cancelled", "RunCancelledError")
+    assert sorted(events(log, "cancelled")) == ["RunCancelledError", "ready", "ready", "saved", "saved"]
 
 
 def test_nothing_of_a_killed_driver_is_left_anywhere(standalone, log: Path) -> None:

@@ -60,6 +60,14 @@ def executor() -> int:
     return next(process.pid for process in psutil.Process().parents() if "java" in process.name())
 
 
+def left_over(processes: list[int]) -> list[int]:
+    """Those that are still there after some seconds."""
+    deadline = time.monotonic() + 10
+    while (left := [process for process in processes if psutil.pid_exists(process)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
 def outcome(function, num_ranks: int, **options) -> dict:
     places: dict[int, dict] = {}
     started = time.monotonic()
@@ -73,7 +81,7 @@ def outcome(function, num_ranks: int, **options) -> dict:
             "rank": vars(error).get("rank"),
             "seconds": seconds,
             **{name: vars(error).get(name) for name in ("exception_type", "step", "host")},
-            "left over": [places[rank]["process"] for rank in places if psutil.pid_exists(places[rank]["process"])],
+            "left over": left_over([place["process"] for place in places.values()]),
             "executors": [places[rank]["executor"] for rank in sorted(places)],
         }
 
