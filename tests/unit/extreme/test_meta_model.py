@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from sparkdl.data import SparseBatch
+from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.fit import _Steps, bucket_hash, bucket_losses
 from sparkdl.extreme.hashing import table
 from sparkdl.extreme.meta_model import MetaModels, sparse_input
@@ -80,6 +82,44 @@ def test_the_first_steps_of_a_packed_repetition_are_those_it_takes_alone(hidden:
     alone, packed = trained([4], 5, settings).state_of(0), trained([0, 4, 9], 5, settings).state_of(1)
     for name in alone:
         torch.testing.assert_close(alone[name], packed[name], rtol=0, atol=1e-5)
+
+
+def test_packed_repetitions_are_as_precise_as_they_are_alone() -> None:
+    settings = Extreme(buckets=32, hidden=[32], batch_size=32, learning_rate=0.05)
+    random = np.random.default_rng(5)
+    typical = np.stack([random.choice(WIDTH, 6, replace=False) for _ in range(CLASSES)])
+
+    def rows_of(classes: NDArray[np.int64]) -> SparseBatch:
+        noise = random.integers(0, WIDTH, (len(classes), 3))
+        features = np.concatenate([typical[classes][:, random.permutation(6)[:2]], noise], axis=1)
+        ends = torch.arange(len(classes) + 1)
+        return SparseBatch(
+            torch.from_numpy(features.ravel()),
+            torch.full((features.size,), 0.4),
+            ends * 5,
+            torch.from_numpy(classes),
+            ends,
+        )
+
+    batches = [rows_of(random.integers(0, CLASSES, 32)) for _ in range(60)]
+    unseen = rows_of(random.integers(0, CLASSES, 4000))
+
+    def precision(packs: list[list[int]]) -> float:
+        logits = []
+        for pack in packs:
+            models = MetaModels(pack, width=WIDTH, hidden=[32], num_buckets=32, seed=0)
+            buckets = torch.from_numpy(table([bucket_hash(settings, number) for number in pack], CLASSES).astype(int))
+            stepping = _Steps(models, settings, len(batches))
+            for rows in batches:
+                stepping.take(rows, buckets)
+            logits.append(models.logits(unseen))
+        decoder = Decoder([bucket_hash(settings, number) for pack in packs for number in pack], CLASSES)
+        best = decoder.top_k(torch.cat(logits), 1).classes[:, 0]
+        return 100 * (best == unseen.labels).double().mean().item()
+
+    together = precision([[0, 1]])
+    assert 20 < together < 95  # by chance 1
+    assert precision([[0], [1]]) == pytest.approx(together, abs=0.3)
 
 
 def test_the_same_pack_trains_to_the_same_bits() -> None:
