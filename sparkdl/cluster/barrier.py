@@ -5,9 +5,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.sql import SparkSession
 
@@ -80,18 +82,22 @@ class _Stage:
 
     def cancel(self) -> None:
         deadline = time.monotonic() + CANCEL_SECONDS
-        while self._thread.is_alive() and time.monotonic() < deadline:
+        with suppress(Py4JError, OSError):  # the driver's JVM is gone, and with it all that it ran
+            while self._thread.is_alive() and time.monotonic() < deadline:
+                if self._classic:
+                    self._spark.sparkContext.cancelJobGroup(self._tag)
+                else:
+                    self._spark.interruptTag(self._tag)
+                self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
             if self._classic:
-                self._spark.sparkContext.cancelJobGroup(self._tag)
-            else:
-                self._spark.interruptTag(self._tag)
-            self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
-        if self._classic:
-            end_tasks(self._spark, self._tag)
+                end_tasks(self._spark, self._tag)
 
     def place(self, rank: int) -> str:
-        tasks = running_tasks(self._spark, self._tag) if self._classic else []
-        return next((f"executor {task.executor} on host {task.host}" for task in tasks if task.rank == rank), "")
+        with suppress(Py4JError, OSError):
+            for task in running_tasks(self._spark, self._tag) if self._classic else ():
+                if task.rank == rank:
+                    return f"executor {task.executor} on host {task.host}"
+        return ""
 
     def _run(self) -> None:
         try:

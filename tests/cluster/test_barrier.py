@@ -12,7 +12,7 @@ import pytest
 import torch
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Rank, get_session, run_ranks
+from sparkdl.cluster import Rank, get_session, run_ranks, wait_for_slots
 from sparkdl.collectives import HorovodCollectives
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError
 from sparkdl.settings import Cluster
@@ -156,6 +156,12 @@ def test_more_ranks_than_slots_says_both_numbers_at_once(spark: SparkSession) ->
     with pytest.raises(NotEnoughSlotsError, match="5 ranks were asked for, and this local Spark has 2 slots"):
         run_ranks(all_reduce, 5, spark=spark)
     assert time.monotonic() - started < 2
+
+
+def test_a_run_that_can_do_with_less_takes_the_slots_there_are(spark: SparkSession) -> None:
+    assert wait_for_slots(spark, 5, timeout=30, minimum=1) == 2
+    with pytest.raises(NotEnoughSlotsError, match="3 to 5 ranks were asked for, and this local Spark has 2 slots"):
+        wait_for_slots(spark, 5, timeout=30, minimum=3)
 
 
 def test_a_function_that_cannot_be_pickled_is_named_with_the_culprit(spark: SparkSession) -> None:
