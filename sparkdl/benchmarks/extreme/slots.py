@@ -32,7 +32,7 @@ def run(task: Task, folder: Path) -> Report:
     with ExitStack() as stack:
         sparks = {
             slots: stack.enter_context(
-                servant(_train_when_asked, slots, task.dataset, settings, log=folder / f"slots-{slots}.log")
+                servant(_train_when_asked, slots, task.dataset, settings, folder, log=folder / f"slots-{slots}.log")
             )
             for slots in seconds
         }
@@ -40,7 +40,7 @@ def run(task: Task, folder: Path) -> Report:
             connection.recv()
         for round_ in range(ROUNDS):
             for slots, connection in sparks.items():
-                connection.send(str(folder / f"repetitions-{slots}-{round_}"))
+                connection.send(f"round-{round_}")
                 seconds[slots].append(connection.recv())
     speed_up = median(one / two for one, two in zip(seconds[1], seconds[2], strict=True))
     return Report(
@@ -55,12 +55,12 @@ def run(task: Task, folder: Path) -> Report:
     )
 
 
-def _train_when_asked(connection: Connection, slots: int, dataset: Dataset, settings: Extreme) -> None:
-    """Train into each folder that is named, and answer with the seconds that it took."""
+def _train_when_asked(connection: Connection, slots: int, dataset: Dataset, settings: Extreme, folder: Path) -> None:
+    """Train once for each name that is sent, and answer with the seconds that it took."""
     spark = get_session(Cluster(embedded_slots=slots, options={"spark.driver.memory": "1g"}))
 
-    def seconds(of: Dataset, run_dir: str) -> float:
-        here = settings.model_copy(update={"run_dir": run_dir})
+    def seconds(of: Dataset, name: str) -> float:
+        here = settings.model_copy(update={"run_dir": str(folder / f"slots-{slots}" / name)})
         started = time.perf_counter()
         size = here.repetitions // PACKS
         packs = [tuple(range(first, first + size)) for first in range(0, here.repetitions, size)]
@@ -69,8 +69,8 @@ def _train_when_asked(connection: Connection, slots: int, dataset: Dataset, sett
                 raise found
         return time.perf_counter() - started
 
-    seconds(first_groups(dataset, 1), f"{settings.run_dir}-{slots}-warm")
+    seconds(first_groups(dataset, 1), "warm-up")
     connection.send(None)
-    for run_dir in iter(connection.recv, None):
-        connection.send(seconds(dataset, run_dir))
+    for name in iter(connection.recv, None):
+        connection.send(seconds(dataset, name))
     spark.stop()
