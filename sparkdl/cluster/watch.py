@@ -17,7 +17,7 @@ MISSED_SECONDS = 4 * HEARTBEAT_SECONDS  # without a heartbeat for so long, a ran
 class Watch:
     """How long a rank may be quiet before the driver gives it up. In seconds."""
 
-    start_timeout: float = 60.0
+    start_timeout: float = 180.0
     """From the start of the stage to a rank's first word, from there to its first step if it reports steps (it imports,
     it opens its data), and from its last word to its result."""
     silence_timeout: float = 20.0

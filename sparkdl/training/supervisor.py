@@ -107,7 +107,11 @@ def _attempt(job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMess
             spark=spark,
             on_message=on_message,
             slot_timeout=cluster.slot_timeout,
-            watch=Watch(silence_timeout=cluster.silence_timeout, stall_timeout=cluster.stall_timeout),
+            watch=Watch(
+                start_timeout=cluster.start_timeout,
+                silence_timeout=cluster.silence_timeout,
+                stall_timeout=cluster.stall_timeout,
+            ),
             stop=stop,
         )
     return outcomes[0]

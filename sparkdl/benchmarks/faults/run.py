@@ -1,0 +1,127 @@
+"""``jobs/benchmark.py faults``: how runs end whose processes are killed and stopped."""
+
+import random
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+import sparkdl
+from sparkdl.benchmarks.faults.scenario import EPOCHS, KINDS, STEPS_PER_EPOCH, Fault, Scenario, Server, Verdict
+from sparkdl.benchmarks.report import Report, Target
+from sparkdl.benchmarks.standalone import standalone_cluster
+
+__all__ = ["disturbed", "fault_bench", "run"]
+
+ROWS = 400
+FAULTS_PER_RUN = 5
+CLASSES = 4
+
+
+def run(rounds: int = 100, seed: int = 0) -> Report:
+    """Inject so many faults, a few into each run; the same seed gives the same faults. Runs on the driver."""
+    chance = random.Random(seed)
+    faults = [Fault(chance.choice(KINDS), chance.randrange(1, EPOCHS * STEPS_PER_EPOCH - 10)) for _ in range(rounds)]
+    with tempfile.TemporaryDirectory(prefix="sparkdl-faults-") as folder, fault_bench(Path(folder)) as bench:
+        verdicts = [
+            disturbed(bench, f"run-{number}", faults[start : start + FAULTS_PER_RUN], seed=seed + number)
+            for number, start in enumerate(tqdm(range(0, rounds, FAULTS_PER_RUN), unit="run", disable=None))
+        ]
+    return _report(verdicts)
+
+
+@contextmanager
+def fault_bench(folder: Path) -> Iterator[Scenario]:
+    """A cluster of two executors, MLflow's server, a small dataset, and the run that was left alone."""
+    spark = sparkdl.get_session(sparkdl.Cluster(embedded_slots=2))
+    try:
+        dataset = _dataset(spark, folder)
+    finally:
+        spark.stop()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        server = Server(folder, int(free.getsockname()[1]))
+    server.start()
+    try:
+        with standalone_cluster(folder, pythonpath=str(Path(sparkdl.__file__).parent.parent)) as cluster:
+            bench = Scenario(cluster, dataset.path, dataset.rows("train"), folder / "undisturbed", server)
+            if not bench.run([]).finished:
+                raise RuntimeError(f"the run did not finish though it was left alone\n{bench.log.read_text()[-8000:]}")
+            yield bench
+    finally:
+        server.kill()
+
+
+def disturbed(bench: Scenario, name: str, faults: list[Fault], *, seed: int = 0) -> Verdict:
+    """A run like the one that was left alone, with faults; whether it ends with the same bits."""
+    scenario = replace(bench, folder=bench.folder.parent / name)
+    verdict = scenario.run(faults, seed=seed)
+    return replace(verdict, identical=verdict.finished and _same(scenario.state(), bench.state()))
+
+
+def _dataset(spark: object, folder: Path) -> sparkdl.Dataset:
+    """Clouds of points; the first feature is the row's number."""
+    chance = np.random.default_rng(0)
+    labels = chance.integers(0, CLASSES, ROWS)
+    points = chance.normal(size=(ROWS, CLASSES)) + 2 * np.eye(CLASSES)[labels]
+    rows = [
+        (number, *map(float, point), int(label))
+        for number, (point, label) in enumerate(zip(points, labels, strict=True))
+    ]
+    schema = ", ".join(["number double", *(f"x{i} double" for i in range(CLASSES)), "label int"])
+    frame = spark.createDataFrame([(float(number), *rest) for number, *rest in rows], schema)  # type: ignore[attr-defined]
+    settings = sparkdl.Prepare(
+        output=str(folder / "dataset"), split=sparkdl.Split(column=None, fractions={}), rows_per_group=50
+    )
+    return sparkdl.prepare(frame, settings, spark=spark)  # type: ignore[arg-type]
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether model, optimizer and each rank's own state are equal to the last bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        names = one.keys() & {"model", "optimizer", "ranks"} or one.keys()
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in names)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def _report(verdicts: list[Verdict]) -> Report:
+    injections = [injection for verdict in verdicts for injection in verdict.injections]
+    rows = []
+    for kind in KINDS:
+        found = [injection for injection in injections if injection.fault.kind == kind]
+        if found:
+            seconds = [
+                [time for i in found if (time := getattr(i, name)) is not None] for name in ("detected", "recovered")
+            ]
+            rows.append([kind, str(len(found)), *(max(times) if times else "" for times in seconds)])
+    finished = sum(verdict.finished for verdict in verdicts)
+    return Report(
+        title=f"faults: {len(injections)} injected into {len(verdicts)} runs of two ranks",
+        columns=["fault", "injected", "longest detection (s)", "longest recovery (s)"],
+        rows=rows,
+        targets=[
+            Target("faults injected", len(injections), 100),
+            Target("runs not finished", len(verdicts) - finished, 0, at_most=True),
+            Target(
+                "runs with other weights than the one left alone",
+                sum(not v.identical for v in verdicts),
+                0,
+                at_most=True,
+            ),
+            Target("rows used more or less than once an epoch", sum(v.misused_rows for v in verdicts), 0, at_most=True),
+            Target(
+                "points missing or double in MLflow's curves", sum(v.curve_errors for v in verdicts), 0, at_most=True
+            ),
+            Target("processes left over", sum(v.left_over for v in verdicts), 0, at_most=True),
+        ],
+        note="Detection: until the driver says that it tries again. Recovery: until the next attempt's first batch.",
+    )

@@ -1,0 +1,244 @@
+"""One training run on a real cluster, the faults that are injected into it, and what became of it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sparkdl.benchmarks.faults.network import newest_call, uses_of_rows
+from sparkdl.benchmarks.faults.program import __file__ as program_file
+from sparkdl.benchmarks.standalone import StandaloneCluster
+from sparkdl.training.checkpoint import latest, load_checkpoint
+
+__all__ = ["KINDS", "Fault", "Injection", "Scenario", "Verdict"]
+
+KINDS = (
+    "rank killed",
+    "rank stopped",
+    "executor killed",
+    "executor stopped",
+    "worker killed",
+    "driver killed",
+    "MLflow killed",
+)
+ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
+PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
+EPOCHS, STEPS_PER_EPOCH = 4, 50
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to the run, and when."""
+
+    kind: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A fault that was injected. Times in seconds; None where there was nothing to find out or to recover."""
+
+    fault: Fault
+    detected: float | None
+    recovered: float | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a run."""
+
+    injections: Sequence[Injection]
+    finished: bool
+    identical: bool
+    """Whether weights and optimizer are those of the run that was left alone, to the last bit."""
+    misused_rows: int
+    """Rows that count more or less than once an epoch."""
+    curve_errors: int
+    """Points that the loss curve in MLflow lacks or has twice."""
+    left_over: int
+    """Processes of the run that are still there when it is over."""
+
+
+@dataclass
+class Scenario:
+    """A run, its cluster, and MLflow's server."""
+
+    cluster: StandaloneCluster
+    dataset: str
+    rows: int
+    folder: Path
+    server: "Server"
+    cluster_settings: dict[str, Any] = field(default_factory=dict)
+    pause: float = 0.01
+
+    def run(self, faults: Sequence[Fault], *, seed: int = 0) -> Verdict:
+        """Start the run, inject the faults at their steps, and judge its end."""
+        self.folder.mkdir(parents=True)
+        (self.folder / "notes").mkdir()
+        plan = self._write_plan()
+        driver = self._submit(plan)
+        injections = []
+        chance = random.Random(seed)
+        for fault in sorted(faults, key=lambda fault: fault.step):
+            if not self._wait_for_step(fault.step, driver):
+                break
+            injection, driver = self._inject(fault, driver, plan, chance)
+            injections.append(injection)
+        try:
+            finished = driver.wait(PATIENCE) == 0
+        except subprocess.TimeoutExpired:
+            finished = False
+            driver.kill()
+        return self._judge(injections, finished)
+
+    def state(self) -> dict[str, Any]:
+        """The run's last checkpoint."""
+        (run,) = (path for path in (self.folder / "runs").iterdir())
+        return load_checkpoint(str(latest(str(run))))
+
+    @property
+    def log(self) -> Path:
+        """What the driver says."""
+        return self.folder / "driver.log"
+
+    def _write_plan(self) -> Path:
+        cluster = {
+            "num_ranks": 2,
+            "restart_seconds": 0.1,
+            "silence_timeout": 5,
+            "stall_timeout": 60,
+            "slot_timeout": 120,
+        }
+        train = {"epochs": EPOCHS, "batch_size": self.rows // (2 * STEPS_PER_EPOCH), "learning_rate": 0.01}
+        train |= {"run_dir": str(self.folder / "runs"), "checkpoint_steps": 10}
+        plan = {
+            "dataset": self.dataset,
+            "notes": str(self.folder / "notes"),
+            "pause": self.pause,
+            "train": train,
+            "cluster": cluster | self.cluster_settings,
+            "tracking": {"uri": self.server.uri, "experiment": "faults", "spool": str(self.folder / "spool")},
+            "result": str(self.folder / "result.json"),
+        }
+        path = self.folder / "plan.json"
+        path.write_text(json.dumps(plan))
+        return path
+
+    def _submit(self, plan: Path) -> subprocess.Popen[bytes]:
+        options = ["--conf", "spark.python.daemon.module=sparkdl.daemon", "--conf", "spark.cores.max=2"]
+        return self.cluster.start(program_file, str(plan), log=self.log, options=options)
+
+    def _wait_for_step(self, step: int, driver: subprocess.Popen[bytes]) -> bool:
+        """Whether the run has come to this step; it has not when it ends, or stands still for minutes."""
+        deadline, before = time.monotonic() + PATIENCE, ("", -1)
+        while driver.poll() is None and time.monotonic() < deadline:
+            now = newest_call(self.folder / "notes")
+            if now[1] >= step and len(self.cluster.ranks()) == 2:
+                return True
+            if now != before:
+                deadline, before = time.monotonic() + PATIENCE, now
+            time.sleep(0.02)
+        return False
+
+    def _inject(
+        self, fault: Fault, driver: subprocess.Popen[bytes], plan: Path, chance: random.Random
+    ) -> tuple[Injection, subprocess.Popen[bytes]]:
+        told, (attempt, _) = self._attempts_told(), newest_call(self.folder / "notes")
+        started = time.monotonic()
+        if fault.kind == "MLflow killed":
+            self.server.kill()
+            time.sleep(chance.uniform(0.5, 2.0))
+            self.server.start()
+            return Injection(fault, None, None), driver
+        if fault.kind == "driver killed":
+            for process in psutil.Process(driver.pid).children(recursive=True):
+                process.kill()
+            driver.wait()
+            driver = self._submit(plan)
+            return Injection(fault, None, self._until_attempt(attempt, driver, started)), driver
+        what, how = fault.kind.split()
+        victims = list(self.cluster.ranks().values()) if what == "rank" else self.cluster.find(what)
+        victim = chance.choice(victims)
+        again = (victim.cmdline(), victim.environ()) if what == "worker" else None
+        victim.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+        detected = self._until(lambda: self._attempts_told() > told, driver, started)
+        if again:
+            with (self.folder / "worker.log").open("ab") as output:
+                subprocess.Popen(again[0], env=again[1], stdout=output, stderr=output)
+        return Injection(fault, detected, self._until_attempt(attempt, driver, started)), driver
+
+    def _until_attempt(self, before: str, driver: subprocess.Popen[bytes], started: float) -> float | None:
+        return self._until(lambda: newest_call(self.folder / "notes")[0] != before, driver, started)
+
+    def _until(self, happened: Any, driver: subprocess.Popen[bytes], started: float) -> float | None:
+        """Seconds until something happens; None if the driver ends before, or it takes minutes."""
+        while time.monotonic() < started + PATIENCE and driver.poll() is None:
+            if happened():
+                return time.monotonic() - started
+            time.sleep(0.02)
+        return None
+
+    def _attempts_told(self) -> int:
+        return self.log.read_text(errors="replace").count(ATTEMPT) if self.log.exists() else 0
+
+    def _judge(self, injections: Sequence[Injection], finished: bool) -> Verdict:
+        left_over = self._left_over()
+        if not finished:
+            return Verdict(injections, False, False, self.rows, 0, left_over)
+        uses = uses_of_rows(self.folder / "notes")
+        misused = sum(uses[row] != EPOCHS for row in range(self.rows))
+        run_id = json.loads((self.folder / "result.json").read_text())["run_id"]
+        steps = self.server.steps(run_id)
+        expected = self.state()["step"]
+        curve_errors = abs(len(steps) - len(set(steps))) + len(set(range(expected)) ^ set(steps))
+        return Verdict(injections, True, False, misused, curve_errors, left_over)
+
+    def _left_over(self) -> int:
+        """Executors, Python workers and drivers that are still there after the seconds that an orderly end may take."""
+        deadline = time.monotonic() + 15
+        while left := [process for role in ("python", "executor", "driver") for process in self.cluster.find(role)]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        for process in left:
+            process.kill()
+        return len(left)
+
+
+class Server:
+    """A real MLflow server with SQLite, which can be killed and started again at the same address."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.uri = f"http://127.0.0.1:{port}"
+        self._folder, self._port = folder, port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and return at once."""
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
+        command += ["--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db", "--workers", "1"]
+        command += ["--artifacts-destination", str(self._folder / "artifacts")]
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def kill(self) -> None:
+        """SIGKILL, to it and to its workers."""
+        if self._process:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def steps(self, run_id: str) -> list[int]:
+        """The steps of the run's loss curve, as they were recorded."""
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=self.uri)
+        return [point.step for point in client.get_metric_history(run_id, "step_loss")]
