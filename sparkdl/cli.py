@@ -17,7 +17,7 @@ from sparkdl.settings import Prepare, Section, Settings, Tracking
 
 __all__ = ["main"]
 
-BENCHMARKS = ("launch", "loader", "loop", "scaling", "score", "extreme")
+BENCHMARKS = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint", "faults")
 
 
 class Commands(click.Group):
@@ -193,13 +193,16 @@ def verify(dataset: str) -> None:
     metavar="TRAIN TEST",
     help="For `extreme`: files in the Extreme Classification Repository's format, instead of WordNet.",
 )
-def benchmark(names: Sequence[str], as_json: bool, data: tuple[str, str] | None) -> None:
+@click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For `faults`: which ones, and when.")
+def benchmark(names: Sequence[str], as_json: bool, data: tuple[str, str] | None, rounds: int, seed: int) -> None:
     """Measure speed beside the usual alternatives; without names, everything."""
     if data and "extreme" not in names:
         raise click.UsageError("--data is for the benchmark extreme: sparkdl benchmark extreme --data TRAIN TEST")
     for name in names or BENCHMARKS:
         measure = import_module(f"sparkdl.benchmarks.{name}").run
-        reports = measure(data or ()) if name == "extreme" else [measure()]
+        options = {"extreme": (data or (),), "faults": (rounds, seed)}.get(name, ())
+        reports = measure(*options) if name == "extreme" else [measure(*options)]
         for report in reports:
             click.echo(report.to_json() if as_json else f"{report}\n")
 
