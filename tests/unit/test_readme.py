@@ -38,7 +38,7 @@ def test_every_link_leads_somewhere() -> None:
 def test_the_layout_names_what_is_there_and_leaves_nothing_out() -> None:
     layout = re.search(r"## The layout\n\n```\n(.*?)```", README, re.DOTALL)
     assert layout
-    named = set(re.findall(r"(?:^  |; )(\w+(?:\.py|/))", layout[1], re.MULTILINE))
+    named = {name or beside for name, beside in re.findall(r"^  (\w+(?:\.py|/))|; (\w+\.py)", layout[1], re.MULTILINE)}
     there = {f"{path.name}/" if path.is_dir() else path.name for path in (ROOT / "sparkdl").glob("[a-z]*")}
     assert named == there
 
