@@ -20,12 +20,15 @@ __all__ = ["BETWEEN_WORDS", "LogCounts", "text_stages"]
 
 BETWEEN_WORDS = r"(?U)\W+"
 """What texts are cut at: anything but letters, digits and underscores, of any alphabet."""
+START = "^"
+"""Stands before the first word where pairs are counted; no word can be taken for it."""
 
 
 def text_stages(stage: Stage, inputs: Sequence[str], prefix: str) -> tuple[list[Any], list[str]]:
     """The Spark ML stages for some columns of text, and the columns of vectors they end in. Runs on the driver.
 
-    Words (and pairs of them) are counted, counts may become 1 + ln n, and each word is weighted by
+    Words are counted, and so may be pairs of neighbours, one of which is the beginning and the first word: how a text
+    begins often says what it is about. Counts may become 1 + ln n, and each word or pair is weighted by
     ln((N + 1) / (n + 1)), where n of the N training rows have it.
     """
     outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
@@ -34,8 +37,11 @@ def text_stages(stage: Stage, inputs: Sequence[str], prefix: str) -> tuple[list[
         words, counts = f"{output}_words", f"{output}_counts"
         parts.append(RegexTokenizer(inputCol=column, outputCol=words, pattern=BETWEEN_WORDS))
         if stage.bigrams:
-            pairs, both = f"{output}_pairs", f"{output}_terms"
-            parts.append(NGram(inputCol=words, outputCol=pairs, n=2))
+            started, pairs, both = f"{output}_started", f"{output}_pairs", f"{output}_terms"
+            parts.append(
+                SQLTransformer(statement=f"SELECT *, concat(array('{START}'), {words}) AS {started} FROM __THIS__")
+            )
+            parts.append(NGram(inputCol=started, outputCol=pairs, n=2))
             parts.append(SQLTransformer(statement=f"SELECT *, concat({words}, {pairs}) AS {both} FROM __THIS__"))
             words = both
         if stage.kind == "hash_text":
