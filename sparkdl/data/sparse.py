@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparkdl.data.dataset import Dataset, RowGroup
 from sparkdl.data.read import verified_content
@@ -68,16 +69,21 @@ class SparseLoader:
     def epoch(self, number: int) -> Iterator[SparseBatch]:
         """The batches of an epoch."""
         rest: list[Rows] = []
+        missing = self._batch_size
         windows = self._read_windows(number)
         try:
-            for window in windows:
-                rows = Rows.join([*rest, window])
-                whole = rows.rows // self._batch_size * self._batch_size
-                for start in range(0, whole, self._batch_size):
-                    yield _to_batch(rows.part(start, start + self._batch_size))
-                rest = [rows.part(whole, rows.rows)] if whole < rows.rows else []
+            for rows, order in windows:
+                at = 0
+                while len(order) - at >= missing:  # only a batch at a time is put in order: a window would need room
+                    batch = Rows.join([*rest, rows.take(order[at : at + missing])])
+                    at += missing
+                    rest, missing = [], self._batch_size
+                    yield _to_batch(batch)
+                if at < len(order):
+                    rest.append(rows.take(order[at:]))
+                    missing -= len(order) - at
             if rest:
-                yield _to_batch(rest[0])
+                yield _to_batch(Rows.join(rest))
         finally:
             windows.close()
 
@@ -93,23 +99,24 @@ class SparseLoader:
             filled += group.bytes
         return windows
 
-    def _read_windows(self, epoch: int) -> Generator[Rows, None, None]:
-        """The rows of each window in their final order, read one window ahead."""
+    def _read_windows(self, epoch: int) -> Generator[tuple[Rows, NDArray[np.int64]], None, None]:
+        """The rows of each window and the order that they are to have, read one window ahead."""
         windows = self._windows(epoch)
         pool = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-loader")
         try:
             ahead = pool.submit(self._read, windows[0], epoch, 0)
             for index in range(len(windows)):
-                rows = ahead.result()
+                window = ahead.result()
                 if index + 1 < len(windows):
                     ahead = pool.submit(self._read, windows[index + 1], epoch, index + 1)
-                yield rows
+                yield window
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, groups: Sequence[RowGroup], epoch: int, window: int) -> Rows:
+    def _read(self, groups: Sequence[RowGroup], epoch: int, window: int) -> tuple[Rows, NDArray[np.int64]]:
         rows = Rows.join([read_rows(verified_content(group)) for group in groups])
-        return rows.take(self._random(epoch, window).permutation(rows.rows)) if self._shuffle else rows
+        order = self._random(epoch, window).permutation(rows.rows) if self._shuffle else np.arange(rows.rows)
+        return rows, order
 
     def _random(self, *keys: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, *keys])
