@@ -19,7 +19,7 @@ demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
 	@$(BIN)/python jobs/demo.py conf/wordnet.yaml
 
 test: lint  ## everything: lint, types, unit, cluster and end-to-end tests
-	@$(BIN)/python -m pytest tests -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/end_to_end tests/cluster tests/unit  # long ones first
 
 lint: setup  ## ruff and mypy
 	@$(BIN)/python -m ruff check

@@ -154,7 +154,7 @@ def test_a_model_is_logged_quickly_with_signature_and_example(
     with start_run(settings(), params={}) as run:
         start = time.perf_counter()
         uri = run.log_model(folder, inputs=columns, example=None)
-        assert time.perf_counter() - start < 3
+        assert time.perf_counter() - start < 8  # guessing requirements takes longer, on any machine
     assert {path.name for path in download(uri, settings()).iterdir()} == {"network.safetensors", "card.json"}
     (output,) = client.get_run(run.run_id).outputs.model_outputs
     assert uri == f"models:/{output.model_id}"
