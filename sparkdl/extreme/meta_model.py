@@ -120,10 +120,10 @@ class MetaModels(nn.Module):
         """Initial weights of one repetition."""
         with torch.no_grad():
             own = self._own_columns(place)
-            scale = INITIAL_SCALE if len(self.weights) else 0.0
-            own.copy_(
-                torch.empty(own.shape).normal_(0.0, scale, generator=random)
-            )  # in memory order, whatever the pack
+            if self.weights:  # in memory order, whatever the pack
+                own.copy_(torch.empty(own.shape).normal_(0.0, INITIAL_SCALE, generator=random))
+            else:
+                own.zero_()
             for weight in self.weights:
                 weight[place].normal_(0.0, weight.shape[1] ** -0.5, generator=random)
 
