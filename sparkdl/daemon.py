@@ -36,7 +36,7 @@ def main() -> None:
 
     importlib.invalidate_caches()  # so that the workers know each archive as it is now
     gc.freeze()  # what is shared stays shared: after every task, a worker's collector would go through all of it
-    manager()
+    manager()  # type: ignore[no-untyped-call]
 
 
 def keep_unchanged_archives() -> None:
@@ -56,7 +56,7 @@ def keep_unchanged_archives() -> None:
             read_anew(importer)
             seen[importer] = state
 
-    zipimport.zipimporter.invalidate_caches = invalidate_caches  # type: ignore[method-assign]
+    zipimport.zipimporter.invalidate_caches = invalidate_caches  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

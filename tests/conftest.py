@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from sparkdl.benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.cluster.session import get_session
-from sparkdl.settings import Cluster
+from sparkdl.settings import Cluster, Tracking
+from sparkdl.tracking.store import connect
 
 ROOT = Path(__file__).parent.parent
 
@@ -35,6 +36,14 @@ def spark() -> Iterator[SparkSession]:
     session = get_session(Cluster(embedded_slots=2, options=options))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's tables and nothing in them, to be copied: making them takes seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    connect(Tracking(uri=f"sqlite:///{path}"))
+    return path
 
 
 class Standalone(StandaloneCluster):

@@ -1,5 +1,7 @@
 """A network as a stage of ``pyspark.ml``."""
 
+from shutil import copy
+
 import numpy as np
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
@@ -23,7 +25,9 @@ def points(spark):
 
 
 @pytest.fixture
-def estimator(tmp_path):
+def estimator(tmp_path, empty_store):
+    copy(empty_store, tmp_path / "mlflow.db")
+
     def estimator(**settings):
         defaults = {"epochs": 4, "batch_size": 8, "learning_rate": 0.005, "store": str(tmp_path / "store")}
         return TorchEstimator(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}", **(defaults | settings))

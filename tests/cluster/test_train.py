@@ -1,6 +1,7 @@
 """Training on real ranks: exact steps, exact figures, and clear ends."""
 
 from pathlib import Path
+from shutil import copy
 
 import numpy as np
 import pytest
@@ -50,7 +51,8 @@ def dataset(raw, tmp_path_factory):
 
 
 @pytest.fixture
-def tracking(tmp_path):
+def tracking(tmp_path, empty_store):
+    copy(empty_store, tmp_path / "mlflow.db")
     return Tracking(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", experiment="tests")
 
 

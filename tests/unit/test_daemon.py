@@ -20,9 +20,14 @@ def test_an_archive_is_read_again_only_when_it_has_changed(tmp_path: Path, monke
             for name in names:
                 file.writestr(f"{name}.py", "")
 
-    reads = []
+    reads: list[str] = []
     read_directory = zipimport._read_directory  # type: ignore[attr-defined]
-    monkeypatch.setattr(zipimport, "_read_directory", lambda path: (reads.append(path), read_directory(path))[1])
+
+    def read(path: str) -> object:
+        reads.append(path)
+        return read_directory(path)
+
+    monkeypatch.setattr(zipimport, "_read_directory", read)
     write("archived_first")
     monkeypatch.syspath_prepend(str(archive))
     keep_unchanged_archives()
