@@ -15,9 +15,9 @@ from sparkdl.errors import DatasetError
 
 __all__ = ["SparseBatch", "SparseLoader"]
 
-_WINDOW_BYTES = 1 << 25
+_WINDOW_BYTES = 1 << 24
 """About the size of one shuffling window's files. Two windows exist at a time, one being read while the other is used,
-and reading needs a window twice for a moment: some 100 MB in all."""
+and reading needs a window twice for a moment, beside what it is decoded from: some 100 MB in all."""
 _WINDOW_GROUPS = 2
 """The fewest row groups in a window, so that rows mix between groups."""
 
