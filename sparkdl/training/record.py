@@ -29,6 +29,7 @@ class RunRecord:
     recipe: dict[str, str]
     reference: int
     """The number of ranks that the recipe is for."""
+    epochs: int
     finished: bool = False
 
     def save(self, folder: str) -> None:
@@ -60,6 +61,11 @@ class RunRecord:
             raise ConfigError(
                 f"the run {self.run_id} was trained on a dataset with another digest than {dataset.path}; continue it"
                 " with its own dataset, or start a new run"
+            )
+        if self.finished and settings.epochs <= self.epochs:
+            raise ConfigError(
+                f"the run {self.run_id} has finished its {self.epochs} epochs; raise train.epochs to go on, or start a"
+                " new run"
             )
         now = recipe_of(settings)
         changed = [

@@ -83,15 +83,16 @@ def train(
     params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
     with exit_on_sigterm(), start_run(tracking, params=params, resume=resumed.run_id if resumed else None) as run:
         folder = f"{settings.run_dir}/{run.run_id}"
-        record = resumed or RunRecord(run.run_id, dataset.digest, recipe_of(settings), cluster.ranks.max)
+        reference = resumed.reference if resumed else cluster.ranks.max
+        record = RunRecord(run.run_id, dataset.digest, recipe_of(settings), reference, settings.epochs)
         record.save(folder)
         start = None
         if not resumed:
             run.log_dataset(
                 name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
             )
-            if settings.start_from:
-                start = starting_weights(settings.start_from, model, folder, tracking)
+        if settings.start_from and latest(folder) is None:
+            start = starting_weights(settings.start_from, model, folder, tracking)
         job = Job(dataset, settings, folder, record.reference, start)
         with _how_to_resume(folder, run.run_id):
             outcome = _run(job, cluster, spark, run)

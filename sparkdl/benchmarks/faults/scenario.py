@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ KINDS = (
     "driver killed",
     "MLflow killed",
 )
+"""What :func:`~sparkdl.benchmarks.faults.run` chooses from. Two more: ``worker lost`` is killed and comes back when the run
+has gone on without it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
 EPOCHS, STEPS_PER_EPOCH = 4, 50
@@ -82,7 +85,7 @@ class Scenario:
 
     def run(self, faults: Sequence[Fault], *, seed: int = 0) -> Verdict:
         """Start the run, inject the faults at their steps, and judge its end."""
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "notes").mkdir()
         plan = self._write_plan()
         driver = self._submit(plan)
@@ -102,13 +105,18 @@ class Scenario:
 
     def state(self) -> dict[str, Any]:
         """The run's last checkpoint."""
-        (run,) = (path for path in (self.folder / "runs").iterdir())
+        (run,) = self.runs.iterdir()
         return load_checkpoint(str(latest(str(run))))
 
     @property
     def log(self) -> Path:
         """What the driver says."""
         return self.folder / "driver.log"
+
+    @property
+    def runs(self) -> Path:
+        """Where the run keeps its checkpoints."""
+        return self.folder / "runs"
 
     def _write_plan(self) -> Path:
         cluster = {
@@ -119,7 +127,7 @@ class Scenario:
             "slot_timeout": 120,
         }
         train = {"epochs": EPOCHS, "batch_size": self.rows // (2 * STEPS_PER_EPOCH), "learning_rate": 0.01}
-        train |= {"run_dir": str(self.folder / "runs"), "checkpoint_steps": 10}
+        train |= {"run_dir": str(self.runs), "checkpoint_steps": 10}
         plan = {
             "dataset": self.dataset,
             "notes": str(self.folder / "notes"),
@@ -152,7 +160,7 @@ class Scenario:
     def _inject(
         self, fault: Fault, driver: subprocess.Popen[bytes], plan: Path, chance: random.Random
     ) -> tuple[Injection, subprocess.Popen[bytes]]:
-        told, (attempt, _) = self._attempts_told(), newest_call(self.folder / "notes")
+        told, (attempt, _) = self._told(ATTEMPT), newest_call(self.folder / "notes")
         started = time.monotonic()
         if fault.kind == "MLflow killed":
             self.server.kill()
@@ -165,12 +173,19 @@ class Scenario:
             driver.wait()
             driver = self._submit(plan)
             return Injection(fault, None, self._until_attempt(attempt, driver, started)), driver
+        if fault.kind == "disk full":
+            warnings = self._told("Training goes on")
+            with full_disk(self.runs):
+                detected = self._until(lambda: self._told("Training goes on") > warnings, driver, started)
+            return Injection(fault, detected, None), driver
         what, how = fault.kind.split()
         victims = list(self.cluster.ranks().values()) if what == "rank" else self.cluster.find(what)
         victim = chance.choice(victims)
         again = (victim.cmdline(), victim.environ()) if what == "worker" else None
         victim.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
-        detected = self._until(lambda: self._attempts_told() > told, driver, started)
+        detected = self._until(lambda: self._told(ATTEMPT) > told, driver, started)
+        if how == "lost":  # the run has to go on without it
+            self._until_attempt(attempt, driver, started)
         if again:
             with (self.folder / "worker.log").open("ab") as output:
                 subprocess.Popen(again[0], env=again[1], stdout=output, stderr=output)
@@ -187,8 +202,9 @@ class Scenario:
             time.sleep(0.02)
         return None
 
-    def _attempts_told(self) -> int:
-        return self.log.read_text(errors="replace").count(ATTEMPT) if self.log.exists() else 0
+    def _told(self, text: str) -> int:
+        """How often the driver has said so."""
+        return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
 
     def _judge(self, injections: Sequence[Injection], finished: bool) -> Verdict:
         left_over = self._left_over()
@@ -212,6 +228,32 @@ class Scenario:
         for process in left:
             process.kill()
         return len(left)
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    """While this lasts, nothing can be written below a folder, which is where a small file system was mounted.
+
+    Where nobody may mount one, the folder is closed instead: another reason, and the same to whoever writes.
+    """
+    if folder.is_mount():
+        ballast = folder / "ballast"
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        try:
+            yield
+        finally:
+            ballast.unlink()
+        return
+    closed = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for path in closed:
+        path.chmod(0o500)
+    try:
+        yield
+    finally:
+        for path in closed:
+            path.chmod(0o700)
 
 
 class Server:
