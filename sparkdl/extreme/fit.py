@@ -57,7 +57,7 @@ def fit(
     Raises :class:`~sparkdl.errors.TrainingError` when a loss is no longer a number.
     """
     hashes = [bucket_hash(settings, repetition) for repetition in repetitions]
-    buckets = torch.from_numpy(table(hashes, dataset.num_classes).astype(np.int64))
+    buckets = torch.from_numpy(table(hashes, dataset.num_classes))
     models = MetaModels(
         repetitions,
         width=dataset.input.shape[0],
@@ -133,7 +133,7 @@ def bucket_losses(logits: torch.Tensor, batch: SparseBatch, buckets: torch.Tenso
     """
     counts = batch.label_offsets.diff().to(logits.device)
     row_of = torch.repeat_interleave(torch.arange(len(counts), device=logits.device), counts)
-    hit = buckets[:, batch.labels.to(logits.device)]
+    hit = buckets[:, batch.labels.to(logits.device)].long()
     if loss == "softmax" and len(row_of) == len(counts) and bool((counts == 1).all()):
         return (
             functional.cross_entropy(logits.flatten(0, 1), hit.flatten(), reduction="none").view(len(logits), -1).sum(1)
