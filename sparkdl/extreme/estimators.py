@@ -43,9 +43,10 @@ def prior_weight(repetitions: int) -> float:
 
     With one repetition the frequencies are all that tells the classes of a bucket apart, and w = 1 is Bayes' rule. Each
     further repetition tells more of them apart by itself, and what it sees already contains the prior: the weight falls
-    with the third power of their number.
+    with the fifth power of their number. On rows of WordNet's training split that were held out, P@1 with it was 15.5,
+    35.4 and 37.4 for 1, 2 and 4 repetitions, and 4.9, 34.1 and 37.4 without; the third power cost 0.05 points at 4.
     """
-    return 1.0 / repetitions**3
+    return 1.0 / repetitions**5
 
 
 def bucket_values(logits: torch.Tensor, estimator: Estimator, activation: Activation, *, dim: int) -> torch.Tensor:
