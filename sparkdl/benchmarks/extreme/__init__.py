@@ -1,5 +1,14 @@
 """Very many classes: quality beside other methods, speed-up with slots, scoring, and data of ODP's shape."""
 
-from sparkdl.benchmarks.extreme.run import run
+from collections.abc import Iterator, Sequence
+
+from sparkdl.benchmarks.report import Report
 
 __all__ = ["run"]
+
+
+def run(data: Sequence[str] = ()) -> Iterator[Report]:
+    """One table after another; see :mod:`sparkdl.benchmarks.extreme.tables`, which tasks have no use for."""
+    from sparkdl.benchmarks.extreme.tables import run
+
+    return run(data)

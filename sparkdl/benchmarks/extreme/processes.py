@@ -1,7 +1,6 @@
 """Measured code runs in processes of its own: its threads, its memory and what it prints disturb nobody else."""
 
 import os
-import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["alone", "peak_bytes", "quietly", "servant"]
+__all__ = ["alone", "forget_peak", "peak_bytes", "quietly", "servant"]
 
 T = TypeVar("T")
 _SPAWN = get_context("spawn")  # a fork would inherit Spark's sockets and the state of PyTorch's threads
@@ -56,6 +55,12 @@ def quietly(log: Path) -> None:
         os.dup2(file, standard)
 
 
+def forget_peak() -> None:
+    """Let :func:`peak_bytes` count from now on; Spark gives a Python process one task after another."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_bytes() -> int:
-    """The most memory that this process has had so far (its resident set)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in kibibytes
+    """The most memory that this process has had (its resident set), from what Linux says of it."""
+    (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024

@@ -53,7 +53,7 @@ def write_rows(dataset: Dataset, split: str, path: Path) -> None:
 
 def omikuji(dataset: Dataset, folder: Path, threads: int) -> Outcome:
     """Parabel (Prabhu et al., 2018) as omikuji has it, with its default settings."""
-    import omikuji  # type: ignore[import-not-found]
+    import omikuji  # type: ignore[import-not-found,import-untyped]
 
     write_rows(dataset, "train", folder / "train.txt")
     started = time.perf_counter()
@@ -67,7 +67,7 @@ def omikuji(dataset: Dataset, folder: Path, threads: int) -> Outcome:
 
 def plt(dataset: Dataset, folder: Path, threads: int) -> Outcome:
     """Probabilistic label trees (Jasinska et al., 2016) as napkinXC has them, with its default settings."""
-    from napkinxc.models import PLT  # type: ignore[import-not-found]
+    from napkinxc.models import PLT  # type: ignore[import-not-found,import-untyped]
 
     train, test = rows_of(dataset, "train"), rows_of(dataset, "test")
     labels = np.split(train.labels, train.label_offsets[1:-1])

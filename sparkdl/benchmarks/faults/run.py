@@ -49,6 +49,7 @@ def fault_bench(folder: Path) -> Iterator[Scenario]:
     server.start()
     try:
         with standalone_cluster(folder, pythonpath=str(Path(sparkdl.__file__).parent.parent)) as cluster:
+            server.wait()
             bench = Scenario(cluster, dataset.path, dataset.rows("train"), folder / "undisturbed", server)
             if not bench.run([]).finished:
                 raise RuntimeError(f"the run did not finish though it was left alone\n{bench.log.read_text()[-8000:]}")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,8 +32,8 @@ KINDS = (
     "driver killed",
     "MLflow killed",
 )
-"""What :func:`~sparkdl.benchmarks.faults.run` chooses from. Two more: ``worker lost`` is killed and comes back when the run
-has gone on without it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
+"""What the benchmark chooses from. Two more: ``worker lost`` is killed and comes back when the run has gone on without
+it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
 EPOCHS, STEPS_PER_EPOCH = 4, 50
@@ -126,7 +127,7 @@ class Scenario:
             "stall_timeout": 60,
             "slot_timeout": 120,
         }
-        train = {"epochs": EPOCHS, "batch_size": self.rows // (2 * STEPS_PER_EPOCH), "learning_rate": 0.01}
+        train: dict[str, Any] = {"epochs": EPOCHS, "batch_size": self.rows // (2 * STEPS_PER_EPOCH), "learning_rate": 0.01}
         train |= {"run_dir": str(self.runs), "checkpoint_steps": 10}
         plan = {
             "dataset": self.dataset,
@@ -171,6 +172,7 @@ class Scenario:
             for process in psutil.Process(driver.pid).children(recursive=True):
                 process.kill()
             driver.wait()
+            self.server.wait()  # a new driver does not start without it
             driver = self._submit(plan)
             return Injection(fault, None, self._until_attempt(attempt, driver, started)), driver
         if fault.kind == "disk full":
@@ -271,6 +273,16 @@ class Server:
         command += ["--artifacts-destination", str(self._folder / "artifacts")]
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def wait(self) -> None:
+        """Return when it answers."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
+                return
+            time.sleep(0.2)
+        raise TimeoutError(f"MLflow's server did not start in {PATIENCE:g} s")
 
     def kill(self) -> None:
         """SIGKILL, to it and to its workers."""
