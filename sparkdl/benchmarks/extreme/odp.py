@@ -112,7 +112,8 @@ def run(folder: Path, spark: SparkSession) -> Report:
             f"parameters ({plan.mach.model_bytes / 1e9:.3g} GB); one-vs-all has {linear.parameters / 1e9:,.1f} billion "
             f"({linear.model_bytes / 1e9:,.0f} GB). Two Spark tasks at a time, one thread each, on the first "
             f"{', '.join(f'{groups * ROWS_PER_GROUP:,}' for groups in MEASURED.values())} rows or so. Projections are "
-            "rows times epochs over a task's rate, times the tasks that a slot runs after one another; those for 25 slots take memory and cores to be as free as here."
+            "rows times epochs over a task's rate, times the tasks that a slot runs after one another; those for 25 "
+            "slots take memory and cores to be as free as here."
         ),
     )
 
