@@ -53,17 +53,18 @@ class JointBuckets:
         self.hashes = tuple(hashes[: self.groups * self.joined])
         self.num_classes = num_classes
         enough = max(SLOTS_PER_CLASS << (num_classes - 1).bit_length(), FEWEST_SLOTS)
-        self.slots = min(self.num_buckets**self.joined, enough)
+        self.joint_buckets = int(self.num_buckets**self.joined)
+        self.slots = min(self.joint_buckets, enough)
         self.device = device
 
     def found_by_chance(self, buckets: int) -> float:
         """How many classes a row is expected to find if its best buckets are random ones."""
-        return self.groups * buckets**self.joined * self.num_classes / self.slots
+        return self.groups * float(buckets**self.joined) * self.num_classes / self.slots
 
     @property
     def usual_buckets(self) -> int:
         """How many best buckets of a repetition make for :data:`LOOKUPS`."""
-        return min(max(round(LOOKUPS ** (1 / self.joined)), 1), self.num_buckets)
+        return min(round(float(LOOKUPS ** (1 / self.joined))), self.num_buckets)
 
     def find(self, logits: torch.Tensor, buckets: int) -> Found:
         """The classes in the joint buckets of the best ``buckets`` of each repetition, for logits of shape (R, n, B).
@@ -86,14 +87,15 @@ class JointBuckets:
 
     def _slots(self, buckets: Sequence[torch.Tensor]) -> torch.Tensor:
         """The slots of all combinations of one bucket from each repetition, each int32 of shape (n, groups, any)."""
-        small = self.num_buckets**self.joined < 2**31
+        small = self.joint_buckets < 2**31
         joint = buckets[0] if small else buckets[0].long()
         for each in buckets[1:]:
             joint = (joint[..., None] * self.num_buckets + each[..., None, :]).flatten(2)
-        if self.slots < self.num_buckets**self.joined:
+        if self.slots < self.joint_buckets:
             joint = (joint % self.slots).int()
-        groups = torch.arange(self.groups, dtype=torch.int32, device=joint.device)[:, None] * self.slots
-        return (joint + groups).flatten()
+        first = torch.arange(self.groups, dtype=torch.int32, device=joint.device)[:, None] * self.slots
+        slots: torch.Tensor = (joint + first).flatten()
+        return slots
 
     @cached_property
     def _index(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
