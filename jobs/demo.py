@@ -81,7 +81,7 @@ def _ensemble(dataset: sparkdl.Dataset, settings: sparkdl.Settings) -> tuple[spa
         _line("this ensemble", *_figures(trained)),
         _line("one-vs-all", *_figures(rival)),
         _line(linear.name, f"{linear.parameters:,}", f"{linear.model_bytes / 1e6:,.0f} MB")
-        + f"   not trained here; in float32 {linear.model_bytes / trained.model_bytes:.1f} times the ensemble's bytes",
+        + f"   not trained here; in float32 {linear.model_bytes / trained.model_bytes:,.0f} times the ensemble's bytes",
     ]
     return trained, {
         "compared": "\n".join(table),
