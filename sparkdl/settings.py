@@ -100,7 +100,7 @@ class Stage(Section):
     minimum_documents: Positive = 1
     """Text: words in fewer training rows than this count for nothing."""
     bigrams: bool = False
-    """Text: whether pairs of neighbouring words are counted too, the beginning of a text with its first word as well."""
+    """Text: whether pairs of neighbouring words are counted too; a text's beginning is its first word's neighbour."""
     sublinear: bool = False
     """Text: whether a word that occurs n times counts 1 + ln n instead of n (Manning, Raghavan, Schuetze, 2008,
     Introduction to Information Retrieval, section 6.4.1)."""
@@ -322,14 +322,14 @@ class Cluster(Section):
     """Where it runs."""
 
     num_ranks: Positive | RankRange = 2
-    """How many training processes; each takes one task slot. ``{min: 1, max: 8}`` goes on with fewer when slots are lost,
-    and with more when they come back."""
+    """How many training processes; each takes one task slot. ``{min: 1, max: 8}`` goes on with fewer when slots are
+    lost, and with more when they come back."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """How many failures in a row, without a new checkpoint between them, are answered by another attempt."""
     restart_seconds: Annotated[float, Field(ge=0)] = 1.0
     """The pause before the first of them; it doubles each time, up to a minute."""
     start_timeout: Annotated[float, Field(gt=0)] = 180.0
-    """Seconds that a rank may take from its stage's start to its first word: Spark starts Python, which loads PyTorch."""
+    """Seconds from a stage's start to a rank's first word: Spark starts Python, which loads PyTorch."""
     silence_timeout: Annotated[float, Field(gt=0)] = 20.0
     """Seconds without a sign of life after which a rank's process is taken for stopped or lost."""
     stall_timeout: Annotated[float, Field(gt=0)] = 600.0

@@ -82,7 +82,8 @@ class Scenario:
     folder: Path
     server: "Server"
     cluster_settings: dict[str, Any] = field(default_factory=dict)
-    pause: float = 0.01
+    pause: float = 0.04
+    """Seconds that a batch takes at least, so that there is time to inject something."""
 
     def run(self, faults: Sequence[Fault], *, seed: int = 0) -> Verdict:
         """Start the run, inject the faults at their steps, and judge its end."""
@@ -123,11 +124,15 @@ class Scenario:
         cluster = {
             "num_ranks": 2,
             "restart_seconds": 0.1,
-            "silence_timeout": 5,
+            "silence_timeout": 4,
             "stall_timeout": 60,
             "slot_timeout": 120,
         }
-        train: dict[str, Any] = {"epochs": EPOCHS, "batch_size": self.rows // (2 * STEPS_PER_EPOCH), "learning_rate": 0.01}
+        train: dict[str, Any] = {
+            "epochs": EPOCHS,
+            "batch_size": self.rows // (2 * STEPS_PER_EPOCH),
+            "learning_rate": 0.01,
+        }
         train |= {"run_dir": str(self.runs), "checkpoint_steps": 10}
         plan = {
             "dataset": self.dataset,
