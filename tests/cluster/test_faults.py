@@ -3,14 +3,22 @@
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from sparkdl.benchmarks.faults.run import disturbed, fault_bench
-from sparkdl.benchmarks.faults.scenario import Fault, Scenario, Verdict
+from sparkdl.benchmarks.faults.scenario import SILENCE, Fault, Scenario, Verdict
 
 STEP = 45  # five steps after a checkpoint, in the first epoch
+FAULTS = [  # all into one run, which is long enough to come back to its step after each
+    Fault("rank killed", 15),
+    Fault("rank stopped", 45),
+    Fault("executor killed", 75),
+    Fault("executor stopped", 105),
+    Fault("worker killed", 135),
+    Fault("driver killed", 165),
+]
+ENDING = 15.0  # seconds from a verdict to the end of an attempt, everywhere
 
 
 @pytest.fixture(scope="module")
@@ -19,21 +27,30 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenario]:
         yield bench
 
 
-def assert_nothing_was_lost(verdict: Verdict, bench: Scenario, name: str) -> None:
-    log = (bench.folder.parent / name / "driver.log").read_text(errors="replace")
+@pytest.fixture(scope="module")
+def killed_and_stopped(bench: Scenario) -> Verdict:
+    return disturbed(bench, "killed and stopped", FAULTS)
+
+
+def log_of(bench: Scenario, name: str) -> str:
+    return (bench.folder.parent / name / "driver.log").read_text(errors="replace")
+
+
+def assert_nothing_was_lost(verdict: Verdict, log: str) -> None:
     assert verdict.finished, log[-8000:]
     assert (verdict.misused_rows, verdict.curve_errors, verdict.left_over) == (0, 0, 0), log[-8000:]
 
 
-@pytest.mark.parametrize(
-    "kind", ["rank killed", "rank stopped", "executor killed", "executor stopped", "worker killed", "driver killed"]
-)
-def test_the_weights_are_the_same_to_the_last_bit(kind: str, bench: Scenario) -> None:
-    verdict = disturbed(bench, kind, [Fault(kind, STEP)])
-    assert_nothing_was_lost(verdict, bench, kind)
-    assert verdict.identical
-    (injection,) = verdict.injections
+@pytest.mark.parametrize("kind", [fault.kind for fault in FAULTS])
+def test_each_fault_is_found_in_time_and_the_run_goes_on(kind: str, killed_and_stopped: Verdict) -> None:
+    (injection,) = [each for each in killed_and_stopped.injections if each.fault.kind == kind]
+    assert kind == "driver killed" or injection.detected < SILENCE + ENDING  # a new driver finds nothing out
     assert injection.recovered is not None
+
+
+def test_all_of_them_together_change_no_bit_of_the_weights(killed_and_stopped: Verdict, bench: Scenario) -> None:
+    assert_nothing_was_lost(killed_and_stopped, log_of(bench, "killed and stopped"))
+    assert killed_and_stopped.identical
 
 
 def test_training_notices_neither_a_full_disk_nor_a_killed_mlflow(bench: Scenario) -> None:
@@ -46,16 +63,18 @@ def test_training_notices_neither_a_full_disk_nor_a_killed_mlflow(bench: Scenari
     finally:
         if mounted:
             subprocess.run(["umount", str(runs)], check=True)
-    assert_nothing_was_lost(verdict, bench, "outages")
+    log = log_of(bench, "outages")
+    assert_nothing_was_lost(verdict, log)
     assert verdict.identical
-    assert all(injection.recovered is None for injection in verdict.injections)  # there was no other attempt
+    assert [injection.fault.kind for injection in verdict.injections] == ["MLflow killed", "disk full"]
+    assert "another attempt" not in log
 
 
 def test_a_run_goes_on_with_the_ranks_that_are_left_and_grows_back(bench: Scenario) -> None:
     settings = {"num_ranks": {"min": 1, "max": 2}, "slot_timeout": 3}
     scenario = replace(bench, cluster_settings=settings, pause=0.1)
     verdict = disturbed(scenario, "elastic", [Fault("worker lost", STEP)])
-    assert_nothing_was_lost(verdict, bench, "elastic")
-    log = (Path(bench.folder.parent) / "elastic" / "driver.log").read_text(errors="replace")
+    log = log_of(bench, "elastic")
+    assert_nothing_was_lost(verdict, log)
     assert "going on with 1 ranks instead of 2" in log
     assert "slots have come back" in log

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pyspark.sql import SparkSession
 from tqdm.auto import tqdm
 
 import sparkdl
 from sparkdl.benchmarks.faults.scenario import EPOCHS, KINDS, STEPS_PER_EPOCH, Fault, Scenario, Server, Verdict
+from sparkdl.benchmarks.images import session
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.benchmarks.standalone import standalone_cluster
 
@@ -39,11 +41,8 @@ def run(rounds: int = 100, seed: int = 0) -> Report:
 @contextmanager
 def fault_bench(folder: Path) -> Iterator[Scenario]:
     """A cluster of two executors, MLflow's server, a small dataset, and the run that was left alone."""
-    spark = sparkdl.get_session(sparkdl.Cluster(embedded_slots=2))
-    try:
+    with session() as spark:
         dataset = _dataset(spark, folder)
-    finally:
-        spark.stop()
     with socket.create_server(("127.0.0.1", 0)) as free:
         server = Server(folder, int(free.getsockname()[1]))
     server.start()
@@ -65,7 +64,7 @@ def disturbed(bench: Scenario, name: str, faults: list[Fault], *, seed: int = 0)
     return replace(verdict, identical=verdict.finished and _same(scenario.state(), bench.state()))
 
 
-def _dataset(spark: object, folder: Path) -> sparkdl.Dataset:
+def _dataset(spark: SparkSession, folder: Path) -> sparkdl.Dataset:
     """Clouds of points; the first feature is the row's number."""
     chance = np.random.default_rng(0)
     labels = chance.integers(0, CLASSES, ROWS)
@@ -75,11 +74,11 @@ def _dataset(spark: object, folder: Path) -> sparkdl.Dataset:
         for number, (point, label) in enumerate(zip(points, labels, strict=True))
     ]
     schema = ", ".join(["number double", *(f"x{i} double" for i in range(CLASSES)), "label int"])
-    frame = spark.createDataFrame([(float(number), *rest) for number, *rest in rows], schema)  # type: ignore[attr-defined]
+    frame = spark.createDataFrame([(float(number), *rest) for number, *rest in rows], schema)
     settings = sparkdl.Prepare(
         output=str(folder / "dataset"), split=sparkdl.Split(column=None, fractions={}), rows_per_group=50
     )
-    return sparkdl.prepare(frame, settings, spark=spark)  # type: ignore[arg-type]
+    return sparkdl.prepare(frame, settings, spark=spark)
 
 
 def _same(one: object, other: object) -> bool:

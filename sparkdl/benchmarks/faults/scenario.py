@@ -21,7 +21,7 @@ from sparkdl.benchmarks.faults.program import __file__ as program_file
 from sparkdl.benchmarks.standalone import StandaloneCluster
 from sparkdl.training.checkpoint import latest, load_checkpoint
 
-__all__ = ["KINDS", "Fault", "Injection", "Scenario", "Verdict"]
+__all__ = ["KINDS", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
 
 KINDS = (
     "rank killed",
@@ -36,6 +36,7 @@ KINDS = (
 it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
+SILENCE = 4.0  # seconds after which a rank that says nothing is given up
 EPOCHS, STEPS_PER_EPOCH = 4, 50
 
 
@@ -124,7 +125,7 @@ class Scenario:
         cluster = {
             "num_ranks": 2,
             "restart_seconds": 0.1,
-            "silence_timeout": 4,
+            "silence_timeout": SILENCE,
             "stall_timeout": 60,
             "slot_timeout": 120,
         }

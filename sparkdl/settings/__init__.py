@@ -1,0 +1,58 @@
+"""The settings of a pipeline.
+
+A pipeline's file has the sections ``prepare``, ``train``, ``extreme``, ``score``, ``cluster`` and ``tracking``; each is
+a frozen class here, and the text under each field is its documentation. The same classes are the arguments of
+:func:`sparkdl.prepare`, :func:`sparkdl.train` and :func:`sparkdl.score`, so that a notebook and a job mean the same
+thing by the same word.
+"""
+
+from typing import Any
+
+from sparkdl.errors import ConfigError
+from sparkdl.settings.cluster import Cluster, RankRange
+from sparkdl.settings.extreme import Extreme
+from sparkdl.settings.prepare import Prepare, Source, Split, Stage
+from sparkdl.settings.score import Score
+from sparkdl.settings.section import Section
+from sparkdl.settings.tracking import Gate, Tracking
+from sparkdl.settings.train import Recipe, Train
+
+__all__ = [
+    "Cluster",
+    "Extreme",
+    "Gate",
+    "Prepare",
+    "RankRange",
+    "Recipe",
+    "Score",
+    "Section",
+    "Settings",
+    "Source",
+    "Split",
+    "Stage",
+    "Tracking",
+    "Train",
+]
+
+
+class Settings(Section):
+    """A whole pipeline."""
+
+    prepare: Prepare | None = None
+    train: Train = Train()
+    extreme: Extreme = Extreme()
+    score: Score = Score()
+    cluster: Cluster = Cluster()
+    tracking: Tracking = Tracking()
+
+    def require(self, key: str) -> Any:
+        """The value of a key that a job cannot do without, for example ``prepare.source``.
+
+        Raises :class:`ConfigError` if the file does not set it.
+        """
+        value: Any = self
+        for part in key.split("."):
+            value = getattr(value, part)
+            if value is None:
+                raise ConfigError(f"the configuration does not set {key!r}, which this job needs")
+        return value

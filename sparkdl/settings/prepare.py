@@ -1,0 +1,116 @@
+"""The section ``prepare``: where rows come from and how they become a dataset."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sparkdl.settings.section import Fraction, Positive, Section, Storage
+
+__all__ = ["Prepare", "Source", "Split", "Stage"]
+
+
+class Source(Section):
+    """Where raw rows come from."""
+
+    format: Literal["parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images", "xc", "wordnet"]
+    """``table`` reads the catalog; ``idx`` is the format of MNIST; ``images`` a folder with a sub-folder per class;
+    ``xc`` the format of the Extreme Classification Repository; ``wordnet`` the folder with its ``data.*`` files."""
+    path: str | dict[str, str]
+    """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name. ``xc`` also takes a file
+    for each split, ``{train: ..., test: ...}``."""
+    options: dict[str, str | int | float | bool] = {}
+    """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``."""
+
+    @model_validator(mode="after")
+    def _paths_are_for_xc(self) -> Self:
+        if isinstance(self.path, dict) and (self.format != "xc" or not self.path):
+            raise ValueError("a path for each split is for the format `xc`, and names at least one split")
+        return self
+
+
+class Stage(Section):
+    """One step of preprocessing, fitted on the training split only."""
+
+    kind: Literal["standardise", "impute", "index", "hash_text", "count_text"]
+    """``index`` numbers the categories. ``hash_text`` and ``count_text`` cut texts into lower-case words, count them
+    (by their hash, or those of a vocabulary) and weight them by inverse document frequency."""
+    columns: Annotated[list[str], Field(min_length=1)]
+    """The raw columns it applies to; each is replaced by its result."""
+    strategy: Literal["mean", "median", "mode"] = "mean"
+    """``impute``: what stands in for a missing value."""
+    dimensions: Positive = 1024
+    """``hash_text``: the width of the hashed vector."""
+    vocabulary: Positive = 1 << 18
+    """``count_text``: how many words are kept at most: those in most rows of the training split."""
+    minimum_documents: Positive = 1
+    """Text: words in fewer training rows than this count for nothing."""
+    bigrams: bool = False
+    """Text: whether pairs of neighbouring words are counted too; a text's beginning is its first word's neighbour."""
+    sublinear: bool = False
+    """Text: whether a word that occurs n times counts 1 + ln n instead of n (Manning, Raghavan, Schuetze, 2008,
+    Introduction to Information Retrieval, section 6.4.1)."""
+
+
+class Split(Section):
+    """Which rows are for training, validation and testing. Every row starts in ``train``."""
+
+    column: str | None = None
+    """A raw column that names each row's split; its values become the names of the splits."""
+    fractions: dict[str, Fraction] = Field(
+        default_factory=lambda chosen: {} if chosen.get("column") else {"validation": 0.1, "test": 0.1}
+    )
+    """Shares of the training rows that move to other splits, chosen by a hash of the row and the seed; by default a
+    tenth for ``validation`` and for ``test``, and none when there is a ``column``."""
+
+    @model_validator(mode="after")
+    def _leave_training_rows(self) -> Self:
+        if sum(self.fractions.values()) >= 1:
+            raise ValueError(
+                f"the fractions add up to {sum(self.fractions.values()):g}; they must leave rows for training"
+            )
+        return self
+
+
+class Prepare(Section):
+    """How a raw table becomes a dataset."""
+
+    output: Storage
+    """The dataset's folder: a path or a URI on storage that driver and executors both reach."""
+    source: Source | None = None
+    """The raw rows; not needed when a DataFrame is handed in."""
+    label: str = "label"
+    """The column to predict: whole numbers or strings, each distinct value one class; of ``sparse`` data also arrays of
+    them, for rows with several labels."""
+    image: str | None = None
+    """The column of images. Kept as uint8; scaling happens inside the network."""
+    image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
+    """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves."""
+    features: list[str] | None = None
+    """The columns to learn from when there is no image; by default every column but the label and the split."""
+    stages: list[Stage] = []
+    """Preprocessing, in order; the results are assembled into one vector of float32."""
+    sparse: bool = False
+    """Whether rows keep only what is not zero: for long vectors, very many classes, or several labels a row. Labels
+    that only other splits than ``train`` have are then kept as unseen instead of refused."""
+    unit_norm: bool | None = None
+    """Whether each row is divided by its Euclidean norm; by default when ``sparse``."""
+    on_bad_rows: Literal["error", "skip"] = "error"
+    """What happens when rows cannot be used, for example without a label or an input: either way they are counted, and
+    the first ones named where the source knows their place."""
+    split: Split = Split()
+    seed: int = 0
+    """Decides splits and the order of rows."""
+    num_ranks: Positive = 2
+    """The number of row groups in each split is a multiple of this."""
+    rows_per_group: Positive = 8192
+    """About how many rows a row group holds; fewer when their inputs would take more than 256 MiB."""
+
+    @model_validator(mode="after")
+    def _image_or_features(self) -> Self:
+        if self.image and self.features:
+            raise ValueError("give either `image` or `features`, not both")
+        if self.image and self.stages:
+            raise ValueError("`stages` apply to `features`; an `image` is scaled inside the network")
+        if self.image and (self.sparse or self.unit_norm):
+            raise ValueError("`sparse` and `unit_norm` are for `features`, not for an `image`")
+        return self

@@ -1,0 +1,38 @@
+"""The section ``score``: a registered model over a table."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from sparkdl.settings.prepare import Source
+from sparkdl.settings.section import Positive, Section, Storage
+
+__all__ = ["Score"]
+
+
+class Score(Section):
+    """How a registered model becomes a column."""
+
+    model: str | None = None
+    """A model URI; by default the one that ``tracking`` registers."""
+    source: Source | None = None
+    """The raw rows; by default ``prepare.source``."""
+    split: str | None = None
+    """Scores only the rows that ``prepare`` puts into this split."""
+    where: str | None = None
+    """A SQL condition that picks the rows to score, for example ``split = 'test'``."""
+    output: Storage | None = None
+    """Where the Parquet files with predictions go."""
+    top_k: Positive = 5
+    """How many classes are listed in the column ``top_k``."""
+    batch_size: Positive = 256
+    """Rows per forward pass. What it computes should fit into a core's cache: more rows are often slower."""
+    on_error: Annotated[Literal["fail", "null"], BeforeValidator(lambda value: value or "null")] = "fail"
+    """What a row that cannot be scored does (an image that cannot be decoded, a vector of another width, NaN): ``fail``
+    ends the job with an error that names the row; with ``null`` it has no prediction, the column ``error`` says why,
+    and all other rows are scored."""
+    key: str | None = None
+    """The column that names a row in such an error."""
+    trusted_stages: list[str] = []
+    """Classes of your own (``package.module.Class``) that a model's preprocessing may consist of, beside those of Spark
+    and sparkdl: loading a stage runs its class."""

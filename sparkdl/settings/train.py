@@ -1,0 +1,78 @@
+"""The section ``train``: what is trained, and how its weights are found."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from sparkdl.settings.section import Fraction, Positive, Section, Storage
+
+__all__ = ["Recipe", "Train"]
+
+
+class Recipe(Section):
+    """How the weights are found."""
+
+    epochs: Positive = 1
+    batch_size: Positive = 64
+    """Rows per rank and step, before accumulation."""
+    accumulation: Positive = 1
+    """Batches whose gradients are added up before one optimizer step."""
+    learning_rate: Annotated[float, Field(gt=0)] = 0.001
+    """For one rank without accumulation; see ``scaling``."""
+    scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How the learning rate grows with ranks x accumulation. ``linear`` is Goyal et al. (2017), arXiv 1706.02677."""
+    warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
+    """The rate climbs in equal steps from the unscaled to the scaled one; with ``scaling: none``, from zero."""
+    schedule: Literal["constant", "cosine", "linear", "step"] = "cosine"
+    """What the rate does after warm-up."""
+    milestones: list[Fraction] = [0.5, 0.75]
+    """``step``: the parts of training after which the rate is divided by ten."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Not applied to biases and normalisation weights (one-dimensional parameters)."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """The largest norm of the averaged gradient."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """``bfloat16`` and ``float16`` compute under autocast with float32 weights; ``float16`` needs a GPU."""
+    seed: int = 0
+    """Decides initial weights, dropout and the order of rows."""
+
+
+class Train(Recipe):
+    """How a dataset becomes a registered model: what to train, and the recipe."""
+
+    dataset: Storage | None = None
+    """The prepared dataset's folder; by default ``prepare.output`` of the same file."""
+    run_dir: Storage = "output/runs"
+    """Where runs keep their checkpoints: storage that driver and executors both reach."""
+    model: str | Callable[..., Any] = "mlp"
+    """A name from ``sparkdl.models``, an import path ``package.module:name``, or a callable that returns a module."""
+    model_options: dict[str, Any] = {}
+    """Keyword arguments for the model."""
+    loss: str | Callable[..., Any] = "cross_entropy"
+    """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels): the batch mean."""
+    optimizer: str | Callable[..., Any] = "adamw"
+    """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...)."""
+    optimizer_options: dict[str, Any] = {}
+    """Keyword arguments for the optimizer, for example ``momentum``."""
+    strategy: Literal["allreduce"] = "allreduce"
+    """How replicas agree: synchronous data parallelism by ring all-reduce."""
+    start_from: str | None = None
+    """A registered model (``models:/name@alias``) whose weights training starts from."""
+    best_by: Literal["loss", "accuracy"] = "accuracy"
+    """The validation metric that decides which checkpoint is the best one."""
+    checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
+    """How often a checkpoint is written while an epoch lasts; there is one after each epoch in any case."""
+    checkpoint_steps: Positive | None = None
+    """The same, counted in optimizer steps."""
+    keep_last: Positive = 2
+    """How many checkpoints are kept: when the newest is damaged, the one before it is used."""
+    keep_best: Positive = 1
+    """The weights of how many epochs that were the best so far are kept."""
+    on_resize: Literal["keep_batch", "scale_rate"] = "keep_batch"
+    """When there are fewer or more ranks than asked for: ``keep_batch`` keeps the rows of a step (each rank takes more,
+    or accumulates), ``scale_rate`` keeps each rank's rows and changes the learning rate in proportion."""
+    resume: str | None = None
+    """Continue a run from its checkpoints: its id, or ``auto`` for the newest unfinished one with the same dataset and
+    recipe (a new run when there is none)."""
