@@ -15,10 +15,10 @@ from sparkdl.data.card import LabelsFile
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError, ModelError
 from sparkdl.extreme.decode import Decoder
-from sparkdl.extreme.hashing import BucketHash, Family
-from sparkdl.extreme.meta_model import MetaModels, sparse_input
+from sparkdl.extreme.hashing import BucketHash, Family, FeatureHash
+from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.extreme.metrics import Evaluation, evaluate
-from sparkdl.extreme.store import first_layer, open_repetition, weights_name
+from sparkdl.extreme.store import first_layer, open_repetition, outputs_of, weights_name
 
 __all__ = ["ENSEMBLE_NAME", "Ensemble", "EnsembleCard"]
 
@@ -36,6 +36,8 @@ class EnsembleCard(BaseModel):
     version: Literal[1] = 1
     width: Count
     """Features of a row."""
+    hashed_features: Count | None = None
+    """Columns that each repetition hashes them to, if it does."""
     labels: LabelsFile
     hidden: tuple[Count, ...]
     buckets: Count
@@ -56,6 +58,10 @@ class EnsembleCard(BaseModel):
     def bucket_hash(self, repetition: int) -> BucketHash:
         """The hash function of one repetition."""
         return BucketHash(self.buckets, seed=self.seed, repetition=repetition, family=self.hash_family)
+
+    def feature_hash(self, repetition: int) -> FeatureHash | None:
+        """What one repetition hashes features with, if it does."""
+        return FeatureHash(self.hashed_features, self.seed, repetition) if self.hashed_features else None
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -87,12 +93,11 @@ class Ensemble:
         self._states = []
         for place, repetition in enumerate(self.repetitions):
             state = open_repetition(folder / weights_name(repetition), sha256=card.repetitions[repetition])
-            width = len(state["table"])
-            if width != card.width:
-                raise ModelError(f"repetition {repetition} in {folder} is for {width} features, not {card.width}")
+            width, expected = len(state["table"]), card.hashed_features or card.width
+            if width != expected:
+                raise ModelError(f"repetition {repetition} in {folder} is for {width} features, not {expected}")
             self._states.append(state)
-            no_features = torch.empty(0, dtype=torch.int64)
-            self._layers.load_state_of(place, {**state, "table": first_layer(state, no_features)})
+            self._layers.load_state_of(place, {**state, "table": torch.empty(0, outputs_of(state))})
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
@@ -118,10 +123,11 @@ class Ensemble:
     @torch.no_grad()
     def logits(self, batch: SparseBatch) -> torch.Tensor:
         """Bucket logits of shape (repetitions, rows, buckets)."""
-        prepared = sparse_input(batch)
-        used = torch.cat([first_layer(state, prepared.features) for state in self._states], dim=1)
-        logits: torch.Tensor = self._layers(used, prepared)
-        return logits
+        sums = [
+            first_layer(state, _hashed(batch, self.card.feature_hash(repetition)))
+            for repetition, state in zip(self.repetitions, self._states, strict=True)
+        ]
+        return self._layers.behind_first(torch.stack(sums))
 
     def decoder(self, repetitions: int | None = None) -> Decoder:
         """From the bucket logits of the first so many repetitions (by default all) to classes."""
@@ -159,3 +165,9 @@ class Ensemble:
             )
             for number, classes in predicted.items()
         }
+
+
+def _hashed(batch: SparseBatch, feature_hash: FeatureHash | None) -> SparseBatch:
+    if feature_hash is None:
+        return batch
+    return batch._replace(indices=torch.from_numpy(feature_hash.columns(batch.indices.numpy())))

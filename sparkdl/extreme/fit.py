@@ -16,11 +16,11 @@ from torch.nn import functional
 
 from sparkdl.data import Dataset, SparseBatch, SparseLoader
 from sparkdl.errors import TrainingError
-from sparkdl.extreme.hashing import BucketHash, table
-from sparkdl.extreme.meta_model import MetaModels, sparse_input
+from sparkdl.extreme.hashing import BucketHash, FeatureHash, table
+from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.settings import Extreme
 
-__all__ = ["Epoch", "bucket_hash", "fit"]
+__all__ = ["Epoch", "bucket_hash", "fit", "new_models"]
 
 MEMORY = 0.999
 """Share of the running mean of squared gradients that one step keeps."""
@@ -44,6 +44,19 @@ def bucket_hash(settings: Extreme, repetition: int) -> BucketHash:
     return BucketHash(settings.buckets, seed=settings.seed, repetition=repetition, family=settings.hash_family)
 
 
+def new_models(settings: Extreme, width: int, repetitions: Sequence[int]) -> MetaModels:
+    """The meta-models of some repetitions over ``width`` features, before training."""
+    columns = settings.hashed_features
+    return MetaModels(
+        repetitions,
+        width=columns or width,
+        hidden=settings.hidden,
+        num_buckets=settings.buckets,
+        feature_hashes=[FeatureHash(columns, settings.seed, each) for each in repetitions] if columns else (),
+        seed=settings.seed,
+    )
+
+
 def fit(
     dataset: Dataset,
     settings: Extreme,
@@ -58,13 +71,7 @@ def fit(
     """
     hashes = [bucket_hash(settings, repetition) for repetition in repetitions]
     buckets = torch.from_numpy(table(hashes, dataset.num_classes))
-    models = MetaModels(
-        repetitions,
-        width=dataset.input.shape[0],
-        hidden=settings.hidden,
-        num_buckets=settings.buckets,
-        seed=settings.seed,
-    ).to(device)
+    models = new_models(settings, dataset.input.shape[0], repetitions).to(device)
     loader = SparseLoader(dataset, "train", batch_size=settings.batch_size, seed=settings.seed)
     steps = _Steps(models, settings, settings.epochs * loader.steps)
     for number in range(settings.epochs):
@@ -90,14 +97,15 @@ class _Steps:
     def __init__(self, models: MetaModels, settings: Extreme, total: int) -> None:
         self._models, self._settings, self._total = models, settings, total
         self._adam = torch.optim.Adam(models.parameters(), lr=settings.learning_rate)
-        self._squares = models.table.new_zeros(len(models.table), len(models.repetitions))
+        self._outputs = models.biases[0].shape[2]
+        self._squares = models.rows.new_zeros(len(models.rows), models.rows.shape[1] // self._outputs)
         self._taken = 0
 
     def take(self, batch: SparseBatch, buckets: torch.Tensor) -> torch.Tensor:
         """One step; the summed loss of each repetition's rows, of shape (R,)."""
         models = self._models
-        prepared = sparse_input(batch, models.table.device)
-        used = models.table.index_select(0, prepared.features).requires_grad_()
+        prepared = models.input_of(batch)
+        used = models.rows.index_select(0, prepared.features).requires_grad_()
         logits = models(used, prepared)
         losses = bucket_losses(logits, batch, buckets.to(logits.device), self._settings.loss)
         self._adam.zero_grad()
@@ -112,13 +120,13 @@ class _Steps:
         return losses.detach().double()
 
     def _step_rows(self, features: torch.Tensor, used: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        by_repetition = gradient.view(len(features), len(self._models.repetitions), -1)
+        by_repetition = gradient.view(len(features), -1, self._outputs)
         squares = self._squares.index_select(0, features).mul_(MEMORY)
         squares.add_(by_repetition.square().mean(2), alpha=1 - MEMORY)
         self._squares.index_copy_(0, features, squares)
         scale = (squares / (1 - MEMORY**self._taken)).sqrt_().add_(EPSILON)
         used.view_as(by_repetition).addcdiv_(by_repetition, scale.unsqueeze(2), value=-rate)
-        self._models.table.index_copy_(0, features, used)
+        self._models.rows.index_copy_(0, features, used)
 
     def _rate(self) -> float:
         part = self._taken / self._total

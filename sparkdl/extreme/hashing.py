@@ -141,36 +141,29 @@ def table(hashes: Sequence[BucketHash], stop: int, *, start: int = 0) -> npt.NDA
 class FeatureHash:
     """Fewer dimensions for sparse features: column index to [0, dimensions), another function in each repetition.
 
-    With ``signed``, a second hash decides whether a value is added or subtracted, which makes inner products of hashed
-    rows unbiased (Weinberger et al., 2009, arXiv 0902.2206, definition 1). The family is murmur3: an affine hash maps
-    neighbouring columns to arithmetic progressions, whose collisions come together and do not average out. Columns that
-    fall together add up, which whoever sums over them (an embedding bag) does by itself. Raises :class:`ConfigError`
-    for fewer than one dimension.
+    Columns that fall together share their weights (Weinberger et al., 2009, arXiv 0902.2206; without its signs, which
+    weights that are learned from hashed rows do not need). The family is murmur3: an affine hash maps neighbouring
+    columns to arithmetic progressions, whose collisions come together and do not average out. Raises
+    :class:`ConfigError` for fewer than one dimension.
     """
 
     dimensions: int
     seed: int
     repetition: int
-    signed: bool = False
 
     def __post_init__(self) -> None:
         if self.dimensions < 1:
             raise ConfigError(f"hashed features need at least one dimension, not {self.dimensions}")
 
-    def apply(
-        self, indices: npt.ArrayLike, values: npt.NDArray[np.float32]
-    ) -> tuple[Integers, npt.NDArray[np.float32]]:
-        """The hashed columns of sparse entries, and their values with the hash's signs."""
-        columns = self._hash("feature", self.dimensions)(indices)
-        if self.signed:
-            signs = self._hash("sign", 2)(indices).astype(np.float32) * 2 - 1
-            values = values * signs
-        return columns, values
-
-    def _hash(self, purpose: str, num_values: int) -> _Hash:
+    def columns(self, indices: npt.ArrayLike) -> Integers:
+        """The hashed columns of an array of column indices, in its shape."""
         return _Hash(
-            num_values=num_values, purpose=purpose, seed=self.seed, repetition=self.repetition, family="murmur3"
-        )
+            num_values=self.dimensions,
+            purpose="feature",
+            seed=self.seed,
+            repetition=self.repetition,
+            family="murmur3",
+        )(indices)
 
 
 def murmur3_x86_32(keys: npt.NDArray[np.uint8], *, seed: int) -> npt.NDArray[np.uint32]:

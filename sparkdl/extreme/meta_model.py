@@ -17,6 +17,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from sparkdl.data import SparseBatch
+from sparkdl.extreme.hashing import FeatureHash
 
 __all__ = ["MetaModels", "SparseInput", "sparse_input"]
 
@@ -51,6 +52,20 @@ def sparse_input(batch: SparseBatch, device: torch.device | str = "cpu") -> Spar
         column_ends, row_of[by_column], batch.values[torch.from_numpy(by_column)], (len(features), rows), device
     )
     return SparseInput(torch.from_numpy(features).to(device), matrix, transposed)
+
+
+def _stacked(batch: SparseBatch, hashes: Sequence[FeatureHash]) -> SparseBatch:
+    """The rows of a batch once for each hash, below one another; column c of hash r becomes c len(hashes) + r."""
+    known, places = np.unique(batch.indices.numpy(), return_inverse=True)
+    columns = [each.columns(known)[places] * len(hashes) + number for number, each in enumerate(hashes)]
+    first = torch.arange(len(hashes))[:, None]
+    return SparseBatch(
+        torch.from_numpy(np.concatenate(columns)),
+        batch.values.repeat(len(hashes)),
+        torch.cat([(batch.offsets[:-1] + first * len(places)).flatten(), torch.tensor([len(places) * len(hashes)])]),
+        batch.labels,
+        batch.label_offsets,
+    )
 
 
 def _compressed(
@@ -90,7 +105,8 @@ class MetaModels(nn.Module):
 
     ``hidden`` are the widths of the hidden layers (rectified linear units), none for linear models. The first layer's
     weights are not a parameter: only the rows of features that occur in a batch are read and trained (see
-    :mod:`sparkdl.extreme.fit`). Without a ``seed`` no weights are drawn: they are about to be loaded. Runs in a task.
+    :mod:`sparkdl.extreme.fit`). With ``feature_hashes``, one for each repetition, ``width`` is the number of columns
+    that they map to. Without a ``seed`` no weights are drawn: they are about to be loaded. Runs in a task.
     """
 
     def __init__(
@@ -100,10 +116,12 @@ class MetaModels(nn.Module):
         width: int,
         hidden: Sequence[int],
         num_buckets: int,
+        feature_hashes: Sequence[FeatureHash] = (),
         seed: int | None = None,
     ) -> None:
         super().__init__()
         self.repetitions = tuple(repetitions)
+        self._feature_hashes = tuple(feature_hashes)
         sizes = [width, *hidden, num_buckets]
         self.table: torch.Tensor
         """float32 of shape (width, R * first size): the first layer's weights, those of a feature beside each other."""
@@ -131,12 +149,27 @@ class MetaModels(nn.Module):
         size = self.biases[0].shape[2]
         return self.table[:, place * size : (place + 1) * size]
 
+    @property
+    def rows(self) -> torch.Tensor:
+        """The table as what the features of :meth:`input_of` number: hashed, each repetition has rows of its own."""
+        return self.table.view(-1, self.biases[0].shape[2]) if self._feature_hashes else self.table
+
+    def input_of(self, batch: SparseBatch) -> SparseInput:
+        """A batch as :meth:`forward` takes it."""
+        return sparse_input(_stacked(batch, self._feature_hashes) if self._feature_hashes else batch, self.table.device)
+
     @override
     def forward(self, used: torch.Tensor, batch: SparseInput) -> torch.Tensor:
-        """Bucket logits of shape (R, n, B). ``used`` are the rows of ``table`` for the features of the batch."""
+        """Bucket logits of shape (R, n, B). ``used`` are the :attr:`rows` of the batch's features."""
         summed: torch.Tensor = _Product.apply(used, batch.matrix, batch.transposed)  # type: ignore[no-untyped-call]
-        rows = summed.shape[0]
-        values: torch.Tensor = summed.view(rows, len(self.repetitions), -1).transpose(0, 1) + self.biases[0]
+        repetitions = len(self.repetitions)
+        if self._feature_hashes:
+            return self.behind_first(summed.unflatten(0, (repetitions, -1)))
+        return self.behind_first(summed.unflatten(1, (repetitions, -1)).transpose(0, 1))
+
+    def behind_first(self, summed: torch.Tensor) -> torch.Tensor:
+        """Bucket logits from what the first layer adds up for each row, of shape (R, n, first size)."""
+        values: torch.Tensor = summed + self.biases[0]
         for weight, bias in zip(self.weights, list(self.biases)[1:], strict=True):
             values = torch.baddbmm(bias, functional.relu(values), weight)
         return values
@@ -144,8 +177,8 @@ class MetaModels(nn.Module):
     @torch.no_grad()
     def logits(self, batch: SparseBatch) -> torch.Tensor:
         """Bucket logits of shape (R, n, B), without training."""
-        prepared = sparse_input(batch, self.table.device)
-        logits: torch.Tensor = self(self.table.index_select(0, prepared.features), prepared)
+        prepared = self.input_of(batch)
+        logits: torch.Tensor = self(self.rows.index_select(0, prepared.features), prepared)
         return logits
 
     def state_of(self, place: int) -> dict[str, torch.Tensor]:

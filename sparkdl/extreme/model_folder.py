@@ -19,6 +19,7 @@ def write_model_folder(folder: Path, dataset: Dataset, settings: Extreme, record
         raise DatasetError(f"{dataset.path} is not sparse; prepare it with `prepare.sparse: true`")
     card = EnsembleCard(
         width=dataset.input.shape[0],
+        hashed_features=settings.hashed_features,
         labels=dataset.card.labels,
         hidden=tuple(settings.hidden),
         buckets=settings.buckets,

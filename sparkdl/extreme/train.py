@@ -228,7 +228,7 @@ def _plan(dataset: Dataset, settings: Extreme, slots: int) -> Plan:
         warnings.simplefilter("ignore")  # of buckets that buy nothing, the settings' own warning has told
         return plan_extreme(
             dataset.num_classes,
-            num_features=dataset.input.shape[0],
+            num_features=settings.hashed_features or dataset.input.shape[0],
             rows=rows,
             hidden=settings.hidden,
             num_buckets=settings.buckets,

@@ -25,6 +25,9 @@ class Extreme(Section):
     """How many of them share a task, and with it each batch and each matrix product."""
     minimum_repetitions: Positive | None = None
     """With how many of them the ensemble is finished if Spark gives up on tasks; by default, it takes all of them."""
+    hashed_features: Positive | None = None
+    """To how many columns features are hashed, by another function in each repetition; by default each has its own
+    weights."""
     hidden: list[Positive] = [128]
     """The widths of the hidden layers; an empty list is a linear model."""
     loss: Literal["softmax", "binary"] = "softmax"

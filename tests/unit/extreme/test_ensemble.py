@@ -15,8 +15,10 @@ from sparkdl.data.card import LabelsFile
 from sparkdl.errors import DataError, ModelError
 from sparkdl.extreme.answer import open_model
 from sparkdl.extreme.ensemble import ENSEMBLE_NAME, Ensemble, EnsembleCard
+from sparkdl.extreme.fit import new_models
 from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.extreme.store import save_repetition, weights_name
+from sparkdl.settings import Extreme
 
 WIDTH, CLASSES, BUCKETS = 50, 30, 8
 INPUT = InputSpec(column="features", kind="sparse", shape=(WIDTH,), dtype="float32")
@@ -25,9 +27,17 @@ VECTOR = pa.struct(
 )
 
 
-def write(folder: Path, repetitions: tuple[int, ...] = (0, 1, 3), *, asked: int = 4, width: int = WIDTH) -> MetaModels:
+def write(
+    folder: Path,
+    repetitions: tuple[int, ...] = (0, 1, 3),
+    *,
+    asked: int = 4,
+    width: int = WIDTH,
+    hashed_features: int | None = None,
+) -> MetaModels:
     """An ensemble that has learned nothing, and the same in memory."""
-    models = MetaModels(repetitions, width=width, hidden=[16], num_buckets=BUCKETS, seed=1)
+    settings = Extreme(buckets=BUCKETS, hidden=[16], hashed_features=hashed_features, seed=1)
+    models = new_models(settings, width, repetitions)
     records = [
         save_repetition(
             str(folder), number, models.state_of(place), made_of="this", losses=[1.0], rate=1.0, seconds=1.0
@@ -39,6 +49,7 @@ def write(folder: Path, repetitions: tuple[int, ...] = (0, 1, 3), *, asked: int 
     content = (folder / "labels.parquet").read_bytes()
     card = EnsembleCard(
         width=width,
+        hashed_features=hashed_features,
         labels=LabelsFile(classes=CLASSES, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()),
         hidden=(16,),
         buckets=BUCKETS,
@@ -72,6 +83,15 @@ def test_it_computes_what_the_meta_models_did_to_the_precision_of_its_files(tmp_
     torch.testing.assert_close(ensemble.logits(batch), models.logits(batch), rtol=0, atol=5e-3)
     assert ensemble.repetitions == (0, 1, 3)
     assert ensemble.card.missing == (2,)
+
+
+def test_hashed_features_are_hashed_again_when_it_is_asked(tmp_path: Path) -> None:
+    models = write(tmp_path, hashed_features=20)
+    ensemble = Ensemble.open(tmp_path)
+    batch = SparseBatch(
+        torch.tensor([3, 9, 45]), torch.rand(3), torch.tensor([0, 2, 2, 3]), torch.empty(0), torch.zeros(4)
+    )
+    torch.testing.assert_close(ensemble.logits(batch), models.logits(batch), rtol=0, atol=5e-3)
 
 
 def test_its_answers_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:

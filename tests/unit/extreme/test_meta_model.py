@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from sparkdl.data import SparseBatch
 from sparkdl.extreme.decode import Decoder
-from sparkdl.extreme.fit import _Steps, bucket_hash, bucket_losses
-from sparkdl.extreme.hashing import table
+from sparkdl.extreme.fit import _Steps, bucket_hash, bucket_losses, new_models
+from sparkdl.extreme.hashing import FeatureHash, table
 from sparkdl.extreme.meta_model import MetaModels, sparse_input
 from sparkdl.settings import Extreme
 
@@ -32,9 +32,7 @@ def batch(number: int, *, rows: int = 32, labels_per_row: int = 1) -> SparseBatc
 
 
 def trained(repetitions: list[int], steps: int, settings: Extreme = SETTINGS) -> MetaModels:
-    models = MetaModels(
-        repetitions, width=WIDTH, hidden=settings.hidden, num_buckets=settings.buckets, seed=settings.seed
-    )
+    models = new_models(settings, WIDTH, repetitions)
     buckets = torch.from_numpy(table([bucket_hash(settings, number) for number in repetitions], CLASSES).astype(int))
     stepping = _Steps(models, settings, 100)
     for number in range(steps):
@@ -55,6 +53,30 @@ def test_sparse_rows_give_what_dense_rows_give(hidden: list[int]) -> None:
         for layer in range(1, len(hidden) + 1):
             values = functional.relu(values) @ state[f"weight.{layer}"] + state[f"bias.{layer}"]
         torch.testing.assert_close(models.logits(rows)[place], values)
+
+
+@pytest.mark.parametrize("hidden", [[], [16]])
+def test_hashed_rows_give_what_their_sums_over_columns_give(hidden: list[int]) -> None:
+    hashes = [FeatureHash(40, seed=0, repetition=number) for number in (3, 5)]
+    models = MetaModels([3, 5], width=40, hidden=hidden, num_buckets=8, feature_hashes=hashes, seed=1)
+    rows = batch(0)
+    row_of = torch.repeat_interleave(torch.arange(32), rows.offsets.diff())
+    for place, each in enumerate(hashes):
+        columns = torch.from_numpy(each.columns(rows.indices.numpy()))
+        dense = torch.zeros(32, 40).index_put_((row_of, columns), rows.values, accumulate=True)
+        state = models.state_of(place)
+        values = dense @ state["table"] + state["bias.0"]
+        if hidden:
+            values = functional.relu(values) @ state["weight.1"] + state["bias.1"]
+        torch.testing.assert_close(models.logits(rows)[place], values)
+
+
+def test_hashed_repetitions_learn_alone_what_they_learn_packed() -> None:
+    settings = SETTINGS.model_copy(update={"hashed_features": 40})
+    alone, packed = trained([4], 5, settings).state_of(0), trained([0, 4, 9], 5, settings).state_of(1)
+    assert alone["table"].shape == (40, 16)
+    for name in alone:
+        torch.testing.assert_close(alone[name], packed[name], rtol=0, atol=1e-5)
 
 
 def test_the_gradient_of_the_first_layer_is_that_of_a_dense_product() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparkdl.data import SparseBatch
 from sparkdl.errors import ModelError
 from sparkdl.extreme.store import (
     Finished,
@@ -25,6 +26,11 @@ def save(folder: Path | str, repetition: int = 3) -> Finished:
     return save_repetition(str(folder), repetition, STATE, made_of="this", losses=[2.0, 1.0], rate=10.0, seconds=1.5)
 
 
+def batch(indices: torch.Tensor, values: torch.Tensor, offsets: torch.Tensor) -> SparseBatch:
+    none = torch.empty(0, dtype=torch.int64)
+    return SparseBatch(indices, values, offsets, none, torch.zeros_like(offsets))
+
+
 def test_a_repetition_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     record = save(tmp_path)
     assert finished(str(tmp_path), 3, made_of="this") == record
@@ -37,10 +43,21 @@ def test_a_repetition_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 def test_a_weight_of_the_first_layer_takes_a_byte_and_keeps_its_size_among_those_of_its_feature(tmp_path: Path) -> None:
     record = save(tmp_path)
     loaded = open_repetition(tmp_path / weights_name(3), sha256=record.sha256)
-    assert loaded["table"].dtype == torch.int8
-    found = first_layer(loaded, torch.tensor([4, 0, 1, 2, 3]))
-    expected = TABLE[[4, 0, 1, 2, 3]]
-    assert ((found - expected).abs() <= expected.abs().amax(1, keepdim=True) / 250 + 1e-5).all()
+    assert loaded["table"].dtype == torch.uint8
+    features = torch.tensor([4, 0, 1, 2, 3])
+    found = first_layer(loaded, batch(features, torch.ones(5), torch.arange(6)))
+    expected = TABLE[features]
+    assert ((found - expected).abs() <= expected.abs().amax(1, keepdim=True) / 250 + 1e-9).all()
+
+
+def test_the_first_layer_adds_up_the_weights_of_a_rows_features(tmp_path: Path) -> None:
+    record = save(tmp_path)
+    loaded = open_repetition(tmp_path / weights_name(3), sha256=record.sha256)
+    found = first_layer(
+        loaded, batch(torch.tensor([0, 4, 0]), torch.tensor([2.0, 0.5, 1.0]), torch.tensor([0, 2, 2, 3]))
+    )
+    expected = torch.stack([2 * TABLE[0] + TABLE[4] / 2, torch.zeros(3), TABLE[0]])
+    assert found == pytest.approx(expected, abs=2.0)  # half a level of a feature whose largest weight is 500
 
 
 def test_a_repetition_of_other_settings_is_not_finished(tmp_path: Path) -> None:
