@@ -9,15 +9,15 @@ import pytest
 from sparkdl.benchmarks.faults.run import disturbed, fault_bench
 from sparkdl.benchmarks.faults.scenario import SILENCE, Fault, Scenario, Verdict
 
-STEP = 45  # five steps after a checkpoint, in the first epoch
-FAULTS = [  # all into one run; its ranks train to the end without an executor, so that is stopped last
-    Fault("rank killed", 15),
-    Fault("rank stopped", 45),
-    Fault("executor killed", 75),
-    Fault("worker killed", 105),
-    Fault("driver killed", 135),
-    Fault("executor stopped", 165),
+KILLED_OR_STOPPED = [
+    Fault("rank killed", 20),
+    Fault("rank stopped", 50),
+    Fault("executor killed", 80),
+    Fault("worker killed", 110),
+    Fault("driver killed", 140),
+    Fault("executor stopped", 175),  # last, because its rank trains on without it
 ]
+OUTAGES = [Fault("MLflow killed", 5), Fault("disk full", 92)]
 NOTICED = 3 * SILENCE  # seconds that results may take to come home; a rank is given up sooner
 ENDED = 15.0  # seconds from a verdict to the end of an attempt, everywhere
 
@@ -29,8 +29,17 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenario]:
 
 
 @pytest.fixture(scope="module")
-def killed_and_stopped(bench: Scenario) -> Verdict:
-    return disturbed(bench, "killed and stopped", FAULTS)
+def everything(bench: Scenario) -> Iterator[Verdict]:
+    """One run that meets with all of them, and keeps its checkpoints on a small disk of its own."""
+    runs = bench.folder.parent / "everything" / "runs"
+    runs.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(runs)]
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield disturbed(bench, "everything", [*KILLED_OR_STOPPED, *OUTAGES])
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(runs)], check=True)
 
 
 def log_of(bench: Scenario, name: str) -> str:
@@ -42,39 +51,28 @@ def assert_nothing_was_lost(verdict: Verdict, log: str) -> None:
     assert (verdict.misused_rows, verdict.curve_errors, verdict.left_over) == (0, 0, 0), log[-8000:]
 
 
-@pytest.mark.parametrize("kind", [fault.kind for fault in FAULTS])
-def test_each_fault_is_found_in_time_and_the_run_goes_on(kind: str, killed_and_stopped: Verdict) -> None:
-    (injection,) = [each for each in killed_and_stopped.injections if each.fault.kind == kind]
+@pytest.mark.parametrize("kind", [fault.kind for fault in KILLED_OR_STOPPED])
+def test_each_fault_is_found_in_time_and_the_run_goes_on(kind: str, everything: Verdict) -> None:
+    (injection,) = [each for each in everything.injections if each.fault.kind == kind]
     assert kind == "driver killed" or injection.detected < NOTICED + ENDED  # a new driver finds nothing out
     assert kind == "executor stopped" or injection.recovered is not None  # nothing was left to train
 
 
-def test_all_of_them_together_change_no_bit_of_the_weights(killed_and_stopped: Verdict, bench: Scenario) -> None:
-    assert_nothing_was_lost(killed_and_stopped, log_of(bench, "killed and stopped"))
-    assert killed_and_stopped.identical
+def test_training_notices_neither_a_killed_mlflow_nor_a_full_disk(everything: Verdict, bench: Scenario) -> None:
+    assert {fault.kind for fault in OUTAGES} <= {each.fault.kind for each in everything.injections}
+    others = len(KILLED_OR_STOPPED) - 1  # a killed driver says nothing
+    assert log_of(bench, "everything").count("another attempt goes on") == others
 
 
-def test_training_notices_neither_a_full_disk_nor_a_killed_mlflow(bench: Scenario) -> None:
-    runs = bench.folder.parent / "outages" / "runs"
-    runs.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(runs)]
-    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    try:
-        verdict = disturbed(bench, "outages", [Fault("MLflow killed", STEP), Fault("disk full", STEP + 40)])
-    finally:
-        if mounted:
-            subprocess.run(["umount", str(runs)], check=True)
-    log = log_of(bench, "outages")
-    assert_nothing_was_lost(verdict, log)
-    assert verdict.identical
-    assert [injection.fault.kind for injection in verdict.injections] == ["MLflow killed", "disk full"]
-    assert "another attempt" not in log
+def test_all_of_them_together_change_no_bit_of_the_weights(everything: Verdict, bench: Scenario) -> None:
+    assert_nothing_was_lost(everything, log_of(bench, "everything"))
+    assert everything.identical
 
 
 def test_a_run_goes_on_with_the_ranks_that_are_left_and_grows_back(bench: Scenario) -> None:
     settings = {"num_ranks": {"min": 1, "max": 2}, "slot_timeout": 3}
     scenario = replace(bench, cluster_settings=settings, pause=0.1)
-    verdict = disturbed(scenario, "elastic", [Fault("worker lost", STEP)])
+    verdict = disturbed(scenario, "elastic", [Fault("worker lost", 45)])
     log = log_of(bench, "elastic")
     assert_nothing_was_lost(verdict, log)
     assert "going on with 1 ranks instead of 2" in log

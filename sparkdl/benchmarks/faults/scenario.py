@@ -36,7 +36,7 @@ KINDS = (
 it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
-SILENCE = 4.0  # seconds after which a rank that says nothing is given up
+SILENCE = 5.0  # seconds after which a rank that says nothing is given up
 EPOCHS, STEPS_PER_EPOCH = 4, 50
 
 
