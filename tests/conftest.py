@@ -38,10 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
     It is made once, by whoever starts before the workers of pytest-xdist, and only where there are tests with Spark. A
     JVM that it does not fit does without.
     """
-    archive = config.cache.mkdir(f"spark-{pyspark.__version__}") / "classes.jsa"
+    archive = ROOT / ".pytest_cache" / f"spark-{pyspark.__version__}.jsa"
     if not hasattr(config, "workerinput") and not all("unit" in Path(arg).parts for arg in config.args):
         ensure_java()
         if not archive.exists():
+            archive.parent.mkdir(exist_ok=True)
             with TemporaryDirectory() as folder:
                 program = WARM_UP.format(folder=folder, archive=archive)
                 subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, check=False)

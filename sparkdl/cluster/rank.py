@@ -5,8 +5,7 @@ import pickle
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
 from sparkdl.cluster.logs import captured_output
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 from sparkdl.cluster.sender import Sender
+from sparkdl.environment import environment
 
 __all__ = ["Assignment", "Outcome", "Rank", "current_rank", "run_rank"]
 
@@ -104,11 +104,11 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
         if assignment.capture_output
         else nullcontext()
     )
-    environment = assignment.rendezvous.environment(place) | {"OMP_NUM_THREADS": str(threads)}
+    variables = assignment.rendezvous.environment(place) | {"OMP_NUM_THREADS": str(threads)}
     result = None
     _current = rank
     try:
-        with heartbeat, _environment(environment), limited_threads(threads), retained_memory(), output:
+        with heartbeat, environment(variables), limited_threads(threads), retained_memory(), output:
             try:
                 result = _picklable(pickle.loads(assignment.function)(rank))
             except BaseException as error:
@@ -160,17 +160,3 @@ def _shut_down_horovod() -> None:
     horovod = sys.modules.get("horovod.torch")
     if horovod and horovod.is_initialized():
         horovod.shutdown()
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -5,8 +5,7 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW
 from mlflow.exceptions import MlflowException
 from requests import HTTPError
 
+from sparkdl.environment import environment
 from sparkdl.errors import RegistryError, TrackingError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
@@ -115,24 +115,14 @@ def check_reachable(uri: str) -> None:
         raise _unusable(uri, error) from None
 
 
-@contextmanager
-def our_calls() -> Iterator[None]:
+def our_calls() -> AbstractContextManager[None]:
     """While this lasts, MLflow asks once and does not repeat a call by itself, and prints no address.
 
     When an answer is lost, its blind repetition creates a run or registers a model a second time; we look first. The
     address that it prints at the end of a run has the password in it. MLflow takes both from the environment alone, so
     they hold for the whole process.
     """
-    before = {name: os.environ.get(name) for name in OUR_CALLS}
-    os.environ.update(OUR_CALLS)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    return environment(OUR_CALLS)
 
 
 def told(error: Exception) -> str:

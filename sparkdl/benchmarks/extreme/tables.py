@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sparkdl.benchmarks.extreme import odp, quality, scoring, slots
+from sparkdl.benchmarks.extreme import odp, prior, quality, scoring, slots
 from sparkdl.benchmarks.extreme.task import prepared_task
 from sparkdl.benchmarks.images import session
 from sparkdl.benchmarks.report import Report
@@ -15,7 +15,7 @@ __all__ = ["run"]
 def run(data: Sequence[str] = ()) -> Iterator[Report]:
     """Measure on WordNet, or on ``data``: a training and a test file in the Extreme Classification Repository's format.
 
-    Runs on the driver. Without ``data``, a table on made-up data of ODP's shape follows.
+    Runs on the driver. Without ``data``, a table on made-up data of ODP's shape comes last.
     """
     with TemporaryDirectory(prefix="sparkdl-extreme-") as scratch:
         folder = Path(scratch)
@@ -25,6 +25,7 @@ def run(data: Sequence[str] = ()) -> Iterator[Report]:
         yield quality.compare(task, ours, folder)
         yield slots.run(task, folder)
         yield scoring.run(task, model, folder)
+        yield prior.run(task, model, folder)
         if not data:
             with session() as spark:
                 yield odp.run(folder, spark)

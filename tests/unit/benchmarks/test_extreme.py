@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparkdl.benchmarks.extreme.odp import Shape, write_dataset
+from sparkdl.benchmarks.extreme.made_up import Shape, write_dataset
 from sparkdl.benchmarks.extreme.rivals import write_rows
 from sparkdl.benchmarks.extreme.task import first_groups, rows_of
 from sparkdl.data import SparseLoader
@@ -35,6 +35,16 @@ def test_made_up_classes_are_zipf_like_and_depend_on_the_features(dataset):
     of_class = np.repeat(rows.labels, np.diff(rows.offsets))
     common = [np.bincount(rows.indices[of_class == number], minlength=3_000) / counts[0] for number in (0, 1)]
     assert np.abs(common[0] - common[1]).max() > 0.2
+
+
+def test_made_up_rows_may_have_several_labels_and_others_may_test_them(tmp_path):
+    shape = Shape(rows=5_000, features=3_000, classes=400, labels=3, test_rows=1_000)
+    dataset = write_dataset(tmp_path / "dataset", shape)
+    dataset.verify()
+    assert [dataset.rows(split) for split in ("train", "test")] == [5_000, 1_000]
+    counts = np.diff(rows_of(dataset, "train").label_offsets)
+    assert counts.min() >= 1 and counts.max() == 3
+    assert dataset.label_counts.sum() == counts.sum()
 
 
 def test_rivals_read_the_same_rows(dataset, tmp_path):
