@@ -22,7 +22,7 @@ from sparkdl.benchmarks.standalone import standalone_cluster
 __all__ = ["disturbed", "fault_bench", "run"]
 
 ROWS = 400
-FAULTS_PER_RUN = 5
+FAULTS_PER_RUN = 8
 CLASSES = 4
 
 
