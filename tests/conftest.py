@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -72,6 +72,15 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     connect(Tracking(uri=f"sqlite:///{path}"))
     return path
+
+
+@pytest.fixture
+def use_store() -> Iterator[Callable[[str], None]]:
+    """Points MLflow's own functions to a store for one test: MLflow would tell every later process of it, too."""
+    import mlflow
+
+    yield mlflow.set_tracking_uri
+    mlflow.set_tracking_uri(None)
 
 
 class Standalone(StandaloneCluster):

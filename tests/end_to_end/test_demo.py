@@ -53,11 +53,11 @@ def test_nothing_in_its_log_is_noise(demo):
         assert noise not in done.stderr, done.stderr[-3000:]
 
 
-def test_the_registered_model_is_a_plain_pyfunc(demo):
+def test_the_registered_model_is_a_plain_pyfunc(demo, use_store):
     _, folder = demo
     predictions = pd.concat(map(pd.read_parquet, (folder / "output/fashion-mnist/predictions").glob("*.parquet")))
     rows = predictions.head(1000)
-    mlflow.set_tracking_uri(f"sqlite:///{folder / 'output' / 'mlflow.db'}")
+    use_store(f"sqlite:///{folder / 'output' / 'mlflow.db'}")
     model = mlflow.pyfunc.load_model("models:/fashion-mnist@candidate")
     together = model.predict(rows[["image"]])
     assert list(together["prediction"]) == list(rows["prediction"])

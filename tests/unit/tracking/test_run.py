@@ -116,8 +116,10 @@ def test_a_run_that_is_not_there_cannot_be_resumed(settings: Make) -> None:
         pytest.fail("the run was started")
 
 
-def test_somebody_elses_active_run_is_left_alone(settings: Make, client: MlflowClient, store: str) -> None:
-    mlflow.set_tracking_uri(store)
+def test_somebody_elses_active_run_is_left_alone(
+    settings: Make, client: MlflowClient, store: str, use_store: Callable[[str], None]
+) -> None:
+    use_store(store)
     with mlflow.start_run() as theirs, start_run(settings(), params={"a": 1}) as ours:
         ours.log_metrics({"loss": 1.0}, step=0)
         active = mlflow.active_run()
