@@ -130,13 +130,15 @@ def _write_group(
 def _labels_of_rows(shape: Shape) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """The classes of each row in ascending order, and which of them are no repetition, both of shape (rows, labels).
 
-    Every class occurs once if there are enough rows; the others are drawn from a Zipf distribution.
+    Every class occurs once if there are enough rows; the others are drawn from a Zipf distribution. The number of a
+    class says nothing of its frequency.
     """
     random = np.random.default_rng(SEED)
     rows = shape.rows + shape.test_rows
     once = np.arange(min(shape.classes, rows * shape.labels))
     drawn = _zipf(shape.classes, rows * shape.labels - len(once), random)
-    classes = np.sort(random.permutation(np.concatenate([once, drawn])).reshape(rows, shape.labels), axis=1)
+    drawn = random.permutation(np.concatenate([once, drawn])).reshape(rows, shape.labels)
+    classes = np.sort(random.permutation(shape.classes)[drawn], axis=1)
     return classes, np.diff(classes, axis=1, prepend=-1) > 0
 
 
