@@ -124,6 +124,7 @@ class Scenario:
     def _write_plan(self) -> Path:
         cluster = {
             "num_ranks": 2,
+            "max_restarts": 10,  # faults may come faster than checkpoints
             "restart_seconds": 0.1,
             "silence_timeout": SILENCE,
             "stall_timeout": 60,
