@@ -27,15 +27,25 @@ CLASSES = 4
 
 
 def run(rounds: int = 100, seed: int = 0) -> Report:
-    """Inject so many faults, a few into each run; the same seed gives the same faults. Runs on the driver."""
+    """Inject at least so many faults, a few into each run; the seed decides which ones, and when.
+
+    Runs on the driver. A run that comes to its end before its last faults leaves them to another run.
+    """
     chance = random.Random(seed)
-    faults = [Fault(chance.choice(KINDS), chance.randrange(1, EPOCHS * STEPS_PER_EPOCH - 10)) for _ in range(rounds)]
-    with tempfile.TemporaryDirectory(prefix="sparkdl-faults-") as folder, fault_bench(Path(folder)) as bench:
-        verdicts = [
-            disturbed(bench, f"run-{number}", faults[start : start + FAULTS_PER_RUN], seed=seed + number)
-            for number, start in enumerate(tqdm(range(0, rounds, FAULTS_PER_RUN), unit="run", disable=None))
-        ]
-    return _report(verdicts)
+    verdicts: list[Verdict] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkdl-faults-") as folder,
+        fault_bench(Path(folder)) as bench,
+        tqdm(total=rounds, unit="fault", disable=None) as bar,
+    ):
+        injected = 0
+        while injected < rounds and all(verdict.finished for verdict in verdicts):
+            steps = [chance.randrange(1, EPOCHS * STEPS_PER_EPOCH - 10) for _ in range(FAULTS_PER_RUN)]
+            faults = [Fault(chance.choice(KINDS), step) for step in steps]
+            verdicts.append(disturbed(bench, f"run-{len(verdicts)}", faults, seed=seed + len(verdicts)))
+            injected += len(verdicts[-1].injections)
+            bar.update(len(verdicts[-1].injections))
+    return _report(verdicts, rounds)
 
 
 @contextmanager
@@ -93,7 +103,7 @@ def _same(one: object, other: object) -> bool:
     return bool(one == other)
 
 
-def _report(verdicts: list[Verdict]) -> Report:
+def _report(verdicts: list[Verdict], rounds: int) -> Report:
     injections = [injection for verdict in verdicts for injection in verdict.injections]
     rows = []
     for kind in KINDS:
@@ -109,7 +119,7 @@ def _report(verdicts: list[Verdict]) -> Report:
         columns=["fault", "injected", "longest detection (s)", "longest recovery (s)"],
         rows=rows,
         targets=[
-            Target("faults injected", len(injections), 100),
+            Target("faults injected", len(injections), rounds),
             Target("runs not finished", len(verdicts) - finished, 0, at_most=True),
             Target(
                 "runs with other weights than the one left alone",

@@ -19,6 +19,8 @@ import psutil
 from sparkdl.benchmarks.faults.network import newest_call, uses_of_rows
 from sparkdl.benchmarks.faults.program import __file__ as program_file
 from sparkdl.benchmarks.standalone import StandaloneCluster
+from sparkdl.settings import Tracking
+from sparkdl.tracking import sync
 from sparkdl.training.checkpoint import latest, load_checkpoint
 
 __all__ = ["KINDS", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
@@ -36,6 +38,7 @@ KINDS = (
 it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
+LETTING_GO = 30.0  # seconds; a Spark worker asks a stopped executor to end, and kills it after ten
 SILENCE = 5.0  # seconds after which a rank that says nothing is given up
 EPOCHS, STEPS_PER_EPOCH = 4, 50
 
@@ -121,6 +124,11 @@ class Scenario:
         """Where the run keeps its checkpoints."""
         return self.folder / "runs"
 
+    @property
+    def spool(self) -> Path:
+        """Where records wait for MLflow."""
+        return self.folder / "spool"
+
     def _write_plan(self) -> Path:
         cluster = {
             "num_ranks": 2,
@@ -142,7 +150,7 @@ class Scenario:
             "pause": self.pause,
             "train": train,
             "cluster": cluster | self.cluster_settings,
-            "tracking": {"uri": self.server.uri, "experiment": "faults", "spool": str(self.folder / "spool")},
+            "tracking": {"uri": self.server.uri, "experiment": "faults", "spool": str(self.spool)},
             "result": str(self.folder / "result.json"),
         }
         path = self.folder / "plan.json"
@@ -222,14 +230,16 @@ class Scenario:
         uses = uses_of_rows(self.folder / "notes")
         misused = sum(uses[row] != EPOCHS for row in range(self.rows))
         run_id = json.loads((self.folder / "result.json").read_text())["run_id"]
+        self.server.wait()
+        sync(Tracking(uri=self.server.uri, spool=str(self.spool)))  # what the end of the run did not wait for
         steps = self.server.steps(run_id)
         expected = self.state()["step"]
         curve_errors = abs(len(steps) - len(set(steps))) + len(set(range(expected)) ^ set(steps))
         return Verdict(injections, True, False, misused, curve_errors, left_over)
 
     def _left_over(self) -> int:
-        """Executors, Python workers and drivers that are still there after the seconds that an orderly end may take."""
-        deadline = time.monotonic() + 15
+        """Executors, Python workers and drivers that are still there when everybody has had time to end them."""
+        deadline = time.monotonic() + LETTING_GO
         while left := [process for role in ("python", "executor", "driver") for process in self.cluster.find(role)]:
             if time.monotonic() > deadline:
                 break
