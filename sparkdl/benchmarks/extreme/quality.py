@@ -15,7 +15,7 @@ from sparkdl.benchmarks.report import Report, Target
 from sparkdl.extreme.metrics import Evaluation
 from sparkdl.extreme.plan import Plan
 from sparkdl.settings import Tracking
-from sparkdl.tracking import download_whole
+from sparkdl.tracking import download
 
 __all__ = ["Ours", "compare", "train_ours"]
 
@@ -45,7 +45,7 @@ def train_ours(task: Task, folder: Path, spark: SparkSession) -> tuple[Ours, Pat
     settings = task.settings.model_copy(update={"run_dir": str(folder / "repetitions")})
     trained = sparkdl.train_extreme(task.dataset, settings, tracking=tracking, spark=spark)
     ours = Ours(trained.evaluations["test"], trained.seconds, trained.model_bytes, trained.plan)
-    return ours, Path(download_whole(trained.model_uri, tracking))
+    return ours, download(trained.model_uri, tracking)
 
 
 def compare(task: Task, ours: Ours, folder: Path) -> Report:
