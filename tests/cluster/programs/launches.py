@@ -50,6 +50,8 @@ def stop_the_rank(rank: Rank) -> None:
 
 def stop_the_executor(rank: Rank) -> None:
     rank.send("place", process=os.getpid(), executor=executor())
+    with HorovodCollectives() as collectives:
+        collectives.barrier()  # a new executor may be seconds later than the other, and both are to be there
     if rank.rank == 1:
         os.kill(executor(), signal.SIGSTOP)
     time.sleep(60)
