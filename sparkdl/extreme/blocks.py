@@ -67,7 +67,7 @@ class Classes:
 
     def blocks(self, size: int, device: torch.device) -> Iterator[ClassBlock]:
         """The classes in blocks of ``size``, which is whole groups, on a device."""
-        kept = self._kept(device)
+        kept = self.kept(device)
         for start in range(0, self.number, size):
             stop = min(start + size, self.number)
             places = self._places(start, stop).to(device) if kept is None else kept[start : start + size]
@@ -75,26 +75,26 @@ class Classes:
 
     def places_of(self, numbers: torch.Tensor) -> torch.Tensor:
         """The places of some classes, as in :class:`ClassBlock`: int32 of shape (len(numbers), R)."""
-        kept = self._kept(numbers.device)
+        kept = self.kept(numbers.device)
         if kept is not None:
             return kept.index_select(0, numbers)
         asked, num_buckets = numbers.cpu().numpy(), self.hashes[0].num_buckets
         buckets = [each.buckets(asked) + r * num_buckets for r, each in enumerate(self.hashes)]
         return torch.from_numpy(np.stack(buckets, axis=1).astype(np.int32)).to(numbers.device)
 
-    def prior(self, device: torch.device) -> Prior | None:
-        """The prior on a device; None without counts, or if the exponent is 0."""
-        if self._prior is not None and device not in self._prior_on_device:
-            self._prior_on_device[device] = self._prior.to(device)
-        return self._prior_on_device.get(device)
-
-    def _kept(self, device: torch.device) -> torch.Tensor | None:
-        """The places of all classes, if they are few enough to be kept."""
+    def kept(self, device: torch.device) -> torch.Tensor | None:
+        """The places of all classes, as in :class:`ClassBlock`, if they are few enough to be kept; otherwise None."""
         if self.number * len(self.hashes) * 4 > KEPT_BYTES:
             return None
         if device not in self._on_device:
             self._on_device[device] = self._places(0, self.number).to(device)
         return self._on_device[device]
+
+    def prior(self, device: torch.device) -> Prior | None:
+        """The prior on a device; None without counts, or if the exponent is 0."""
+        if self._prior is not None and device not in self._prior_on_device:
+            self._prior_on_device[device] = self._prior.to(device)
+        return self._prior_on_device.get(device)
 
     def _places(self, start: int, stop: int) -> torch.Tensor:
         repetitions, num_buckets = len(self.hashes), self.hashes[0].num_buckets

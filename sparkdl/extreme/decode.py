@@ -1,19 +1,22 @@
 """From the bucket scores of R repetitions to the k best of K classes, exactly or among likely candidates.
 
-Both ways hold at most ``block_bytes`` of scores at once: rows and classes are taken in blocks. They run wherever the
-logits are, on a CPU or a GPU, in a task or on the driver.
+Both run wherever the logits are, on a CPU or a GPU, in a task or on the driver. On a CPU, estimators that are sums have
+compiled loops (:mod:`sparkdl.extreme.compiled`), which keep no scores but the best. Everything else is done with
+tensors, of at most ``block_bytes`` of scores at once: rows and classes are taken in blocks.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn import functional
 
 from sparkdl.errors import ConfigError
-from sparkdl.extreme.blocks import GROUP, Classes
+from sparkdl.extreme import compiled
+from sparkdl.extreme.blocks import GROUP, Classes, Prior
 from sparkdl.extreme.estimators import ADDITIVE, Activation, Estimator, bucket_values, class_scores, prior_weight
 from sparkdl.extreme.hashing import BucketHash
 from sparkdl.extreme.joint import Found, JointBuckets
@@ -25,6 +28,8 @@ ROWS = {"cpu": 32, "cuda": 1024}
 for R = 16, B = 512), and 32 floats fill the registers of a vectorised sum."""
 CANDIDATE_ROWS = {"cpu": 128, "cuda": 4096}
 """Rows whose candidates are found together, at most: enough that starting each operation costs little."""
+CLASSES_IN_LOOPS = 1 << 20
+"""Classes in a block of the compiled loops, which store no scores."""
 
 
 class TopK(NamedTuple):
@@ -75,10 +80,15 @@ class Decoder:
     def top_k(self, logits: torch.Tensor, k: int) -> TopK:
         """The k best of all classes for each row of ``logits``, of shape (R, n, B).
 
-        Fastest if the logits lie in memory as (R, B, n), a transposed view. Raises ValueError for another shape.
+        Raises ValueError for another shape.
         """
         self._check(logits, k)
         best = _nothing(logits, k)
+        if self._in_loops(logits):
+            terms = self._terms(logits)
+            for block in self._classes.blocks(CLASSES_IN_LOOPS, logits.device):
+                compiled.scan(terms, block.places.numpy(), best.scores.numpy(), best.classes.numpy(), first=block.start)
+            return self._finished(best, logits, torch.from_numpy(terms.normalisers))
         rows_at_once = ROWS[logits.device.type]
         groups = self.block_bytes // (4 * rows_at_once * GROUP)
         prior = self._classes.prior(logits.device)
@@ -100,28 +110,55 @@ class Decoder:
         eight where two repetitions tell most classes apart. Rows with fewer than k candidates are decoded exactly.
         """
         self._check(logits, k)
-        best = _nothing(logits, k)
         if logits.device not in self._joint:
             self._joint[logits.device] = JointBuckets(self._classes.hashes, self.num_classes, logits.device)
         joint = self._joint[logits.device]
         buckets = min(buckets or joint.usual_buckets, self.num_buckets)
-        row_bytes = 8 * joint.groups * buckets**joint.joined + 16 * self.num_repetitions * joint.found_by_chance(
-            buckets
+        best = _nothing(logits, k)
+        if self._in_loops(logits) and (places := self._classes.kept(logits.device)) is not None:
+            terms = self._terms(logits)
+            best.classes.fill_(-1)  # which is no class, so that each is taken for a new one once
+            compiled.search(terms, places.numpy(), joint, buckets, best.scores.numpy(), best.classes.numpy())
+            finished = self._finished(best, logits, torch.from_numpy(terms.normalisers))
+        else:
+            self._score_found(logits, joint, buckets, best)
+            finished = self._finished(best, logits)
+        short = finished.scores[:, -1].isneginf().nonzero().squeeze(1)
+        if len(short):
+            exact = self.top_k(logits[:, short], k)
+            finished.classes[short], finished.scores[short] = exact.classes, exact.scores
+        return finished
+
+    def _in_loops(self, logits: torch.Tensor) -> bool:
+        """Whether there are compiled loops for this."""
+        return logits.device.type == "cpu" and self.estimator in ADDITIVE
+
+    def _terms(self, logits: torch.Tensor) -> compiled.Terms:
+        """What the loops add up: of logits that go through a softmax, themselves, and normalisers to take off later."""
+        softmax = self.estimator == "mean_log_probability" and self.activation == "softmax"
+        values = logits if softmax else bucket_values(logits, self.estimator, self.activation, dim=2)
+        prior = self._classes.prior(logits.device)
+        if prior is None:
+            prior = Prior(torch.zeros(self.num_classes), torch.zeros(self.num_repetitions, self.num_buckets))
+        return compiled.Terms(
+            values.float().contiguous().numpy(),
+            prior.of_buckets.numpy(),
+            (self.num_repetitions * prior.of_classes).numpy(),
+            np.zeros(logits.shape[1] if softmax else 0, np.float32),
         )
+
+    def _score_found(self, logits: torch.Tensor, joint: JointBuckets, buckets: int, best: TopK) -> None:
+        """Put the best of the classes that the joint buckets find into ``best``, a block of rows at a time."""
+        lookups = joint.groups * buckets**joint.joined
+        row_bytes = 8 * lookups + 16 * self.num_repetitions * joint.found_by_chance(buckets)
         rows_at_once = min(max(int(self.block_bytes / row_bytes), 1), CANDIDATE_ROWS[logits.device.type])
         for begin in range(0, logits.shape[1], rows_at_once):
             rows = slice(begin, begin + rows_at_once)
             part = logits[:, rows].float()
             found = joint.find(part, buckets)
             best.scores[rows], best.classes[rows] = _best_of_found(
-                found, self._score(part, found), part.shape[1], k, times=joint.groups
+                found, self._score(part, found), part.shape[1], best.scores.shape[1], times=joint.groups
             )
-        short = best.scores[:, -1].isneginf().nonzero().squeeze(1)
-        best = self._finished(best, logits)
-        if len(short):
-            exact = self.top_k(logits[:, short], k)
-            best.classes[short], best.scores[short] = exact.classes, exact.scores
-        return best
 
     def _check(self, logits: torch.Tensor, k: int) -> None:
         expected = (self.num_repetitions, self.num_buckets)
@@ -183,12 +220,13 @@ class Decoder:
             self._with_prior(scores, prior.of_classes.index_select(0, found.number), times=self.num_repetitions)
         return scores
 
-    def _finished(self, best: TopK, logits: torch.Tensor) -> TopK:
+    def _finished(self, best: TopK, logits: torch.Tensor, normalisers: torch.Tensor | None = None) -> TopK:
         mass: torch.Tensor | float = 1.0
         if self.estimator == "mean_probability" and self.activation == "sigmoid":
             mass = logits.sigmoid().sum(2).mean(0)[:, None]
+        reduced = best.scores if normalisers is None or not len(normalisers) else best.scores - normalisers[:, None]
         scores = class_scores(
-            best.scores, self.estimator, repetitions=self.num_repetitions, num_buckets=self.num_buckets, mass=mass
+            reduced, self.estimator, repetitions=self.num_repetitions, num_buckets=self.num_buckets, mass=mass
         )
         return TopK(best.classes, scores)
 

@@ -17,10 +17,10 @@ from sparkdl.extreme.hashing import BucketHash, table
 
 __all__ = ["Found", "JointBuckets"]
 
-GROUPS = 6
+GROUPS = 5
 """Groups of repetitions that look. On WordNet (R = 16, B = 512), 3, 4, 5 and 6 groups lost 0.4, 0.2, 0.05 and no points
 of P@1."""
-LOOKUPS = 64
+LOOKUPS = 36
 """Joint buckets that a group looks up for a row, about: (best buckets of a repetition)^g."""
 SLOTS_PER_CLASS = 2
 """Where there are many more joint buckets than classes, several share a slot. That costs a score for each false find,
@@ -66,6 +66,17 @@ class JointBuckets:
         """How many best buckets of a repetition make for :data:`LOOKUPS`."""
         return min(round(float(LOOKUPS ** (1 / self.joined))), self.num_buckets)
 
+    @cached_property
+    def index(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Whether a slot has a class (uint8), where its classes begin, and the classes in the order of their slots."""
+        of_classes = torch.from_numpy(table(self.hashes, self.num_classes)).to(self.device)
+        buckets = of_classes.unflatten(0, (self.groups, self.joined)).unbind(1)
+        slots = self._slots([each.t()[..., None] for each in buckets]).view(self.num_classes, -1).t().flatten()
+        sizes = slots.bincount(minlength=self.groups * self.slots)
+        starts = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).int()
+        classes = slots.argsort(stable=True) % self.num_classes
+        return (sizes > 0).byte(), starts, classes.int()
+
     def find(self, logits: torch.Tensor, buckets: int) -> Found:
         """The classes in the joint buckets of the best ``buckets`` of each repetition, for logits of shape (R, n, B).
 
@@ -74,7 +85,7 @@ class JointBuckets:
         """
         best = _best_buckets(logits[: len(self.hashes)], buckets).unflatten(0, (self.groups, self.joined))
         slots = self._slots([each.permute(1, 0, 2) for each in best.unbind(1)])
-        filled, starts, classes = self._index
+        filled, starts, classes = self.index
         hits = filled.index_select(0, slots).nonzero().squeeze(1)
         slots = slots.index_select(0, hits)
         rows = hits // (self.groups * buckets**self.joined)
@@ -96,17 +107,6 @@ class JointBuckets:
         first = torch.arange(self.groups, dtype=torch.int32, device=joint.device)[:, None] * self.slots
         slots: torch.Tensor = (joint + first).flatten()
         return slots
-
-    @cached_property
-    def _index(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Whether a slot has a class (uint8), where its classes begin, and the classes in the order of their slots."""
-        of_classes = torch.from_numpy(table(self.hashes, self.num_classes)).to(self.device)
-        buckets = of_classes.unflatten(0, (self.groups, self.joined)).unbind(1)
-        slots = self._slots([each.t()[..., None] for each in buckets]).view(self.num_classes, -1).t().flatten()
-        sizes = slots.bincount(minlength=self.groups * self.slots)
-        starts = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).int()
-        classes = slots.argsort(stable=True) % self.num_classes
-        return (sizes > 0).byte(), starts, classes.int()
 
 
 def _best_buckets(logits: torch.Tensor, parts: int) -> torch.Tensor:

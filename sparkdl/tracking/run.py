@@ -36,7 +36,7 @@ __all__ = ["Run"]
 
 log = logging.getLogger(__name__)
 
-RECORDED = ("numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")  # what a registered model needs
+RECORDED = ("numba", "numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")  # what a registered model needs
 
 
 class Run:

@@ -29,6 +29,13 @@ def counts():
     return np.random.default_rng(0).zipf(1.5, CLASSES)
 
 
+@pytest.fixture(params=["compiled", "tensors"])
+def way(request, monkeypatch):
+    """Sums have loops of their own on a CPU; the operations on tensors are for a GPU, and a CPU can do them too."""
+    if request.param == "tensors":
+        monkeypatch.setattr(Decoder, "_in_loops", lambda self, logits: False)
+
+
 def by_the_formula(hashes, logits, estimator, *, activation="softmax", counts=None, weight=0.0, classes=CLASSES):
     """Scores of all classes, of shape (n, K), in float64 and written down as the docstring has it."""
     places = torch.from_numpy(table(hashes, classes)).long()
@@ -62,7 +69,7 @@ def assert_best(found, scores, k):
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_exact_decoding_finds_the_classes_of_the_best_scores(hashes, logits, counts, estimator, activation, prior):
+def test_exact_decoding_finds_the_classes_of_the_best_scores(hashes, logits, counts, estimator, activation, prior, way):
     options = {"counts": counts, "prior": 0.3} if prior else {}
     decoder = Decoder(hashes, CLASSES, estimator=estimator, activation=activation, **options)
     expected = by_the_formula(
@@ -72,7 +79,7 @@ def test_exact_decoding_finds_the_classes_of_the_best_scores(hashes, logits, cou
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_blocks_of_any_size_find_the_same(hashes, logits, counts, estimator):
+def test_blocks_of_any_size_find_the_same(hashes, logits, counts, estimator, way, monkeypatch):
     whole = Decoder(hashes, CLASSES, estimator=estimator, counts=counts)
     blocked = Decoder(hashes, CLASSES, estimator=estimator, counts=counts, block_bytes=1)
     torch.testing.assert_close(blocked.top_k(logits, 7).scores, whole.top_k(logits, 7).scores)
@@ -85,7 +92,7 @@ def test_no_tensor_grows_beyond_the_block_size(hashes, monkeypatch):
     reduce = Decoder._reduce
     monkeypatch.setattr(Decoder, "_reduce", lambda *args: sizes.append(found := reduce(*args)) or found)
     limit = 1 << 20
-    decoder = Decoder(hashes, 50_000, block_bytes=limit)
+    decoder = Decoder(hashes, 50_000, block_bytes=limit, estimator="mean_probability")
     decoder.top_k(torch.randn(REPETITIONS, 64, BUCKETS), 5)
     assert sum(len(scores) for scores in sizes) >= 2 * 50_000
     assert max(scores.nbytes for scores in sizes) <= limit
@@ -177,7 +184,7 @@ def test_the_weight_of_the_prior_shrinks_with_the_repetitions():
 
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_candidates_have_exact_scores_and_include_clear_winners(estimator, prior):
+def test_candidates_have_exact_scores_and_include_clear_winners(estimator, prior, way):
     hashes = bucket_hashes(128, 8, seed=0)
     generator = torch.Generator().manual_seed(0)
     truth = torch.randint(5000, (200,), generator=generator)
@@ -196,6 +203,13 @@ def test_candidates_have_exact_scores_and_include_clear_winners(estimator, prior
             place = (exact.classes[row] == found.classes[row, 1]).nonzero()
             if len(place):  # among the 200 best, at the place that its score gives it
                 torch.testing.assert_close(found.scores[row, 1], exact.scores[row, int(place)])
+
+
+def test_compiled_loops_and_tensors_find_the_same(hashes, logits, counts, monkeypatch):
+    decoder = Decoder(hashes, CLASSES, counts=counts)
+    compiled = decoder.top_k(logits, 9), decoder.candidates(logits, 9)
+    monkeypatch.setattr(Decoder, "_in_loops", lambda self, logits: False)
+    torch.testing.assert_close((decoder.top_k(logits, 9), decoder.candidates(logits, 9)), compiled)
 
 
 def test_rows_with_too_few_candidates_are_decoded_exactly(hashes, logits):
