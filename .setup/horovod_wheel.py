@@ -15,7 +15,7 @@ from pathlib import Path
 from horovod_edits import EDITS
 from steps import CACHE, SetupError, run, say
 
-__all__ = ["build", "cached", "key", "patch"]
+__all__ = ["build", "cached", "installed_torch", "key", "patch"]
 
 RELEASE = "horovod-0.28.1"
 NEEDED_TO_BUILD = ["numpy", "setuptools", "packaging", "cffi"]
@@ -48,8 +48,8 @@ def cached(torch_version: str) -> Path | None:
     return next((CACHE / "wheels").glob(f"{key(torch_version)}/{RELEASE}-*.whl"), None)
 
 
-def build(interpreter: Path, torch_version: str, *, lock: Path, log: Path) -> Path:
-    """Build the wheel in an environment of its own, and put it into the cache whole.
+def build(interpreter: Path, *, lock: Path, log: Path) -> Path:
+    """Build the wheel for the torch of the lock in an environment of its own, and put it into the cache whole.
 
     Not in ``.venv``: packages are still being installed there, and CMake asks a Python that imports torch, which
     imports what it finds half written.
@@ -59,7 +59,7 @@ def build(interpreter: Path, torch_version: str, *, lock: Path, log: Path) -> Pa
         run([interpreter, "-m", "venv", work / "venv"], doing="making Horovod's build environment", log=log)
         python = work / "venv" / "bin" / "python"
         pip: list[str | Path] = [python, "-m", "pip"]
-        needed: list[str | Path] = [f"torch=={torch_version}", *NEEDED_TO_BUILD, CMAKE]
+        needed: list[str | Path] = ["torch", *NEEDED_TO_BUILD, CMAKE]
         run(
             [*pip, "install", "--no-compile", "--constraint", lock, *needed],
             doing="installing what builds Horovod",
@@ -77,13 +77,19 @@ def build(interpreter: Path, torch_version: str, *, lock: Path, log: Path) -> Pa
         wheel: list[str | Path] = ["--verbose", "--no-deps", "--no-build-isolation", "-w", work, work / RELEASE]
         run([*pip, "wheel", *wheel], doing="building Horovod", log=log, env=_environment(python))
         built = next(work.glob(f"{RELEASE}-*.whl"))
-        home = CACHE / "wheels" / key(torch_version)
+        home = CACHE / "wheels" / key(installed_torch(python))
         home.mkdir(parents=True, exist_ok=True)
         partial = home / f".{os.getpid()}.partial"
         shutil.copyfile(built, partial)
         partial.replace(home / built.name)
     say(f"Horovod is built; the wheel is kept in {home}")
     return home / built.name
+
+
+def installed_torch(python: Path) -> str:
+    """The version of an environment's torch, with the build that the index chose (``2.13.0+cpu``)."""
+    query = [str(python), "-c", "from importlib.metadata import version; print(version('torch'))"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def patch(source: Path) -> None:

@@ -76,18 +76,22 @@ def install(python: str, with_java: bool) -> None:
     forget_half_installed(VENV)
 
     # Bytecode is left to the first import: compiling all of it takes half a minute, and most is never imported.
-    # torch comes with what it asks for: which packages these are depends on the build that the index offers.
-    say("installing torch")
     pip: list[str | Path] = [*PIP, "install", "--no-compile"]
-    run([*pip, "--constraint", LOCK, "torch", *horovod_wheel.NEEDED_TO_BUILD], doing="installing torch", log=LOG)
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
-            wheel = pool.submit(_horovod, python)
+            wheel = pool.submit(_horovod, python, torch)
+            # torch comes with what it asks for: which packages these are depends on the build that the index offers.
+            say("installing torch")
+            run(
+                [*pip, "--constraint", LOCK, "torch", *horovod_wheel.NEEDED_TO_BUILD], doing="installing torch", log=LOG
+            )
             requirements = [LOCK, SETUP / "java.txt"] if with_java else [LOCK]
             say(f"installing {len(read_lock(LOCK))} packages{' and Java 17' if with_java else ''}")
             listed: list[str | Path] = [part for path in requirements for part in ("--requirement", path)]
             run([*pip, "--no-deps", "--no-build-isolation", *listed], doing="installing packages", log=LOG)
-            horovod = wheel.result()
+            wheel.result()
+            # Nearly always the same wheel; the cache may hold one for another build of this torch only.
+            horovod = _horovod(python, horovod_wheel.installed_torch(PYTHON))
         except BaseException:
             stop_everything()
             raise
@@ -149,15 +153,13 @@ def _works(venv: Path) -> bool:
     return subprocess.run([*map(str, PIP), "--version"], capture_output=True, check=False).returncode == 0
 
 
-def _horovod(python: str) -> Path:
-    """The wheel from the cache, or a new one."""
-    query = [str(PYTHON), "-c", "from importlib.metadata import version; print(version('torch'))"]
-    version = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    found = horovod_wheel.cached(version)
+def _horovod(python: str, torch: str) -> Path:
+    """The wheel for a version of torch from the cache, or a new one for the torch of the lock."""
+    found = horovod_wheel.cached(torch)
     if found is not None:
         return found
     say("building Horovod beside it, once for this user and torch (some minutes)")
-    return horovod_wheel.build(Path(python), version, lock=LOCK, log=HOROVOD_LOG)
+    return horovod_wheel.build(Path(python), lock=LOCK, log=HOROVOD_LOG)
 
 
 class _only_one:  # noqa: N801 - used as `with _only_one():`

@@ -50,6 +50,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", fast if archive.exists() else JVM)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers of pytest-xdist take files in this order: first what waits most, last what is short."""
+    order = ["test_faults.py", "end_to_end", "cluster", "unit"]
+    items.sort(key=lambda item: next(place for place, name in enumerate(order) if name in item.path.parts))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Ranks and tasks cannot import test modules, so what these define travels by value."""
     for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:

@@ -21,9 +21,9 @@ from sparkdl.training.state import TrainingState
 
 __all__ = ["run"]
 
-ROWS = 19_200
+ROWS = 38_400
 ROUNDS = 5
-STEPS = 100  # between two checkpoints: a second or two, far more often than anybody would
+STEPS = 300  # between two checkpoints: some ten seconds, far more often than anybody would
 SETTINGS = Train(model="cnn", epochs=1 + 2 * ROUNDS, schedule="constant", checkpoint_steps=STEPS)
 
 

@@ -98,22 +98,18 @@ def _compiled(**options: Any) -> Any:
 
 
 @_compiled(fastmath=FAST)
-def _log_sum_exp(values, repetition, row):  # type: ignore[no-untyped-def]
-    """The logarithm of a softmax's denominator."""
-    highest = values[repetition, row, 0]
-    for bucket in range(values.shape[2]):
-        value = values[repetition, row, bucket]
-        highest = value if value > highest else highest
+def _log_sum_exp(values, repetition, row, high):  # type: ignore[no-untyped-def]
+    """The logarithm of a softmax's denominator; ``high`` is close to the highest value."""
     mass = np.float32(0)
     for bucket in range(values.shape[2]):
-        mass += _exp(values[repetition, row, bucket] - highest)
-    return highest + np.float32(np.log(mass))
+        mass += _exp(values[repetition, row, bucket] - high)
+    return high + np.float32(np.log(mass))
 
 
 @_compiled(inline="always")
 def _exp(x):  # type: ignore[no-untyped-def]
-    """e^x for x <= 0 in float32, to the last two bits: Cephes' expf, which unlike the C library's can be vectorised."""
-    x = max(x, np.float32(-87.0))  # anything below adds nothing to a sum that contains e^0
+    """e^x in float32, to the last two bits: Cephes' expf, which unlike the C library's can be vectorised."""
+    x = min(max(x, np.float32(-87.0)), np.float32(88.0))  # less adds nothing to a sum that contains about e^0
     power = np.float32(np.floor(x * np.float32(1.44269504) + np.float32(0.5)))
     x = x - power * np.float32(0.693359375) + power * np.float32(2.12194440e-4)
     tail = np.float32(1.9875691500e-4) * x + np.float32(1.3981999507e-3)
@@ -157,11 +153,7 @@ def _search(  # type: ignore[no-untyped-def]
     best = np.empty((groups * joined, buckets), np.int64)
     together = np.empty(buckets**joined, np.int64)
     for row in range(start, stop):
-        _values_of(row, values, of_buckets, own)
-        if len(normalisers):
-            normalisers[row] = 0
-            for repetition in range(repetitions):
-                normalisers[row] += _log_sum_exp(values, repetition, row)
+        _values_of(row, values, of_buckets, own, normalisers)
         _leaders(own, num_buckets, best)
         for group in range(groups):
             count = _combine(best[group * joined : (group + 1) * joined], num_buckets, together)
@@ -171,20 +163,31 @@ def _search(  # type: ignore[no-untyped-def]
                     continue
                 for entry in range(starts[slot], starts[slot + 1]):
                     number = classes[entry]
+                    if _among(number, row, numbers):
+                        continue
                     score = of_classes[number]
                     for repetition in range(repetitions):
                         score += own[places[number, repetition]]
-                    if score > scores[row, -1] and not _among(number, row, numbers):
+                    if score > scores[row, -1]:
                         _insert(row, score, number, scores, numbers)
 
 
-@_compiled()
-def _values_of(row, values, of_buckets, own):  # type: ignore[no-untyped-def]
+@_compiled(fastmath=FAST)
+def _values_of(row, values, of_buckets, own, normalisers):  # type: ignore[no-untyped-def]
     """One row's values side by side: where they come from, those of all repetitions share the same lines of a cache."""
     repetitions, _, num_buckets = values.shape
+    normaliser = np.float32(0)
     for repetition in range(repetitions):
+        here = repetition * num_buckets
         for bucket in range(num_buckets):
-            own[repetition * num_buckets + bucket] = values[repetition, row, bucket] + of_buckets[repetition, bucket]
+            own[here + bucket] = values[repetition, row, bucket] + of_buckets[repetition, bucket]
+        if len(normalisers):
+            high = own[here]
+            for place in range(here, here + num_buckets):
+                high = own[place] if own[place] > high else high
+            normaliser += _log_sum_exp(values, repetition, row, high)
+    if len(normalisers):
+        normalisers[row] = normaliser
 
 
 @_compiled()
@@ -244,6 +247,7 @@ def _scan(repetitions: int) -> Callable[..., None]:
         distances = np.empty((repetitions * values.shape[2], TILE), np.uint16)
         of_class = np.empty(len(of_classes), np.uint16)
         limits = np.empty(TILE, np.uint16)
+        bits = np.uint32(1) << np.arange(TILE).astype(np.uint32)
         highest_of_class = of_classes.max()
         for begin in range(start, stop, TILE):
             rows = min(TILE, stop - begin)
@@ -265,11 +269,14 @@ def _scan(repetitions: int) -> Callable[..., None]:
                     may_be = np.uint16(may_be | np.uint16(distance <= limits[row]))
                 if not may_be:
                     continue
-                for row in range(rows):
-                    bound = of_class[number]
+                of_which = np.uint32(0)
+                for row in range(distances.shape[1]):
+                    distance = of_class[number]
                     for repetition in range(repetitions):
-                        bound = np.uint16(bound + distances[np.uint32(places[number, repetition]), row])
-                    if bound > limits[row]:
+                        distance = np.uint16(distance + distances[np.uint32(places[number, repetition]), row])
+                    of_which = np.uint32(of_which | (bits[row] if distance <= limits[row] else np.uint32(0)))
+                for row in range(rows):
+                    if not of_which & bits[row]:
                         continue
                     score = _score(values, begin + row, of_buckets, places, number) + of_classes[number]
                     if score > scores[begin + row, -1]:
@@ -288,14 +295,14 @@ def _highest(begin, rows, values, of_buckets, normalisers):  # type: ignore[no-u
     normalisers[begin : begin + rows] = 0
     for repetition in range(repetitions):
         for row in range(rows):
-            if len(normalisers):
-                normalisers[begin + row] += _log_sum_exp(values, repetition, begin + row)
             high, total = values[repetition, begin + row, 0] + of_buckets[repetition, 0], np.float32(0)
             for bucket in range(num_buckets):
                 value = values[repetition, begin + row, bucket] + of_buckets[repetition, bucket]
                 high = value if value > high else high
                 total += value
             highest[repetition, row] = high
+            if len(normalisers):
+                normalisers[begin + row] += _log_sum_exp(values, repetition, begin + row, high)
             usual[row] += (high - total / np.float32(num_buckets)) / np.float32(repetitions)
     for row in range(rows):
         usual[row] = usual[row] if LEAST < usual[row] < 1 / LEAST else np.float32(1)

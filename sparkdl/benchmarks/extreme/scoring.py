@@ -23,8 +23,8 @@ __all__ = ["run"]
 
 PROCESSES = 2
 K = 5
-BATCH = 256
-BATCHES = 8
+BATCH = 1024
+BATCHES = 2
 """Batches that are scored over and over."""
 LAPS = 3
 """Each way is measured so many times, in turn, after a lap that only warms up."""
