@@ -3,8 +3,8 @@
 .PHONY: help setup demo demo-extreme test lint format unit benchmark clean
 
 BIN := .venv/bin
-# One worker more than the two cores that this is made for: tests of clusters wait half of their time.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+# More workers than cores take longer: what waits in one test computes in another process of the same test.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The set-up finds Python 3.11 itself; any Python 3 will do to start it.
 PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
 

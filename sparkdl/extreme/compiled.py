@@ -30,6 +30,7 @@ LARGEST = 65_535
 FAST = {"nnan", "nsz", "reassoc", "contract"}
 """What the compiler may do to floats, so that it can vectorise sums and maxima; no class's score is computed so."""
 LEAST = 1e-30
+"""Average distances below this, or above its inverse, are not what steps are made from."""
 
 
 class Terms(NamedTuple):
