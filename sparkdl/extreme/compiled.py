@@ -154,7 +154,9 @@ def _search(  # type: ignore[no-untyped-def]
     best = np.empty((groups * joined, buckets), np.int64)
     together = np.empty(buckets**joined, np.int64)
     for row in range(start, stop):
-        _values_of(row, values, of_buckets, own, normalisers)
+        if len(normalisers) and (row - start) % TILE == 0:
+            _normalise(row, min(row + TILE, stop), values, normalisers)
+        _values_of(row, values, of_buckets, own)
         _leaders(own, num_buckets, best)
         for group in range(groups):
             count = _combine(best[group * joined : (group + 1) * joined], num_buckets, together)
@@ -174,21 +176,25 @@ def _search(  # type: ignore[no-untyped-def]
 
 
 @_compiled(fastmath=FAST)
-def _values_of(row, values, of_buckets, own, normalisers):  # type: ignore[no-untyped-def]
+def _normalise(start, stop, values, normalisers):  # type: ignore[no-untyped-def]
+    """Fill in the normalisers, in the order in which the values lie in memory."""
+    normalisers[start:stop] = 0
+    for repetition in range(values.shape[0]):
+        for row in range(start, stop):
+            high = values[repetition, row, 0]
+            for bucket in range(values.shape[2]):
+                value = values[repetition, row, bucket]
+                high = value if value > high else high
+            normalisers[row] += _log_sum_exp(values, repetition, row, high)
+
+
+@_compiled()
+def _values_of(row, values, of_buckets, own):  # type: ignore[no-untyped-def]
     """One row's values side by side: where they come from, those of all repetitions share the same lines of a cache."""
     repetitions, _, num_buckets = values.shape
-    normaliser = np.float32(0)
     for repetition in range(repetitions):
-        here = repetition * num_buckets
         for bucket in range(num_buckets):
-            own[here + bucket] = values[repetition, row, bucket] + of_buckets[repetition, bucket]
-        if len(normalisers):
-            high = own[here]
-            for place in range(here, here + num_buckets):
-                high = own[place] if own[place] > high else high
-            normaliser += _log_sum_exp(values, repetition, row, high)
-    if len(normalisers):
-        normalisers[row] = normaliser
+            own[repetition * num_buckets + bucket] = values[repetition, row, bucket] + of_buckets[repetition, bucket]
 
 
 @_compiled()
