@@ -46,10 +46,13 @@ def run() -> Report:
             ["without checkpoints", median(found["without"]), 1.0],
             [f"one every {interval:.1f} s ({found['bytes'][0] / 1e6:.1f} MB)", median(found["with"]), ratio],
         ],
-        targets=[Target("cost, as a part of training time", waited + written, 0.02, at_most=True)],
-        note=f"Medians of {ROUNDS} epochs of {ROWS:,} images each, in turn; ratio of each pair. Two epochs of one kind "
-        "differ by more than checkpoints cost, so the cost is counted: the time that training waits in the saver "
-        f"({waited:.2%}), and all CPU time of the thread that writes ({written:.2%}), as if no core were free. By "
+        targets=[
+            Target("cost, as a part of training time", 1 - ratio, 0.02, at_most=True),
+            Target("cost that can be counted", waited + written, 0.02, at_most=True),
+        ],
+        note=f"Medians of {ROUNDS} epochs of {ROWS:,} images each, in turn; ratio of each pair. Counted are "
+        f"the time that training waits in the saver ({waited:.2%}) and the CPU time of the thread that writes "
+        f"({written:.2%}); what else a checkpoint may slow down shows in the ratio alone. By "
         f"default there is one every {SETTINGS.checkpoint_minutes:g} minutes and after each epoch.",
     )
 

@@ -65,7 +65,7 @@ def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to
     clouds: Dataset, tmp_path: pytest.TempPathFactory
 ) -> None:
     folder = f"{tmp_path}/run"
-    calls = [1, 16]  # before the first checkpoint, in the second epoch
+    calls = [1, 9, 16, 23]  # before the first checkpoint, in the first epoch, in the second, in the third
     run_local(partial(interrupted_and_continued, Job(clouds, SETTINGS, folder, reference=3), calls), 3)
     whole = load_checkpoint(str(latest(folder)))
     assert whole["step"] == 3 * STEPS_PER_EPOCH
