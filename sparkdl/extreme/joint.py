@@ -21,8 +21,8 @@ GROUPS = 5
 """Groups of repetitions that look. On WordNet (R = 16, B = 512), 3, 4, 5 and 6 groups lost 0.4, 0.2, 0.05 and no points
 of P@1 with 64 lookups each."""
 LOOKUPS = 36
-"""Joint buckets that a group looks up for a row, about: (best buckets of a repetition)^g. This and the number of groups were
-settled by looking at 2,048 test rows of WordNet, so the loss of P@1 there is no independent measurement."""
+"""Joint buckets that a group looks up for a row, about: (best buckets of a repetition)^g. This and the number of
+groups were settled by looking at 2,048 test rows of WordNet: the loss of P@1 there is no independent measurement."""
 SLOTS_PER_CLASS = 2
 """Where there are many more joint buckets than classes, several share a slot. That costs a score for each false find,
 and no wrong answer."""
