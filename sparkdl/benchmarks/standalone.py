@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pyspark
 
 from sparkdl.cluster.session import ensure_java
 
-__all__ = ["ROLES", "StandaloneCluster", "standalone_cluster"]
+__all__ = ["ROLES", "StandaloneCluster", "rank_threads", "standalone_cluster"]
 
 LOOPBACK = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -67,12 +67,7 @@ class StandaloneCluster:
 
     def ranks(self) -> dict[int, psutil.Process]:
         """The Python processes that are a rank at the moment. Their heartbeat's thread is named after the rank."""
-        found = {}
-        for process in self.find("python"):
-            for name in _thread_names(process):
-                if name.startswith("rank "):
-                    found[int(name.removeprefix("rank "))] = process
-        return found
+        return {rank: process for process in self.find("python") for rank in rank_threads(process)}
 
     @property
     def mark(self) -> str:
@@ -155,8 +150,11 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-def _thread_names(process: psutil.Process) -> list[str]:
-    try:
-        return [path.read_text().strip() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
-    except OSError:
-        return []  # it has ended meanwhile
+def rank_threads(process: psutil.Process) -> dict[int, Path]:
+    """The thread that a rank has as long as it lasts, under ``/proc``; the process may go on to another task."""
+    found = {}
+    with suppress(OSError):  # it has ended meanwhile
+        for path in Path(f"/proc/{process.pid}/task").glob("*/comm"):
+            if (name := path.read_text().strip()).startswith("rank "):
+                found[int(name.removeprefix("rank "))] = path
+    return found

@@ -72,7 +72,7 @@ class _Stage:
 
     def __init__(self, spark: SparkSession, num_ranks: int, assignment: Assignment, supervision: Supervision) -> None:
         self._spark, self._num_ranks, self._assignment = spark, num_ranks, assignment
-        self._events = supervision.events
+        self._supervision = supervision
         self._tag = f"sparkdl-{secrets.token_hex(8)}"
         self._classic = isinstance(spark, SparkSession)
         self._thread = (InheritableThread if self._classic else threading.Thread)(target=self._run, daemon=True)
@@ -89,6 +89,7 @@ class _Stage:
                 else:
                     self._spark.interruptTag(self._tag)
                 self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
+            self._supervision.hang_up()  # Spark takes four seconds to end what runs Python
             if self._classic:
                 end_tasks(self._spark, self._tag)
 
@@ -108,10 +109,12 @@ class _Stage:
                 self._spark.addTag(self._tag)
             frame = self._spark.range(self._num_ranks, numPartitions=self._num_ranks)
             rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True).collect()
-            self._events.put(Finished([Outcome(row.rank, row.result and bytes(row.result)) for row in rows]))
+            self._supervision.events.put(
+                Finished([Outcome(row.rank, row.result and bytes(row.result)) for row in rows])
+            )
         except Exception as error:
             reason = spark_reason(error)
-            self._events.put(Finished(error=reason, cancelled=CANCELLED.search(reason) is not None))
+            self._supervision.events.put(Finished(error=reason, cancelled=CANCELLED.search(reason) is not None))
 
 
 def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:

@@ -64,10 +64,14 @@ class Channel:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Close every connection; ranks that still run take it as the order to end at once."""
-        self._orders.send(b"q")
-        self._thread.join()
-        self._orders.close()
+        if self._thread.is_alive():
+            self._orders.send(b"q")
+            self._thread.join()
+            self._orders.close()
 
     def request_stop(self) -> None:
         """Ask all ranks, also those that are still on their way, to come to an end."""

@@ -1,7 +1,6 @@
 """What a rank says about itself every second: where it is, what it waits for, and its stack when it stands still."""
 
 import ctypes
-import os
 import sys
 import threading
 import time
@@ -9,8 +8,7 @@ import traceback
 from types import FrameType
 from typing import Any, Self
 
-import psutil
-
+from sparkdl.cluster.own_executor import is_stopped, own_executor
 from sparkdl.cluster.sender import Sender
 
 __all__ = ["HEARTBEAT_SECONDS", "MAX_TEXT", "Heartbeat"]
@@ -35,6 +33,7 @@ class Heartbeat:
         self._beats = 0
         self._sender, self._rank, self._stack_after = sender, rank, stack_after
         self._watched = threading.get_ident()
+        self._executor = own_executor()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkdl-heartbeat", daemon=True)
 
@@ -43,6 +42,11 @@ class Heartbeat:
         if step is not None:
             self.step = step
         self._beats += 1
+
+    def wait_for_executor(self) -> None:
+        """Return when the executor is not stopped. A rank that left before would have nobody to say that it is."""
+        while is_stopped(self._executor):
+            time.sleep(HEARTBEAT_SECONDS)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -54,7 +58,6 @@ class Heartbeat:
 
     def _run(self) -> None:
         _name_thread(f"rank {self._rank}")
-        executors = _executors()
         beats, moved, sent = -1, 0.0, ""
         while not self._ended.wait(HEARTBEAT_SECONDS):
             now = time.monotonic()
@@ -62,7 +65,7 @@ class Heartbeat:
                 beats, moved, sent = self._beats, now, ""
             frame = sys._current_frames().get(self._watched)
             body: dict[str, Any] = {"step": self.step, "beats": beats, "waiting": _is_waiting(frame)}
-            if any(_is_stopped(process) for process in executors):
+            if is_stopped(self._executor):
                 body["executor_stopped"] = True
             if self._stack_after is not None and now - moved >= self._stack_after and (stack := _stack(frame)) != sent:
                 body["stack"] = sent = stack
@@ -97,22 +100,3 @@ def _stack(frame: FrameType | None) -> str:
         frame = frame.f_back
     text = "".join(traceback.StackSummary.extract(iter(reversed(frames))).format())
     return text[-MAX_TEXT:]
-
-
-def _executors() -> list[psutil.Process]:
-    """The JVM that runs this rank: parent of the process, or of the daemon that forked it. Empty without Spark."""
-    found: list[psutil.Process] = []
-    try:
-        for process in psutil.Process(os.getpid()).parents()[:2]:
-            if process.name() == "java":
-                found.append(process)
-    except psutil.Error:
-        pass  # a parent ended meanwhile; there is nothing to look at
-    return found
-
-
-def _is_stopped(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False

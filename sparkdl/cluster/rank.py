@@ -115,6 +115,7 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
                 sender.send("failure", {**_describe(error), "step": heartbeat.step})
             finally:
                 _shut_down_horovod()
+                heartbeat.wait_for_executor()
     finally:
         _current = None
         sender.close()

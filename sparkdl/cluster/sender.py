@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from sparkdl.cluster.frames import NONCE_BYTES, TO_DRIVER, TO_RANK, FrameReader, FrameWriter
+from sparkdl.cluster.own_executor import end_stopped, own_executor
 
 __all__ = ["Sender", "notice_lost_peers"]
 
@@ -19,8 +20,8 @@ LOST_PEER_SECONDS = 20  # a host that vanished without a word is noticed after s
 class Sender:
     """The connection of one rank. When the driver ends it before :meth:`close`, the run is over; this process ends.
 
-    Driver and rank both prove that they hold the run's secret: the driver greets with a nonce, the rank's ``hello``
-    carries one of its own, and the driver's ``welcome`` answers that.
+    An executor that is stopped ends with it. Driver and rank both prove that they hold the run's secret: the driver
+    greets with a nonce, the rank's ``hello`` carries one of its own, and the driver's ``welcome`` answers that.
     """
 
     def __init__(self, address: tuple[str, int], *, secret: bytes, **hello: Any) -> None:
@@ -89,6 +90,7 @@ class Sender:
                 self._take(self._socket.recv(1 << 12))
         except (OSError, ValueError):
             if not self._closing:
+                end_stopped(own_executor())
                 os._exit(1)  # the main thread may wait in native code for ranks that have ended already
 
 

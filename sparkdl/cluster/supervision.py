@@ -75,8 +75,12 @@ class Supervision:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.__exit__()
+        self.hang_up()
         self._rendezvous.__exit__()
+
+    def hang_up(self) -> None:
+        """Close the channel: ranks that still run, and can, end at once."""
+        self._channel.close()
 
     def assignment(self, function: bytes, log_verbosity: LogVerbosity) -> Assignment:
         """What every rank needs to take part in this run."""

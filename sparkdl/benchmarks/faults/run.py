@@ -14,7 +14,17 @@ from pyspark.sql import SparkSession
 from tqdm.auto import tqdm
 
 import sparkdl
-from sparkdl.benchmarks.faults.scenario import EPOCHS, KINDS, STEPS_PER_EPOCH, Fault, Scenario, Server, Verdict
+from sparkdl.benchmarks.faults.scenario import (
+    EPOCHS,
+    KINDS,
+    LETTING_GO,
+    SILENCE,
+    STEPS_PER_EPOCH,
+    Fault,
+    Scenario,
+    Verdict,
+)
+from sparkdl.benchmarks.faults.server import Server
 from sparkdl.benchmarks.images import session
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.benchmarks.standalone import standalone_cluster
@@ -110,13 +120,14 @@ def _report(verdicts: list[Verdict], rounds: int) -> Report:
         found = [injection for injection in injections if injection.fault.kind == kind]
         if found:
             seconds = [
-                [time for i in found if (time := getattr(i, name)) is not None] for name in ("detected", "recovered")
+                [time for i in found if (time := getattr(i, name)) is not None]
+                for name in ("detected", "ended", "recovered")
             ]
             rows.append([kind, str(len(found)), *(max(times) if times else "" for times in seconds)])
     finished = sum(verdict.finished for verdict in verdicts)
     return Report(
         title=f"faults: {len(injections)} injected into {len(verdicts)} runs of two ranks",
-        columns=["fault", "injected", "longest detection (s)", "longest recovery (s)"],
+        columns=["fault", "injected", "longest detection (s)", "longest ending (s)", "longest recovery (s)"],
         rows=rows,
         targets=[
             Target("faults injected", len(injections), rounds),
@@ -131,7 +142,17 @@ def _report(verdicts: list[Verdict], rounds: int) -> Report:
             Target(
                 "points missing or double in MLflow's curves", sum(v.curve_errors for v in verdicts), 0, at_most=True
             ),
+            Target(
+                "seconds until nothing of an attempt was left",
+                max((i.ended for i in injections if i.ended is not None), default=0.0),
+                LETTING_GO,
+                at_most=True,
+            ),
             Target("processes left over", sum(v.left_over for v in verdicts), 0, at_most=True),
         ],
-        note="Detection: until the driver says that it tries again. Recovery: until the next attempt's first batch.",
+        note="Detection: until the driver says that it tries again. Ending: until no rank of the attempt is left, and "
+        f"not the victim, counted from the fault, or from the {SILENCE:g} s on that something stopped may be silent. "
+        f"Recovery: until the next attempt's first batch. {sum(v.waiting for v in verdicts)} points of curves were on "
+        "disk when their run was over, and `sparkdl sync` delivered them. Processes are counted as left over "
+        f"{LETTING_GO:g} s after a run.",
     )

@@ -1,13 +1,10 @@
 """One training run on a real cluster, the faults that are injected into it, and what became of it."""
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,12 +15,13 @@ import psutil
 
 from sparkdl.benchmarks.faults.network import newest_call, uses_of_rows
 from sparkdl.benchmarks.faults.program import __file__ as program_file
-from sparkdl.benchmarks.standalone import StandaloneCluster
+from sparkdl.benchmarks.faults.server import Server
+from sparkdl.benchmarks.standalone import StandaloneCluster, rank_threads
 from sparkdl.settings import Tracking
 from sparkdl.tracking import sync
 from sparkdl.training.checkpoint import latest, load_checkpoint
 
-__all__ = ["KINDS", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
+__all__ = ["KINDS", "LETTING_GO", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
 
 KINDS = (
     "rank killed",
@@ -38,7 +36,7 @@ KINDS = (
 it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
-LETTING_GO = 30.0  # seconds; a Spark worker asks a stopped executor to end, and kills it after ten
+LETTING_GO = 15.0  # seconds in which all processes of an attempt have to be gone, and those of a run
 SILENCE = 5.0  # seconds after which a rank that says nothing is given up
 EPOCHS, STEPS_PER_EPOCH = 4, 50
 
@@ -58,6 +56,8 @@ class Injection:
     fault: Fault
     detected: float | None
     recovered: float | None
+    ended: float | None = None
+    """Until no rank of the attempt was left, and not the victim, from the moment on when silence became suspicious."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class Verdict:
     misused_rows: int
     """Rows that count more or less than once an epoch."""
     curve_errors: int
-    """Points that the loss curve in MLflow lacks or has twice."""
+    """Points that the loss curve in MLflow lacks or has twice, when everything has been delivered."""
+    waiting: int
+    """Points that were on disk when the run was over, for ``sparkdl sync`` to deliver."""
     left_over: int
     """Processes of the run that are still there when it is over."""
 
@@ -84,7 +86,7 @@ class Scenario:
     dataset: str
     rows: int
     folder: Path
-    server: "Server"
+    server: Server
     cluster_settings: dict[str, Any] = field(default_factory=dict)
     pause: float = 0.04
     """Seconds that a batch takes at least, so that there is time to inject something."""
@@ -177,6 +179,8 @@ class Scenario:
         self, fault: Fault, driver: subprocess.Popen[bytes], plan: Path, chance: random.Random
     ) -> tuple[Injection, subprocess.Popen[bytes]]:
         told, (attempt, _) = self._told(ATTEMPT), newest_call(self.folder / "notes")
+        attempted = list(self.cluster.ranks().values())
+        threads = [thread for process in attempted for thread in rank_threads(process).values()]
         started = time.monotonic()
         if fault.kind == "MLflow killed":
             self.server.kill()
@@ -187,26 +191,37 @@ class Scenario:
             for process in psutil.Process(driver.pid).children(recursive=True):
                 process.kill()
             driver.wait()
+            gone = self._until_gone(threads, None, started)
             self.server.wait()  # a new driver does not start without it
             driver = self._submit(plan)
-            return Injection(fault, None, self._until_attempt(attempt, driver, started)), driver
+            return Injection(fault, None, self._until_attempt(attempt, driver, started), gone), driver
         if fault.kind == "disk full":
             warnings = self._told("Training goes on")
             with full_disk(self.runs):
                 detected = self._until(lambda: self._told("Training goes on") > warnings, driver, started)
             return Injection(fault, detected, None), driver
         what, how = fault.kind.split()
-        victims = list(self.cluster.ranks().values()) if what == "rank" else self.cluster.find(what)
+        victims = attempted if what == "rank" else self.cluster.find(what)
         victim = chance.choice(victims)
         again = (victim.cmdline(), victim.environ()) if what == "worker" else None
         victim.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
         detected = self._until(lambda: self._told(ATTEMPT) > told, driver, started)
+        suspicious = SILENCE if how == "stopped" else 0.0
+        ended = None if detected is None else self._until_gone(threads, victim, started + suspicious)
         if how == "lost":  # the run has to go on without it
             self._until_attempt(attempt, driver, started)
         if again:
             with (self.folder / "worker.log").open("ab") as output:
                 subprocess.Popen(again[0], env=again[1], stdout=output, stderr=output)
-        return Injection(fault, detected, self._until_attempt(attempt, driver, started)), driver
+        return Injection(fault, detected, self._until_attempt(attempt, driver, started), ended), driver
+
+    def _until_gone(self, ranks: Sequence[Path], victim: psutil.Process | None, started: float) -> float:
+        """Seconds until no rank of an attempt is left, and nothing of what was killed or stopped."""
+        while (
+            any(rank.exists() for rank in ranks) or (victim and _is_alive(victim))
+        ) and time.monotonic() < started + PATIENCE:
+            time.sleep(0.02)
+        return time.monotonic() - started
 
     def _until_attempt(self, before: str, driver: subprocess.Popen[bytes], started: float) -> float | None:
         return self._until(lambda: newest_call(self.folder / "notes")[0] != before, driver, started)
@@ -226,16 +241,17 @@ class Scenario:
     def _judge(self, injections: Sequence[Injection], finished: bool) -> Verdict:
         left_over = self._left_over()
         if not finished:
-            return Verdict(injections, False, False, self.rows, 0, left_over)
+            return Verdict(injections, False, False, self.rows, 0, 0, left_over)
         uses = uses_of_rows(self.folder / "notes")
         misused = sum(uses[row] != EPOCHS for row in range(self.rows))
         run_id = json.loads((self.folder / "result.json").read_text())["run_id"]
         self.server.wait()
+        before = len(self.server.steps(run_id))
         sync(Tracking(uri=self.server.uri, spool=str(self.spool)))  # what the end of the run did not wait for
         steps = self.server.steps(run_id)
         expected = self.state()["step"]
         curve_errors = abs(len(steps) - len(set(steps))) + len(set(range(expected)) ^ set(steps))
-        return Verdict(injections, True, False, misused, curve_errors, left_over)
+        return Verdict(injections, True, False, misused, curve_errors, len(steps) - before, left_over)
 
     def _left_over(self) -> int:
         """Executors, Python workers and drivers that are still there when everybody has had time to end them."""
@@ -247,6 +263,14 @@ class Scenario:
         for process in left:
             process.kill()
         return len(left)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it has not ended; somebody may still have to bury it."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager
@@ -273,43 +297,3 @@ def full_disk(folder: Path) -> Iterator[None]:
     finally:
         for path in closed:
             path.chmod(0o700)
-
-
-class Server:
-    """A real MLflow server with SQLite, which can be killed and started again at the same address."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.uri = f"http://127.0.0.1:{port}"
-        self._folder, self._port = folder, port
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it and return at once."""
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
-        command += ["--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db", "--workers", "1"]
-        command += ["--artifacts-destination", str(self._folder / "artifacts")]
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-
-    def wait(self) -> None:
-        """Return when it answers."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            with suppress(OSError):
-                urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
-                return
-            time.sleep(0.2)
-        raise TimeoutError(f"MLflow's server did not start in {PATIENCE:g} s")
-
-    def kill(self) -> None:
-        """SIGKILL, to it and to its workers."""
-        if self._process:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def steps(self, run_id: str) -> list[int]:
-        """The steps of the run's loss curve, as they were recorded."""
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=self.uri)
-        return [point.step for point in client.get_metric_history(run_id, "step_loss")]
