@@ -5,16 +5,13 @@ answer with, in the order of repetitions; what they look at before only decides 
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from sparkdl.extreme.jit import compiled, in_threads
 from sparkdl.extreme.joint import JointBuckets
 
 __all__ = ["Terms", "scan", "search"]
@@ -25,6 +22,9 @@ Integers = npt.NDArray[Any]
 TILE = 32
 """Rows that are scanned together: their sums of 16 bits are two registers, and their table (R B x 64 bytes, 512 KB for
 R = 16, B = 512) lies in a core's cache. With 8 bits it is half as large, but too many classes have to be scored."""
+AT_ONCE = 8
+"""Rows whose softmax is computed together: their values (R B x 32 bytes, 256 KB) are still in the cache when they are
+searched."""
 LARGEST = 65_535
 """Of 16 bits without a sign."""
 FAST = {"nnan", "nsz", "reassoc", "contract"}
@@ -57,7 +57,7 @@ def scan(terms: Terms, places: Integers, scores: Floats, numbers: Integers, *, f
     """
     last = min(first + len(places), len(terms.of_classes))
     terms = terms._replace(of_classes=terms.of_classes[first:last])
-    _in_threads(_scan(len(terms.values)), len(scores), *terms, places, first, scores, numbers)
+    in_threads(_scan(len(terms.values)), len(scores), *terms, places, first, scores, numbers, at_once=TILE)
 
 
 def search(
@@ -68,46 +68,19 @@ def search(
     ``places`` are those of all classes. A class that a row finds more than once is merged once.
     """
     index = (*(each.numpy() for each in joint.index), joint.groups, joint.joined)
-    _in_threads(_search, len(scores), *terms, places, index, buckets, scores, numbers)
+    in_threads(_search, len(scores), *terms, places, index, buckets, scores, numbers, at_once=AT_ONCE)
 
 
-def _in_threads(function: Callable[..., None], rows: int, *arguments: Any) -> None:
-    """Call ``function(start, stop, ...)`` for equal parts of the rows, in as many threads as PyTorch would use."""
-    threads = min(torch.get_num_threads(), -(-rows // TILE))
-    if threads <= 1:
-        function(0, rows, *arguments)
-        return
-    bounds = [TILE * (part * -(-rows // TILE) // threads) for part in range(threads)] + [rows]
-    with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(function, *part, *arguments) for part in pairwise(bounds)]:
-            done.result()
-
-
-def _compiled(**options: Any) -> Any:
-    """A decorator that compiles a function at its first call and keeps the result on disk, if there is a place for it.
-
-    Nothing that is compiled may come from another file: Numba looks at the age of this one to know what is out of date.
-    """
-
-    def compiled(function: Callable[..., Any]) -> Any:
-        try:
-            return numba.njit(nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # neither the package's folder nor the user's cache folder can be written to
-            return numba.njit(nogil=True, **options)(function)
-
-    return compiled
-
-
-@_compiled(fastmath=FAST)
-def _log_sum_exp(values, repetition, row, high):  # type: ignore[no-untyped-def]
+@compiled(fastmath=FAST)
+def _log_sum_exp(values, high):  # type: ignore[no-untyped-def]
     """The logarithm of a softmax's denominator; ``high`` is close to the highest value."""
     mass = np.float32(0)
-    for bucket in range(values.shape[2]):
-        mass += _exp(values[repetition, row, bucket] - high)
+    for bucket in range(len(values)):
+        mass += _exp(values[bucket] - high)
     return high + np.float32(np.log(mass))
 
 
-@_compiled(inline="always")
+@compiled(inline="always")
 def _exp(x):  # type: ignore[no-untyped-def]
     """e^x in float32, to the last two bits: Cephes' expf, which unlike the C library's can be vectorised."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))  # less adds nothing to a sum that contains about e^0
@@ -122,7 +95,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return (tail * x * x + x + np.float32(1)) * scale
 
 
-@_compiled()
+@compiled()
 def _score(values, row, of_buckets, places, number):  # type: ignore[no-untyped-def]
     """The sum over repetitions for one row and one class."""
     num_buckets = of_buckets.shape[1]
@@ -133,7 +106,7 @@ def _score(values, row, of_buckets, places, number):  # type: ignore[no-untyped-
     return total
 
 
-@_compiled()
+@compiled()
 def _insert(row, score, number, scores, numbers):  # type: ignore[no-untyped-def]
     """Put a class that is better than the last one among a row's best ones."""
     place = scores.shape[1] - 1
@@ -143,21 +116,22 @@ def _insert(row, score, number, scores, numbers):  # type: ignore[no-untyped-def
     scores[row, place], numbers[row, place] = score, number
 
 
-@_compiled()
+@compiled()
 def _search(  # type: ignore[no-untyped-def]
     start, stop, values, of_buckets, of_classes, normalisers, places, joint, buckets, scores, numbers
 ):
     repetitions, _, num_buckets = values.shape
     filled, starts, classes, groups, joined = joint
     slots = len(filled) // groups
-    own = np.empty(repetitions * num_buckets, np.float32)
+    own = np.empty((repetitions, num_buckets), np.float32)
+    flat = own.reshape(-1)
     best = np.empty((groups * joined, buckets), np.int64)
     together = np.empty(buckets**joined, np.int64)
     for row in range(start, stop):
-        if len(normalisers) and (row - start) % TILE == 0:
-            _normalise(row, min(row + TILE, stop), values, normalisers)
+        if len(normalisers) and (row - start) % AT_ONCE == 0:
+            _normalise(row, min(row + AT_ONCE, stop), values, normalisers)
         _values_of(row, values, of_buckets, own)
-        _leaders(own, num_buckets, best)
+        _leaders(own, best)
         for group in range(groups):
             count = _combine(best[group * joined : (group + 1) * joined], num_buckets, together)
             for place in range(count):
@@ -170,57 +144,57 @@ def _search(  # type: ignore[no-untyped-def]
                         continue
                     score = of_classes[number]
                     for repetition in range(repetitions):
-                        score += own[places[number, repetition]]
+                        score += flat[places[number, repetition]]
                     if score > scores[row, -1]:
                         _insert(row, score, number, scores, numbers)
 
 
-@_compiled(fastmath=FAST)
+@compiled(fastmath=FAST)
 def _normalise(start, stop, values, normalisers):  # type: ignore[no-untyped-def]
     """Fill in the normalisers, in the order in which the values lie in memory."""
     normalisers[start:stop] = 0
     for repetition in range(values.shape[0]):
         for row in range(start, stop):
-            high = values[repetition, row, 0]
-            for bucket in range(values.shape[2]):
-                value = values[repetition, row, bucket]
-                high = value if value > high else high
-            normalisers[row] += _log_sum_exp(values, repetition, row, high)
+            those = values[repetition, row]
+            high = those[0]
+            for bucket in range(len(those)):
+                high = those[bucket] if those[bucket] > high else high
+            normalisers[row] += _log_sum_exp(those, high)
 
 
-@_compiled()
+@compiled()
 def _values_of(row, values, of_buckets, own):  # type: ignore[no-untyped-def]
     """One row's values side by side: where they come from, those of all repetitions share the same lines of a cache."""
-    repetitions, _, num_buckets = values.shape
-    for repetition in range(repetitions):
-        for bucket in range(num_buckets):
-            own[repetition * num_buckets + bucket] = values[repetition, row, bucket] + of_buckets[repetition, bucket]
+    for repetition in range(len(values)):
+        source, term = values[repetition, row], of_buckets[repetition]
+        for bucket in range(len(source)):
+            own[repetition, bucket] = source[bucket] + term[bucket]
 
 
-@_compiled()
-def _leaders(own, num_buckets, best):  # type: ignore[no-untyped-def]
+@compiled()
+def _leaders(own, best):  # type: ignore[no-untyped-def]
     """The best bucket in each of the equal parts of a repetition's buckets."""
-    repetitions, parts = best.shape
-    size = num_buckets // parts
+    num_buckets, parts = own.shape[1], best.shape[1]
+    size, more = num_buckets // parts, num_buckets % parts
     bits = own.view(np.int32)
     low = np.int32(1)
     while low < num_buckets:
         low = np.int32(2 * low)
     low = np.int32(low - 1)
-    for repetition in range(repetitions):
-        here = repetition * num_buckets
+    for repetition in range(len(best)):
         for part in range(parts):
-            begin = part * size + min(part, num_buckets % parts)  # as PyTorch splits a tensor
-            end = begin + size + (part < num_buckets % parts)
+            begin = part * size + min(part, more)  # as PyTorch splits a tensor
+            those = bits[repetition, begin : begin + size + (part < more)]
             leader = np.int32(-(2**31))
-            for bucket in range(begin, end):
-                key = bits[here + bucket]
+            for place in range(len(those)):
+                key = those[place]
                 key = np.int32(key ^ np.int32(np.int32(key >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-                leader = max(leader, np.int32(np.int32(key & np.int32(~low)) | np.int32(bucket)))
-            best[repetition, part] = leader & low
+                key = np.int32(np.int32(key & np.int32(~low)) | np.int32(place))
+                leader = key if key > leader else leader
+            best[repetition, part] = begin + (leader & low)
 
 
-@_compiled()
+@compiled()
 def _combine(best, num_buckets, together):  # type: ignore[no-untyped-def]
     """The joint buckets of all combinations of one bucket from each repetition; how many there are."""
     repetitions, parts = best.shape
@@ -234,7 +208,7 @@ def _combine(best, num_buckets, together):  # type: ignore[no-untyped-def]
     return count
 
 
-@_compiled()
+@compiled()
 def _among(number, row, numbers):  # type: ignore[no-untyped-def]
     found = False
     for place in range(numbers.shape[1]):
@@ -247,7 +221,7 @@ def _scan(repetitions: int) -> Callable[..., None]:
     """The scan for so many repetitions: to be vectorised over rows, their sum has to be unrolled."""
     most = LARGEST // (repetitions + 1)
 
-    @_compiled()
+    @compiled()
     def scan(  # type: ignore[no-untyped-def]
         start, stop, values, of_buckets, of_classes, normalisers, places, first, scores, numbers
     ):
@@ -293,7 +267,7 @@ def _scan(repetitions: int) -> Callable[..., None]:
     return scan  # type: ignore[no-any-return]
 
 
-@_compiled(fastmath=FAST)
+@compiled(fastmath=FAST)
 def _highest(begin, rows, values, of_buckets, normalisers):  # type: ignore[no-untyped-def]
     """The best value of each repetition and row, and how far below it a row's buckets are on average."""
     repetitions, _, num_buckets = values.shape
@@ -309,14 +283,14 @@ def _highest(begin, rows, values, of_buckets, normalisers):  # type: ignore[no-u
                 total += value
             highest[repetition, row] = high
             if len(normalisers):
-                normalisers[begin + row] += _log_sum_exp(values, repetition, begin + row, high)
+                normalisers[begin + row] += _log_sum_exp(values[repetition, begin + row], high)
             usual[row] += (high - total / np.float32(num_buckets)) / np.float32(repetitions)
     for row in range(rows):
         usual[row] = usual[row] if LEAST < usual[row] < 1 / LEAST else np.float32(1)
     return highest, usual
 
 
-@_compiled(fastmath=FAST)
+@compiled(fastmath=FAST)
 def _distances(begin, values, of_buckets, highest, steps, most, distances):  # type: ignore[no-untyped-def]
     """How far below the best value of its repetition each one is, in steps; rows come to lie beside each other."""
     repetitions, rows = highest.shape
@@ -334,7 +308,7 @@ def _distances(begin, values, of_buckets, highest, steps, most, distances):  # t
                 distances[repetition * num_buckets + bucket, row] = as_read[row, bucket]
 
 
-@_compiled()
+@compiled()
 def _limit(possible, least, steps):  # type: ignore[no-untyped-def]
     """The largest distance, in steps, of a class that scores more than ``least``; one more for what is rounded."""
     return min(max((possible - least) * steps + np.float32(1), np.float32(0)), np.float32(LARGEST))

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from sparkdl.data import Dataset, SparseBatch, SparseLoader
 from sparkdl.errors import TrainingError
+from sparkdl.extreme.first_layer import Step, add_up, step_rows
 from sparkdl.extreme.hashing import BucketHash, FeatureHash, table
 from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.settings import Extreme
@@ -97,16 +98,16 @@ class _Steps:
     def __init__(self, models: MetaModels, settings: Extreme, total: int) -> None:
         self._models, self._settings, self._total = models, settings, total
         self._adam = torch.optim.Adam(models.parameters(), lr=settings.learning_rate)
-        self._outputs = models.biases[0].shape[2]
-        self._squares = models.rows.new_zeros(len(models.rows), models.rows.shape[1] // self._outputs)
+        parts = models.rows.shape[1] // models.biases[0].shape[2]
+        self._squares = models.rows.new_zeros(len(models.rows), parts)
         self._taken = 0
 
     def take(self, batch: SparseBatch, buckets: torch.Tensor) -> torch.Tensor:
         """One step; the summed loss of each repetition's rows, of shape (R,)."""
         models = self._models
-        prepared = models.input_of(batch)
-        used = models.rows.index_select(0, prepared.features).requires_grad_()
-        logits = models(used, prepared)
+        found = models.occurrences(batch)
+        sums = add_up(models.rows, found).requires_grad_()
+        logits = models(sums)
         losses = bucket_losses(logits, batch, buckets.to(logits.device), self._settings.loss)
         self._adam.zero_grad()
         (losses.sum() / max(logits.shape[1], 1)).backward()
@@ -115,18 +116,10 @@ class _Steps:
             group["lr"] = rate
         self._adam.step()
         self._taken += 1
-        if used.grad is not None:
-            self._step_rows(prepared.features, used.detach(), used.grad, rate)
+        if sums.grad is not None:
+            step = Step(rate, MEMORY, 1 - MEMORY**self._taken, EPSILON)
+            step_rows(models.rows, self._squares, found, sums.grad, step)
         return losses.detach().double()
-
-    def _step_rows(self, features: torch.Tensor, used: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        by_repetition = gradient.view(len(features), -1, self._outputs)
-        squares = self._squares.index_select(0, features).mul_(MEMORY)
-        squares.add_(by_repetition.square().mean(2), alpha=1 - MEMORY)
-        self._squares.index_copy_(0, features, squares)
-        scale = (squares / (1 - MEMORY**self._taken)).sqrt_().add_(EPSILON)
-        used.view_as(by_repetition).addcdiv_(by_repetition, scale.unsqueeze(2), value=-rate)
-        self._models.rows.index_copy_(0, features, used)
 
     def _rate(self) -> float:
         part = self._taken / self._total

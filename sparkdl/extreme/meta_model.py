@@ -4,54 +4,25 @@ Repetitions that share a task share each batch and each matrix product, and noth
 and initial weights of its own, drawn from (seed, repetition), and sees the same batches whatever it is packed with.
 """
 
-import warnings
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 from typing_extensions import override
 
 from sparkdl.data import SparseBatch
+from sparkdl.extreme.first_layer import Occurrences, add_up, occurrences
 from sparkdl.extreme.hashing import FeatureHash
 
-__all__ = ["MetaModels", "SparseInput", "sparse_input"]
-
-# PyTorch says so at the first compressed matrix of every process; what is used of it here is tested.
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
+__all__ = ["MetaModels"]
 
 INITIAL_SCALE = 0.05
 """Standard deviation of the first layer's weights: with rows of norm 1, activations start small and grow as needed."""
-
-
-class SparseInput:
-    """A batch as a matrix over the features that occur in it, and its transpose for back-propagation."""
-
-    def __init__(self, features: torch.Tensor, matrix: torch.Tensor, transposed: torch.Tensor) -> None:
-        self.features = features
-        """int64 of shape (u,): the features that occur."""
-        self.matrix = matrix
-        """Compressed rows, of shape (n, u)."""
-        self.transposed = transposed
-        """Compressed rows, of shape (u, n)."""
-
-
-def sparse_input(batch: SparseBatch, device: torch.device | str = "cpu") -> SparseInput:
-    """Number the features of a batch from 0, and compress it by rows and by columns."""
-    rows = len(batch.offsets) - 1
-    features, places = np.unique(batch.indices.numpy(), return_inverse=True)
-    by_column = np.argsort(places, kind="stable")
-    row_of = np.repeat(np.arange(rows), np.diff(batch.offsets.numpy()))
-    column_ends = np.concatenate([[0], np.cumsum(np.bincount(places, minlength=len(features)))])
-    matrix = _compressed(batch.offsets.numpy(), places, batch.values, (rows, len(features)), device)
-    transposed = _compressed(
-        column_ends, row_of[by_column], batch.values[torch.from_numpy(by_column)], (len(features), rows), device
-    )
-    return SparseInput(torch.from_numpy(features).to(device), matrix, transposed)
+ROWS_AT_ONCE = 1024
+"""Of weights that are drawn: what stays in a cache."""
 
 
 def _stacked(batch: SparseBatch, hashes: Sequence[FeatureHash]) -> SparseBatch:
@@ -66,38 +37,6 @@ def _stacked(batch: SparseBatch, hashes: Sequence[FeatureHash]) -> SparseBatch:
         batch.labels,
         batch.label_offsets,
     )
-
-
-def _compressed(
-    ends: NDArray[np.int64],
-    places: NDArray[np.int64],
-    values: torch.Tensor,
-    shape: tuple[int, int],
-    device: torch.device | str,
-) -> torch.Tensor:
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(ends.astype(np.int64)),
-        torch.from_numpy(places.astype(np.int64)),
-        values,
-        size=shape,
-        device=device,
-        check_invariants=False,
-    )
-
-
-class _Product(torch.autograd.Function):
-    """A sparse matrix times a dense one; the gradient of the dense one is the transposed matrix times the gradient."""
-
-    @staticmethod
-    @override
-    def forward(context: Any, dense: torch.Tensor, matrix: torch.Tensor, transposed: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        context.transposed = transposed
-        return matrix @ dense
-
-    @staticmethod
-    @override
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        return context.transposed @ gradient, None, None
 
 
 class MetaModels(nn.Module):
@@ -132,18 +71,17 @@ class MetaModels(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(len(self.repetitions), 1, size) for size in sizes[1:])
         if seed is not None:
             for place, repetition in enumerate(self.repetitions):
-                self._draw(place, torch.Generator().manual_seed(_mixed(seed, repetition)))
+                self._draw(place, np.random.Generator(np.random.SFC64([seed % 2**63, repetition])))
 
-    def _draw(self, place: int, random: torch.Generator) -> None:
-        """Initial weights of one repetition."""
-        with torch.no_grad():
-            own = self._own_columns(place)
-            if self.weights:  # in memory order, whatever the pack
-                own.copy_(torch.empty(own.shape).normal_(0.0, INITIAL_SCALE, generator=random))
-            else:
-                own.zero_()
-            for weight in self.weights:
-                weight[place].normal_(0.0, weight.shape[1] ** -0.5, generator=random)
+    @torch.no_grad()
+    def _draw(self, place: int, random: np.random.Generator) -> None:
+        """Initial weights of one repetition, in the same order whatever the pack."""
+        if self.weights:
+            _fill(self._own_columns(place), INITIAL_SCALE, random)
+        else:
+            self._own_columns(place).zero_()
+        for weight in self.weights:
+            _fill(weight[place], weight.shape[1] ** -0.5, random)
 
     def _own_columns(self, place: int) -> torch.Tensor:
         size = self.biases[0].shape[2]
@@ -151,21 +89,20 @@ class MetaModels(nn.Module):
 
     @property
     def rows(self) -> torch.Tensor:
-        """The table as what the features of :meth:`input_of` number: hashed, each repetition has rows of its own."""
+        """The table as what the features of :meth:`occurrences` number: hashed, each repetition has rows of its own."""
         return self.table.view(-1, self.biases[0].shape[2]) if self._feature_hashes else self.table
 
-    def input_of(self, batch: SparseBatch) -> SparseInput:
-        """A batch as :meth:`forward` takes it."""
-        return sparse_input(_stacked(batch, self._feature_hashes) if self._feature_hashes else batch, self.table.device)
+    def occurrences(self, batch: SparseBatch) -> Occurrences:
+        """Where each of the :attr:`rows` occurs in a batch; with hashed features, it is stacked for each repetition."""
+        return occurrences(_stacked(batch, self._feature_hashes) if self._feature_hashes else batch)
 
     @override
-    def forward(self, used: torch.Tensor, batch: SparseInput) -> torch.Tensor:
-        """Bucket logits of shape (R, n, B). ``used`` are the :attr:`rows` of the batch's features."""
-        summed: torch.Tensor = _Product.apply(used, batch.matrix, batch.transposed)  # type: ignore[no-untyped-call]
+    def forward(self, sums: torch.Tensor) -> torch.Tensor:
+        """Bucket logits of shape (R, n, B) from what the first layer's :attr:`rows` add up to."""
         repetitions = len(self.repetitions)
         if self._feature_hashes:
-            return self.behind_first(summed.unflatten(0, (repetitions, -1)))
-        return self.behind_first(summed.unflatten(1, (repetitions, -1)).transpose(0, 1))
+            return self.behind_first(sums.unflatten(0, (repetitions, -1)))
+        return self.behind_first(sums.unflatten(1, (repetitions, -1)).transpose(0, 1))
 
     def behind_first(self, summed: torch.Tensor) -> torch.Tensor:
         """Bucket logits from what the first layer adds up for each row, of shape (R, n, first size)."""
@@ -177,8 +114,7 @@ class MetaModels(nn.Module):
     @torch.no_grad()
     def logits(self, batch: SparseBatch) -> torch.Tensor:
         """Bucket logits of shape (R, n, B), without training."""
-        prepared = self.input_of(batch)
-        logits: torch.Tensor = self(self.rows.index_select(0, prepared.features), prepared)
+        logits: torch.Tensor = self(add_up(self.rows, self.occurrences(batch)))
         return logits
 
     def state_of(self, place: int) -> dict[str, torch.Tensor]:
@@ -198,6 +134,11 @@ class MetaModels(nn.Module):
             bias[place, 0].copy_(state[f"bias.{layer}"])
 
 
-def _mixed(seed: int, repetition: int) -> int:
-    """One seed from two numbers, the same on every platform."""
-    return int(np.random.SeedSequence([seed % 2**63, repetition]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def _fill(weights: torch.Tensor, deviation: float, random: np.random.Generator) -> None:
+    """Uniform random numbers with this standard deviation around zero, some rows at a time.
+
+    There may be billions of them; normal ones would take several times as long, and sums of many are normal anyway.
+    """
+    for rows in weights.split(ROWS_AT_ONCE):
+        numbers = random.random(rows.shape, np.float32)
+        rows.copy_(torch.from_numpy(numbers).sub_(0.5).mul_(deviation * 12**0.5))

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import mlflow.pyfunc
 import numpy as np
@@ -26,9 +25,6 @@ from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.write import write_predictions
 from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
-
-if TYPE_CHECKING:
-    from tests.conftest import Standalone
 
 PIXELS = 48  # 8 x 6
 Log = Callable[[Path, dict[str, str]], str]
@@ -200,33 +196,6 @@ def test_a_model_that_is_not_registered_names_those_that_are(
 ) -> None:
     with pytest.raises(RegistryError, match="no registered model 'picture'; registered are 'pictures'"):
         score(_pictures(spark, 1), "models:/picture@candidate", tracking=tracking)
-
-
-FAR = """
-import sys
-from pyspark.sql import SparkSession
-from sparkdl import score
-
-spark = SparkSession.builder.getOrCreate()
-rows = spark.range(40, numPartitions=4).selectExpr("id", "unhex(repeat('0f', 48)) as image")
-for attempt in range(2):
-    answers = score(rows, sys.argv[1]).groupBy("prediction").count().collect()
-print("ANSWERS", [(answer["prediction"], answer["count"]) for answer in answers])
-"""
-
-
-def test_executors_in_processes_of_their_own_get_the_model_from_the_driver(
-    standalone: "Standalone", images: str, tracking: Tracking, tmp_path: Path
-) -> None:
-    folder = download(images, tracking)
-    script = tmp_path / "far.py"
-    script.write_text(FAR)
-    done = standalone.submit(script, str(folder.parent.parent))
-    row = np.full((1, 8, 6, 1), 0x0F, np.uint8)
-    predictor = Predictor.load(folder)
-    assert isinstance(predictor.model, NetworkModel)
-    label = predictor.card.label_names[int(predictor.model.predict(row).argmax())]
-    assert f"ANSWERS [('{label}', 40)]" in done.stdout
 
 
 @pytest.fixture(scope="module")

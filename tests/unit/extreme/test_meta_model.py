@@ -10,7 +10,7 @@ from sparkdl.data import SparseBatch
 from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.fit import _Steps, bucket_hash, bucket_losses, new_models
 from sparkdl.extreme.hashing import FeatureHash, table
-from sparkdl.extreme.meta_model import MetaModels, sparse_input
+from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.settings import Extreme
 
 WIDTH, CLASSES = 300, 90
@@ -77,17 +77,6 @@ def test_hashed_repetitions_learn_alone_what_they_learn_packed() -> None:
     assert alone["table"].shape == (40, 16)
     for name in alone:
         torch.testing.assert_close(alone[name], packed[name], rtol=0, atol=1e-5)
-
-
-def test_the_gradient_of_the_first_layer_is_that_of_a_dense_product() -> None:
-    rows = sparse_input(batch(0))
-    models = MetaModels([0], width=WIDTH, hidden=[16], num_buckets=8, seed=1)
-    used = models.table[rows.features].requires_grad_()
-    models(used, rows).square().sum().backward()
-    again = models.table[rows.features].requires_grad_()
-    hidden = functional.relu(rows.matrix.to_dense() @ again + models.biases[0])
-    (hidden @ models.weights[0] + models.biases[1]).square().sum().backward()
-    torch.testing.assert_close(used.grad, again.grad)
 
 
 def test_a_repetition_starts_with_the_same_weights_in_any_pack() -> None:

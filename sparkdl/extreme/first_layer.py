@@ -1,0 +1,126 @@
+"""The first layer's weights, one row for each feature: added up, and trained, where a batch has that feature.
+
+On a CPU both are compiled loops that go through each row once: what such a layer costs there is the way to memory. On
+a GPU they are sparse products.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sparkdl.data import SparseBatch
+
+__all__ = ["Occurrences", "Step", "add_up", "occurrences", "step_rows"]
+
+# PyTorch says so at the first compressed matrix of every process; what is used of it here is tested.
+warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
+
+
+class Occurrences(NamedTuple):
+    """The m entries of a batch of n rows in which u features occur: by rows, and by features."""
+
+    features: NDArray[np.int64]
+    """Of shape (u,), in ascending order."""
+    ends: NDArray[np.int64]
+    """Of shape (n + 1,): where the entries of each row begin and end."""
+    places: NDArray[np.int64]
+    """Of shape (m,): which of the features an entry is of."""
+    values: NDArray[np.float32]
+    """Of shape (m,)."""
+    feature_ends: NDArray[np.int64]
+    """Of shape (u + 1,): where the entries of each feature begin and end in what follows."""
+    row_of: NDArray[np.int64]
+    """Of shape (m,): the row of an entry."""
+    feature_values: NDArray[np.float32]
+    """Of shape (m,)."""
+
+
+class Step(NamedTuple):
+    """One step of the optimizer: the mean square of each row's gradient says how far the row goes."""
+
+    rate: float
+    memory: float
+    """The share of the running mean of squares that the step keeps."""
+    weight: float
+    """The sum of the weights with which the running mean holds squares: less than one in the beginning."""
+    epsilon: float
+
+
+def occurrences(batch: SparseBatch) -> Occurrences:
+    """Sort the entries of a batch by features."""
+    ends, values = batch.offsets.numpy().astype(np.int64, copy=False), batch.values.numpy()
+    features, places = np.unique(batch.indices.numpy(), return_inverse=True)
+    by_feature = np.argsort(places, kind="stable")
+    row_of = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    feature_ends = np.concatenate([[0], np.cumsum(np.bincount(places, minlength=len(features)))])
+    return Occurrences(
+        features.astype(np.int64, copy=False),
+        ends,
+        places,
+        values,
+        feature_ends,
+        row_of[by_feature],
+        values[by_feature],
+    )
+
+
+def add_up(table: torch.Tensor, found: Occurrences) -> torch.Tensor:
+    """The weighted sums of the table's rows (features, w), of shape (n, w)."""
+    if table.device.type != "cpu":
+        return _sums(table, found)
+    from sparkdl.extreme import compiled_rows  # Numba takes a second to import
+
+    sums = table.new_zeros(len(found.ends) - 1, table.shape[1])
+    compiled_rows.add_up(table.numpy(), found, sums.numpy())
+    return sums
+
+
+def step_rows(
+    table: torch.Tensor, squares: torch.Tensor, found: Occurrences, gradient: torch.Tensor, step: Step
+) -> None:
+    """Train the rows of the features that occur, in place, by the gradient of their sums, of shape (n, w).
+
+    ``squares``, of shape (features, parts), holds the running mean of squares of each part of a row.
+    """
+    if table.device.type != "cpu":
+        _step(table, squares, found, gradient, step)
+        return
+    from sparkdl.extreme import compiled_rows
+
+    compiled_rows.step_rows(table.numpy(), squares.numpy(), found, gradient.contiguous().numpy(), step)
+
+
+def _sums(table: torch.Tensor, found: Occurrences) -> torch.Tensor:
+    used = table.index_select(0, torch.from_numpy(found.features).to(table.device))
+    sums: torch.Tensor = _matrix(found.ends, found.places, found.values, used) @ used
+    return sums
+
+
+def _step(table: torch.Tensor, squares: torch.Tensor, found: Occurrences, gradient: torch.Tensor, step: Step) -> None:
+    features = torch.from_numpy(found.features).to(table.device)
+    of_rows = _matrix(found.feature_ends, found.row_of, found.feature_values, gradient) @ gradient
+    of_parts = of_rows.unflatten(1, (squares.shape[1], -1))
+    means = squares.index_select(0, features).mul_(step.memory)
+    means.add_(of_parts.square().mean(2), alpha=1 - step.memory)
+    squares.index_copy_(0, features, means)
+    scale = (means / step.weight).sqrt_().add_(step.epsilon)
+    used = table.index_select(0, features)
+    used.view_as(of_parts).addcdiv_(of_parts, scale.unsqueeze(2), value=-step.rate)
+    table.index_copy_(0, features, used)
+
+
+def _matrix(
+    ends: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float32], of: torch.Tensor
+) -> torch.Tensor:
+    """A matrix of compressed rows, to be multiplied with ``of``."""
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(ends),
+        torch.from_numpy(columns),
+        torch.from_numpy(values),
+        size=(len(ends) - 1, len(of)),
+        device=of.device,
+        check_invariants=False,
+    )
