@@ -1,5 +1,6 @@
 """The executor that a rank runs in, as the rank sees it: a stopped one brings no result home. Runs on a rank."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
@@ -7,27 +8,33 @@ import psutil
 __all__ = ["end_stopped", "is_stopped", "own_executor"]
 
 
-def own_executor() -> psutil.Process | None:
-    """The JVM that runs this process: its parent, or the parent of the daemon that forked it. None without Spark."""
+def own_executor() -> Sequence[psutil.Process]:
+    """The JVM that runs this process, and before it the daemon that forked this process. Empty without Spark."""
     with suppress(psutil.Error):  # a parent that ends meanwhile is none
-        for process in psutil.Process().parents()[:2]:
+        parents: list[psutil.Process] = psutil.Process().parents()[:2]
+        for place, process in enumerate(parents):
             if process.name() == "java":
-                return process
-    return None
+                return parents[: place + 1]
+    return ()
 
 
-def is_stopped(executor: psutil.Process | None) -> bool:
-    """Whether somebody has sent it SIGSTOP, and nobody SIGCONT."""
-    with suppress(psutil.Error):
-        return executor is not None and bool(executor.status() == psutil.STATUS_STOPPED)
-    return False
+def is_stopped(executor: Sequence[psutil.Process]) -> bool:
+    """Whether somebody has sent one of its processes SIGSTOP, and nobody SIGCONT."""
+    return any(map(_is_stopped, executor))
 
 
-def end_stopped(executor: psutil.Process | None) -> None:
-    """Kill an executor that is stopped, so that Spark replaces it at once.
+def end_stopped(executor: Sequence[psutil.Process]) -> None:
+    """Kill what is stopped, so that Spark replaces it at once.
 
-    It does not hear that it shall end: Spark's own worker asks it to, and kills it ten seconds later.
+    It does not hear that it shall end: Spark's own worker asks a JVM to, and kills it ten seconds later; a daemon ends
+    when its JVM does, if it can.
     """
-    if executor is not None and is_stopped(executor):
+    for process in filter(_is_stopped, executor):
         with suppress(psutil.Error):
-            executor.kill()
+            process.kill()
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    return False

@@ -30,7 +30,7 @@ LARGEST = 65_535
 FAST = {"nnan", "nsz", "reassoc", "contract"}
 """What the compiler may do to floats, so that it can vectorise sums and maxima; no class's score is computed so."""
 LEAST = 1e-30
-"""Average distances below this, or above its inverse, are not what steps are made from."""
+"""Sums and average distances below this, or above its inverse, are not what one calculates with in float32."""
 
 
 class Terms(NamedTuple):
@@ -67,23 +67,28 @@ def search(
 
     ``places`` are those of all classes. A class that a row finds more than once is merged once.
     """
-    index = (*(each.numpy() for each in joint.index), joint.groups, joint.joined)
+    filled, starts, classes = (each.numpy() for each in joint.index)
+    index = (joint.filled_bits, len(filled) // joint.groups, starts, classes, joint.groups, joint.joined)
     in_threads(_search, len(scores), *terms, places, index, buckets, scores, numbers, at_once=AT_ONCE)
 
 
 @compiled(fastmath=FAST)
-def _log_sum_exp(values, high):  # type: ignore[no-untyped-def]
-    """The logarithm of a softmax's denominator; ``high`` is close to the highest value."""
-    mass = np.float32(0)
+def _log_sum_exp(values):  # type: ignore[no-untyped-def]
+    """The logarithm of a softmax's denominator."""
+    high, mass = np.float32(0), np.float32(0)
     for bucket in range(len(values)):
-        mass += _exp(values[bucket] - high)
+        mass += _exp(values[bucket])
+    if not LEAST < mass < 1 / LEAST:  # only then does it matter how large the values are
+        high, mass = values.max(), np.float32(0)
+        for bucket in range(len(values)):
+            mass += _exp(values[bucket] - high)
     return high + np.float32(np.log(mass))
 
 
 @compiled(inline="always")
 def _exp(x):  # type: ignore[no-untyped-def]
     """e^x in float32, to the last two bits: Cephes' expf, which unlike the C library's can be vectorised."""
-    x = min(max(x, np.float32(-87.0)), np.float32(88.0))  # less adds nothing to a sum that contains about e^0
+    x = min(max(x, np.float32(-87.0)), np.float32(88.0))  # where float32 ends
     power = np.float32(np.floor(x * np.float32(1.44269504) + np.float32(0.5)))
     x = x - power * np.float32(0.693359375) + power * np.float32(2.12194440e-4)
     tail = np.float32(1.9875691500e-4) * x + np.float32(1.3981999507e-3)
@@ -121,32 +126,34 @@ def _search(  # type: ignore[no-untyped-def]
     start, stop, values, of_buckets, of_classes, normalisers, places, joint, buckets, scores, numbers
 ):
     repetitions, _, num_buckets = values.shape
-    filled, starts, classes, groups, joined = joint
-    slots = len(filled) // groups
+    filled, slots, starts, classes, groups, joined = joint
     own = np.empty((repetitions, num_buckets), np.float32)
     flat = own.reshape(-1)
     best = np.empty((groups * joined, buckets), np.int64)
     together = np.empty(buckets**joined, np.int64)
+    hit = np.empty(groups * len(together), np.int64)
     for row in range(start, stop):
         if len(normalisers) and (row - start) % AT_ONCE == 0:
             _normalise(row, min(row + AT_ONCE, stop), values, normalisers)
         _values_of(row, values, of_buckets, own)
         _leaders(own, best)
+        hits = 0
         for group in range(groups):
             count = _combine(best[group * joined : (group + 1) * joined], num_buckets, together)
-            for place in range(count):
+            for place in range(count):  # without a branch that nobody could predict
                 slot = group * slots + (together[place] if together[place] < slots else together[place] % slots)
-                if not filled[slot]:
+                hit[hits] = slot
+                hits += (filled[slot >> 3] >> (slot & 7)) & 1
+        for place in range(hits):
+            for entry in range(starts[hit[place]], starts[hit[place] + 1]):
+                number = classes[entry]
+                if _among(number, row, numbers):
                     continue
-                for entry in range(starts[slot], starts[slot + 1]):
-                    number = classes[entry]
-                    if _among(number, row, numbers):
-                        continue
-                    score = of_classes[number]
-                    for repetition in range(repetitions):
-                        score += flat[places[number, repetition]]
-                    if score > scores[row, -1]:
-                        _insert(row, score, number, scores, numbers)
+                score = of_classes[number]
+                for repetition in range(repetitions):
+                    score += flat[places[number, repetition]]
+                if score > scores[row, -1]:
+                    _insert(row, score, number, scores, numbers)
 
 
 @compiled(fastmath=FAST)
@@ -155,11 +162,7 @@ def _normalise(start, stop, values, normalisers):  # type: ignore[no-untyped-def
     normalisers[start:stop] = 0
     for repetition in range(values.shape[0]):
         for row in range(start, stop):
-            those = values[repetition, row]
-            high = those[0]
-            for bucket in range(len(those)):
-                high = those[bucket] if those[bucket] > high else high
-            normalisers[row] += _log_sum_exp(those, high)
+            normalisers[row] += _log_sum_exp(values[repetition, row])
 
 
 @compiled()
@@ -283,7 +286,7 @@ def _highest(begin, rows, values, of_buckets, normalisers):  # type: ignore[no-u
                 total += value
             highest[repetition, row] = high
             if len(normalisers):
-                normalisers[begin + row] += _log_sum_exp(values[repetition, begin + row], high)
+                normalisers[begin + row] += _log_sum_exp(values[repetition, begin + row])
             usual[row] += (high - total / np.float32(num_buckets)) / np.float32(repetitions)
     for row in range(rows):
         usual[row] = usual[row] if LEAST < usual[row] < 1 / LEAST else np.float32(1)

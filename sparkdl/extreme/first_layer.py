@@ -1,7 +1,7 @@
 """The first layer's weights, one row for each feature: added up, and trained, where a batch has that feature.
 
-On a CPU both are compiled loops that go through each row once: what such a layer costs there is the way to memory. On
-a GPU they are sparse products.
+What such a layer costs on a CPU is the way to memory. Where rows are wide, both are compiled loops that go through each
+row once; where they are narrow, and on a GPU, they are sparse products.
 """
 
 import warnings
@@ -17,6 +17,11 @@ __all__ = ["Occurrences", "Step", "add_up", "occurrences", "step_rows"]
 
 # PyTorch says so at the first compressed matrix of every process; what is used of it here is tested.
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
+
+
+WIDE = 256
+"""Outputs from which on loops are worth it on a CPU. Numba takes a task 100 MB and a second, and with ODP's 32 or 224
+linear outputs a task was no faster for it."""
 
 
 class Occurrences(NamedTuple):
@@ -69,13 +74,7 @@ def occurrences(batch: SparseBatch) -> Occurrences:
 
 def add_up(table: torch.Tensor, found: Occurrences) -> torch.Tensor:
     """The weighted sums of the table's rows (features, w), of shape (n, w)."""
-    if table.device.type != "cpu":
-        return _sums(table, found)
-    from sparkdl.extreme import compiled_rows  # Numba takes a second to import
-
-    sums = table.new_zeros(len(found.ends) - 1, table.shape[1])
-    compiled_rows.add_up(table.numpy(), found, sums.numpy())
-    return sums
+    return _sums_in_loops(table, found) if _in_loops(table) else _sums(table, found)
 
 
 def step_rows(
@@ -85,9 +84,24 @@ def step_rows(
 
     ``squares``, of shape (features, parts), holds the running mean of squares of each part of a row.
     """
-    if table.device.type != "cpu":
-        _step(table, squares, found, gradient, step)
-        return
+    (_step_in_loops if _in_loops(table) else _step)(table, squares, found, gradient, step)
+
+
+def _in_loops(table: torch.Tensor) -> bool:
+    return table.device.type == "cpu" and table.shape[1] >= WIDE
+
+
+def _sums_in_loops(table: torch.Tensor, found: Occurrences) -> torch.Tensor:
+    from sparkdl.extreme import compiled_rows  # only where it is needed: it loads Numba
+
+    sums = table.new_zeros(len(found.ends) - 1, table.shape[1])
+    compiled_rows.add_up(table.numpy(), found, sums.numpy())
+    return sums
+
+
+def _step_in_loops(
+    table: torch.Tensor, squares: torch.Tensor, found: Occurrences, gradient: torch.Tensor, step: Step
+) -> None:
     from sparkdl.extreme import compiled_rows
 
     compiled_rows.step_rows(table.numpy(), squares.numpy(), found, gradient.contiguous().numpy(), step)

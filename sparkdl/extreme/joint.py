@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from sparkdl.extreme.hashing import BucketHash, table
@@ -77,6 +79,11 @@ class JointBuckets:
         starts = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).int()
         classes = slots.argsort(stable=True) % self.num_classes
         return (sizes > 0).byte(), starts, classes.int()
+
+    @cached_property
+    def filled_bits(self) -> npt.NDArray[np.uint8]:
+        """Whether a slot has a class, in one bit each: a core's cache holds them then, and most slots have none."""
+        return np.packbits(self.index[0].numpy(), bitorder="little")
 
     def find(self, logits: torch.Tensor, buckets: int) -> Found:
         """The classes in the joint buckets of the best ``buckets`` of each repetition, for logits of shape (R, n, B).

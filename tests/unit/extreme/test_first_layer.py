@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from sparkdl.data import SparseBatch
-from sparkdl.extreme.first_layer import Step, _step, _sums, add_up, occurrences, step_rows
+from sparkdl.extreme.first_layer import (
+    WIDE,
+    Step,
+    _step,
+    _step_in_loops,
+    _sums,
+    _sums_in_loops,
+    add_up,
+    occurrences,
+    step_rows,
+)
 
 FEATURES, ROWS = 60, 32
 STEP = Step(rate=0.1, memory=0.9, weight=0.19, epsilon=1e-8)
@@ -40,14 +50,14 @@ def dense(batch: SparseBatch) -> torch.Tensor:
     return torch.zeros(ROWS, FEATURES).index_put_((row_of, batch.indices), batch.values, accumulate=True)
 
 
-@pytest.mark.parametrize("way", [add_up, _sums], ids=["loops", "tensors"])
+@pytest.mark.parametrize("way", [_sums_in_loops, _sums], ids=["loops", "tensors"])
 def test_the_sums_are_those_of_a_dense_product(way: Callable[..., torch.Tensor]) -> None:
     batch, table = batch_of(0), torch.randn(FEATURES, 21)
     torch.testing.assert_close(way(table, occurrences(batch)), dense(batch) @ table)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("way", [step_rows, _step], ids=["loops", "tensors"])
+@pytest.mark.parametrize("way", [_step_in_loops, _step], ids=["loops", "tensors"])
 def test_a_row_goes_as_far_as_the_mean_square_of_its_gradient_says(way: Callable[..., None], parts: int) -> None:
     batch, table, gradient = batch_of(0), torch.randn(FEATURES, parts * 21), torch.randn(ROWS, parts * 21)
     squares = torch.rand(FEATURES, parts)
@@ -67,8 +77,8 @@ def test_threads_change_no_bit(three_threads: None) -> None:
 
     def result() -> list[torch.Tensor]:
         table, squares = torch.linspace(-1, 1, FEATURES * 21).view(FEATURES, 21), torch.zeros(FEATURES, 1)
-        sums = add_up(table, found)
-        step_rows(table, squares, found, gradient, STEP)
+        sums = _sums_in_loops(table, found)
+        _step_in_loops(table, squares, found, gradient, STEP)
         return [sums, table, squares]
 
     in_three = result()
@@ -76,11 +86,12 @@ def test_threads_change_no_bit(three_threads: None) -> None:
     assert all(map(torch.equal, result(), in_three))
 
 
-def test_a_batch_without_features_changes_nothing() -> None:
+@pytest.mark.parametrize("width", [4, WIDE])
+def test_a_batch_without_features_changes_nothing(width: int) -> None:
     empty = SparseBatch(
         torch.empty(0, dtype=torch.int64), torch.empty(0), torch.zeros(3, dtype=torch.int64), torch.zeros(2), None
     )
-    table, squares = torch.ones(FEATURES, 4), torch.zeros(FEATURES, 1)
-    assert torch.equal(add_up(table, occurrences(empty)), torch.zeros(2, 4))
-    step_rows(table, squares, occurrences(empty), torch.ones(2, 4), STEP)
-    assert torch.equal(table, torch.ones(FEATURES, 4))
+    table, squares = torch.ones(FEATURES, width), torch.zeros(FEATURES, 1)
+    assert torch.equal(add_up(table, occurrences(empty)), torch.zeros(2, width))
+    step_rows(table, squares, occurrences(empty), torch.ones(2, width), STEP)
+    assert torch.equal(table, torch.ones(FEATURES, width))
