@@ -15,7 +15,6 @@ KILLED_OR_STOPPED = [
     Fault("executor killed", 80),
     Fault("worker killed", 110),
     Fault("driver killed", 140),
-    Fault("daemon stopped", 158),
     Fault("executor stopped", 175),  # last, because its rank trains on without it
 ]
 OUTAGES = [Fault("MLflow killed", 5), Fault("disk full", 92)]
