@@ -69,12 +69,6 @@ class StandaloneCluster:
         """The Python processes that are a rank at the moment. Their heartbeat's thread is named after the rank."""
         return {rank: process for process in self.find("python") for rank in rank_threads(process)}
 
-    def daemons(self) -> list[psutil.Process]:
-        """The Python processes that executors fork their workers from."""
-        with suppress(psutil.NoSuchProcess):
-            return [process for process in self.find("python") if (up := process.parent()) and up.name() == "java"]
-        return []
-
     @property
     def mark(self) -> str:
         """What marks the processes of this cluster."""

@@ -32,9 +32,8 @@ KINDS = (
     "driver killed",
     "MLflow killed",
 )
-"""What the benchmark chooses from. Three more: ``daemon stopped`` is what an executor forks its Python workers from,
-``worker lost`` is killed and comes back when the run has gone on without it, ``disk full`` fills the file system of the
-checkpoints until the driver has said so."""
+"""What the benchmark chooses from. Two more: ``worker lost`` is killed and comes back when the run has gone on without
+it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
 LETTING_GO = 15.0  # seconds in which all processes of an attempt have to be gone, and those of a run
@@ -202,8 +201,7 @@ class Scenario:
                 detected = self._until(lambda: self._told("Training goes on") > warnings, driver, started)
             return Injection(fault, detected, None), driver
         what, how = fault.kind.split()
-        own = {"rank": attempted, "daemon": self.cluster.daemons()}
-        victims = own[what] if what in own else self.cluster.find(what)
+        victims = attempted if what == "rank" else self.cluster.find(what)
         victim = chance.choice(victims)
         again = (victim.cmdline(), victim.environ()) if what == "worker" else None
         victim.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
