@@ -75,8 +75,9 @@ def install(python: str, with_java: bool) -> None:
     write_stamp(STAMP, "unfinished")
     forget_half_installed(VENV)
 
-    # Bytecode is left to the first import: compiling all of it takes half a minute, and most is never imported.
-    pip: list[str | Path] = [*PIP, "install", "--no-compile"]
+    # Bytecode is left to the first import: compiling all of it takes half a minute, and most is never imported. Wheels
+    # that are built here stay uncompressed: Spark's is nearly all jars, which only cost time to compress again.
+    pip: list[str | Path] = [*PIP, "install", "--no-compile", "--config-settings=--build-option=--compression=stored"]
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
             wheel = pool.submit(_horovod, python, torch)
