@@ -1,5 +1,6 @@
 """Made-up images for benchmarks that need a dataset: the shape of Fashion-MNIST, contents of no meaning."""
 
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
@@ -37,12 +38,14 @@ def images(spark: SparkSession, rows: int) -> DataFrame:
 def session() -> Iterator[SparkSession]:
     """The running Spark, or an embedded one that is stopped afterwards."""
     running = SparkSession.getActiveSession()
+    interrupt = signal.getsignal(signal.SIGINT)
     spark = running or get_session()
     try:
         yield spark
     finally:
         if running is None:
             spark.stop()
+            signal.signal(signal.SIGINT, interrupt)  # PySpark's own handler fails without the context that it was for
 
 
 @contextmanager

@@ -26,6 +26,8 @@ EMBEDDED_OPTIONS: dict[str, str | int | float | bool] = {
     "spark.ui.showConsoleProgress": False,
     "spark.sql.execution.arrow.pyspark.enabled": True,
     "spark.python.daemon.module": "sparkdl.daemon",
+    # Otherwise Spark starts a second daemon, with all that it loads, for functions that SQL calls.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": False,
 }
 """What the embedded session is started with, unless ``cluster.options`` says otherwise."""
 

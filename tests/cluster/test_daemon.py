@@ -3,7 +3,9 @@
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -26,3 +28,11 @@ def test_the_worker_in_place_of_one_that_died_has_pytorch_already(spark: SparkSe
     found = run_ranks(look, 2, spark=spark)
     assert {process for process, *_ in found}.isdisjoint(first)
     assert [each[1:] for each in found] == [(False, True)] * 2
+
+
+def test_functions_that_sql_calls_are_forked_from_the_same_process(spark: SparkSession) -> None:
+    def parent(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"process": os.getppid()}])
+
+    of_sql = {row.process for row in spark.range(2).mapInArrow(parent, "process long").collect()}
+    assert of_sql == set(spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect())
