@@ -118,11 +118,14 @@ class MetaModels(nn.Module):
         return logits
 
     def state_of(self, place: int) -> dict[str, torch.Tensor]:
-        """The weights of one repetition, by name: those that it would have if it had been trained by itself."""
+        """The weights of one repetition, by name: those that it would have if it had been trained by itself.
+
+        On a CPU they are views of these networks' weights.
+        """
         state = {"table": self._own_columns(place)}
         state |= {f"weight.{layer}": weight[place] for layer, weight in enumerate(self.weights, start=1)}
         state |= {f"bias.{layer}": bias[place, 0] for layer, bias in enumerate(self.biases)}
-        return {name: value.detach().cpu().contiguous() for name, value in state.items()}
+        return {name: value.detach().cpu() for name, value in state.items()}
 
     @torch.no_grad()
     def load_state_of(self, place: int, state: dict[str, torch.Tensor]) -> None:

@@ -40,6 +40,7 @@ evaluated is what is stored."""
 _OF_A_FEATURE = 8
 """Bytes of its scale and offset, which lie behind its weights: what PyTorch's kernel for such tables reads."""
 _CHUNK = 1 << 20
+_ROWS_AT_ONCE = 4096
 """Bytes read at a time while hashing."""
 
 
@@ -151,8 +152,16 @@ def outputs_of(state: dict[str, torch.Tensor]) -> int:
 
 
 def _rounded(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    small = {name: value.half() for name, value in state.items()}
-    return {**small, "table": torch.ops.quantized.embedding_bag_byte_prepack(state["table"])}
+    small = {name: value.half().contiguous() for name, value in state.items() if name != "table"}
+    return {**small, "table": _in_bytes(state["table"])}
+
+
+def _in_bytes(table: torch.Tensor) -> torch.Tensor:
+    """Some rows at a time: those of one repetition lie apart in what is trained, and a copy of all takes memory."""
+    found = torch.empty(len(table), table.shape[1] + _OF_A_FEATURE, dtype=torch.uint8)
+    for rows, packed in zip(table.split(_ROWS_AT_ONCE), found.split(_ROWS_AT_ONCE), strict=True):
+        packed.copy_(torch.ops.quantized.embedding_bag_byte_prepack(rows.contiguous()))
+    return found
 
 
 def weights_name(repetition: int) -> str:

@@ -17,7 +17,7 @@ from sparkdl.settings import Cluster, Extreme
 
 __all__ = ["run"]
 
-ROUNDS = 3
+ROUNDS = 5
 PACKS = 2
 
 
