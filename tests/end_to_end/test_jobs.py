@@ -115,15 +115,25 @@ def test_the_installed_command_does_what_spark_submit_does_and_shows_its_progres
     assert figures.findall(text.replace("\r", "")) == figures.findall(submitted)
 
 
-def test_ctrl_c_ends_a_training_in_order_and_leaves_nothing_running(pipeline, submitted):
+@pytest.mark.parametrize(
+    ("end", "code", "last_words"),
+    [
+        (Terminal.press_ctrl_c, 130, "interrupted; nothing is left running"),
+        (lambda terminal: terminal.process.terminate(), 143, "can be continued from its last checkpoint"),
+    ],
+    ids=["ctrl-c", "SIGTERM"],
+)
+def test_a_training_that_is_interrupted_ends_in_order_and_leaves_nothing_running(
+    pipeline, submitted, end, code, last_words
+):
     terminal = Terminal("train", pipeline / "animals.yaml", "train.epochs=100000")
     assert "epoch 3/100000" in terminal.read_until("epoch 3/100000")
     everyone = terminal.process.children(recursive=True)
     assert len(everyone) >= 3  # Java, Spark's daemon, ranks
-    terminal.press_ctrl_c()
+    end(terminal)
     text = terminal.read_until()
-    assert terminal.process.wait(timeout=30) == 130
-    assert "interrupted; nothing is left running" in text and "Traceback" not in text
+    assert terminal.process.wait(timeout=30) == code
+    assert last_words in text and "Traceback" not in text
     assert psutil.wait_procs(everyone, timeout=10)[1] == []
     client = MlflowClient(f"sqlite:///{pipeline / 'mlflow.db'}")
     runs = client.search_runs([client.get_experiment_by_name("sparkdl").experiment_id])
