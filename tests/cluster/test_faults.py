@@ -17,7 +17,7 @@ KILLED_OR_STOPPED = [
     Fault("driver killed", 140),
     Fault("executor stopped", 175),  # last, because its rank trains on without it
 ]
-OUTAGES = [Fault("MLflow killed", 5), Fault("disk full", 92)]
+UNNOTICED = [Fault("MLflow killed", 5), Fault("rank starved", 32), Fault("disk full", 92)]
 NOTICED = 3 * SILENCE  # seconds that results may take to come home; a rank is given up sooner
 
 
@@ -35,7 +35,7 @@ def everything(bench: Scenario) -> Iterator[Verdict]:
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(runs)]
     mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
     try:
-        yield disturbed(bench, "everything", [*KILLED_OR_STOPPED, *OUTAGES])
+        yield disturbed(bench, "everything", [*KILLED_OR_STOPPED, *UNNOTICED])
     finally:
         if mounted:
             subprocess.run(["umount", str(runs)], check=True)
@@ -58,8 +58,10 @@ def test_each_fault_is_found_in_time_and_the_run_goes_on(kind: str, everything: 
     assert kind == "executor stopped" or injection.recovered is not None  # nothing was left to train
 
 
-def test_training_notices_neither_a_killed_mlflow_nor_a_full_disk(everything: Verdict, bench: Scenario) -> None:
-    assert {fault.kind for fault in OUTAGES} <= {each.fault.kind for each in everything.injections}
+def test_neither_a_killed_mlflow_nor_a_starved_rank_nor_a_full_disk_ends_an_attempt(
+    everything: Verdict, bench: Scenario
+) -> None:
+    assert {fault.kind for fault in UNNOTICED} <= {each.fault.kind for each in everything.injections}
     others = len(KILLED_OR_STOPPED) - 1  # a killed driver says nothing
     assert log_of(bench, "everything").count("another attempt goes on") == others
 

@@ -32,8 +32,9 @@ KINDS = (
     "driver killed",
     "MLflow killed",
 )
-"""What the benchmark chooses from. Two more: ``worker lost`` is killed and comes back when the run has gone on without
-it, ``disk full`` fills the file system of the checkpoints until the driver has said so."""
+"""What the benchmark chooses from. There are three more: ``worker lost`` is killed and comes back when the run has gone
+on without it, ``disk full`` fills the file system of the checkpoints until the driver has said so, and ``rank starved``
+leaves a rank a twentieth of its time for longer than it may be silent."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
 LETTING_GO = 15.0  # seconds in which all processes of an attempt have to be gone, and those of a run
@@ -200,6 +201,9 @@ class Scenario:
             with full_disk(self.runs):
                 detected = self._until(lambda: self._told("Training goes on") > warnings, driver, started)
             return Injection(fault, detected, None), driver
+        if fault.kind == "rank starved":
+            starve(chance.choice(attempted), 1.5 * SILENCE)
+            return Injection(fault, None, None), driver
         what, how = fault.kind.split()
         victims = attempted if what == "rank" else self.cluster.find(what)
         victim = chance.choice(victims)
@@ -271,6 +275,17 @@ def _is_alive(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def starve(process: psutil.Process, seconds: float) -> None:
+    """Let a process run for a twentieth of each second."""
+    deadline = time.monotonic() + seconds
+    with suppress(psutil.NoSuchProcess):
+        while time.monotonic() < deadline:
+            process.suspend()
+            time.sleep(0.95)
+            process.resume()
+            time.sleep(0.05)
 
 
 @contextmanager
