@@ -40,8 +40,9 @@ evaluated is what is stored."""
 _OF_A_FEATURE = 8
 """Bytes of its scale and offset, which lie behind its weights: what PyTorch's kernel for such tables reads."""
 _CHUNK = 1 << 20
-_ROWS_AT_ONCE = 4096
 """Bytes read at a time while hashing."""
+_ROWS_AT_ONCE = 4096
+"""Rows of a first layer that are rounded at a time."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,10 @@ def _rounded(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _in_bytes(table: torch.Tensor) -> torch.Tensor:
-    """Some rows at a time: those of one repetition lie apart in what is trained, and a copy of all takes memory."""
+    """Weights rounded to 8 bits, of shape (features, outputs + 8).
+
+    Some rows at a time: those of one repetition lie apart in what is trained, and a copy of all of them takes memory.
+    """
     found = torch.empty(len(table), table.shape[1] + _OF_A_FEATURE, dtype=torch.uint8)
     for rows, packed in zip(table.split(_ROWS_AT_ONCE), found.split(_ROWS_AT_ONCE), strict=True):
         packed.copy_(torch.ops.quantized.embedding_bag_byte_prepack(rows.contiguous()))
