@@ -1,6 +1,5 @@
 """Made-up images for benchmarks that need a dataset: the shape of Fashion-MNIST, contents of no meaning."""
 
-import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
@@ -9,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cluster import get_session
+from sparkdl.cluster import get_session, stop_spark
 from sparkdl.data import Dataset, prepare
 from sparkdl.settings import Prepare, Split
 
@@ -38,14 +37,12 @@ def images(spark: SparkSession, rows: int) -> DataFrame:
 def session() -> Iterator[SparkSession]:
     """The running Spark, or an embedded one that is stopped afterwards."""
     running = SparkSession.getActiveSession()
-    interrupt = signal.getsignal(signal.SIGINT)
     spark = running or get_session()
     try:
         yield spark
     finally:
         if running is None:
-            spark.stop()
-            signal.signal(signal.SIGINT, interrupt)  # PySpark's own handler fails without the context that it was for
+            stop_spark(spark)
 
 
 @contextmanager

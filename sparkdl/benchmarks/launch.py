@@ -18,7 +18,7 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
 from sparkdl.benchmarks.report import Report, Target
-from sparkdl.cluster import Rank, run_ranks
+from sparkdl.cluster import Rank, run_ranks, stop_spark
 from sparkdl.cluster.session import EMBEDDED_OPTIONS, ensure_java
 from sparkdl.errors import ConfigError
 
@@ -118,5 +118,5 @@ def _cluster() -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        spark.stop()
+        stop_spark(spark)
         shutil.rmtree(logs, ignore_errors=True)

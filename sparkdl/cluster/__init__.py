@@ -2,7 +2,7 @@
 
 from sparkdl.cluster.barrier import run_ranks, spark_reason
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory
-from sparkdl.cluster.interrupts import exit_on_sigterm
+from sparkdl.cluster.interrupts import exit_on_sigterm, stop_spark
 from sparkdl.cluster.local import run_local
 from sparkdl.cluster.rank import Rank, current_rank
 from sparkdl.cluster.session import get_session
@@ -22,5 +22,6 @@ __all__ = [
     "run_local",
     "run_ranks",
     "spark_reason",
+    "stop_spark",
     "wait_for_slots",
 ]

@@ -3,18 +3,17 @@
 import pickle
 import queue
 import secrets
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
 from tqdm import tqdm
 
 from sparkdl.cluster.channel import Channel, Event
+from sparkdl.cluster.interrupts import plain_interrupts
 from sparkdl.cluster.logs import print_lines
 from sparkdl.cluster.rank import Assignment, Outcome
 from sparkdl.cluster.rendezvous import Rendezvous
@@ -101,7 +100,7 @@ class Supervision:
         interrupt) cancels them at once.
         """
         self._vigil = Vigil(self.num_ranks, self._watch)
-        with _plain_interrupts():
+        with plain_interrupts():
             try:
                 workers.start()
                 finished = self._follow(workers, on_message)
@@ -195,21 +194,3 @@ class Supervision:
             step=first.step,
             host=self._hosts.get(first.rank),
         )
-
-
-@contextmanager
-def _plain_interrupts() -> Iterator[None]:
-    """Let Ctrl-C do no more than raise KeyboardInterrupt.
-
-    Spark's own handler cancels all jobs first, and the ranks would be gone before they could come to an end in order.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or getattr(handler, "__module__", None) != "pyspark.context":
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
