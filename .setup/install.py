@@ -32,6 +32,16 @@ LOCK = SETUP / "requirements.txt"
 LOG = CACHE / "logs" / "setup.log"
 HOROVOD_LOG = CACHE / "logs" / "horovod.log"
 PROOF = "import horovod.torch, mlflow, petastorm.unischema, pyspark.sql, sparkdl; assert horovod.torch.gloo_built()"
+COMPILE = "; ".join(
+    [
+        "import compileall, re, sysconfig",
+        "unused = re.compile('site-packages/.*(/tests?|torch/testing/_internal)/')",
+        "compileall.compile_dir(sysconfig.get_path('purelib'), quiet=1, workers=0, rx=unused)",
+    ]
+)
+"""Once, on all cores, and not left to the first import: where PYTHONDONTWRITEBYTECODE is set, as in many containers,
+each process would compile PyTorch and MLflow again, seconds that every rank waits. pip itself uses one core for it, and
+does the packages' tests too. A file in the syntax of a newer Python is passed over."""
 
 
 def main() -> int:
@@ -75,8 +85,7 @@ def install(python: str, with_java: bool) -> None:
     write_stamp(STAMP, "unfinished")
     forget_half_installed(VENV)
 
-    # Bytecode is left to the first import: compiling all of it takes half a minute, and most is never imported. Wheels
-    # that are built here stay uncompressed: Spark's is nearly all jars, which only cost time to compress again.
+    # Wheels that are built here stay uncompressed: Spark's is nearly all jars, which only cost time to compress again.
     pip: list[str | Path] = [*PIP, "install", "--no-compile", "--config-settings=--build-option=--compression=stored"]
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
@@ -90,6 +99,8 @@ def install(python: str, with_java: bool) -> None:
             say(f"installing {len(read_lock(LOCK))} packages{' and Java 17' if with_java else ''}")
             listed: list[str | Path] = [part for path in requirements for part in ("--requirement", path)]
             run([*pip, "--no-deps", "--no-build-isolation", *listed], doing="installing packages", log=LOG)
+            say("compiling them to bytecode")
+            run([PYTHON, "-c", COMPILE], doing="compiling to bytecode", log=LOG)
             wheel.result()
             # Nearly always the same wheel; the cache may hold one for another build of this torch only.
             horovod = _horovod(python, horovod_wheel.installed_torch(PYTHON))

@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import shutil
 import stat
@@ -180,6 +181,12 @@ def test_the_lock_pins_everything_the_project_asks_for() -> None:
     for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
         requirement = Requirement(text)
         assert requirement.specifier.contains(lock[canonicalize_name(requirement.name)]), text
+
+
+def test_packages_are_compiled_once_and_not_by_each_process() -> None:
+    folder = Path(importlib.util.find_spec("mlflow").origin).parent
+    sources = [path for path in folder.rglob("*.py") if "tests" not in path.parts]
+    assert sources and all(Path(importlib.util.cache_from_source(str(path))).exists() for path in sources)
 
 
 def test_horovod_was_built_with_gloo() -> None:
