@@ -20,6 +20,7 @@ PRELOADED = (
     "sparkdl.scoring.task",
     "sparkdl.extreme.tasks",
     "horovod.torch",
+    "torch._dynamo",  # which making an optimizer imports
 )
 """What tasks and ranks run. Importing it touches no GPU and starts no threads but those that survive a fork
 (OpenBLAS and jemalloc start theirs again), so that the workers can share it."""
