@@ -26,7 +26,7 @@ from sparkdl.training.strategies import create_strategy
 __all__ = ["by_hand", "new_replica", "run"]
 
 ROWS = 6_400
-ROUNDS = 7
+ROUNDS = 15
 SETTINGS = Train(model="cnn", epochs=1 + ROUNDS, batch_size=64, schedule="constant")
 
 
