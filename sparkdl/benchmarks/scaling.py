@@ -39,7 +39,7 @@ SETTINGS = Train(model="cnn", epochs=1 + EPOCHS, batch_size=256, schedule="const
 
 def run() -> Report:
     """Launch one rank and two ranks of each system in turn. Runs on the driver."""
-    systems = {
+    systems: dict[str, Callable[[Dataset, Rank], list[float]]] = {
         "sparkdl": _sparkdl,
         "DistributedDataParallel, Gloo": partial(_torch, DistributedDataParallel),
         "nothing exchanged": partial(_torch, lambda model: model),
