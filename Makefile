@@ -1,6 +1,6 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme test lint format unit benchmark clean
+.PHONY: help setup demo demo-extreme test archive lint format unit benchmark clean
 
 BIN := .venv/bin
 # More workers than cores take longer: what waits in one test computes in another process of the same test.
@@ -20,8 +20,13 @@ demo: setup  ## Fashion-MNIST from raw files to a scored table
 demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
 	@$(BIN)/python jobs/demo.py conf/wordnet.yaml
 
-test: lint  ## everything: lint, types, unit, cluster and end-to-end tests
+test: setup  ## everything: lint, types, unit, cluster and end-to-end tests
+	@$(MAKE) --no-print-directory -j 2 lint archive
 	@$(BIN)/python -m pytest $(PARALLEL) tests
+
+# Made while the types are checked, which leaves a core idle.
+archive: setup
+	@$(BIN)/python tests/class_archive.py > /dev/null
 
 lint: setup  ## ruff and mypy
 	@$(BIN)/python -m ruff check

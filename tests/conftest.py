@@ -5,49 +5,28 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import cloudpickle
 import psutil
-import pyspark
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
 from sparkdl.benchmarks.standalone import StandaloneCluster, standalone_cluster
-from sparkdl.cluster.session import ensure_java, get_session
+from sparkdl.cluster.session import get_session
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
 ROOT = Path(__file__).parent.parent
 
-# No JVM of the tests lives long enough to earn back what the optimising compiler and parallel collectors cost.
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-WARM_UP = """
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local-cluster[1,1,600]").config("spark.ui.enabled", "false").config(
-    "spark.driver.extraJavaOptions", "-XX:ArchiveClassesAtExit={archive} -Xlog:disable").getOrCreate()
-spark.range(99).selectExpr("id", "array(id) x").write.parquet("{folder}/rows")
-spark.read.parquet("{folder}/rows").groupBy("x").count().rdd.map(lambda row: row.x).toDF().toPandas()
-"""
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests start some sixty JVMs; with an archive of Spark's classes each is ready in half the time.
-
-    It is made once, by whoever starts before the workers of pytest-xdist, and only where there are tests with Spark. A
-    JVM that it does not fit does without.
-    """
-    archive = ROOT / ".pytest_cache" / f"spark-{pyspark.__version__}.jsa"
+    """See to it that JVMs start fast; the workers of pytest-xdist inherit it."""
     if not hasattr(config, "workerinput") and not all("unit" in Path(arg).parts for arg in config.args):
-        ensure_java()
-        if not archive.exists():
-            archive.parent.mkdir(exist_ok=True)
-            with TemporaryDirectory() as folder:
-                program = WARM_UP.format(folder=folder, archive=archive)
-                subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, check=False)
-    fast = f"{JVM} -XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=error:stderr"
-    os.environ.setdefault("JDK_JAVA_OPTIONS", fast if archive.exists() else JVM)
+        options = subprocess.run(
+            [sys.executable, ROOT / "tests" / "class_archive.py"], stdout=subprocess.PIPE, text=True, check=True
+        )
+        os.environ.setdefault("JDK_JAVA_OPTIONS", options.stdout.strip())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
