@@ -15,7 +15,9 @@ from sparkdl.collectives.collectives import Collectives
 __all__ = ["GradientAverager"]
 
 BUCKET_BYTES = 8 << 20
-"""Large enough that the network's bandwidth counts and not its latency, small enough to start early."""
+"""From here on a bucket is full: the network's bandwidth counts then and not its latency."""
+FIRST_BUCKET_BYTES = 1 << 20
+"""The first bucket's share, so that ranks begin to exchange early (and small networks before the end)."""
 
 
 class GradientAverager:
@@ -55,9 +57,10 @@ class GradientAverager:
 
     def _add(self, parameter: nn.Parameter) -> None:
         bucket = self._buckets[-1] if self._buckets else []
-        size = sum(other.nbytes for other in bucket) + parameter.nbytes
+        limit = min(FIRST_BUCKET_BYTES, self._bucket_bytes) if len(self._buckets) == 1 else self._bucket_bytes
+        full = sum(other.nbytes for other in bucket) >= limit
         alike = all((other.dtype, other.device) == (parameter.dtype, parameter.device) for other in bucket)
-        if not bucket or size > self._bucket_bytes or not alike:
+        if not bucket or full or not alike:
             bucket = []
             self._buckets.append(bucket)
         bucket.append(parameter)

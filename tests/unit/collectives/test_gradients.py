@@ -70,6 +70,15 @@ def exercise(rank: Rank) -> dict:
             found["of one rank"] = picture.weight.grad.tolist()
         averager.finish()
         found["layout"] = picture.weight.grad.tolist()
+
+        deep = nn.Sequential(nn.Linear(3, 1024), nn.Linear(1024, 256))  # the upper layer has a megabyte
+        averager = GradientAverager(deep.parameters(), collectives)
+        sent_before = []
+        deep[0].weight.register_hook(lambda gradient: sent_before.append(len(averager._waiting)))
+        averager.begin_last_pass()
+        deep(mine).sum().backward()
+        averager.finish()
+        found["sent before the lowest gradient"] = sent_before
     return found
 
 
@@ -97,6 +106,10 @@ def test_every_rank_has_the_mean_gradient_of_all(found) -> None:
 
 def test_the_size_of_buckets_changes_nothing_but_rounding(found) -> None:
     assert_close(found[0]["small buckets"], expected([inputs(rank) for rank in range(SIZE)]))
+
+
+def test_a_small_network_exchanges_while_back_propagation_still_runs(found) -> None:
+    assert all(each["sent before the lowest gradient"] == [1] for each in found)
 
 
 def test_three_ranks_add_up_in_the_same_order_every_time(found) -> None:
