@@ -1,6 +1,6 @@
 """What is changed in Horovod's source release before it is built: by file, pairs of old and new text.
 
-Each old text is there exactly once. Some let it compile with today's torch; the others keep its threads from
+Each old text is there exactly once. Some let it compile with today's torch, or sooner; the others keep its threads from
 taking the cores that ranks compute on.
 """
 

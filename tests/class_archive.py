@@ -42,25 +42,26 @@ jvm.wait()
 
 
 def make() -> None:
-    """Run a program that uses what tests use; its JVM leaves an archive of the classes that it loaded."""
+    """Run a program that uses what tests use; its JVM leaves an archive of the classes that it loaded, if it can."""
     ensure_java()
     ARCHIVE.parent.mkdir(exist_ok=True)
     for outdated in ARCHIVE.parent.glob("spark-*.jsa"):
         outdated.unlink()
     with TemporaryDirectory(dir=ARCHIVE.parent) as folder:
         partial = Path(folder) / "classes.jsa"
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(folder=folder, archive=partial)],
-            cwd=folder,
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JVM},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
-        partial.rename(ARCHIVE)
+        program = PROGRAM.format(folder=folder, archive=partial)
+        environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JVM}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"the program that makes the archive of Spark's classes failed:\n{done.stderr[-4000:]}")
+        if partial.exists():
+            partial.rename(ARCHIVE)
+        else:
+            print("this Java keeps no archive of classes: every JVM of the tests starts without", file=sys.stderr)
 
 
 if __name__ == "__main__":
     if not ARCHIVE.exists():
         make()
-    print(f"{JVM} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr")
+    print(f"{JVM} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr" if ARCHIVE.exists() else JVM)

@@ -24,7 +24,7 @@ from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import TrainingState
 from sparkdl.training.strategies import create_strategy
 
-__all__ = ["by_hand", "new_replica", "run"]
+__all__ = ["new_replica", "run", "timed_epoch"]
 
 ROWS = 6_400
 ROUNDS = 15
