@@ -108,10 +108,13 @@ def patch(source: Path) -> None:
 
 
 def _environment(python: Path) -> dict[str, str]:
-    """Horovod's flags; what the user has set (``HOROVOD_GPU_OPERATIONS``, ``CXX``, ``MAKEFLAGS``) goes before ours."""
+    """Horovod's flags; what the user has set (``HOROVOD_GPU_OPERATIONS``, ``CXX``, ``MAKEFLAGS``) goes before ours.
+
+    CMake imports torch seven times, so that bytecode is kept even where PYTHONDONTWRITEBYTECODE is set.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     jobs = max(1, min(os.cpu_count() or 1, memory // MEMORY_PER_COMPILER))
-    environment = {**FLAGS, "MAKEFLAGS": f"-j{jobs}", **os.environ}
+    environment = {**FLAGS, "MAKEFLAGS": f"-j{jobs}", **os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     environment["PATH"] = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     return environment
 
