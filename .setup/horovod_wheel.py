@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from horovod_edits import EDITS
@@ -48,7 +49,7 @@ def cached(torch_version: str) -> Path | None:
     return next((CACHE / "wheels").glob(f"{key(torch_version)}/{RELEASE}-*.whl"), None)
 
 
-def build(interpreter: Path, *, lock: Path, log: Path) -> Path:
+def build(interpreter: Path, installer: Sequence[str | Path], *, lock: Path, log: Path) -> Path:
     """Build the wheel for the torch of the lock in an environment of its own, and put it into the cache whole.
 
     Not in ``.venv``: packages are still being installed there, and CMake asks a Python that imports torch, which
@@ -56,9 +57,10 @@ def build(interpreter: Path, *, lock: Path, log: Path) -> Path:
     """
     with tempfile.TemporaryDirectory(prefix="sparkdl-horovod-") as name:
         work = Path(name)
-        run([interpreter, "-m", "venv", work / "venv"], doing="making Horovod's build environment", log=log)
+        empty: list[str | Path] = [interpreter, "-m", "venv", "--without-pip", work / "venv"]
+        run(empty, doing="making Horovod's build environment", log=log)
         python = work / "venv" / "bin" / "python"
-        pip: list[str | Path] = [python, "-m", "pip"]
+        pip: list[str | Path] = [*installer, "--python", python]
         needed: list[str | Path] = ["torch", *NEEDED_TO_BUILD, CMAKE]
         run(
             [*pip, "install", "--no-compile", "--constraint", lock, *needed],

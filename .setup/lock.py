@@ -32,7 +32,8 @@ def closure(requirements: list[str]) -> dict[str, str]:
 if __name__ == "__main__":
     pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"], "cffi"]  # Horovod's
+    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    needed += ["cffi", "pip"]  # Horovod's, and set-up's
     print("# Written by lock.py.")
     for package, version in sorted(closure(needed).items()):
         print(f"{package}=={version}")

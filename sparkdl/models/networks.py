@@ -40,15 +40,16 @@ def cnn(
 ) -> nn.Module:
     """A small convolutional network: 3x3 convolutions, each halved by max-pooling, and one hidden layer.
 
-    Whatever the size of the image, the last feature map is pooled to 7x7.
+    The last feature map is pooled to 7x7 where it is larger, whatever the size of the image.
     """
     depth, height, width = _channels_first(input_shape)
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise([depth, *channels]):
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU()]
         height, width = -(-height // 2), -(-width // 2)
+    small = height <= 7 and width <= 7
     height, width = min(height, 7), min(width, 7)
-    layers += [nn.AdaptiveMaxPool2d((height, width)), nn.Flatten()]
+    layers += [nn.Identity() if small else nn.AdaptiveMaxPool2d((height, width)), nn.Flatten()]
     layers += [nn.Linear(channels[-1] * height * width, hidden), nn.ReLU()]
     if dropout:
         layers.append(nn.Dropout(dropout))
