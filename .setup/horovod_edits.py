@@ -1,7 +1,7 @@
 """What is changed in Horovod's source release before it is built: by file, pairs of old and new text.
 
-Each old text is there exactly once. Some let it compile with today's torch, or sooner; the others keep its threads from
-taking the cores that ranks compute on.
+Each old text is there exactly once. Some let it compile with today's torch, or sooner; some keep its threads from
+taking the cores that ranks compute on; one has it listen only where it was told to.
 """
 
 __all__ = ["EDITS"]
@@ -46,6 +46,14 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         (ALL_OF_TORCH, TENSORS),
         # Waiting for a result kept a core busy: the one that the result was to be computed on.
         ("std::this_thread::yield();", "handle_manager.Wait(handle);"),
+    ],
+    # Whatever HOROVOD_GLOO_IFACE said, gradients took the interface that the host's name stands for: a public one,
+    # maybe, or none that others can reach (127.0.1.1, as many hosts call themselves).
+    "horovod/common/gloo/gloo_context.cc": [
+        (
+            "  assert(global_context.IsEnabled());\n",
+            "  assert(global_context.IsEnabled());\n  gloo_iface_ = global_context.gloo_iface_;\n",
+        ),
     ],
     # The background thread asks all ranks every millisecond whether there is something to reduce, which takes up to a
     # third of a core from the computation. Here it sleeps until this rank asks for something (0.1 s at most, for what

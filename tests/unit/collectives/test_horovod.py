@@ -3,6 +3,7 @@
 import random
 import time
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -41,6 +42,7 @@ def exercise(rank: Rank) -> dict:
         found["gathered"] = collectives.allgather_object("x" * (rank.rank + 1))
         collectives.barrier()
         found["in any order"] = means_in_any_order(collectives)
+        found["addresses"] = {each.laddr.ip for each in psutil.Process().net_connections("tcp")}
 
         torch.manual_seed(rank.rank)
         network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
@@ -53,6 +55,10 @@ def exercise(rank: Rank) -> dict:
 @pytest.fixture(scope="module")
 def found() -> list[dict]:
     return run_local(exercise, 2)
+
+
+def test_ranks_of_one_machine_meet_on_loopback_whatever_the_machine_is_called(found) -> None:
+    assert [each["addresses"] for each in found] == [{"127.0.0.1"}, {"127.0.0.1"}]
 
 
 def test_ranks_are_numbered(found) -> None:
