@@ -138,7 +138,7 @@ class Vigil:
                     f"no heartbeat for {limit:g} s: its process is stopped or starved, its host is gone, or native code"
                     " keeps Python's lock"
                 )
-            elif self._clock - vitals.executor_ran > limit:
+            elif self._clock - vitals.executor_ran > limit and vitals.heard - vitals.executor_ran > MISSED_SECONDS:
                 text = f"its executor has been stopped for {limit:g} s: nothing would come back from it"
             else:
                 continue

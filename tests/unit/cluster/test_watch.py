@@ -196,6 +196,16 @@ def test_a_rank_whose_executor_is_stopped_is_silent(clock: Time) -> None:
     assert "executor has been stopped" in failure.text
 
 
+def test_a_rank_that_said_something_else_before_it_vanished_is_not_blamed_on_its_executor(clock: Time) -> None:
+    hello(clock, 0, 1)
+    clock.pass_by(5, alive={0: {"step": 4}, 1: {"step": 4}})
+    clock.pass_by(1, alive={0: {"step": 4}})
+    clock.vigil.hear(1, "message", {"loss": 0.5})
+    failure = clock.pass_by(30, alive={0: {"step": 5}})
+    assert failure and (failure.rank, failure.type) == (1, "silent")
+    assert "no heartbeat for" in failure.text
+
+
 def test_ranks_are_not_blamed_for_a_driver_that_was_stopped_itself(clock: Time) -> None:
     hello(clock, 0, 1)
     clock.pass_by(5, alive={0: {"step": 4}, 1: {"step": 4}})
