@@ -86,7 +86,7 @@ def install(python: str, with_java: bool) -> None:
         run([python, "-m", "venv", "--clear", VENV], doing="making the virtual environment", log=LOG)
     write_stamp(STAMP, "unfinished")
     forget_half_installed(VENV)
-    # The one that comes with Python 3.11 takes three times as long to find 156 packages.
+    # The one that comes with Python 3.11 takes three times as long to find the lock's packages.
     run([*PIP, "install", "--constraint", LOCK, "--upgrade", "pip"], doing="bringing pip up to date", log=LOG)
 
     # Wheels that are built here stay uncompressed: Spark's is nearly all jars, which only cost time to compress again.

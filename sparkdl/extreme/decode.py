@@ -107,8 +107,8 @@ class Decoder:
 
         These are found through an inverted index (see :mod:`sparkdl.extreme.joint`) and have exact scores; other
         classes are not looked at, and the cost does not grow with the number of classes. By default ``buckets`` is
-        four of sixteen repetitions where two tell most classes apart. Rows with fewer than k candidates are decoded
-        exactly.
+        four where there are sixteen repetitions and two tell most classes apart. Rows with fewer than k candidates are
+        decoded exactly.
         """
         self._check(logits, k)
         if logits.device not in self._joint:

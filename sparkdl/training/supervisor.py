@@ -84,8 +84,7 @@ def supervise(
             outcome = _attempt(attempt, cluster, spark, on_message)
         except RankError as error:
             if _spark_is_gone(spark):
-                told = "Spark itself has ended on the driver, so that there can be no other attempt here"
-                raise _told(error, told) from None
+                raise
             checkpoint = latest(job.folder)
             pause = budget.spend(error, step_of(checkpoint))
             log.warning("%s\n\nanother attempt goes on from step %d in %g s", error, step_of(checkpoint), pause)
