@@ -1,10 +1,10 @@
-"""Which GPU and how many threads a rank owns."""
+"""Which GPU, which cores and how many threads a rank owns."""
 
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark import TaskContext
@@ -16,6 +16,7 @@ __all__ = [
     "device_of_process",
     "device_of_task",
     "limited_threads",
+    "own_cores",
     "retained_memory",
     "threads_of_process",
 ]
@@ -83,6 +84,32 @@ def limited_threads(threads: int) -> Iterator[None]:
     finally:
         if torch:
             torch.set_num_threads(before)
+
+
+@contextmanager
+def own_cores(local_rank: int, local_size: int, threads: int) -> Iterator[None]:
+    """Keep a rank to cores of its own where the ranks of a host have all of its cores. Runs on a rank.
+
+    When a rank waits for the others, the kernel would move another one's communication to its core, and threads that
+    compute after that: two ranks then share one core for a while, and all wait for them. A host that has more cores
+    than ranks' threads is left alone: others may be using them.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if local_size < 2 or local_size * threads != len(cores):
+        yield
+        return
+    _bind(cores[local_rank * threads : (local_rank + 1) * threads])
+    try:
+        yield
+    finally:
+        _bind(cores)
+
+
+def _bind(cores: Sequence[int]) -> None:
+    """Let all threads of this process run on these cores only."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended since
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.devices import limited_threads, retained_memory
+from sparkdl.cluster.devices import limited_threads, own_cores, retained_memory
 from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
 from sparkdl.cluster.logs import captured_output
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
@@ -35,7 +35,7 @@ class Rank:
     device: str
     """``cpu`` or ``cuda:i``."""
     threads: int
-    """Its share of the host's cores."""
+    """Its share of the host's cores; where ranks have all of them, each keeps to its own."""
     _sender: Sender = field(repr=False, compare=False)
     _heartbeat: Heartbeat = field(repr=False, compare=False)
 
@@ -108,7 +108,14 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     result = None
     _current = rank
     try:
-        with heartbeat, environment(variables), limited_threads(threads), retained_memory(), output:
+        with (
+            environment(variables),
+            own_cores(place.local_rank, place.local_size, threads),
+            heartbeat,
+            limited_threads(threads),
+            retained_memory(),
+            output,
+        ):
             try:
                 result = _picklable(pickle.loads(assignment.function)(rank))
             except BaseException as error:

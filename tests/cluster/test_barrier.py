@@ -233,6 +233,12 @@ def test_a_run_leaves_the_process_of_the_rank_as_it_found_it(spark: SparkSession
     assert spark.range(2, numPartitions=2).mapInArrow(environment, "name string").count() == 0
 
 
+def test_ranks_that_have_all_cores_of_the_machine_keep_to_their_own(spark: SparkSession) -> None:
+    cores = os.sched_getaffinity(0)
+    own = [{core} for core in sorted(cores)] if len(cores) == 2 else [cores, cores]
+    assert run_ranks(lambda _: os.sched_getaffinity(0), 2, spark=spark) == own
+
+
 def test_the_longest_of_messages_arrives_cut_off(spark: SparkSession) -> None:
     def fail(rank: Rank) -> None:
         raise ValueError("\0" * 1_000_000)

@@ -1,4 +1,7 @@
+import os
 import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -7,6 +10,7 @@ from sparkdl.cluster.devices import (
     cuda_index,
     device_of_process,
     limited_threads,
+    own_cores,
     retained_memory,
     threads_of_process,
 )
@@ -52,6 +56,35 @@ def test_threads_are_set_for_the_block_only() -> None:
     with limited_threads(1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+def test_ranks_that_have_all_cores_of_a_host_keep_to_their_own_with_all_their_threads() -> None:
+    def seen_by_a_thread() -> set[int]:
+        asked.wait()
+        return os.sched_getaffinity(0)
+
+    cores = os.sched_getaffinity(0)
+    asked = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        earlier = pool.submit(seen_by_a_thread)
+        found = []
+        for local_rank in range(len(cores)):
+            with own_cores(local_rank, len(cores), 1):
+                found.append(os.sched_getaffinity(0))
+                if local_rank == 0:
+                    asked.set()
+                    assert earlier.result() == found[0]
+        assert pool.submit(os.sched_getaffinity, 0).result() == cores
+    assert sorted(map(list, found)) == [[core] for core in sorted(cores)]
+    assert os.sched_getaffinity(0) == cores
+
+
+def test_ranks_that_leave_cores_of_a_host_to_others_are_bound_to_none() -> None:
+    cores = os.sched_getaffinity(0)
+    with own_cores(0, 2, len(cores)):
+        assert os.sched_getaffinity(0) == cores
+    with own_cores(0, 1, len(cores)):
+        assert os.sched_getaffinity(0) == cores
 
 
 def test_memory_that_a_step_frees_is_kept_for_the_next_step_and_returned_in_the_end() -> None:
