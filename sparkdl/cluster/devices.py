@@ -90,9 +90,9 @@ def limited_threads(threads: int) -> Iterator[None]:
 def own_cores(local_rank: int, local_size: int, threads: int) -> Iterator[None]:
     """Keep a rank to cores of its own where the ranks of a host have all of its cores. Runs on a rank.
 
-    When a rank waits for the others, the kernel would move another one's communication to its core, and threads that
-    compute after that: two ranks then share one core for a while, and all wait for them. A host that has more cores
-    than ranks' threads is left alone: others may be using them.
+    Left to the kernel, a thread of one rank moves to the core of another that waits for a moment. When that one goes
+    on, the two share a core, and all ranks wait for them. Where a host has more cores than its ranks have threads,
+    nothing is bound: somebody else may be using those.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if local_size < 2 or local_size * threads != len(cores):
