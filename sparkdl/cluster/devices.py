@@ -87,15 +87,15 @@ def limited_threads(threads: int) -> Iterator[None]:
 
 
 @contextmanager
-def own_cores(local_rank: int, local_size: int, threads: int) -> Iterator[None]:
-    """Keep a rank to cores of its own where the ranks of a host have all of its cores. Runs on a rank.
+def own_cores(device: str, local_rank: int, local_size: int, threads: int) -> Iterator[None]:
+    """Keep a rank that computes on the CPU to its own cores where a host's ranks have all of them. Runs on a rank.
 
     Left to the kernel, a thread of one rank moves to the core of another that waits for a moment. When that one goes
     on, the two share a core, and all ranks wait for them. Where a host has more cores than its ranks have threads,
-    nothing is bound: somebody else may be using those.
+    nothing is bound: somebody else may be using those. Nor beside GPUs, of which each is nearer to other cores.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if local_size < 2 or local_size * threads != len(cores):
+    if device != "cpu" or local_size < 2 or local_size * threads != len(cores):
         yield
         return
     _bind(cores[local_rank * threads : (local_rank + 1) * threads])

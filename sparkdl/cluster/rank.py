@@ -35,7 +35,7 @@ class Rank:
     device: str
     """``cpu`` or ``cuda:i``."""
     threads: int
-    """Its share of the host's cores; where ranks have all of them, each keeps to its own."""
+    """Its share of the host's cores."""
     _sender: Sender = field(repr=False, compare=False)
     _heartbeat: Heartbeat = field(repr=False, compare=False)
 
@@ -105,17 +105,11 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
         else nullcontext()
     )
     variables = assignment.rendezvous.environment(place) | {"OMP_NUM_THREADS": str(threads)}
+    cores = own_cores(device, place.local_rank, place.local_size, threads)
     result = None
     _current = rank
     try:
-        with (
-            environment(variables),
-            own_cores(place.local_rank, place.local_size, threads),
-            heartbeat,
-            limited_threads(threads),
-            retained_memory(),
-            output,
-        ):
+        with heartbeat, environment(variables), cores, limited_threads(threads), retained_memory(), output:
             try:
                 result = _picklable(pickle.loads(assignment.function)(rank))
             except BaseException as error:

@@ -69,7 +69,7 @@ def test_ranks_that_have_all_cores_of_a_host_keep_to_their_own_with_all_their_th
         earlier = pool.submit(seen_by_a_thread)
         found = []
         for local_rank in range(len(cores)):
-            with own_cores(local_rank, len(cores), 1):
+            with own_cores("cpu", local_rank, len(cores), 1):
                 found.append(os.sched_getaffinity(0))
                 if local_rank == 0:
                     asked.set()
@@ -79,11 +79,14 @@ def test_ranks_that_have_all_cores_of_a_host_keep_to_their_own_with_all_their_th
     assert os.sched_getaffinity(0) == cores
 
 
-def test_ranks_that_leave_cores_of_a_host_to_others_are_bound_to_none() -> None:
+@pytest.mark.parametrize(
+    ("device", "local_size", "threads_each"),
+    [("cpu", 2, 1.0), ("cpu", 1, 1.0), ("cuda:0", 2, 0.5)],
+    ids=["more threads than cores", "alone on its host", "with a GPU"],
+)
+def test_other_ranks_are_bound_to_no_cores(device: str, local_size: int, threads_each: float) -> None:
     cores = os.sched_getaffinity(0)
-    with own_cores(0, 2, len(cores)):
-        assert os.sched_getaffinity(0) == cores
-    with own_cores(0, 1, len(cores)):
+    with own_cores(device, 0, local_size, int(threads_each * len(cores))):
         assert os.sched_getaffinity(0) == cores
 
 
