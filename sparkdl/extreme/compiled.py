@@ -100,6 +100,12 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return (tail * x * x + x + np.float32(1)) * scale
 
 
+@compiled(inline="always")
+def _in_order(bits):  # type: ignore[no-untyped-def]
+    """From a float32's bits to an integer in the same order, and back: a maximum of integers can be vectorised."""
+    return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
 @compiled()
 def _score(values, row, of_buckets, places, number):  # type: ignore[no-untyped-def]
     """The sum over repetitions for one row and one class."""
@@ -132,6 +138,7 @@ def _search(  # type: ignore[no-untyped-def]
     best = np.empty((groups * joined, buckets), np.int64)
     together = np.empty(buckets**joined, np.int64)
     hit = np.empty(groups * len(together), np.int64)
+    found = np.empty(len(hit), np.int64)
     for row in range(start, stop):
         if len(normalisers) and (row - start) % AT_ONCE == 0:
             _normalise(row, min(row + AT_ONCE, stop), values, normalisers)
@@ -144,16 +151,23 @@ def _search(  # type: ignore[no-untyped-def]
                 slot = group * slots + (together[place] if together[place] < slots else together[place] % slots)
                 hit[hits] = slot
                 hits += (filled[slot >> 3] >> (slot & 7)) & 1
+        count = 0
         for place in range(hits):
-            for entry in range(starts[hit[place]], starts[hit[place] + 1]):
-                number = classes[entry]
-                if _among(number, row, numbers):
-                    continue
-                score = of_classes[number]
-                for repetition in range(repetitions):
-                    score += flat[places[number, repetition]]
-                if score > scores[row, -1]:
-                    _insert(row, score, number, scores, numbers)
+            begin, end = starts[hit[place]], starts[hit[place] + 1]
+            if count + end - begin > len(found):
+                found = np.append(found[:count], np.empty(count + end - begin, np.int64))
+            for entry in range(begin, end):
+                found[count] = classes[entry]
+                count += 1
+        for place in range(count):  # not while they are looked up, so that a core waits for many of them at once
+            number = found[place]
+            if _among(number, row, numbers):
+                continue
+            score = of_classes[number]
+            for repetition in range(repetitions):
+                score += flat[places[number, repetition]]
+            if score > scores[row, -1]:
+                _insert(row, score, number, scores, numbers)
 
 
 @compiled(fastmath=FAST)
@@ -190,8 +204,7 @@ def _leaders(own, best):  # type: ignore[no-untyped-def]
             those = bits[repetition, begin : begin + size + (part < more)]
             leader = np.int32(-(2**31))
             for place in range(len(those)):
-                key = those[place]
-                key = np.int32(key ^ np.int32(np.int32(key >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+                key = _in_order(those[place])
                 key = np.int32(np.int32(key & np.int32(~low)) | np.int32(place))
                 leader = key if key > leader else leader
             best[repetition, part] = begin + (leader & low)
@@ -275,19 +288,25 @@ def _highest(begin, rows, values, of_buckets, normalisers):  # type: ignore[no-u
     """The best value of each repetition and row, and how far below it a row's buckets are on average."""
     repetitions, _, num_buckets = values.shape
     highest = np.empty((repetitions, rows), np.float32)
+    keys = highest.view(np.int32)
     usual = np.zeros(rows, np.float32)
+    own = np.empty(num_buckets, np.float32)
+    bits = own.view(np.int32)
     normalisers[begin : begin + rows] = 0
     for repetition in range(repetitions):
         for row in range(rows):
-            high, total = values[repetition, begin + row, 0] + of_buckets[repetition, 0], np.float32(0)
+            source, term = values[repetition, begin + row], of_buckets[repetition]
+            total = np.float32(0)
             for bucket in range(num_buckets):
-                value = values[repetition, begin + row, bucket] + of_buckets[repetition, bucket]
-                high = value if value > high else high
-                total += value
-            highest[repetition, row] = high
+                own[bucket] = source[bucket] + term[bucket]
+                total += own[bucket]
+            high = _in_order(bits[0])
+            for bucket in range(num_buckets):
+                high = max(high, _in_order(bits[bucket]))
+            keys[repetition, row] = _in_order(high)
             if len(normalisers):
-                normalisers[begin + row] += _log_sum_exp(values[repetition, begin + row])
-            usual[row] += (high - total / np.float32(num_buckets)) / np.float32(repetitions)
+                normalisers[begin + row] += _log_sum_exp(source)
+            usual[row] += (highest[repetition, row] - total / np.float32(num_buckets)) / np.float32(repetitions)
     for row in range(rows):
         usual[row] = usual[row] if LEAST < usual[row] < 1 / LEAST else np.float32(1)
     return highest, usual
