@@ -32,13 +32,14 @@ LOCK = SETUP / "requirements.txt"
 LOG = CACHE / "logs" / "setup.log"
 HOROVOD_LOG = CACHE / "logs" / "horovod.log"
 PROOF = "import horovod.torch, mlflow, petastorm.unischema, pyspark.sql, sparkdl; assert horovod.torch.gloo_built()"
-COMPILE = "; ".join(
+COMPILE = "\n".join(
     [
-        "import compileall, re, sysconfig",
+        "import compileall, re, sys, sysconfig",
         "tests = '.*/tests?/|torch/testing/_internal/'",
         "others = 'databricks/|fontTools/|mypy|pyspark/pandas/|sympy/physics/'",
         "unused = re.compile(f'.*site-packages/({tests}|{others})')",
-        "compileall.compile_dir(sysconfig.get_path('purelib'), quiet=1, workers=0, rx=unused)",
+        "for folder in [sysconfig.get_path('purelib'), sys.argv[1]]:",
+        "    compileall.compile_dir(folder, quiet=1, workers=0, rx=unused)",
     ]
 )
 """Once, on all cores, and not left to the first import: where PYTHONDONTWRITEBYTECODE is set, as in many containers,
@@ -104,7 +105,7 @@ def install(python: str, with_java: bool) -> None:
             listed: list[str | Path] = [part for path in requirements for part in ("--requirement", path)]
             run([*pip, "--no-deps", "--no-build-isolation", *listed], doing="installing packages", log=LOG)
             say("compiling them to bytecode")
-            run([PYTHON, "-c", COMPILE], doing="compiling to bytecode", log=LOG)
+            run([PYTHON, "-c", COMPILE, ROOT / "sparkdl"], doing="compiling to bytecode", log=LOG)
             wheel.result()
             # Nearly always the same wheel; the cache may hold one for another build of this torch only.
             horovod = _horovod(python, horovod_wheel.installed_torch(PYTHON))
@@ -112,7 +113,7 @@ def install(python: str, with_java: bool) -> None:
             stop_everything()
             raise
     say("installing Horovod and sparkdl")
-    run([*pip, "--no-deps", "--force-reinstall", horovod], doing="installing Horovod", log=LOG)
+    run([*PIP, "install", "--no-deps", "--force-reinstall", horovod], doing="installing Horovod", log=LOG)
     run([*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT], doing="installing sparkdl", log=LOG)
     say("checking what is installed")
     run([*PIP, "check"], doing="checking the packages", log=LOG)
