@@ -58,7 +58,8 @@ def _pipeline_arguments(command: Any) -> Any:
 def prepare(configuration: str, overrides: Sequence[str]) -> None:
     """Turn a raw table into a dataset of balanced Parquet files."""
     settings = load_settings(configuration, overrides)
-    dataset = sparkdl.prepare(None, settings.require("prepare"), spark=sparkdl.get_session(settings.cluster))
+    spark = sparkdl.get_session(settings.cluster, only_data=True)
+    dataset = sparkdl.prepare(None, settings.require("prepare"), spark=spark)
     rows = ", ".join(f"{dataset.rows(split):,} {split}" for split in dataset.splits)
     _show({"dataset": dataset.path, "rows": rows, "classes": f"{dataset.num_classes:,}"})
 

@@ -2,11 +2,12 @@
 
 Runs on executors, and in the embedded Spark; ``spark.python.daemon.module=sparkdl.daemon`` names it. Without it
 everything works, only later: each worker loads PyTorch for itself, which takes seconds, and so does each that takes the
-place of a worker that died.
+place of a worker that died. A job whose tasks need no PyTorch says so by ``spark.executorEnv.SPARKDL_TASKS=data``.
 """
 
 import gc
 import importlib
+import os
 import sys
 import zipimport
 from contextlib import suppress
@@ -14,23 +15,24 @@ from pathlib import Path
 
 __all__ = ["keep_unchanged_archives", "main"]
 
-PRELOADED = (
-    "sparkdl.data.write",
+OF_DATA = ("sparkdl.data.write",)
+"""What tasks run that prepare rows."""
+OF_NETWORKS = (
     "sparkdl.training.loop",
     "sparkdl.scoring.task",
     "sparkdl.extreme.tasks",
     "horovod.torch",
     "torch._dynamo",  # which making an optimizer imports
 )
-"""What tasks and ranks run. Importing it touches no GPU and starts no threads but those that survive a fork
-(OpenBLAS and jemalloc start theirs again), so that the workers can share it."""
+"""What ranks run, and tasks that train and score. Importing it touches no GPU and starts no threads but those that
+survive a fork (OpenBLAS and jemalloc start theirs again), so that the workers can share it."""
 
 
 def main() -> None:
     """Import what workers need and fork them as Spark asks for them. Ends with the executor."""
     if sys.version_info < (3, 12):
         keep_unchanged_archives()
-    for name in PRELOADED:
+    for name in OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS:
         with suppress(ImportError, OSError):  # a worker that needs it says what is missing
             importlib.import_module(name)
     from pyspark.daemon import manager

@@ -32,20 +32,24 @@ EMBEDDED_OPTIONS: dict[str, str | int | float | bool] = {
 """What the embedded session is started with, unless ``cluster.options`` says otherwise."""
 
 
-def get_session(settings: Cluster | None = None) -> SparkSession:
+def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> SparkSession:
     """The running session, else that of ``spark-submit``, else an embedded ``local[n]`` one. Runs on the driver.
 
-    ``settings.options`` apply to the embedded session only. Raises :class:`~sparkdl.errors.ConfigError` when there is
-    no Java that Spark can run on.
+    ``settings.options`` apply to the embedded session only. A new session that is for ``only_data`` starts sooner: its
+    tasks are not forked from a process that has loaded PyTorch (see :mod:`sparkdl.daemon`). Raises
+    :class:`~sparkdl.errors.ConfigError` when there is no Java that Spark can run on.
     """
     settings = settings or Cluster()
     if running := SparkSession.getActiveSession():
         return running
+    builder = SparkSession.builder
+    if only_data:
+        builder = builder.config("spark.executorEnv.SPARKDL_TASKS", "data")
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the cluster
-        return SparkSession.builder.getOrCreate()
+        return builder.getOrCreate()
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(f"local[{settings.embedded_slots}]")
+    builder = builder.master(f"local[{settings.embedded_slots}]")
     for key, value in (EMBEDDED_OPTIONS | settings.options).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -79,6 +79,13 @@ def send_while_writing(place: Path, signals: dict["subprocess.Popen[str]", signa
         time.sleep(0.01)
 
 
+def loads_pytorch(job: "subprocess.Popen[str]") -> bool:
+    """Whether the process that a job's tasks are forked from took the seconds to load PyTorch."""
+    children = psutil.Process(job.pid).children(recursive=True)
+    daemon = next(child for child in children if "sparkdl.daemon" in child.cmdline())
+    return any("libtorch" in library.path for library in daemon.memory_maps())
+
+
 def test_of_three_in_one_place_the_killed_leaves_nothing_one_is_whole_and_the_slow_one_is_told(
     spark: SparkSession, source: Source, start: Start, tmp_path: Path
 ) -> None:
@@ -87,6 +94,7 @@ def test_of_three_in_one_place_the_killed_leaves_nothing_one_is_whole_and_the_sl
     killed, slow = start(place / "out"), start(place / "out", seed=1)
     send_while_writing(place, {killed: signal.SIGKILL, slow: signal.SIGSTOP})
     killed.wait()
+    assert not loads_pytorch(slow)
     assert len([path for path in place.iterdir() if path.name.startswith(".out.preparing-")]) == 2
     with pytest.raises(DatasetError, match="there is no dataset in"):
         Dataset.open(str(place / "out"))
