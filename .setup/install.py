@@ -113,6 +113,7 @@ def install(python: str, with_java: bool) -> None:
             stop_everything()
             raise
     say("installing Horovod and sparkdl")
+    # Compiled by pip: it comes after all others were.
     run([*PIP, "install", "--no-deps", "--force-reinstall", horovod], doing="installing Horovod", log=LOG)
     run([*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT], doing="installing sparkdl", log=LOG)
     say("checking what is installed")
