@@ -105,7 +105,8 @@ def install(python: str, with_java: bool) -> None:
             listed: list[str | Path] = [part for path in requirements for part in ("--requirement", path)]
             run([*pip, "--no-deps", "--no-build-isolation", *listed], doing="installing packages", log=LOG)
             say("compiling them to bytecode")
-            run([PYTHON, "-c", COMPILE, ROOT / "sparkdl"], doing="compiling to bytecode", log=LOG)
+            # Nice to Horovod's build, whose end is for one core alone.
+            run(["nice", PYTHON, "-c", COMPILE, ROOT / "sparkdl"], doing="compiling to bytecode", log=LOG)
             wheel.result()
             # Nearly always the same wheel; the cache may hold one for another build of this torch only.
             horovod = _horovod(python, horovod_wheel.installed_torch(PYTHON))

@@ -42,14 +42,15 @@ def run(command: Sequence[str | Path], *, doing: str, log: Path, env: Mapping[st
         output.write(f"\n$ {' '.join(map(str, command))}\n".encode())
         output.flush()
         start = output.tell()
-        # A session of its own: Ctrl-C then reaches this process alone, which ends the whole tree below.
+        # A group of its own: Ctrl-C then reaches this process alone, which ends the whole tree below. Not a session,
+        # between which Linux divides the cores whatever `nice` says.
         process = subprocess.Popen(
             [str(part) for part in command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=dict(env) if env is not None else None,
-            start_new_session=True,
+            process_group=0,
         )
         _running.append(process)
     while process.returncode is None:
