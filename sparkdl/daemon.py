@@ -13,6 +13,8 @@ import zipimport
 from contextlib import suppress
 from pathlib import Path
 
+from sparkdl.environment import HUGE_PAGES
+
 __all__ = ["keep_unchanged_archives", "main"]
 
 OF_DATA = ("sparkdl.data.write",)
@@ -32,6 +34,7 @@ def main() -> None:
     """Import what workers need and fork them as Spark asks for them. Ends with the executor."""
     if sys.version_info < (3, 12):
         keep_unchanged_archives()
+    os.environ.update(HUGE_PAGES | os.environ)
     for name in OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS:
         with suppress(ImportError, OSError):  # a worker that needs it says what is missing
             importlib.import_module(name)

@@ -107,8 +107,8 @@ class Decoder:
 
         These are found through an inverted index (see :mod:`sparkdl.extreme.joint`) and have exact scores; other
         classes are not looked at, and the cost does not grow with the number of classes. By default ``buckets`` is
-        four where there are sixteen repetitions and two tell most classes apart. Rows with fewer than k candidates are
-        decoded exactly.
+        four where there are sixteen repetitions and two tell most classes apart. Rows with fewer than k candidates look
+        in twice as many, and again, until that is more than to look at all classes.
         """
         self._check(logits, k)
         if logits.device not in self._joint:
@@ -126,8 +126,10 @@ class Decoder:
             finished = self._finished(best, logits)
         short = finished.scores[:, -1].isneginf().nonzero().squeeze(1)
         if len(short):
-            exact = self.top_k(logits[:, short], k)
-            finished.classes[short], finished.scores[short] = exact.classes, exact.scores
+            those, wider = logits[:, short], min(2 * buckets, self.num_buckets)
+            worth_it = buckets < wider and joint.groups * wider**joint.joined < self.num_classes
+            again = self.candidates(those, k, buckets=wider) if worth_it else self.top_k(those, k)
+            finished.classes[short], finished.scores[short] = again.classes, again.scores
         return finished
 
     def _in_loops(self, logits: torch.Tensor) -> bool:

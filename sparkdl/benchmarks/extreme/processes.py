@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sparkdl.environment import HUGE_PAGES, environment
+
 __all__ = ["alone", "forget_peak", "peak_bytes", "quietly", "servant"]
 
 T = TypeVar("T")
@@ -20,7 +22,8 @@ def alone(function: Callable[..., T], *args: Any, log: Path) -> T:
 
     Raises what the function raises, or BrokenProcessPool if the process dies.
     """
-    with ProcessPoolExecutor(1, mp_context=_SPAWN, initializer=quietly, initargs=(log,)) as process:
+    pool = ProcessPoolExecutor(1, mp_context=_SPAWN, initializer=quietly, initargs=(log,))
+    with environment(HUGE_PAGES), pool as process:
         return process.submit(function, *args).result()
 
 
@@ -29,7 +32,8 @@ def servant(function: Callable[..., None], *args: Any, log: Path) -> Iterator[Co
     """A process that calls ``function(connection, *args)``, and the other end of the connection; None ends it."""
     mine, its = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_serve, args=(function, its, log, *args), daemon=True)
-    process.start()
+    with environment(HUGE_PAGES):  # as Spark's workers have them
+        process.start()
     its.close()
     try:
         yield mine

@@ -212,9 +212,21 @@ def test_compiled_loops_and_tensors_find_the_same(hashes, logits, counts, monkey
     torch.testing.assert_close((decoder.top_k(logits, 9), decoder.candidates(logits, 9)), compiled)
 
 
-def test_rows_with_too_few_candidates_are_decoded_exactly(hashes, logits):
+def test_rows_with_too_few_candidates_are_decoded_exactly_if_there_are_few_classes(hashes, logits):
     decoder = Decoder(hashes, CLASSES)
     torch.testing.assert_close(decoder.candidates(logits, 500), decoder.top_k(logits, 500))
+
+
+@pytest.mark.parametrize("in_loops", [True, False])
+def test_rows_with_too_few_candidates_look_in_more_buckets_and_not_at_all_classes(in_loops, monkeypatch):
+    monkeypatch.setattr(Decoder, "_in_loops", lambda self, logits: in_loops)
+    monkeypatch.setattr(Decoder, "top_k", lambda self, logits, k: pytest.fail("exact decoding of many classes"))
+    decoder = Decoder(bucket_hashes(128, 8, seed=0), 5000)
+    logits = torch.randn(8, 200, 128, generator=torch.Generator().manual_seed(0))
+    narrow, wide = (decoder.candidates(logits, 5, buckets=buckets) for buckets in (2, 16))
+    assert narrow.scores.isfinite().all()
+    assert (narrow.scores[:, 0] <= wide.scores[:, 0]).all()
+    assert (narrow.scores[:, -1] <= wide.scores[:, -1]).all()
 
 
 def test_candidates_in_all_buckets_are_all_classes(logits):
