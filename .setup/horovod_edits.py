@@ -1,7 +1,7 @@
 """What is changed in Horovod's source release before it is built: by file, pairs of old and new text.
 
 Each old text is there exactly once. Some let it compile with today's torch, or sooner; some keep its threads from
-taking the cores that ranks compute on; one has it listen only where it was told to.
+taking the cores that ranks compute on, or from waiting for them; one has it listen only where it was told to.
 """
 
 __all__ = ["EDITS"]
@@ -24,6 +24,16 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     "third_party/gloo/gloo/allreduce.cc": [
         ("using ReductionFunction = ", "using AllreduceFunction = "),
         ("    ReductionFunction fn) {", "    AllreduceFunction fn) {"),
+    ],
+    # Its thread spun while another one of the process had a connection's lock: where a rank is bound to one core, that
+    # kept the other from the core that it needed to give the lock back, until the kernel's next tick, 3 to 4 ms.
+    "third_party/gloo/gloo/transport/tcp/pair.cc": [
+        ("#include <array>\n", "#include <array>\n#include <chrono>\n#include <thread>\n"),
+        (
+            "  if (!lock) {\n    return;\n  }\n\n  // State must be <= CONNECTED.\n",
+            "  if (!lock) {\n    std::this_thread::sleep_for(std::chrono::microseconds(20));\n    return;\n  }\n\n"
+            "  // State must be <= CONNECTED.\n",
+        ),
     ],
     "horovod/torch/CMakeLists.txt": [
         ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
@@ -58,7 +68,8 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     # The background thread asks all ranks every millisecond whether there is something to reduce, which takes up to a
     # third of a core from the computation. Here it sleeps until this rank asks for something (0.1 s at most, for what
     # only the others know of), and takes its turn at once: gradients come in buckets, so that there is nothing to be
-    # gained by waiting for more to send together.
+    # gained by waiting for more to send together. A rank that has asked and waits for the others asks them again after
+    # a millisecond: they may have been asked, by a sleep's end, just before they had it.
     "horovod/common/tensor_queue.h": [
         ("#include <iostream>\n", "#include <chrono>\n#include <condition_variable>\n#include <iostream>\n"),
         (
@@ -66,7 +77,8 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "  void RemoveJoinTensor();\n\n"
             "  // Between a process's threads: there is a request in some queue, or the end of the process's run.\n"
             "  static void Wake();\n"
-            "  static void AwaitWake(std::chrono::milliseconds at_most);\n",
+            "  static void AwaitWake(std::chrono::milliseconds at_most);\n\n"
+            "  bool Empty() const;\n",
         ),
     ],
     "horovod/common/tensor_queue.cc": [
@@ -89,6 +101,10 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "  std::unique_lock<std::mutex> lock(wake_mutex);\n"
             "  wake_condition.wait_for(lock, at_most, [] { return awake; });\n"
             "  awake = false;\n"
+            "}\n\n"
+            "bool TensorQueue::Empty() const {\n"
+            "  std::lock_guard<std::mutex> guard(mutex_);\n"
+            "  return tensor_table_.empty();\n"
             "}\n\n",
         ),
         (
@@ -110,13 +126,118 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         (
             "bool RunLoopOnce(HorovodGlobalState& state) {\n",
             "bool RunLoopOnce(HorovodGlobalState& state) {\n"
-            "  if (!state.process_set_table.Get(0).joined) {\n"
-            "    TensorQueue::AwaitWake(std::chrono::milliseconds(100));\n"
+            "  auto& all_ranks = state.process_set_table.Get(0);\n"
+            "  if (!all_ranks.joined) {\n"
+            "    TensorQueue::AwaitWake(std::chrono::milliseconds(all_ranks.tensor_queue.Empty() ? 100 : 1));\n"
             "  }\n",
         ),
         (
             "    horovod_global.shut_down = true;\n",
             "    horovod_global.shut_down = true;\n    TensorQueue::Wake();\n",
+        ),
+    ],
+    # When ranks agree on what to reduce, their requests and rank 0's answer were two messages each: a length, then so
+    # many bytes. Here the first message has the first bytes, too.
+    "horovod/common/gloo/gloo_controller.cc": [
+        ("#include <cstring>\n", "#include <algorithm>\n#include <cstring>\n#include <vector>\n"),
+        (
+            "namespace common {\n",
+            "namespace common {\n\n"
+            "namespace {\n"
+            "constexpr uint8_t REST_SLOT = 0x20; // which none of Gloo's own collectives uses\n\n"
+            "struct Head {\n"
+            "  int length = 0;\n"
+            "  uint8_t bytes[1020] = {};\n\n"
+            "  Head() = default;\n"
+            "  explicit Head(const std::string& message) : length((int)message.length() + 1) {\n"
+            "    std::memcpy(bytes, message.c_str(), Size());\n"
+            "  }\n"
+            "  size_t Size() const { return std::min((size_t)length, sizeof(bytes)); }\n"
+            "  size_t Rest() const { return length - Size(); }\n"
+            "};\n"
+            "} // namespace\n",
+        ),
+        (
+            "  // do gather\n  {\n"
+            "    // gloo doesn't have inplace option, put a zero as input for root rank\n"
+            "    int send_data = 0;\n",
+            "  std::vector<Head> heads(size_);\n  {\n    Head own;\n",
+        ),
+        (
+            "    opts.setInput(&send_data, 1);\n    opts.setOutput(recvcounts.get(), size_);\n"
+            "    gloo::gather(opts);\n  }\n",
+            "    opts.setInput((uint8_t*)&own, sizeof(Head));\n"
+            "    opts.setOutput((uint8_t*)heads.data(), sizeof(Head) * size_);\n"
+            "    gloo::gather(opts);\n  }\n"
+            "  for (int i = 0; i < size_; ++i) {\n    recvcounts[i] = heads[i].length;\n  }\n",
+        ),
+        (
+            "    auto input = new uint8_t[0];\n    gloo::GathervOptions opts(gloo_context_.ctx);\n"
+            "    opts.setRoot(RANK_ZERO);\n    opts.setInput(input, 0);\n"
+            "    std::vector<size_t> count_vec(recvcounts.get(), recvcounts.get() + size_);\n"
+            "    opts.setOutput(buffer.get(), count_vec);\n    gloo::gatherv(opts);\n",
+            "    auto messages = gloo_context_.ctx->createUnboundBuffer(buffer.get(), total_size);\n"
+            "    int longer = 0;\n"
+            "    for (int i = 1; i < size_; ++i) {\n"
+            "      std::memcpy(buffer.get() + displcmnts[i], heads[i].bytes, heads[i].Size());\n"
+            "      if (heads[i].Rest() > 0) {\n"
+            "        auto rest = displcmnts[i] + heads[i].Size();\n"
+            "        messages->recv(i, gloo::Slot::build(REST_SLOT, 0), rest, heads[i].Rest());\n"
+            "        ++longer;\n"
+            "      }\n"
+            "    }\n"
+            "    while (longer-- > 0) {\n"
+            "      messages->waitRecv(gloo_context_.ctx->getTimeout());\n"
+            "    }\n",
+        ),
+        (
+            "  // Boardcast the response length\n  int encoded_response_length = (int)encoded_response.length() + 1;\n",
+            "  Head head(encoded_response);\n",
+        ),
+        (
+            "    opts.setOutput(&encoded_response_length, 1);\n",
+            "    opts.setOutput((uint8_t*)&head, sizeof(Head));\n",
+        ),
+        ("  // Boardcast the response\n  {\n", "  if (head.Rest() > 0) {\n"),
+        (
+            "    opts.setOutput((uint8_t*)(encoded_response.c_str()),\n                   encoded_response_length);\n",
+            "    opts.setOutput((uint8_t*)encoded_response.c_str() + head.Size(), head.Rest());\n",
+        ),
+        (
+            "  // send message length to root\n  std::unique_ptr<int[]> recvcounts(new int[size_]);\n"
+            "  int encoded_message_length = (int)encoded_message.length() + 1;\n",
+            "  Head head(encoded_message);\n",
+        ),
+        (
+            "    opts.setInput(&encoded_message_length, 1);\n",
+            "    opts.setInput((uint8_t*)&head, sizeof(Head));\n",
+        ),
+        (
+            "  for (int i = 0; i < size_; ++i) {\n    if (i == gloo_context_.ctx->rank) {\n"
+            "      recvcounts[i] = encoded_message_length;\n    } else {\n      recvcounts[i] = 0;\n    }\n  }\n\n"
+            "  // send message body to root\n  {\n"
+            "    gloo::GathervOptions opts(gloo_context_.ctx);\n    opts.setRoot(RANK_ZERO);\n"
+            "    opts.setInput((uint8_t*)encoded_message.c_str(), encoded_message_length);\n"
+            "    std::vector<size_t> count_vec(recvcounts.get(), recvcounts.get() + size_);\n"
+            "    opts.setOutput((uint8_t*)nullptr, count_vec);\n    gloo::gatherv(opts);\n  }\n",
+            "  if (head.Rest() > 0) {\n"
+            "    auto rest = gloo_context_.ctx->createUnboundBuffer(\n"
+            "        (uint8_t*)encoded_message.c_str() + head.Size(), head.Rest());\n"
+            "    rest->send(RANK_ZERO, gloo::Slot::build(REST_SLOT, 0));\n"
+            "    rest->waitSend(gloo_context_.ctx->getTimeout());\n"
+            "  }\n",
+        ),
+        ("  int msg_length;\n", "  Head head;\n"),
+        ("    opts.setOutput(&msg_length, 1);\n", "    opts.setOutput((uint8_t*)&head, sizeof(Head));\n"),
+        (
+            "  std::unique_ptr<uint8_t[]> buffer(new uint8_t[msg_length]);\n"
+            "  memset(buffer.get(), 0, msg_length);\n  {\n",
+            "  std::unique_ptr<uint8_t[]> buffer(new uint8_t[head.length]);\n"
+            "  std::memcpy(buffer.get(), head.bytes, head.Size());\n  if (head.Rest() > 0) {\n",
+        ),
+        (
+            "    opts.setOutput((uint8_t*)buffer.get(), msg_length);\n",
+            "    opts.setOutput(buffer.get() + head.Size(), head.Rest());\n",
         ),
     ],
     "horovod/torch/handle_manager.h": [

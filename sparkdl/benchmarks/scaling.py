@@ -1,16 +1,17 @@
 """Scaling efficiency: two ranks with one thread each against one rank with one thread.
 
-The rival is ``torch.nn.parallel.DistributedDataParallel`` with Gloo, on the same network and batches but in launches of
-its own. Every rank keeps its batch size (weak scaling), so that perfect efficiency, 1.0, means twice the images per
-second. A shared machine is a third faster in one minute than in another, so that ratios are those of launches that
-follow each other. What two ranks reach that wait for each other in every step, and exchange nothing, is the most that a
-machine allows: its cores share memory and clock, and the slower one of each step counts.
+The rival is ``torch.nn.parallel.DistributedDataParallel`` with Gloo, on the same network and batches. Every rank keeps
+its batch size (weak scaling), so that perfect efficiency, 1.0, means twice the images per second. A shared machine is a
+third faster in one minute than in another, and from launch to launch: the systems take turns in each launch, epoch by
+epoch, and launches of one rank and of two follow each other. What two ranks reach that wait for each other in every
+step, and exchange nothing, is the most that a machine allows: its cores share memory and clock, and the slower one of
+each step counts.
 """
 
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
 
@@ -23,7 +24,7 @@ from sparkdl.benchmarks.images import image_dataset
 from sparkdl.benchmarks.loop import new_replica, timed_epoch
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import Collectives, HorovodCollectives
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.recipe import build_optimizer
@@ -36,49 +37,85 @@ __all__ = ["run"]
 ROWS = 5_120
 LAUNCHES = 12
 EPOCHS = 2
+"""Of each system in each launch, after a first one, which compiles kernels and fills caches."""
 SETTINGS = Train(model="cnn", epochs=1 + EPOCHS, batch_size=256, schedule="constant")
+OURS, THEIRS, WAITING = SYSTEMS = ("sparkdl", "DistributedDataParallel, Gloo", "waiting alone")
 
 
 def run() -> Report:
-    """Launch one rank and two ranks of each system in turn. Runs on the driver."""
-    systems: dict[str, Callable[[Dataset, Rank], list[float]]] = {
-        "sparkdl": _sparkdl,
-        "DistributedDataParallel, Gloo": partial(_torch, DistributedDataParallel),
-        "waiting alone": partial(_torch, _waiting),
-    }
-    rates: dict[tuple[str, int], list[float]] = {(name, size): [] for name in systems for size in (1, 2)}
+    """Launch one rank and two ranks in turn. Runs on the driver."""
+    rates: dict[tuple[str, int], list[list[float]]] = {(name, size): [] for name in SYSTEMS for size in (1, 2)}
     with image_dataset(ROWS) as (spark, dataset):
         for _ in range(LAUNCHES):
-            for name, size in rates:
-                rates[name, size].append(median(run_ranks(partial(systems[name], dataset), size, spark=spark)[0]))
-    found = {key: median(values) for key, values in rates.items()}
+            for size in (1, 2):
+                for name, found in run_ranks(partial(_measure, dataset), size, spark=spark)[0].items():
+                    rates[name, size].append(found)
+    of_launches = {key: [median(epochs) for epochs in launches] for key, launches in rates.items()}
     efficiency = {
-        name: median(two / (2 * one) for one, two in zip(rates[name, 1], rates[name, 2], strict=True))
-        for name in systems
+        name: median(two / (2 * one) for one, two in zip(of_launches[name, 1], of_launches[name, 2], strict=True))
+        for name in SYSTEMS
     }
-    ours, theirs, _ = systems
-    over_theirs = median(mine / other for mine, other in zip(rates[ours, 2], rates[theirs, 2], strict=True))
+    over_theirs = median(
+        mine / other
+        for launch in zip(rates[OURS, 2], rates[THEIRS, 2], strict=True)
+        for mine, other in zip(*launch, strict=True)
+    )
     return Report(
         title="scaling: one rank and two, one thread each, convolutional network",
         columns=["system", "images/s, 1 rank", "images/s, 2 ranks", "efficiency"],
-        rows=[[name, found[name, 1], found[name, 2], efficiency[name]] for name in systems],
+        rows=[[name, *(median(of_launches[name, size]) for size in (1, 2)), efficiency[name]] for name in SYSTEMS],
         targets=[
-            Target("efficiency", efficiency[ours], 0.90),
+            Target("efficiency", efficiency[OURS], 0.90),
             Target("images/s on two ranks over DDP's", over_theirs, 1.0),
         ],
-        note=f"Medians of {LAUNCHES} launches of each in turn, with {EPOCHS} epochs of {ROWS:,} images; "
-        "efficiency and ratio are medians over launches that follow each other.",
+        note=f"Medians of {LAUNCHES} launches of one rank and of two, in each of which the systems take turns, with "
+        f"{EPOCHS} epochs of {ROWS:,} images each. Efficiency is the median over launches that follow each other, the "
+        "ratio over epochs that do.",
     )
 
 
-def _sparkdl(dataset: Dataset, rank: Rank) -> list[float]:
-    """Images per second of all ranks, by epoch; the first one, which compiles kernels and fills caches, is left out."""
+def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[float]]:
+    """Images per second of all ranks, by system and epoch; the first epoch is left out."""
     torch.set_num_threads(1)
     with HorovodCollectives() as collectives:
-        replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
-        state = TrainingState()
-        rates = [timed_epoch(replica, dataset, state, reporter) for _ in range(1 + EPOCHS)]
-    return rates[1:]
+        address = _meeting_point(collectives)
+        distributed.init_process_group("gloo", init_method=address, rank=rank.rank, world_size=rank.size)
+        try:
+            epochs = {
+                OURS: _sparkdl(dataset, rank, collectives),
+                THEIRS: _torch(DistributedDataParallel, dataset, rank),
+                WAITING: _torch(_waiting, dataset, rank),
+            }
+            rates = [{name: next(each) for name, each in epochs.items()} for _ in range(1 + EPOCHS)]
+        finally:
+            distributed.destroy_process_group()
+    return {name: [each[name] for each in rates[1:]] for name in SYSTEMS}
+
+
+def _sparkdl(dataset: Dataset, rank: Rank, collectives: HorovodCollectives) -> Iterator[float]:
+    replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
+    state = TrainingState()
+    while True:
+        yield timed_epoch(replica, dataset, state, reporter)
+
+
+def _torch(parallel: Callable[[nn.Module], nn.Module], dataset: Dataset, rank: Rank) -> Iterator[float]:
+    """The same with PyTorch's own data parallelism or none."""
+    model = build_model(dataset, SETTINGS)
+    optimizer = build_optimizer(SETTINGS, model)
+    replica = parallel(model)
+    loader = Loader(
+        dataset, "train", batch_size=SETTINGS.batch_size, rank=rank.rank, size=rank.size, seed=SETTINGS.seed
+    )
+    replica.train()
+    for epoch in range(SETTINGS.epochs):
+        started = time.perf_counter()
+        for batch in loader.epoch(epoch):
+            optimizer.zero_grad()
+            functional.cross_entropy(replica(batch.inputs), batch.labels).backward()
+            optimizer.step()
+        distributed.barrier()
+        yield dataset.rows("train") / (time.perf_counter() - started)
 
 
 def _waiting(model: nn.Module) -> nn.Module:
@@ -87,34 +124,8 @@ def _waiting(model: nn.Module) -> nn.Module:
     return model
 
 
-def _torch(parallel: Callable[[nn.Module], nn.Module], dataset: Dataset, rank: Rank) -> list[float]:
-    """The same with PyTorch's own data parallelism or none, and without Horovod's thread in the process."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=_meeting_point(rank), rank=rank.rank, world_size=rank.size)
-    try:
-        model = build_model(dataset, SETTINGS)
-        optimizer = build_optimizer(SETTINGS, model)
-        replica = parallel(model)
-        loader = Loader(
-            dataset, "train", batch_size=SETTINGS.batch_size, rank=rank.rank, size=rank.size, seed=SETTINGS.seed
-        )
-        replica.train()
-        rates = []
-        for epoch in range(1 + EPOCHS):
-            started = time.perf_counter()
-            for batch in loader.epoch(epoch):
-                optimizer.zero_grad()
-                functional.cross_entropy(replica(batch.inputs), batch.labels).backward()
-                optimizer.step()
-            distributed.barrier()
-            rates.append(dataset.rows("train") / (time.perf_counter() - started))
-        return rates[1:]
-    finally:
-        distributed.destroy_process_group()
-
-
-def _meeting_point(rank: Rank) -> str:
-    """A free address on rank 0's host, agreed on over Horovod, which then leaves."""
+def _meeting_point(collectives: Collectives) -> str:
+    """A free address on rank 0's host."""
     host = os.environ["HOROVOD_HOSTNAME"]
-    with HorovodCollectives() as collectives, socket.create_server((host, 0)) as server:
+    with socket.create_server((host, 0)) as server:
         return str(collectives.broadcast_object(f"tcp://{host}:{server.getsockname()[1]}"))

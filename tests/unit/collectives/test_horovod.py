@@ -28,6 +28,24 @@ def means_in_any_order(collectives: HorovodCollectives) -> bool:
     return right
 
 
+def mean_of_many(collectives: HorovodCollectives) -> bool:
+    """Whether tensors are right of which the ranks need several kilobytes to agree."""
+    tensors = [torch.full((3,), float(collectives.rank + number)) for number in range(100)]
+    collectives.start_mean(tensors, name="a message with a name of some length")()
+    return all(bool((tensor == number + 0.5).all()) for number, tensor in enumerate(tensors))
+
+
+def late_answers(collectives: HorovodCollectives) -> int:
+    """How many of 20 messages take long that the ranks begin, one just before the other, 0.1 s after the last one."""
+    rhythm, late = random.Random(collectives.rank), 0
+    for _ in range(20):
+        time.sleep(0.1 + rhythm.uniform(-0.003, 0.003))
+        started = time.perf_counter()
+        collectives.start_mean([torch.ones(10)], name="in time")()
+        late += time.perf_counter() - started > 0.08
+    return late
+
+
 def exercise(rank: Rank) -> dict:
     found: dict = {}
     with HorovodCollectives() as collectives:
@@ -42,6 +60,8 @@ def exercise(rank: Rank) -> dict:
         found["gathered"] = collectives.allgather_object("x" * (rank.rank + 1))
         collectives.barrier()
         found["in any order"] = means_in_any_order(collectives)
+        found["of many"] = mean_of_many(collectives)
+        found["late"] = late_answers(collectives)
         found["addresses"] = {each.laddr.ip for each in psutil.Process().net_connections("tcp")}
 
         torch.manual_seed(rank.rank)
@@ -86,3 +106,11 @@ def test_weights_and_buffers_become_equal(found) -> None:
 
 def test_messages_may_be_begun_in_any_order_on_each_rank(found) -> None:
     assert all(each["in any order"] for each in found)
+
+
+def test_a_message_may_have_many_tensors(found) -> None:
+    assert all(each["of many"] for each in found)
+
+
+def test_a_rank_that_has_slept_answers_at_once(found) -> None:
+    assert all(each["late"] < 5 for each in found)
