@@ -7,8 +7,8 @@ from contextlib import contextmanager
 __all__ = ["HUGE_PAGES", "environment"]
 
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
-"""Lets PyTorch ask Linux for pages of 2 MB for its large tensors, which looks a page's address up 512 times less often:
-a tenth of what meta-models take to train and to decode. PyTorch reads it once, at a process's first tensor."""
+"""Lets PyTorch ask Linux for pages of 2 MB for its large tensors, whose addresses are looked up 512 times less often:
+up to a tenth of what meta-models take to train and to decode. PyTorch reads it once, at a process's first tensor."""
 
 
 @contextmanager
