@@ -9,7 +9,6 @@ each step counts.
 """
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -78,8 +77,8 @@ def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[float]]:
     """Images per second of all ranks, by system and epoch; the first epoch is left out."""
     torch.set_num_threads(1)
     with HorovodCollectives() as collectives:
-        address = _meeting_point(collectives)
-        distributed.init_process_group("gloo", init_method=address, rank=rank.rank, world_size=rank.size)
+        store = _meeting_point(collectives)
+        distributed.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.size)
         try:
             epochs = {
                 OURS: _sparkdl(dataset, rank, collectives),
@@ -124,8 +123,11 @@ def _waiting(model: nn.Module) -> nn.Module:
     return model
 
 
-def _meeting_point(collectives: Collectives) -> str:
-    """A free address on rank 0's host."""
+def _meeting_point(collectives: Collectives) -> distributed.TCPStore:
+    """Where ranks find each other: rank 0 listens at a free port, of which it tells the others."""
     host = os.environ["HOROVOD_HOSTNAME"]
-    with socket.create_server((host, 0)) as server:
-        return str(collectives.broadcast_object(f"tcp://{host}:{server.getsockname()[1]}"))
+    listening = None
+    if collectives.rank == 0:
+        listening = distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    port = collectives.broadcast_object(listening and listening.port)
+    return listening or distributed.TCPStore(host, port, is_master=False)

@@ -49,11 +49,12 @@ class HorovodCollectives(Collectives):
 
     @override
     def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
-        return hvd.broadcast_object(value, root)
+        # Messages of the same name meet; Horovod would name this one after the type that the value has on each rank.
+        return hvd.broadcast_object(value, root, name="object")
 
     @override
     def allgather_object(self, value: Any) -> list[Any]:
-        return hvd.allgather_object(value)  # type: ignore[no-any-return]
+        return hvd.allgather_object(value, name="objects")  # type: ignore[no-any-return]
 
     @override
     def barrier(self) -> None:

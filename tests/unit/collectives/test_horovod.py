@@ -58,6 +58,9 @@ def exercise(rank: Rank) -> dict:
         found["broadcast"] = collectives.broadcast(torch.tensor([number]), root=1).tolist()
         found["broadcast object"] = collectives.broadcast_object({"rank": rank.rank}, root=1)
         found["gathered"] = collectives.allgather_object("x" * (rank.rank + 1))
+        another_type = "text" if rank.rank else None
+        found["another type"] = collectives.broadcast_object(another_type, root=1)
+        found["types gathered"] = collectives.allgather_object(another_type)
         collectives.barrier()
         found["in any order"] = means_in_any_order(collectives)
         found["of many"] = mean_of_many(collectives)
@@ -97,6 +100,12 @@ def test_tensors_and_objects_of_one_rank_reach_all(found) -> None:
         assert each["broadcast"] == [2.0]
         assert each["broadcast object"] == {"rank": 1}
         assert each["gathered"] == ["x", "xx"]
+
+
+def test_objects_may_have_another_type_on_every_rank(found) -> None:
+    for each in found:
+        assert each["another type"] == "text"
+        assert each["types gathered"] == [None, "text"]
 
 
 def test_weights_and_buffers_become_equal(found) -> None:
