@@ -12,6 +12,7 @@ import click
 import sparkdl
 from sparkdl.config import load_settings
 from sparkdl.errors import SparkdlError, TrackingError
+from sparkdl.garbage import end_without_collection
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Section, Settings, Tracking
 
@@ -73,7 +74,8 @@ def train(configuration: str, overrides: Sequence[str], resume: str | None) -> N
     """Train a network on a prepared dataset and register it."""
     settings = load_settings(configuration, [*overrides, *([f"train.resume={resume}"] if resume else [])])
     folder = settings.train.dataset or settings.require("prepare.output")
-    trained = sparkdl.train(folder, settings.train, cluster=settings.cluster, tracking=settings.tracking)
+    spark = sparkdl.get_session(settings.cluster)  # its Python workers start while the driver imports PyTorch
+    trained = sparkdl.train(folder, settings.train, cluster=settings.cluster, tracking=settings.tracking, spark=spark)
     _show(
         {name.replace("_", " "): f"{value:.4f}" for name, value in trained.metrics.items()}
         | {
@@ -91,7 +93,10 @@ def train_extreme(configuration: str, overrides: Sequence[str]) -> None:
     """Train a classifier of very many classes: hashed meta-models, each pack of them a Spark task."""
     settings = load_settings(configuration, overrides)
     folder = settings.extreme.dataset or settings.require("prepare.output")
-    trained = sparkdl.train_extreme(folder, settings.extreme, cluster=settings.cluster, tracking=settings.tracking)
+    spark = sparkdl.get_session(settings.cluster)  # see train
+    trained = sparkdl.train_extreme(
+        folder, settings.extreme, cluster=settings.cluster, tracking=settings.tracking, spark=spark
+    )
     missing = (
         f" of {settings.extreme.repetitions}; lost: {', '.join(map(str, trained.missing))}" if trained.missing else ""
     )
@@ -235,4 +240,5 @@ def _show(summary: dict[str, str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the ``sparkdl`` command; ``arguments`` default to those of the process. Runs on the driver."""
+    end_without_collection()
     commands(args=list(arguments) if arguments is not None else None, prog_name="sparkdl")

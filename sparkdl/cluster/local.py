@@ -17,6 +17,7 @@ from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Super
 from sparkdl.cluster.watch import Watch
 from sparkdl.environment import HUGE_PAGES
 from sparkdl.errors import ConfigError
+from sparkdl.garbage import end_without_collection
 
 __all__ = ["main", "run_local"]
 
@@ -93,6 +94,7 @@ class _Processes:
 
 def main(result_fd: int) -> None:
     """Be one rank: read the assignment from stdin, write the result to a pipe. Runs on a rank."""
+    end_without_collection()
     assignment, rank, size = pickle.loads(_receive(sys.stdin.buffer))
     place = place_of(rank, ["localhost"] * size)
     outcome = run_rank(

@@ -35,9 +35,9 @@ EMBEDDED_OPTIONS: dict[str, str | int | float | bool] = {
 def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> SparkSession:
     """The running session, else that of ``spark-submit``, else an embedded ``local[n]`` one. Runs on the driver.
 
-    ``settings.options`` apply to the embedded session only. A new session that is for ``only_data`` starts sooner: its
-    tasks are not forked from a process that has loaded PyTorch (see :mod:`sparkdl.daemon`). Raises
-    :class:`~sparkdl.errors.ConfigError` when there is no Java that Spark can run on.
+    ``settings.options`` apply to the embedded session only. The process that its Python workers are forked from (see
+    :mod:`sparkdl.daemon`) starts with it, and loads while the driver goes on; for a new session that is ``only_data``
+    it does not load PyTorch. Raises :class:`~sparkdl.errors.ConfigError` when there is no Java that Spark can run on.
     """
     settings = settings or Cluster()
     if running := SparkSession.getActiveSession():
@@ -52,7 +52,10 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
     builder = builder.master(f"local[{settings.embedded_slots}]")
     for key, value in (EMBEDDED_OPTIONS | settings.options).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    # Nobody waits for this task: what workers are forked from takes seconds to load, and so does what the driver needs.
+    session.sparkContext.parallelize([None], 1).map(type)._jrdd.collectAsync()
+    return session
 
 
 def ensure_java() -> None:
