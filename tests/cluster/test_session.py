@@ -1,5 +1,6 @@
 """A session that nobody has asked for anything yet, and Ctrl-C once Spark has been stopped."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -18,13 +19,15 @@ def loading():
                 return True
     return False
 
-spark = get_session()
-assert signal.getsignal(signal.SIGINT).__module__ == "pyspark.context"
-until = time.monotonic() + 60
-while not (found := loading()) and time.monotonic() < until:
-    time.sleep(0.01)
-print(found)
-stop_spark(spark)
+for moment in (0, 0.5, 1):
+    spark = get_session()
+    assert signal.getsignal(signal.SIGINT).__module__ == "pyspark.context"
+    until = time.monotonic() + 60
+    while not (found := loading()) and time.monotonic() < until:
+        time.sleep(0.01)
+    print(found)
+    time.sleep(moment)
+    stop_spark(spark)
 signal.raise_signal(signal.SIGINT)
 """
 
@@ -35,11 +38,11 @@ def done() -> subprocess.CompletedProcess[str]:
 
 
 def test_the_process_that_workers_are_forked_from_starts_with_the_session(done) -> None:
-    assert done.stdout == "True\n"
+    assert done.stdout == "True\n" * 3
 
 
 def test_a_session_that_is_stopped_while_it_loads_says_nothing(done) -> None:
-    assert not any(word in done.stderr for word in ("ERROR", "WARN", "Exception", "Py4J"))
+    assert not re.search("ERROR|WARN|Exception|Py4J", done.stderr), done.stderr
 
 
 def test_an_interrupt_after_spark_was_stopped_is_a_plain_one(done) -> None:
