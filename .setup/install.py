@@ -36,8 +36,9 @@ COMPILE = "\n".join(
     [
         "import compileall, re, sys, sysconfig",
         "tests = '.*/tests?/|torch/testing/_internal/'",
-        "others = 'databricks/|fontTools/|mypy|pyspark/pandas/|sympy/physics/'",
-        "unused = re.compile(f'.*site-packages/({tests}|{others})')",
+        "others = 'databricks/|fontTools/|mypy|networkx/|pyspark/pandas/|sklearn/|sympy/physics/'",
+        "scipy = r'scipy/(?!_lib|sparse)\\w+/'",
+        "unused = re.compile(f'.*site-packages/({tests}|{others}|{scipy})')",
         "for folder in [sysconfig.get_path('purelib'), sys.argv[1]]:",
         "    compileall.compile_dir(folder, quiet=1, workers=0, rx=unused)",
     ]

@@ -1,5 +1,6 @@
 """What tests share: an embedded Spark, and a real standalone cluster with a process for everything."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
 ROOT = Path(__file__).parent.parent
+gc.disable()  # until all is imported: going through libraries for garbage takes a third of the time of loading them
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Ranks and tasks cannot import test modules, so what these define travels by value."""
+    gc.freeze()  # what was imported stays
+    gc.enable()
     for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(module)
         spark_cloudpickle.register_pickle_by_value(module)
