@@ -19,7 +19,7 @@ from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
 ROOT = Path(__file__).parent.parent
-gc.disable()  # until all is imported: going through libraries for garbage takes a third of the time of loading them
+gc.disable()  # until all is imported: looking for garbage in libraries takes a quarter of this process's start
 
 
 def pytest_configure(config: pytest.Config) -> None:

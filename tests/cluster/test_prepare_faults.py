@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -81,9 +82,14 @@ def send_while_writing(place: Path, signals: dict["subprocess.Popen[str]", signa
 
 def loads_pytorch(job: "subprocess.Popen[str]") -> bool:
     """Whether the process that a job's tasks are forked from took the seconds to load PyTorch."""
-    children = psutil.Process(job.pid).children(recursive=True)
-    daemon = next(child for child in children if "sparkdl.daemon" in child.cmdline())
+    daemon = next(filter(is_daemon, psutil.Process(job.pid).children(recursive=True)))
     return any("libtorch" in library.path for library in daemon.memory_maps())
+
+
+def is_daemon(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # it has ended
+        return "sparkdl.daemon" in process.cmdline()
+    return False
 
 
 def test_of_three_in_one_place_the_killed_leaves_nothing_one_is_whole_and_the_slow_one_is_told(
