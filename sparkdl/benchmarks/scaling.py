@@ -2,15 +2,16 @@
 
 The rival is ``torch.nn.parallel.DistributedDataParallel`` with Gloo, on the same network and batches. Every rank keeps
 its batch size (weak scaling), so that perfect efficiency, 1.0, means twice the images per second. A shared machine is a
-third faster in one minute than in another, and from launch to launch: the systems take turns in each launch, epoch by
-epoch, and launches of one rank and of two follow each other. What two ranks reach that wait for each other in every
-step, and exchange nothing, is the most that a machine allows: its cores share memory and clock, and the slower one of
-each step counts.
+third faster in one minute than in another, and from launch to launch: one rank and two take turns in each launch, epoch
+by epoch, and so do the systems. What two ranks reach that wait for each other in every step, and exchange nothing, is
+the most that a machine allows: its cores share memory and clock, and the slower one of each step counts.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -18,12 +19,15 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
 
 from sparkdl.benchmarks.images import image_dataset
 from sparkdl.benchmarks.loop import new_replica, timed_epoch
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
+from sparkdl.cluster.devices import bind
 from sparkdl.collectives import Collectives, HorovodCollectives
+from sparkdl.collectives.collectives import ReduceOp
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.recipe import build_optimizer
@@ -42,53 +46,90 @@ OURS, THEIRS, WAITING = SYSTEMS = ("sparkdl", "DistributedDataParallel, Gloo", "
 
 
 def run() -> Report:
-    """Launch one rank and two ranks in turn. Runs on the driver."""
-    rates: dict[tuple[str, int], list[list[float]]] = {(name, size): [] for name in SYSTEMS for size in (1, 2)}
+    """Launch two ranks, again and again. Runs on the driver."""
     with image_dataset(ROWS) as (spark, dataset):
-        for _ in range(LAUNCHES):
-            for size in (1, 2):
-                for name, found in run_ranks(partial(_measure, dataset), size, spark=spark)[0].items():
-                    rates[name, size].append(found)
-    of_launches = {key: [median(epochs) for epochs in launches] for key, launches in rates.items()}
-    efficiency = {
-        name: median(two / (2 * one) for one, two in zip(of_launches[name, 1], of_launches[name, 2], strict=True))
-        for name in SYSTEMS
-    }
-    over_theirs = median(
-        mine / other
-        for launch in zip(rates[OURS, 2], rates[THEIRS, 2], strict=True)
-        for mine, other in zip(*launch, strict=True)
-    )
+        launches = [run_ranks(partial(_measure, dataset), 2, spark=spark)[0] for _ in range(LAUNCHES)]
+    pairs = {name: [pair for launch in launches for pair in launch[name]] for name in SYSTEMS}
+    efficiency = {name: median(two / (2 * one) for one, two in pairs[name]) for name in SYSTEMS}
+    over_theirs = median(mine / other for (_, mine), (_, other) in zip(pairs[OURS], pairs[THEIRS], strict=True))
     return Report(
         title="scaling: one rank and two, one thread each, convolutional network",
         columns=["system", "images/s, 1 rank", "images/s, 2 ranks", "efficiency"],
-        rows=[[name, *(median(of_launches[name, size]) for size in (1, 2)), efficiency[name]] for name in SYSTEMS],
+        rows=[[name, *map(median, zip(*pairs[name], strict=True)), efficiency[name]] for name in SYSTEMS],
         targets=[
             Target("efficiency", efficiency[OURS], 0.90),
             Target("images/s on two ranks over DDP's", over_theirs, 1.0),
         ],
-        note=f"Medians of {LAUNCHES} launches of one rank and of two, in each of which the systems take turns, with "
-        f"{EPOCHS} epochs of {ROWS:,} images each. Efficiency is the median over launches that follow each other, the "
-        "ratio over epochs that do.",
+        note=f"Medians of {EPOCHS} epochs of {ROWS:,} images in each of {LAUNCHES} launches. Two ranks train an epoch, "
+        "then the first alone while the other sleeps; the systems take turns. Efficiencies and ratios are those of "
+        "epochs that follow each other.",
     )
 
 
-def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[float]]:
-    """Images per second of all ranks, by system and epoch; the first epoch is left out."""
+def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[tuple[float, float]]]:
+    """Images per second of one rank and of two, by system and epoch; the first epoch is left out."""
     torch.set_num_threads(1)
     with HorovodCollectives() as collectives:
-        store = _meeting_point(collectives)
-        distributed.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.size)
+        distributed.init_process_group("gloo", store=_meeting_point(collectives), rank=rank.rank, world_size=rank.size)
         try:
-            epochs = {
-                OURS: _sparkdl(dataset, rank, collectives),
-                THEIRS: _torch(DistributedDataParallel, dataset, rank),
-                WAITING: _torch(_waiting, dataset, rank),
-            }
-            rates = [{name: next(each) for name, each in epochs.items()} for _ in range(1 + EPOCHS)]
+            first = distributed.new_group([0])
+            together = _systems(dataset, rank, collectives, None)
+            alone = _systems(dataset, replace(rank, size=1), _Alone(), first) if rank.rank == 0 else {}
+            rates: dict[str, list[tuple[float, float]]] = {name: [] for name in SYSTEMS}
+            for _ in range(1 + EPOCHS):
+                for name in SYSTEMS:
+                    two = next(together[name])
+                    with _any_core():
+                        one = next(alone[name]) if alone else 0.0
+                    rates[name].append((one, two))
+                    distributed.barrier()  # which takes nothing from the core of the one that computes
         finally:
             distributed.destroy_process_group()
-    return {name: [each[name] for each in rates[1:]] for name in SYSTEMS}
+    return {name: found[1:] for name, found in rates.items()}
+
+
+def _systems(
+    dataset: Dataset, rank: Rank, collectives: HorovodCollectives, group: distributed.ProcessGroup | None
+) -> dict[str, Iterator[float]]:
+    """Images per second of all ranks, epoch by epoch, of each system."""
+    return {
+        OURS: _sparkdl(dataset, rank, collectives),
+        THEIRS: _torch(partial(DistributedDataParallel, process_group=group), dataset, rank, group),
+        WAITING: _torch(partial(_waiting, group=group), dataset, rank, group),
+    }
+
+
+class _Alone(HorovodCollectives):
+    """What training asks of the other ranks, where there are none."""
+
+    @property
+    @override
+    def rank(self) -> int:
+        return 0
+
+    @property
+    @override
+    def size(self) -> int:
+        return 1
+
+    @override
+    def allreduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
+        return tensor
+
+    @override
+    def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
+        pass
+
+
+@contextmanager
+def _any_core() -> Iterator[None]:
+    """Let this process run on all cores, as a rank does that is launched alone."""
+    own = os.sched_getaffinity(0)
+    bind(range(os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        bind(own)
 
 
 def _sparkdl(dataset: Dataset, rank: Rank, collectives: HorovodCollectives) -> Iterator[float]:
@@ -98,7 +139,9 @@ def _sparkdl(dataset: Dataset, rank: Rank, collectives: HorovodCollectives) -> I
         yield timed_epoch(replica, dataset, state, reporter)
 
 
-def _torch(parallel: Callable[[nn.Module], nn.Module], dataset: Dataset, rank: Rank) -> Iterator[float]:
+def _torch(
+    parallel: Callable[[nn.Module], nn.Module], dataset: Dataset, rank: Rank, group: distributed.ProcessGroup | None
+) -> Iterator[float]:
     """The same with PyTorch's own data parallelism or none."""
     model = build_model(dataset, SETTINGS)
     optimizer = build_optimizer(SETTINGS, model)
@@ -113,13 +156,13 @@ def _torch(parallel: Callable[[nn.Module], nn.Module], dataset: Dataset, rank: R
             optimizer.zero_grad()
             functional.cross_entropy(replica(batch.inputs), batch.labels).backward()
             optimizer.step()
-        distributed.barrier()
+        distributed.barrier(group)
         yield dataset.rows("train") / (time.perf_counter() - started)
 
 
-def _waiting(model: nn.Module) -> nn.Module:
+def _waiting(model: nn.Module, group: distributed.ProcessGroup | None) -> nn.Module:
     """Have ranks meet when back-propagation reaches the first layer, as they do who have gradients to exchange."""
-    next(model.parameters()).register_post_accumulate_grad_hook(lambda _: distributed.barrier())
+    next(model.parameters()).register_post_accumulate_grad_hook(lambda _: distributed.barrier(group))
     return model
 
 

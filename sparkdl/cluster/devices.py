@@ -3,7 +3,7 @@
 import ctypes
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from sparkdl.errors import ConfigError
 
 __all__ = [
+    "bind",
     "cuda_index",
     "device_of_process",
     "device_of_task",
@@ -98,14 +99,14 @@ def own_cores(device: str, local_rank: int, local_size: int, threads: int) -> It
     if device != "cpu" or local_size < 2 or local_size * threads != len(cores):
         yield
         return
-    _bind(cores[local_rank * threads : (local_rank + 1) * threads])
+    bind(cores[local_rank * threads : (local_rank + 1) * threads])
     try:
         yield
     finally:
-        _bind(cores)
+        bind(cores)
 
 
-def _bind(cores: Sequence[int]) -> None:
+def bind(cores: Collection[int]) -> None:
     """Let all threads of this process run on these cores only."""
     for thread in Path("/proc/self/task").iterdir():
         with suppress(ProcessLookupError):  # it has ended since
