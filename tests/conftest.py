@@ -1,10 +1,9 @@
 """What tests share: an embedded Spark, and a real standalone cluster with a process for everything."""
 
-import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import cloudpickle
@@ -15,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from sparkdl.benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.cluster.session import get_session
+from sparkdl.garbage import no_collection
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
 ROOT = Path(__file__).parent.parent
-gc.disable()  # until all is imported: looking for garbage in libraries takes a quarter of this process's start
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("JDK_JAVA_OPTIONS", options.stdout.strip())
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the tests, and all that they import, without looking for garbage in it."""
+    with no_collection():
+        return (yield)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Workers of pytest-xdist take files in this order: first what waits most, last what is short."""
     order = ["test_faults.py", "end_to_end", "cluster", "unit"]
@@ -39,8 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Ranks and tasks cannot import test modules, so what these define travels by value."""
-    gc.freeze()  # what was imported stays
-    gc.enable()
     for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(module)
         spark_cloudpickle.register_pickle_by_value(module)
