@@ -14,7 +14,7 @@ from torch.nn import functional
 from sparkdl.benchmarks.images import image_dataset
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import Collectives, HorovodCollectives
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.loop import train_epoch
@@ -46,7 +46,7 @@ def run() -> Report:
     )
 
 
-def new_replica(rank: Rank, dataset: Dataset, settings: Train, collectives: HorovodCollectives) -> Replica:
+def new_replica(rank: Rank, dataset: Dataset, settings: Train, collectives: Collectives) -> Replica:
     """What :func:`sparkdl.train` makes on each rank. Runs on a rank."""
     model = build_model(dataset, settings)
     return Replica(model, settings, create_strategy("allreduce", collectives), torch.device(rank.device))

@@ -4,16 +4,17 @@ The rival is ``torch.nn.parallel.DistributedDataParallel`` with Gloo, on the sam
 its batch size (weak scaling), so that perfect efficiency, 1.0, means twice the images per second. A shared machine is a
 third faster in one minute than in another, and from launch to launch: one rank and two take turns in each launch, epoch
 by epoch, and so do the systems. What two ranks reach that wait for each other in every step, and exchange nothing, is
-the most that a machine allows: its cores share memory and clock, and the slower one of each step counts.
+the most that a machine allows: the slower one of each step counts.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Any, Self
 
 import torch
 from torch import distributed, nn
@@ -89,7 +90,7 @@ def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[tuple[float, float]
 
 
 def _systems(
-    dataset: Dataset, rank: Rank, collectives: HorovodCollectives, group: distributed.ProcessGroup | None
+    dataset: Dataset, rank: Rank, collectives: Collectives, group: distributed.ProcessGroup | None
 ) -> dict[str, Iterator[float]]:
     """Images per second of all ranks, epoch by epoch, of each system."""
     return {
@@ -99,25 +100,44 @@ def _systems(
     }
 
 
-class _Alone(HorovodCollectives):
-    """What training asks of the other ranks, where there are none."""
+class _Alone(Collectives):
+    """One rank with no others, whatever training asks: nothing of it may wait for the rank that sleeps."""
 
-    @property
-    @override
-    def rank(self) -> int:
-        return 0
-
-    @property
-    @override
-    def size(self) -> int:
-        return 1
+    rank = 0
+    size = 1
 
     @override
     def allreduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
         return tensor
 
     @override
+    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Callable[[], None]:
+        return lambda: None
+
+    @override
+    def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
+        return tensor
+
+    @override
     def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
+        pass
+
+    @override
+    def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
+        return value
+
+    @override
+    def allgather_object(self, value: Any) -> list[Any]:
+        return [value]
+
+    @override
+    def barrier(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         pass
 
 
@@ -132,7 +152,7 @@ def _any_core() -> Iterator[None]:
         bind(own)
 
 
-def _sparkdl(dataset: Dataset, rank: Rank, collectives: HorovodCollectives) -> Iterator[float]:
+def _sparkdl(dataset: Dataset, rank: Rank, collectives: Collectives) -> Iterator[float]:
     replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
     state = TrainingState()
     while True:
