@@ -26,8 +26,8 @@ from sparkdl.training.strategies import create_strategy
 
 __all__ = ["new_replica", "run", "timed_epoch"]
 
-ROWS = 6_400
-ROUNDS = 15
+ROWS = 3_200
+ROUNDS = 45
 SETTINGS = Train(model="cnn", epochs=1 + ROUNDS, batch_size=64, schedule="constant")
 
 
