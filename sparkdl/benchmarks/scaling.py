@@ -143,9 +143,9 @@ class _Alone(Collectives):
 
 @contextmanager
 def _any_core() -> Iterator[None]:
-    """Let this process run on all cores, as a rank does that is launched alone."""
+    """Let this rank run on all cores of the process that ranks are forked from, as it does when launched alone."""
     own = os.sched_getaffinity(0)
-    bind(range(os.cpu_count() or 1))
+    bind(os.sched_getaffinity(os.getppid()))
     try:
         yield
     finally:
