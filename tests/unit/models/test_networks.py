@@ -1,0 +1,43 @@
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.cluster import limited_threads
+from sparkdl.models.networks import CACHED_BYTES, NETWORKS
+
+CONVOLUTIONAL = ["cnn", "resnet"]
+
+
+def _largest_piece(network: nn.Module, images: torch.Tensor) -> int:
+    """The bytes of the largest feature map that a layer of the network returns for these images."""
+    sizes = []
+    for layer in network.modules():
+        if not list(layer.children()):
+            layer.register_forward_hook(lambda _module, _inputs, answer: sizes.append(answer.nbytes))
+    network(images)
+    return max(sizes)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+@pytest.mark.parametrize("channels", [(32, 64), (4, 128)])
+def test_a_cpu_computes_feature_maps_that_its_cores_caches_hold(name: str, channels: tuple[int, ...]) -> None:
+    network = NETWORKS[name](input_shape=(3, 24, 20), num_classes=5, channels=channels)
+    row = _largest_piece(network, torch.rand(1, 3, 24, 20))
+    with limited_threads(2):
+        assert _largest_piece(network, torch.rand(300, 3, 24, 20)) == 2 * (CACHED_BYTES // row * row)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_pieces_of_a_batch_give_the_answers_and_gradients_of_the_whole(name: str) -> None:
+    torch.manual_seed(0)
+    network = NETWORKS[name](input_shape=(1, 16, 16), num_classes=5).double()
+    images = torch.rand(7, 1, 16, 16, dtype=torch.float64)
+    results = []
+    for rows in (7, 3):
+        network[0].rows = rows
+        network.zero_grad()
+        with limited_threads(1):
+            answer = network(images)
+        answer.square().sum().backward()
+        results.append([answer.detach(), *(parameter.grad for parameter in network.parameters())])
+    torch.testing.assert_close(*results)
