@@ -74,7 +74,9 @@ def resnet(
     previous = channels[0]
     largest = 0
     for stage, outputs in enumerate(channels):
-        largest = max(largest, outputs * height * width // 4**stage)
+        if stage:
+            height, width = -(-height // 2), -(-width // 2)
+        largest = max(largest, outputs * height * width)
         for block in range(blocks):
             layers.append(_BasicBlock(previous, outputs, stride=2 if stage and not block else 1))
             previous = outputs
@@ -89,9 +91,9 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet
 class _InPieces(nn.Module):
     """Layers that a CPU takes a few rows through at a time, so that what one hands to the next is still in its cache.
 
-    A training step takes a fifth less time, and processes side by side keep less memory traffic from each other. Only
-    for layers that treat each row by itself, which batch normalisation does not. ``largest`` is the number of values
-    in a row's largest feature map.
+    Steps take less time, and ranks on one host, which share its memory's bandwidth, hinder each other less. Only for
+    layers that treat each row by itself, which batch normalisation does not. ``largest`` is the number of values in a
+    row's largest feature map.
     """
 
     def __init__(self, layers: Iterable[nn.Module], largest: int) -> None:
