@@ -35,6 +35,18 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "  // State must be <= CONNECTED.\n",
         ),
     ],
+    # Its thread woke 100 times a second, whether there was something to do or not, to see whether it should end or
+    # whether someone waited for it. Two such threads took half a percent of a rank's core. Those who want it wake it.
+    "third_party/gloo/gloo/transport/tcp/loop.cc": [
+        ("    done_ = true;\n", "    done_ = true;\n    defer([] {});\n"),
+        (
+            "    std::unique_lock<std::mutex> lock(m_);\n",
+            "    std::unique_lock<std::mutex> lock(m_);\n    defer([] {});\n",
+        ),
+        # Only with the lock does it find whoever has it and is about to wait, whom no next tick would wake soon.
+        ("    cv_.notify_all();\n", "    { std::lock_guard<std::mutex> guard(m_); }\n    cv_.notify_all();\n"),
+        ("events.size(), 10);", "events.size(), 1000);"),
+    ],
     "horovod/torch/CMakeLists.txt": [
         ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)"),
         # What reads torch's headers takes longest. It begins at once, where a library would wait until Gloo is linked.

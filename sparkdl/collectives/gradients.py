@@ -1,7 +1,8 @@
 """Gradients averaged over ranks while back-propagation still runs.
 
 Parameters are packed into buckets, those of the last layers first; a bucket is reduced as soon as back-propagation has
-produced all of its gradients (Li et al., 2020, "PyTorch Distributed", arXiv 2006.15704, section 3.2). Which gradients
+produced all of its gradients (Li et al., 2020, "PyTorch Distributed", arXiv 2006.15704, section 3.2). One that fills a
+bucket has it for itself: alone it is reduced in place, where several are copied together and back. Which gradients
 travel together depends on the network alone, so that sums are taken in the same order in every run.
 """
 
@@ -30,15 +31,15 @@ class GradientAverager:
     def __init__(
         self, parameters: Iterable[nn.Parameter], collectives: Collectives, *, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
-        self._collectives, self._bucket_bytes = collectives, bucket_bytes
-        self._buckets: list[list[nn.Parameter]] = []
-        self._bucket_of: dict[nn.Parameter, int] = {}
+        self._collectives = collectives
+        exchanged = [parameter for parameter in parameters if parameter.requires_grad] if collectives.size > 1 else []
+        self._buckets = _buckets(reversed(exchanged), bucket_bytes)
+        self._bucket_of = {parameter: index for index, bucket in enumerate(self._buckets) for parameter in bucket}
         self._missing: list[int] = []
         self._waiting: dict[int, Callable[[], None]] = {}
         self._last_pass = False
-        if collectives.size > 1:
-            for parameter in reversed([parameter for parameter in parameters if parameter.requires_grad]):
-                self._add(parameter)
+        for parameter in exchanged:
+            parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def begin_last_pass(self) -> None:
         """Say that the back-propagation that follows completes the gradients: they can be reduced as they come."""
@@ -54,18 +55,6 @@ class GradientAverager:
         for wait in self._waiting.values():
             wait()
         self._waiting.clear()
-
-    def _add(self, parameter: nn.Parameter) -> None:
-        bucket = self._buckets[-1] if self._buckets else []
-        limit = min(FIRST_BUCKET_BYTES, self._bucket_bytes) if len(self._buckets) == 1 else self._bucket_bytes
-        full = sum(other.nbytes for other in bucket) >= limit
-        alike = all((other.dtype, other.device) == (parameter.dtype, parameter.device) for other in bucket)
-        if not bucket or full or not alike:
-            bucket = []
-            self._buckets.append(bucket)
-        bucket.append(parameter)
-        self._bucket_of[parameter] = len(self._buckets) - 1
-        parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         if not self._last_pass:
@@ -86,6 +75,25 @@ class GradientAverager:
             parameter.grad = _dense_like(parameter)
         gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
         self._waiting[index] = self._collectives.start_mean(gradients, name=f"gradients.{index}")
+
+
+def _buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
+    """The parameters in buckets that are full, in the order in which they fill, and a last one that may not be."""
+    full: list[list[nn.Parameter]] = []
+    rest: list[nn.Parameter] = []
+    for parameter in parameters:
+        limit = bucket_bytes if full else min(FIRST_BUCKET_BYTES, bucket_bytes)
+        if parameter.nbytes >= limit:
+            full.append([parameter])
+            continue
+        if rest and (rest[0].dtype, rest[0].device) != (parameter.dtype, parameter.device):
+            full.append(rest)
+            rest = []
+        rest.append(parameter)
+        if sum(other.nbytes for other in rest) >= limit:
+            full.append(rest)
+            rest = []
+    return [*full, rest] if rest else full
 
 
 def _dense_like(parameter: nn.Parameter) -> torch.Tensor:

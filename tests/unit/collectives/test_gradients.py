@@ -1,8 +1,11 @@
 """Averaged gradients on real ranks: one launch for all promises."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
 from torch import nn
+from typing_extensions import override
 
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import GradientAverager, HorovodCollectives
@@ -23,9 +26,21 @@ def inputs(number: int) -> torch.Tensor:
     return torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
 
 
+class Recording(HorovodCollectives):
+    """Notes the shapes of what is sent together."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[tuple[int, ...]]] = []
+
+    @override
+    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Callable[[], None]:
+        self.sent.append([tuple(tensor.shape) for tensor in tensors])
+        return super().start_mean(tensors, name=name)
+
+
 def exercise(rank: Rank) -> dict:
     found: dict = {}
-    with HorovodCollectives() as collectives:
+    with Recording() as collectives:
 
         def averaged(passes: list[torch.Tensor | None], bucket_bytes: int = 1 << 20) -> list[list[float]]:
             network = new_network()
@@ -73,12 +88,12 @@ def exercise(rank: Rank) -> dict:
 
         deep = nn.Sequential(nn.Linear(3, 1024), nn.Linear(1024, 256))  # the upper layer has a megabyte
         averager = GradientAverager(deep.parameters(), collectives)
-        sent_before = []
-        deep[0].weight.register_hook(lambda gradient: sent_before.append(len(averager._waiting)))
+        collectives.sent.clear()
+        deep[0].weight.register_hook(lambda gradient: found.update(early=list(collectives.sent)))
         averager.begin_last_pass()
         deep(mine).sum().backward()
         averager.finish()
-        found["sent before the lowest gradient"] = sent_before
+        found["sent"] = list(collectives.sent)
     return found
 
 
@@ -109,7 +124,11 @@ def test_the_size_of_buckets_changes_nothing_but_rounding(found) -> None:
 
 
 def test_a_small_network_exchanges_while_back_propagation_still_runs(found) -> None:
-    assert all(each["sent before the lowest gradient"] == [1] for each in found)
+    assert all(each["early"] == [[(256, 1024)]] for each in found)
+
+
+def test_a_gradient_that_fills_a_bucket_travels_alone_and_small_ones_together(found) -> None:
+    assert all(each["sent"] == [[(256, 1024)], [(256,), (1024,), (1024, 3)]] for each in found)
 
 
 def test_three_ranks_add_up_in_the_same_order_every_time(found) -> None:
