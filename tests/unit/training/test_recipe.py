@@ -63,11 +63,38 @@ def test_an_optimizer_can_be_an_import_path_or_a_callable():
     assert isinstance(build_optimizer(Train(optimizer=torch.optim.RMSprop), model), torch.optim.RMSprop)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_a_fused_optimizer_takes_the_steps_of_the_plain_one_and_the_user_may_overrule_it(name):
+    steps = {}
+    for fused in (None, False):
+        options = {} if fused is None else {"fused": fused}
+        torch.manual_seed(0)
+        model, rows = nn.Linear(5, 3), torch.randn(4, 5)
+        optimizer = build_optimizer(Train(optimizer=name, optimizer_options=options, weight_decay=0.1), model)
+        assert all(group["fused"] is (fused is None) for group in optimizer.param_groups)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(rows).square().sum().backward()
+            optimizer.step()
+        steps[fused] = model.weight.detach()
+    torch.testing.assert_close(steps[None], steps[False])
+
+
+def test_sgd_takes_the_sparse_gradients_of_an_embedding():
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = build_optimizer(Train(optimizer="sgd", learning_rate=1.0), table)
+    before = table.weight.detach().clone()
+    table(torch.tensor([1])).sum().backward()
+    optimizer.step()
+    assert (before - table.weight.detach()).tolist() == [[0, 0], [pytest.approx(1)] * 2, [0, 0], [0, 0]]
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
         (Train(optimizer="sdg"), "did you mean 'sgd'"),
         (Train(optimizer="adam", optimizer_options={"momentum": 0.9}), "optimizer_options"),
+        (Train(optimizer="adam", optimizer_options={"foreach": True}), "`fused` and `foreach` cannot be `True`"),
     ],
 )
 def test_an_optimizer_that_does_not_exist_or_fit_is_an_error(settings, says):
