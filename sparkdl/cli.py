@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -205,12 +206,14 @@ def benchmark(names: Sequence[str], as_json: bool, data: tuple[str, str] | None,
     """Measure speed beside the usual alternatives; without names, everything."""
     if data and "extreme" not in names:
         raise click.UsageError("--data is for the benchmark extreme: sparkdl benchmark extreme --data TRAIN TEST")
-    for name in names or BENCHMARKS:
-        measure = import_module(f"sparkdl.benchmarks.{name}").run
-        options = {"extreme": (data or (),), "faults": (rounds, seed)}.get(name, ())
-        reports = measure(*options) if name == "extreme" else [measure(*options)]
-        for report in reports:
-            click.echo(report.to_json() if as_json else f"{report}\n")
+    tables = sys.stdout
+    with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
+        for name in names or BENCHMARKS:
+            measure = import_module(f"sparkdl.benchmarks.{name}").run
+            options = {"extreme": (data or (),), "faults": (rounds, seed)}.get(name, ())
+            reports = measure(*options) if name == "extreme" else [measure(*options)]
+            for report in reports:
+                click.echo(report.to_json() if as_json else f"{report}\n", file=tables)
 
 
 @commands.command()

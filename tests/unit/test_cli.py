@@ -1,10 +1,13 @@
 """The command line, where it needs no Spark."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from sparkdl import main
+from sparkdl.benchmarks.report import Report, Target
+from sparkdl.cluster.logs import print_lines
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -51,6 +54,22 @@ def test_the_keys_of_a_section_are_listed_with_their_defaults(capsys: pytest.Cap
     code, text, _ = run(["keys", "extreme"], capsys)
     assert code == 0
     assert "extreme.repetitions = 16" in text
+
+
+def test_a_benchmarks_json_stands_alone_whatever_ranks_print(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure() -> Report:
+        print_lines(1, ["UserWarning: something"])
+        return Report("loop", ["loop", "images/s"], [["sparkdl", 3.0]], targets=[Target("images/s", 3.0, 4.0)])
+
+    monkeypatch.setattr("sparkdl.benchmarks.loop.run", measure)
+    code, text, rest = run(["benchmark", "loop", "--json"], capsys)
+    assert code == 0
+    assert json.loads(text)["targets"] == [
+        {"name": "images/s", "value": 3.0, "limit": 4.0, "at_most": False, "reached": False}
+    ]
+    assert "[rank 1] UserWarning: something" in rest
 
 
 def test_a_missing_configuration_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
