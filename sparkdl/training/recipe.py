@@ -5,7 +5,7 @@ Everything here is a pure function of the settings, so that a resumed run needs 
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -105,4 +105,4 @@ def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any
     if recipe.precision == "float16" and device.type != "cuda":
         raise ConfigError("train.precision 'float16' needs a GPU; on CPU use 'bfloat16' or 'float32'")
     dtype = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}[recipe.precision]
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()

@@ -60,9 +60,10 @@ class Replica:
             labels = batch.labels.to(self.device, non_blocking=True)
             with autocast(self.settings, self.device), _normalised_alone(self.model, len(labels)):
                 outputs = self.model(inputs)
-                total = self.loss(outputs, labels) * len(labels)
-            self.scaler.scale(total * share).backward()
-            loss_sum += total.detach()
+                loss = self.loss(outputs, labels)
+            scaled = self.scaler.scale(loss)
+            scaled.backward(torch.full_like(scaled, len(labels) * share))
+            loss_sum += loss.detach() * len(labels)
             correct += (outputs.detach().argmax(dim=1) == labels).sum()
             rows += len(labels)
         self.strategy.reduce_gradients()
