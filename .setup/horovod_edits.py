@@ -26,7 +26,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         ("    ReductionFunction fn) {", "    AllreduceFunction fn) {"),
         # A ring of n ranks takes 2(n-1) messages one after another, and twice as many in all. What is small takes less
         # time by recursive doubling (Thakur, Rabenseifner and Gropp, 2005, "Optimization of collective communication
-        # operations in MPICH", section 4.5): log2(n) messages, each with everything. All ranks have the same bits, for
+        # operations in MPICH"): log2(n) messages, each with everything. All ranks have the same bits:
         # a + b is b + a.
         (
             "void allreduce(const detail::AllreduceOptionsImpl& opts) {\n",

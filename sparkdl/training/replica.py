@@ -62,6 +62,7 @@ class Replica:
                 outputs = self.model(inputs)
                 loss = self.loss(outputs, labels)
             scaled = self.scaler.scale(loss)
+            # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
             scaled.backward(torch.full_like(scaled, len(labels) * share))
             loss_sum += loss.detach() * len(labels)
             correct += (outputs.detach().argmax(dim=1) == labels).sum()

@@ -1,4 +1,4 @@
-"""Collectives on real ranks: two processes on this machine, one launch for all promises."""
+"""Collectives on real ranks: two processes on this machine in one launch for most promises, four in another."""
 
 import random
 import time
@@ -48,9 +48,9 @@ def late_answers(collectives: HorovodCollectives) -> int:
 
 def shares(rank: int) -> list[torch.Tensor]:
     """One rank's tensors: of one value, of as many as small messages have at most, of one more, and of integers."""
-    random_ = torch.Generator().manual_seed(rank)
-    floats = [torch.randn(length, generator=random_) for length in (1, 1_000, 1 << 16, (1 << 16) + 1)]
-    return [*floats, torch.randint(-9, 9, (7,), generator=random_)]
+    generator = torch.Generator().manual_seed(rank)
+    floats = [torch.randn(length, generator=generator) for length in (1, 1_000, 1 << 16, (1 << 16) + 1)]
+    return [*floats, torch.randint(-9, 9, (7,), generator=generator)]
 
 
 def sums(rank: Rank) -> list[torch.Tensor]:

@@ -1,3 +1,5 @@
+"""The networks to start from: what a CPU computes at a time, and that it changes no answer."""
+
 import pytest
 import torch
 from torch import nn
