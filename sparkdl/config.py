@@ -23,6 +23,8 @@ _BRINGS_CODE = re.compile(
     r"|^spark\.files$|^spark\.pyspark\.(driver\.)?python$|^spark\.python\..*\.module$"
 )
 """Spark settings that name files to load or programs to run."""
+_ALTERNATIVE = re.compile(r"constrained-int|function-after\[.*")
+"""What Pydantic calls the two kinds of value that `cluster.num_ranks` may have, within a key."""
 _CALLS_JAVA = re.compile(r"(?i)\b(java_method|(try_)?reflect)\b")
 """SQL functions that call any static method of any class."""
 
@@ -132,7 +134,7 @@ def _refuse_code(settings: Settings, path: Path) -> None:
 
 def _explain(problem: Any, section: type[Section]) -> str:
     """One validation problem as a sentence with the key, the value and what would be right."""
-    location = [str(part) for part in problem["loc"]]
+    location = [part for part in map(str, problem["loc"]) if not _ALTERNATIVE.fullmatch(part)]
     key = ".".join(location)
     if problem["type"] == "extra_forbidden":
         known = _fields_at(location[:-1], section)

@@ -50,6 +50,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
     [
         ("train: {epoch: 3}", [], ["pipeline.yaml", "train.epoch", "did you mean 'train.epochs'"]),
         ("training: {epochs: 3}", [], ["'training'", "did you mean 'train'"]),
+        ("cluster: {num_ranks: {min: 1, maxx: 3}}", [], ["'cluster.num_ranks.maxx'", "'cluster.num_ranks.max'"]),
         ("tracking: {gate: {minimun: 1}}", [], ["tracking.gate.minimun", "tracking.gate.minimum"]),
         ("prepare: {output: x, stages: [{kind: index, column: [a]}]}", [], ["prepare.stages.0.column", "columns"]),
         ("train: {zzz: 3}", [], ["'train.zzz'", "known here", "epochs"]),
