@@ -1,5 +1,6 @@
 """From what a user calls a model (a name, an import path, a callable) to a module that reads raw batches."""
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,8 @@ def build(
     """Build a network for inputs of this shape, and try it on a batch of zeros. Runs on driver and ranks.
 
     ``model`` is a name from :data:`sparkdl.models.networks.NETWORKS`, an import path ``package.module:callable``, or a
-    callable that returns a module (a module itself is taken as it is). It is called with ``options``, and with
-    ``input_shape`` and ``num_classes`` where it takes arguments of these names.
+    callable that returns a module (of a module itself, a copy is taken with its weights). It is called with
+    ``options``, and with ``input_shape`` and ``num_classes`` where it takes arguments of these names.
 
     An ``input_shape`` of (height, width, channels) means images: the result reads uint8 (n, height, width, channels),
     and a first layer hands float32 (n, channels, height, width) to the network, scaled to [0, 1] and, when ``mean``
@@ -112,7 +113,7 @@ def _make(
 ) -> nn.Module:
     """Call it with the options and those offered arguments that it takes."""
     if isinstance(callable_, nn.Module):
-        return callable_
+        return copy.deepcopy(callable_)  # which is trained, and the caller's is not
     parameters = inspect.signature(callable_).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     arguments = {key: value for key, value in offered.items() if takes_all or key in parameters} | dict(options)

@@ -15,6 +15,16 @@ def test_every_network_reads_images_of_any_size(name: str, shape: tuple[int, ...
     assert network(images).shape == (3, 7)
 
 
+def test_what_is_trained_is_a_copy_of_the_callers_module() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
+    trained = build(network, input_shape=(3,), num_classes=2)
+    torch.testing.assert_close(trained.state_dict(), network.state_dict())
+    before = network[1].weight.detach().clone()  # type: ignore[operator]
+    with torch.no_grad():
+        trained[1].weight.zero_()  # type: ignore[operator, index, union-attr]
+    torch.testing.assert_close(network[1].weight, before)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_rank_without_rows_still_takes_its_step(name: str) -> None:
     network = build(name, input_shape=(12, 12, 1), num_classes=2)
