@@ -6,7 +6,6 @@ Every key of :class:`sparkdl.settings.Train` is a ``Param`` of the same name, so
 import uuid
 from typing import Any, ClassVar
 
-import fsspec
 from pyspark.ml import Estimator, Model
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.linalg import VectorUDT
@@ -26,6 +25,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import array, col, map_from_entries, struct
 
 from sparkdl.data import prepare
+from sparkdl.data.storage import locate
 from sparkdl.errors import DataError
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.dataframe import score
@@ -126,7 +126,7 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
             tracking=tracking,
             spark=dataset.sparkSession,
         )
-        filesystem, location = fsspec.url_to_fs(prepared.path)
+        filesystem, location = locate(prepared.path)
         filesystem.rm(location, recursive=True)  # the rows are the caller's; only the run's checkpoints stay
         return self._copyValues(TorchModel(trained.model_uri, tracking_uri=tracking_uri))
 
@@ -175,7 +175,7 @@ class _ModelWriter(MLWriter):
     def saveImpl(self, path: str) -> None:  # noqa: N802 - the name that pyspark.ml calls
         DefaultParamsWriter.saveMetadata(self.model, path, self.sc)
         tracking = Tracking(uri=self.model.tracking_uri)
-        filesystem, location = fsspec.url_to_fs(path)
+        filesystem, location = locate(path)
         filesystem.put(str(download_whole(self.model.model_uri, tracking)), f"{location}/model", recursive=True)
 
 

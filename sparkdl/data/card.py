@@ -153,12 +153,14 @@ class Card(_Part):
     """The raw columns that scoring needs, with their Spark types."""
     preprocessing: bool
     """Whether a fitted ``pyspark.ml`` pipeline is kept beside the card."""
+    preprocessing_sha256: Hash | None = None
+    """Of the pipeline's folder; not part of the digest, for Spark saves random names and the time of day with it."""
     settings: dict[str, Any]
     """The settings that decided the content; preparing again with others is refused."""
     source: str
     """Fingerprint of the raw rows, independent of their order: count and hashes of the content."""
     digest: Hash
-    """SHA-256 of all the above, the files' own hashes included."""
+    """SHA-256 of all the above but ``preprocessing_sha256``, the files' own hashes included."""
 
     @property
     def num_classes(self) -> int:
@@ -208,5 +210,5 @@ class Card(_Part):
 
 
 def _digest(tree: dict[str, Any]) -> str:
-    content = {key: value for key, value in tree.items() if key != "digest"}
+    content = {key: value for key, value in tree.items() if key not in ("digest", "preprocessing_sha256")}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

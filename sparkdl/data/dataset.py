@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING, Card, InputSpec
 from sparkdl.data.labels import read_labels
-from sparkdl.data.storage import join, locate
+from sparkdl.data.storage import hash_folder, join, locate
 from sparkdl.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = ["Dataset", "RowGroup"]
 
 _HASH_CHUNK = 1 << 20
 """Bytes read at a time while hashing: large enough to keep hashing the bottleneck."""
+_REPAIR = "Restore it, or remove the dataset and prepare it again."
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Dataset:
 
     @classmethod
     def open(cls, path: str) -> "Dataset":
-        """Read the card and check that every file exists with its size. Runs anywhere.
+        """Read the card and check that every file exists with its size, and the fitted pipeline whole. Runs anywhere.
 
         Raises :class:`DatasetError` when there is no dataset, the card is not valid, or a file is missing or truncated.
         """
@@ -59,6 +60,7 @@ class Dataset:
         dataset = cls(path, Card.from_json(text, origin=join(path, CARD_NAME)))
         if dataset.card.labels:
             _check_size(join(path, LABELS_NAME), dataset.card.labels.bytes, _sizes(filesystem, root).get(LABELS_NAME))
+        dataset._check_preprocessing()
         for split in dataset.splits:
             sizes = _sizes(filesystem, join(root, split))
             for group in dataset.row_groups(split):
@@ -133,6 +135,7 @@ class Dataset:
 
         Raises :class:`DatasetError` that names the first file that is missing, truncated or altered.
         """
+        self._check_preprocessing()
         if self.card.labels:
             read_labels(self.path, self.card.labels)
         groups = [group for split in self.splits for group in self.row_groups(split)]
@@ -144,6 +147,18 @@ class Dataset:
         for problem in problems:
             if problem:
                 raise DatasetError(problem)
+
+    def _check_preprocessing(self) -> None:
+        """Compare the fitted pipeline, some small files, with the card; cards made before it was hashed say nothing."""
+        path, expected = self.preprocessing_path, self.card.preprocessing_sha256
+        if path is None or expected is None:
+            return
+        try:
+            found = hash_folder(path)
+        except FileNotFoundError:
+            raise DatasetError(f"{path} is missing. {_REPAIR}") from None
+        if found != expected:
+            raise DatasetError(f"{path} was altered: its SHA-256 is not the card's. {_REPAIR}")
 
 
 def _sizes(filesystem: object, folder: str) -> dict[str, int]:
@@ -157,12 +172,9 @@ def _sizes(filesystem: object, folder: str) -> dict[str, int]:
 
 def _check_size(path: str, expected: int, size: int | None) -> None:
     if size is None:
-        raise DatasetError(f"{path} is missing. Restore it, or remove the dataset and prepare it again.")
+        raise DatasetError(f"{path} is missing. {_REPAIR}")
     if size != expected:
-        raise DatasetError(
-            f"{path} has {size:,} bytes instead of {expected:,}. Restore it, or remove the dataset and "
-            "prepare it again."
-        )
+        raise DatasetError(f"{path} has {size:,} bytes instead of {expected:,}. {_REPAIR}")
 
 
 def _problem_with(group: RowGroup) -> str:
@@ -174,12 +186,10 @@ def _problem_with(group: RowGroup) -> str:
             while chunk := stream.read(_HASH_CHUNK):
                 digest.update(chunk)
     except FileNotFoundError:
-        return f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
+        return f"{group.path} is missing. {_REPAIR}"
     if digest.hexdigest() == group.sha256:
         return ""
-    return (
-        f"{group.path} was altered: its SHA-256 is not the card's. Restore it, or remove the dataset and prepare again."
-    )
+    return f"{group.path} was altered: its SHA-256 is not the card's. {_REPAIR}"
 
 
 def _problems_in_tasks(spark: "SparkSession", groups: list[RowGroup]) -> list[str]:

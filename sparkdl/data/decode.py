@@ -31,6 +31,7 @@ def _decode_chunk(chunk: pa.Array, input: InputSpec) -> NDArray[Any]:
     if chunk.null_count:
         raise DataError(f"column {input.column!r} has {chunk.null_count} null rows; fill or drop them")
     if pa.types.is_struct(chunk.type):
+        _expect_shape(chunk, input)
         chunk = chunk.field("data")
     values = _flat_bytes(chunk, input) if input.kind == "image" else _flat_floats(chunk, input)
     return values.reshape(len(chunk), *input.shape)
@@ -74,6 +75,13 @@ def _uniform_start(chunk: pa.Array, offset_type: type, width: int, input: InputS
     wrong = int(np.count_nonzero(np.diff(offsets) != width))
     _expect(not wrong, wrong, input)
     return int(offsets[0])
+
+
+def _expect_shape(images: pa.StructArray, input: InputSpec) -> None:
+    """Two shapes may have as many bytes."""
+    found = np.stack([images.field(name).to_numpy() for name in ("height", "width", "nChannels")], axis=1)
+    wrong = int((found != input.shape).any(axis=1).sum())
+    _expect(not wrong, wrong, input)
 
 
 def _expect(fits: bool, wrong: int, input: InputSpec) -> None:

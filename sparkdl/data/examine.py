@@ -10,7 +10,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
-from sparkdl.data.features import Inputs
+from sparkdl.data.features import Inputs, image_fits
 from sparkdl.data.order import CONTENT_HASH, SPLIT
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
@@ -184,10 +184,13 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
             else f"`{inputs.column}`"
         )
         expected = " x ".join(map(str, inputs.shape))
+        fits = sf.length(pixels) == sf.lit(math.prod(inputs.shape))
+        if pixels != f"`{inputs.column}`":
+            fits &= image_fits(sf.col(f"`{inputs.column}`"), inputs.shape)
         return {
             f"column {inputs.column!r} has {{count}} rows without an image; drop them": sf.col(pixels).isNull(),
             f"column {inputs.column!r} has {{count}} images that are not {expected} bytes; give all of them one size": (
-                sf.length(pixels) != sf.lit(math.prod(inputs.shape))
+                ~fits
             ),
         }
     problems: dict[str, Column] = {}

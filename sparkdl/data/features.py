@@ -12,10 +12,10 @@ from sparkdl.settings import Prepare, Stage
 
 if TYPE_CHECKING:
     from pyspark.ml import Pipeline, PipelineModel
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["TEXT_STAGES", "Inputs", "apply_preprocessing", "choose_inputs", "describe_pipeline"]
+__all__ = ["TEXT_STAGES", "Inputs", "apply_preprocessing", "choose_inputs", "describe_pipeline", "image_fits"]
 
 _FEATURES = "features"
 TEXT_STAGES = frozenset({"hash_text", "count_text"})
@@ -74,7 +74,13 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         kind,
         output,
         raw_columns,
-        pipeline=_build_pipeline(columns, settings.stages, output, unit_norm=unit_norm, lone_vector=lone_vector),
+        pipeline=_build_pipeline(
+            columns,
+            settings.stages,
+            output,
+            unit_norm=unit_norm,
+            widths=None if lone_vector else _widths(rows, columns),
+        ),
         may_be_missing=_first_handled_by(settings.stages, _TOLERATES_MISSING),
     )
 
@@ -108,6 +114,12 @@ def describe_pipeline(pipeline: "Pipeline") -> list[Any]:
     return list(json.loads(text))
 
 
+def image_fits(image: "Column", shape: Sequence[int]) -> "Column":
+    """Whether Spark's image struct says (height, width, channels); two shapes may have as many bytes."""
+    height, width, channels = shape
+    return (image["height"] == height) & (image["width"] == width) & (image["nChannels"] == channels)
+
+
 def require_columns(rows: "DataFrame", columns: Sequence[str]) -> None:
     """Raise :class:`DataError` when columns are missing; lists the ones there are."""
     missing = [name for name in columns if name not in rows.columns]
@@ -131,6 +143,15 @@ def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int
             f"the size of the images in {column!r} is not known; set `image_shape` to [height, width, channels]"
         )
     return shape if len(shape) == 3 else (*shape, 1)
+
+
+def _widths(rows: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
+    """How wide the vectors among the columns are, by the first row that has all of them; none where no row has."""
+    from pyspark.ml.linalg import VectorUDT
+
+    vectors = [column for column in columns if isinstance(rows.schema[column].dataType, VectorUDT)]
+    row = rows.select(*[f"`{name}`" for name in vectors]).dropna().first() if vectors else None
+    return {name: len(vector) for name, vector in zip(vectors, row or (), strict=bool(row))}
 
 
 def _check_types(types: "dict[str, DataType]", stages: Sequence[Stage]) -> None:
@@ -160,14 +181,18 @@ def _first_handled_by(stages: Sequence[Stage], kinds: set[str]) -> frozenset[str
 
 
 def _build_pipeline(
-    columns: Sequence[str], stages: Sequence[Stage], output: str, *, unit_norm: bool, lone_vector: bool
+    columns: Sequence[str], stages: Sequence[Stage], output: str, *, unit_norm: bool, widths: dict[str, int] | None
 ) -> "Pipeline":
-    """The configured stages, then one vector of all results."""
+    """The configured stages, then one vector of all results; ``widths`` are those of vectors, None of a lone one."""
     from pyspark.ml import Pipeline
-    from pyspark.ml.feature import Normalizer, SQLTransformer, VectorAssembler
+    from pyspark.ml.feature import Normalizer, SQLTransformer, VectorAssembler, VectorSizeHint
 
     current = {column: column for column in columns}
-    parts: list[Any] = []
+    # Assemblers ask for the widths of vectors, which not all sources tell, nor rows that are to be scored.
+    parts: list[Any] = [
+        VectorSizeHint(inputCol=column, size=width, handleInvalid="optimistic")
+        for column, width in (widths or {}).items()
+    ]
     for number, stage in enumerate(stages):
         unknown = [column for column in stage.columns if column not in current]
         if unknown:
@@ -186,7 +211,7 @@ def _build_pipeline(
         current |= dict(zip(stage.columns, outputs, strict=True))
     assembled = f"{output}_unscaled" if unit_norm else output
     vectors = list(dict.fromkeys(current.values()))
-    if lone_vector:  # which the assembler takes only with metadata that says how wide it is
+    if widths is None:  # as it is: sparse ones may be of any width
         parts.append(SQLTransformer(statement=f"SELECT *, `{vectors[0]}` AS `{assembled}` FROM __THIS__"))
     else:
         parts.append(VectorAssembler(inputCols=vectors, outputCol=assembled, handleInvalid="keep"))

@@ -4,8 +4,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fsspec
-
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.storage import join, locate
@@ -23,7 +21,7 @@ def keep_inputs(dataset: Dataset, folder: Path) -> None:
         filesystem, location = locate(join(dataset.path, LABELS_NAME))
         filesystem.get_file(location, str(folder / LABELS_NAME))
     if dataset.preprocessing_path:
-        filesystem, location = fsspec.url_to_fs(dataset.preprocessing_path)
+        filesystem, location = locate(dataset.preprocessing_path)
         filesystem.get(location, str(folder / PREPROCESSING), recursive=True)
 
 

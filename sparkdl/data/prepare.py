@@ -17,7 +17,7 @@ from sparkdl.data.labels import write_labels
 from sparkdl.data.order import GROUP, PLACE, SPLIT, num_groups, with_groups, with_split
 from sparkdl.data.sources import open_source
 from sparkdl.data.staging import staging
-from sparkdl.data.storage import join, locate, spark_url, write_file
+from sparkdl.data.storage import hash_folder, join, locate, spark_url, write_file
 from sparkdl.data.write import write_row_groups
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.masking import without_credentials
@@ -34,6 +34,9 @@ READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
 
 _SPARSE_ROW_BYTES = 1 << 10
 """About what a sparse row takes: some hundred features of 8 bytes."""
+
+_CLASS = "_class"
+"""The working column that holds each row's class index."""
 
 _log = logging.getLogger(__name__)
 
@@ -177,10 +180,10 @@ def _write(
         labelled = ready.withColumn(LABEL_COLUMN, sf.col(LABEL_NAME))
     else:
         names = rows.sparkSession.createDataFrame(
-            list(enumerate(findings.label_names)), f"{LABEL_COLUMN}_index bigint, {LABEL_NAME} string"
+            list(enumerate(findings.label_names)), f"{_CLASS} bigint, {LABEL_NAME} string"
         )
         joined = ready.join(sf.broadcast(names), LABEL_NAME)
-        labelled = joined.withColumn(LABEL_COLUMN, sf.col(f"{LABEL_COLUMN}_index"))
+        labelled = joined.withColumn(LABEL_COLUMN, sf.col(_CLASS))
     placed = with_groups(labelled, findings.split_rows, groups)
     written = write_row_groups(
         placed.select(inputs.column, LABEL_COLUMN, SPLIT, GROUP, PLACE), folder, spec, groups, labels
@@ -206,6 +209,7 @@ def _write(
         },
         raw_columns=inputs.raw_columns,
         preprocessing=inputs.pipeline is not None,
+        preprocessing_sha256=hash_folder(join(folder, PREPROCESSING)) if inputs.pipeline is not None else None,
         settings=decisions,
         source=findings.fingerprint,
     )

@@ -1,5 +1,6 @@
 """Where a path leads: one spelling for fsspec (driver, ranks and tasks) and one for Spark's JVM."""
 
+import hashlib
 import uuid
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 
-__all__ = ["PARTIAL", "is_local", "join", "locate", "spark_url", "write_file"]
+__all__ = ["PARTIAL", "hash_folder", "is_local", "join", "locate", "spark_url", "write_file"]
 
 PARTIAL = ".part"
 """How the name of a file ends that is still being written; it also begins with a dot, so that readers pass it by."""
@@ -33,13 +34,26 @@ def spark_url(path: str) -> str:
     if path.startswith("dbfs:/"):
         return path
     filesystem, located = locate(path)
-    return Path(located).as_uri() if is_local(filesystem) else path
+    return f"file://{located}" if is_local(filesystem) else path  # as it is: Hadoop would not decode a %20
 
 
 def is_local(filesystem: Any) -> bool:
     """Whether it is the operating system's: a file or a folder is renamed in one step there."""
     protocol = filesystem.protocol
     return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+def hash_folder(path: str) -> str:
+    """SHA-256 of the names and contents of all files of a folder. Raises FileNotFoundError if it has none."""
+    filesystem, located = locate(path)
+    digest = hashlib.sha256()
+    files = sorted(filesystem.find(located))
+    if not files:
+        raise FileNotFoundError(path)
+    for file in files:
+        digest.update(file.removeprefix(located).encode())
+        digest.update(hashlib.sha256(filesystem.cat_file(file)).digest())
+    return digest.hexdigest()
 
 
 def write_file(path: str, content: pa.Buffer) -> None:

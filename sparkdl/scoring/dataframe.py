@@ -7,6 +7,8 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Collection
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +18,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, StringType, StructField, StructType
 
-from sparkdl.data.card import PREPROCESSING
-from sparkdl.data.features import apply_preprocessing
+from sparkdl.data.card import PREPROCESSING, InputSpec
+from sparkdl.data.features import apply_preprocessing, image_fits
 from sparkdl.data.preprocessing import check_preprocessing
+from sparkdl.data.storage import spark_url
 from sparkdl.errors import DataError
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
@@ -38,7 +41,8 @@ ANSWER = StructType(
 )
 """The columns that are added."""
 
-ROW, INPUT = "__sparkdl_row", "__sparkdl_input"
+_WHOLE = {"tinyint", "smallint", "int", "bigint"}
+ROW, INPUT, CHANGED = "__sparkdl_row", "__sparkdl_input", "__sparkdl_changed"
 
 
 def score(
@@ -61,7 +65,8 @@ def score(
 
     A row may be one that the model cannot answer: null, of another size, NaN. With ``on_error="fail"`` its task fails
     with a :class:`DataError` that names the row by the column ``key`` and says why; with ``"null"`` the row has no
-    prediction, one more column ``error`` says why, and all other rows are scored.
+    prediction, one more column ``error`` says why, and all other rows are scored. A number that is not one of the type
+    that the model was trained on, such as 1.5 where that is int, counts as null.
 
     Nothing in a model's folder is executed. Preprocessing with stages of your own (``prepare(pipeline=...)``) is loaded
     when their classes are among ``trusted_stages``, each as ``package.module.Class``.
@@ -94,11 +99,15 @@ def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages:
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
     packed = df.select(F.struct("*").alias(ROW), *[F.col(_quote(name)) for name in card.raw_columns])
     if card.preprocessing:
-        packed = packed.select(ROW, *[_cast(packed, name, type_) for name, type_ in card.raw_columns.items()])
+        as_fitted = {name: _cast(packed, name, type_) for name, type_ in card.raw_columns.items()}
+        changed = [_is_changed(packed, name, value) for name, value in as_fitted.items()]
+        packed = packed.select(ROW, *as_fitted.values(), reduce(or_, changed).alias(CHANGED))
         model = load_preprocessing(df.sparkSession, folder, trusted_stages=trusted_stages)
         packed = apply_preprocessing(packed, model, column, sparse=sparse)
     kept = [F.col(f"{ROW}.{_quote(name)}") for name in df.columns]
-    input = F.col(_quote(column)) if sparse else _plain(packed, column)
+    input = F.col(_quote(column)) if sparse else _plain(packed, column, card.input)
+    if card.preprocessing:
+        input = F.when(~F.col(CHANGED), input)
     return packed.select(*kept, input.alias(INPUT))
 
 
@@ -109,7 +118,7 @@ def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Col
     """
     source = folder / PREPROCESSING
     check_preprocessing(source, trusted=trusted_stages)
-    local = source.resolve().as_uri()
+    local = spark_url(str(source.resolve()))
     jvm, context = spark.sparkContext._jvm, spark.sparkContext
     assert jvm is not None
     configuration = context._jsc.hadoopConfiguration()
@@ -169,17 +178,32 @@ def _cast(df: DataFrame, name: str, sql_type: str) -> Column:
         return column
     if sql_type == "vector":
         return array_to_vector(column.cast("array<double>")).alias(name)
-    return column.cast(sql_type).alias(name)
+    value = column.cast(sql_type)
+    if sql_type in _WHOLE:
+        value = F.when(value == column, value)  # NaN would become 0
+    return value.alias(name)
 
 
-def _plain(df: DataFrame, name: str) -> Column:
+def _is_changed(df: DataFrame, name: str, value: Column) -> Column:
+    """Whether a row has a number that is another one in the type that preprocessing was fitted on, as 1.5 is in int."""
+    column = F.col(_quote(name))
+    if not isinstance(df.schema[name].dataType, NumericType):
+        return F.lit(False)
+    return column.isNotNull() & ~F.isnan(column.cast("double")) & value.isNull()
+
+
+def _plain(df: DataFrame, name: str, input: InputSpec) -> Column:
     """The input column in a form that Arrow carries without conversion: bytes, or an array of float32."""
     kind = df.schema[name].dataType.simpleString()
     if kind == "vector":
         return vector_to_array(F.col(_quote(name)), "float32")
     if kind.startswith("array<") and kind != "array<float>":
         return F.col(_quote(name)).cast("array<float>")
-    return F.col(f"{_quote(name)}.data") if kind.startswith("struct<") else F.col(_quote(name))
+    if not kind.startswith("struct<"):
+        return F.col(_quote(name))
+    image = F.col(_quote(name))
+    fits = image_fits(image, input.shape)
+    return F.when(fits, image["data"]).when(~fits, F.lit(b""))  # which has the wrong size, and is not null
 
 
 def _ship(spark: SparkSession, file: Path) -> str:

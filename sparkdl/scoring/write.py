@@ -1,14 +1,14 @@
 """Predictions on storage: all of them, or none. Runs on the driver; rows are scored and written by tasks."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
 from sparkdl.data.failures import explained
 from sparkdl.data.staging import staging
-from sparkdl.data.storage import is_local, locate, spark_url
+from sparkdl.data.storage import is_local, join, locate, spark_url, write_file
 from sparkdl.errors import DataError
 from sparkdl.scoring.task import ERROR
 
@@ -39,7 +39,8 @@ def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
         if _is_local(output):
             with staging(output, seal=_SEAL) as folder:
                 scored.write.mode("append").parquet(spark_url(folder.path))
-                Path(folder.path, _SEAL).touch()  # which other committers than Spark's own may have left out
+                # Other committers than Spark's own may have left it out.
+                write_file(join(folder.path, _SEAL), pa.py_buffer(b""))
                 if not folder.publish():
                     raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
         else:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-import fsspec
 import torch
 
+from sparkdl.data.storage import locate
 from sparkdl.errors import CheckpointError
 
 __all__ = [
@@ -64,8 +64,8 @@ def load_checkpoint(path: str, device: torch.device | str = "cpu") -> dict[str, 
     Raises :class:`CheckpointError` when it is missing, torn or altered, or holds more than tensors and plain values.
     """
     try:
-        with fsspec.open(path, "rb") as file:
-            content = file.read()
+        filesystem, location = locate(path)
+        content = filesystem.cat_file(location)
     except OSError as error:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror or error}") from None
     named = NAME.fullmatch(path.rpartition("/")[2])
@@ -80,7 +80,7 @@ def load_checkpoint(path: str, device: torch.device | str = "cpu") -> dict[str, 
 
 def list_checkpoints(folder: str, kind: Kind) -> list[str]:
     """The checkpoints of one kind, the newest first, whether they are whole or not."""
-    filesystem, location = fsspec.url_to_fs(folder)
+    filesystem, location = locate(folder)
     filesystem.invalidate_cache()
     names = (path.rpartition("/")[2] for path in _list(filesystem, location))
     found = sorted((name for name in names if (named := NAME.fullmatch(name)) and named["kind"] == kind), reverse=True)
@@ -113,16 +113,16 @@ def prune(folder: str, *, keep_last: int, keep_best: int) -> None:
     As many of the best are kept as of the last, whatever ``keep_best`` says: between two checkpoints an epoch may have
     become the best one, and the older of them refers to the one before.
     """
-    filesystem, _ = fsspec.url_to_fs(folder)
+    filesystem, _ = locate(folder)
     for kind, kept in (("step", keep_last), ("best", max(keep_best, keep_last))):
         for path in list_checkpoints(folder, kind)[kept:]:  # type: ignore[arg-type]
             with suppress(OSError):
-                filesystem.rm(fsspec.url_to_fs(path)[1])
+                filesystem.rm(locate(path)[1])
 
 
 def remove_partial(folder: str) -> None:
     """Remove what an attempt that was killed had begun to write. Runs on the driver while no rank does."""
-    filesystem, location = fsspec.url_to_fs(folder)
+    filesystem, location = locate(folder)
     for path in _list(filesystem, location):
         if path.endswith(PARTIAL):
             with suppress(OSError):
@@ -142,7 +142,7 @@ def _digest(content: bytes | memoryview) -> str:
 
 def _write(path: str, content: io.BytesIO) -> None:
     """Write beside the place, then rename."""
-    filesystem, location = fsspec.url_to_fs(path)
+    filesystem, location = locate(path)
     partial = f"{location}.{uuid.uuid4().hex}{PARTIAL}"
     try:
         filesystem.makedirs(filesystem._parent(location), exist_ok=True)

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import fsspec
-
 from sparkdl.data import Dataset
+from sparkdl.data.storage import locate
 from sparkdl.errors import CheckpointError, ConfigError
 from sparkdl.settings import Train
 
@@ -34,7 +33,7 @@ class RunRecord:
 
     def save(self, folder: str) -> None:
         """Write it into the run's folder. Raises :class:`CheckpointError` when the folder cannot be written."""
-        filesystem, location = fsspec.url_to_fs(folder)
+        filesystem, location = locate(folder)
         try:
             filesystem.makedirs(location, exist_ok=True)
             filesystem.pipe_file(f"{location}/{NAME}.part", json.dumps(asdict(self), indent=2).encode())
@@ -47,7 +46,7 @@ class RunRecord:
     @classmethod
     def load(cls, folder: str) -> "RunRecord":
         """Read it. Raises :class:`ConfigError` when there is none."""
-        filesystem, location = fsspec.url_to_fs(folder)
+        filesystem, location = locate(folder)
         try:
             return cls(**json.loads(filesystem.cat_file(f"{location}/{NAME}")))
         except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +90,7 @@ def find_run(dataset: Dataset, settings: Train) -> RunRecord | None:
         record = RunRecord.load(f"{settings.run_dir}/{settings.resume}")
         record.check(dataset, settings)
         return record
-    filesystem, location = fsspec.url_to_fs(settings.run_dir)
+    filesystem, location = locate(settings.run_dir)
     if not filesystem.isdir(location):
         return None
     entries = filesystem.ls(location, detail=True)

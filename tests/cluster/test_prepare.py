@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import struct
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ from petastorm import make_batch_reader
 from PIL import Image
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import MinMaxScaler, VectorAssembler
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -355,3 +357,62 @@ def test_the_card_is_plain_json_that_says_what_is_in_the_dataset(digits_dataset:
         "inputs_at",
         "labels_at",
     }
+
+
+def test_places_may_have_any_name(people: DataFrame, tmp_path: Path, spark: SparkSession) -> None:
+    place = tmp_path / "Meine Läufe=%20"
+    people.select("age", "label").write.csv(str(place / "raw"), header=True)
+    source = Source(format="csv", path=f"{place}/raw/*.csv", options={"header": True, "inferSchema": True})
+    settings = Prepare(source=source, output=str(place / "prepared"), split=NO_SPLIT)
+    dataset = prepare(None, settings, spark=spark)
+    assert dataset.rows("train") == 100
+    assert sorted(path.name for path in place.iterdir()) == ["prepared", "raw"]
+    assert [path.name for path in tmp_path.iterdir()] == [place.name]
+    assert dataset.preprocessing_path and PipelineModel.load(f"file://{dataset.preprocessing_path}")
+
+
+def test_vectors_of_a_width_that_nobody_tells_are_standardised_and_assembled(
+    people: DataFrame, tmp_path: Path, spark: SparkSession
+) -> None:
+    (tmp_path / "rows").write_text("".join(f"{i % 2} 1:{i} 3:{i % 5}\n" for i in range(1, 41)))
+    libsvm = Source(format="libsvm", path=str(tmp_path / "rows"))
+    stages = [Stage(kind="standardise", columns=["features"])]
+    settings = Prepare(source=libsvm, output=str(tmp_path / "a"), split=NO_SPLIT, stages=stages)
+    assert prepare(None, settings, spark=spark).input.shape == (3,)
+    beside = people.withColumn("vector", array_to_vector(sf.array("age", "age")))
+    both = Prepare(output=str(tmp_path / "b"), features=["age", "vector"], split=NO_SPLIT)
+    dataset = prepare(beside, both)
+    assert dataset.input.shape == (3,)
+    again = PipelineModel.load(str(dataset.preprocessing_path)).transform(beside.select("age", "vector"))
+    assert {tuple(row.features) for row in again.collect()} == {(float(i),) * 3 for i in range(100)}
+
+
+def test_images_of_as_many_bytes_but_another_shape_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    shape = "if(id % 4 = 1, 2, 3)", "if(id % 4 = 1, 3, 2)"
+    rows = spark.range(8).selectExpr(
+        f"named_struct('height', {shape[0]}, 'width', {shape[1]}, 'nChannels', 1, 'data', cast('sixsix' as binary))"
+        " as image",
+        "id % 2 as label",
+    )
+    settings = Prepare(output=str(tmp_path / "d"), image="image", image_shape=(3, 2, 1), split=NO_SPLIT)
+    with pytest.raises(DataError, match="2 images that are not 3 x 2 x 1"):
+        prepare(rows, settings)
+
+
+def test_the_label_may_have_the_name_that_spark_gives_indices(people: DataFrame, tmp_path: Path) -> None:
+    rows = people.withColumnRenamed("label", "label_index")
+    settings = Prepare(output=str(tmp_path / "d"), label="label_index", features=["age"], split=NO_SPLIT)
+    assert prepare(rows, settings).rows("train") == 100
+
+
+def test_a_pipeline_that_is_missing_or_altered_is_named(people: DataFrame, tmp_path: Path) -> None:
+    settings = Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT)
+    dataset = prepare(people, settings)
+    (metadata,) = Path(str(dataset.preprocessing_path), "metadata").glob("part-*")
+    metadata.write_text(metadata.read_text().replace("VectorAssembler", "SomethingElse"))
+    for look in (dataset.verify, lambda: Dataset.open(dataset.path), lambda: prepare(people, settings)):
+        with pytest.raises(DatasetError, match="preprocessing was altered"):
+            look()
+    shutil.rmtree(str(dataset.preprocessing_path))
+    with pytest.raises(DatasetError, match="preprocessing is missing"):
+        Dataset.open(dataset.path)

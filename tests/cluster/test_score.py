@@ -19,7 +19,7 @@ from sparkdl.data.card import Card, InputSpec
 from sparkdl.errors import DataError, DatasetError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring.card import ModelCard
-from sparkdl.scoring.dataframe import score
+from sparkdl.scoring.dataframe import INPUT, score, with_inputs
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.write import write_predictions
@@ -265,3 +265,36 @@ def test_a_column_of_vectors_is_scored_like_one_of_arrays(
     assert as_vectors.select("prediction", "probability").collect() == arrays
     with pytest.raises(Exception, match=r"column 'features': \d+ rows do not have the size of \(4,\)"):
         score(rows.withColumn("features", F.expr("slice(features, 1, 3)")), uri, tracking=tracking).collect()
+
+
+def test_numbers_that_training_could_not_have_seen_are_no_numbers(
+    spark: SparkSession, people: tuple[str, DataFrame], tracking: Tracking
+) -> None:
+    uri, _ = people  # of which age is an int, and null in some rows
+    ages = [7.0, None, float("nan"), 7.5, 1e12]
+    rows = spark.createDataFrame(
+        [(i, age, 1.0, "port") for i, age in enumerate(ages)], "id int, age double, fare double, side string"
+    )
+    found = score(rows, uri, tracking=tracking, on_error="null").orderBy("id").collect()
+    assert [row.error is None for row in found] == [True, True, True, False, False]
+    assert found[2].probability == found[1].probability != found[0].probability
+    with pytest.raises(Exception, match="id = 3: column 'features' has 1 null rows"):
+        score(rows, uri, tracking=tracking, key="id").collect()
+
+
+def test_predictions_go_to_uris_and_to_places_of_any_name(
+    spark: SparkSession, images: str, tracking: Tracking, tmp_path: Path
+) -> None:
+    scored = score(_pictures(spark, 20), images, tracking=tracking)
+    assert write_predictions(scored, f"file://{tmp_path}/one").rows == 20
+    assert write_predictions(scored, f"{tmp_path}/Zwei ü=%20").rows == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Zwei ü=%20", "one"]
+
+
+def test_an_image_struct_of_another_shape_is_not_scored(spark: SparkSession, tracking: Tracking, images: str) -> None:
+    pictures = _pictures(spark, 2, parts=1).selectExpr(
+        "id", "named_struct('height', if(id = 0, 8, 6), 'width', if(id = 0, 6, 8), 'nChannels', 1, 'data', image) image"
+    )
+    folder = download(images, tracking)
+    made = with_inputs(pictures, ModelCard.load(folder), folder).orderBy("id").collect()
+    assert [len(row[INPUT]) for row in made] == [PIXELS, 0]

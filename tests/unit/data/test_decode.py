@@ -68,5 +68,11 @@ def test_null_elements_of_a_vector_are_counted() -> None:
 
 
 def test_the_image_struct_of_spark_is_understood() -> None:
-    column = pa.array([{"height": 2, "width": 2, "data": pixels} for pixels in PIXELS])
+    column = pa.array([{"height": 2, "width": 2, "nChannels": 1, "data": pixels} for pixels in PIXELS])
     assert_array_equal(decode(column, IMAGES), decode(pa.array(PIXELS), IMAGES))
+
+
+def test_an_image_struct_of_another_shape_does_not_fit_though_it_has_as_many_bytes() -> None:
+    column = pa.array([{"height": 1, "width": 4, "nChannels": 1, "data": PIXELS[0]}])
+    with pytest.raises(DataError, match="1 rows do not have the size"):
+        decode(column, IMAGES)
