@@ -107,15 +107,17 @@ def step_of(path: str | None) -> int:
     return int(named["step"]) if named else 0
 
 
-def prune(folder: str, *, keep_last: int, keep_best: int) -> None:
-    """Remove old checkpoints. Runs on rank 0.
+def prune(folder: str, *, keep_last: int, keep_best: int, step: int) -> None:
+    """Remove old checkpoints, after one of this step was written. Runs on rank 0.
 
     As many of the best are kept as of the last, whatever ``keep_best`` says: between two checkpoints an epoch may have
-    become the best one, and the older of them refers to the one before.
+    become the best one, and the older of them refers to the one before. Those of later steps do not count: they are
+    damaged, or training would have gone on from there.
     """
     filesystem, _ = locate(folder)
     for kind, kept in (("step", keep_last), ("best", max(keep_best, keep_last))):
-        for path in list_checkpoints(folder, kind)[kept:]:  # type: ignore[arg-type]
+        written = [path for path in list_checkpoints(folder, kind) if step_of(path) <= step]  # type: ignore[arg-type]
+        for path in written[kept:]:
             with suppress(OSError):
                 filesystem.rm(locate(path)[1])
 

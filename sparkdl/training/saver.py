@@ -45,6 +45,9 @@ class Saver:
         self._writing: Future[None] | None = None
         self._best_weights: dict[str, torch.Tensor] | None = None
         self._error: CheckpointError | None = None
+        state = replica.model.state_dict()
+        self._finite = {name for name, tensor in state.items() if bool(torch.isfinite(tensor).all())}
+        """What has to stay so: a mask of attention is a buffer that is not."""
 
     def __enter__(self) -> Self:
         return self
@@ -107,14 +110,13 @@ class Saver:
         return int(due or stop), int(stop), state.step + ahead
 
     def _check(self, copy: Mapping[str, Any]) -> None:
-        """Raise :class:`TrainingError` for weights that are not finite.
+        """Raise :class:`TrainingError` for weights that are no longer finite.
 
         In the thread that trains: an operation in parallel would give the one that writes a pool of OpenMP threads of
         its own, and with more of these than cores OpenMP does not wait actively any more. On two cores that made every
         step a sixth longer, for the rest of the run.
         """
-        weights = [tensor for tensor in copy["model"].values() if tensor.is_floating_point()]
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
+        if not all(bool(torch.isfinite(copy["model"][name]).all()) for name in self._finite):
             raise TrainingError(
                 f"weights are not finite after step {copy['step']}; the last good checkpoint in {self._folder} is kept"
             )
@@ -134,7 +136,7 @@ class Saver:
             self._error = error
             self._rank.send("warning", text=f"{error}. Training goes on; the checkpoint before it is still there")
             return
-        prune(self._folder, keep_last=self._settings.keep_last, keep_best=self._settings.keep_best)
+        prune(self._folder, keep_last=self._settings.keep_last, keep_best=self._settings.keep_best, step=copy["step"])
         self._rank.send("checkpoint", path=path, step=copy["step"])
 
     def _wait(self) -> None:

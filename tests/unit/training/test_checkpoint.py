@@ -55,9 +55,20 @@ def test_old_checkpoints_go_and_the_best_that_the_kept_ones_refer_to_stay(tmp_pa
     for step in (10, 20, 30):
         save(tmp_path, step)
         save_checkpoint(str(tmp_path), "best", {"model": {}}, step=step, epoch=step // 10)
-    prune(str(tmp_path), keep_last=2, keep_best=1)
+    prune(str(tmp_path), keep_last=2, keep_best=1, step=30)
     assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [30, 20]
     assert [step_of(path) for path in list_checkpoints(str(tmp_path), "best")] == [30, 20]
+
+
+def test_what_was_just_written_stays_though_damaged_ones_of_later_steps_are_there(tmp_path: Path) -> None:
+    for step in (200, 300):
+        save(tmp_path, step).write_bytes(b"torn")
+    assert latest(str(tmp_path)) is None
+    for step in (30, 40, 50):
+        written = save(tmp_path, step)
+        prune(str(tmp_path), keep_last=2, keep_best=1, step=step)
+    assert latest(str(tmp_path)) == str(written)
+    assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [300, 200, 50, 40]
 
 
 def test_what_a_killed_attempt_began_to_write_is_removed(tmp_path: Path) -> None:

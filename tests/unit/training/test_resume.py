@@ -17,10 +17,12 @@ from sparkdl.training.loop import Job, train_rank
 
 
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Draws random numbers in every step, and each rank has running means of its own."""
-    return nn.Sequential(
+    """Draws random numbers in every step, and each rank has running means of its own; a buffer is not finite."""
+    layers = nn.Sequential(
         nn.Linear(*input_shape, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, num_classes)
     )
+    layers.register_buffer("mask", torch.full((2,), -torch.inf))
+    return layers
 
 
 SETTINGS = Train(model=network, epochs=3, batch_size=4, accumulation=2, learning_rate=0.01, checkpoint_steps=3)
