@@ -42,7 +42,7 @@ def rate_at(recipe: Recipe, step: float, *, steps_per_epoch: int, size: int) -> 
     warmup = round(recipe.warmup_epochs * steps_per_epoch)
     if step < warmup:
         start = 0.0 if recipe.scaling == "none" else recipe.learning_rate
-        return start + (peak - start) * (step + 1) / warmup
+        return start + (peak - start) * min(1.0, (step + 1) / warmup)
     progress = (step - warmup) / max(1, total - warmup)
     match recipe.schedule:
         case "cosine":
@@ -68,6 +68,10 @@ def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
                 f"train.optimizer: {settings.optimizer!r} is no torch.optim.Optimizer, and no function that says it "
                 "returns one; hand in anything else from Python"
             )
+    if "weight_decay" in settings.optimizer_options:
+        raise ConfigError(
+            "set train.weight_decay instead of weight_decay in train.optimizer_options: biases are not to decay"
+        )
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": settings.weight_decay},

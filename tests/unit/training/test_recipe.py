@@ -29,6 +29,11 @@ def test_warm_up_climbs_in_equal_steps_from_the_unscaled_to_the_scaled_rate():
     assert found[5:] == pytest.approx([0.2] * 5)
 
 
+def test_warm_up_ends_at_the_peak_between_two_steps_of_the_recipe_too():
+    recipe = Recipe(learning_rate=1.0, scaling="linear", warmup_epochs=0.2, schedule="constant")
+    assert [rate_at(recipe, step, steps_per_epoch=10, size=2) for step in (0, 0.5, 1, 1.5, 2)] == [1.5, 1.75, 2, 2, 2]
+
+
 def test_warm_up_without_scaling_starts_from_zero():
     assert rates(Recipe(learning_rate=1.0, warmup_epochs=0.4, schedule="constant"))[:4] == pytest.approx(
         [0.25, 0.5, 0.75, 1.0]
@@ -55,6 +60,11 @@ def test_weight_decay_leaves_biases_and_normalisation_alone():
     optimizer = build_optimizer(Train(weight_decay=0.1), model)
     decayed = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
     assert decayed == {id(model[0].weight)}
+
+
+def test_weight_decay_among_the_optimizers_options_is_not_ignored():
+    with pytest.raises(ConfigError, match=r"set train\.weight_decay instead"):
+        build_optimizer(Train(optimizer="adamw", optimizer_options={"weight_decay": 0.05}), nn.Linear(4, 3))
 
 
 def test_an_optimizer_can_be_an_import_path_or_a_callable():
