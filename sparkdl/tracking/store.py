@@ -14,7 +14,7 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW
 from mlflow.exceptions import MlflowException
 from requests import HTTPError
 
-from sparkdl.environment import environment
+from sparkdl.environment import SharedEnvironment
 from sparkdl.errors import RegistryError, TrackingError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
@@ -32,7 +32,9 @@ __all__ = [
 
 DEFAULT_URI = "sqlite:///output/mlflow.db"
 REACH_SECONDS = 10.0  # a healthy server answers in milliseconds; MLflow's own retries would take four minutes
-OUR_CALLS = {MLFLOW_HTTP_REQUEST_MAX_RETRIES.name: "0", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.name: "true"}
+_OURS = SharedEnvironment(
+    {MLFLOW_HTTP_REQUEST_MAX_RETRIES.name: "0", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.name: "true"}
+)
 REFUSALS = {"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"}
 
 
@@ -120,9 +122,9 @@ def our_calls() -> AbstractContextManager[None]:
 
     When an answer is lost, its blind repetition creates a run or registers a model a second time; we look first. The
     address that it prints at the end of a run has the password in it. MLflow takes both from the environment alone, so
-    they hold for the whole process.
+    they hold for the whole process, for as long as one of us is in here.
     """
-    return environment(OUR_CALLS)
+    return _OURS
 
 
 def told(error: Exception) -> str:
