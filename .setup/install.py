@@ -133,7 +133,7 @@ def read_lock(path: Path) -> dict[str, str]:
 
 def up_to_date(with_java: bool) -> bool:
     """Whether the last set-up finished, here, and nothing that decides its outcome changed since."""
-    return STAMP.exists() and PYTHON.exists() and STAMP.read_text().split()[0] == digest(with_java)
+    return STAMP.exists() and PYTHON.exists() and STAMP.read_text().split()[:1] == [digest(with_java)]
 
 
 def write_stamp(stamp: Path, state: str) -> None:
@@ -169,6 +169,8 @@ def _works(venv: Path) -> bool:
     """Whether the environment was finished and stands where it was made (its scripts name the place)."""
     activate = venv / "bin" / "activate"
     if not activate.exists() or str(venv) not in activate.read_text():
+        return False
+    if not (venv / "bin" / "python").exists():  # a link to a Python that is gone
         return False
     return subprocess.run([*map(str, PIP), "--version"], capture_output=True, check=False).returncode == 0
 

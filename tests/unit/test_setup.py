@@ -151,6 +151,19 @@ def test_set_up_is_due_again_when_the_lock_or_java_changes(checkout: Path) -> No
     assert install.digest(False, setup) != before
 
 
+def test_an_environment_whose_python_is_gone_or_whose_stamp_is_empty_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "activate").write_text(f"VIRTUAL_ENV={tmp_path}")
+    (tmp_path / "bin" / "python").symlink_to(tmp_path / "gone")
+    monkeypatch.setattr(install, "PIP", [tmp_path / "bin" / "python", "-m", "pip"])
+    assert not install._works(tmp_path)
+    (tmp_path / "stamp").touch()
+    monkeypatch.setattr(install, "STAMP", tmp_path / "stamp")
+    assert not install.up_to_date(False)
+
+
 def test_a_build_for_gpus_stays_one_until_the_user_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
