@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster import exit_on_sigterm, get_session
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
-from sparkdl.errors import ConfigError, DataError
+from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
@@ -71,6 +71,11 @@ def train(
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
     dataset = _open(dataset or settings.dataset)
+    if dataset.input.kind == "sparse":
+        raise DatasetError(
+            f"{dataset.path} holds sparse rows, which networks of this kind do not read; train on it with `sparkdl "
+            "train-extreme` (sparkdl.train_extreme), or prepare it without `prepare.sparse`"
+        )
     if dataset.rows("train") < cluster.ranks.max:
         raise DataError(
             f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.ranks.max} "

@@ -16,7 +16,19 @@ import pytest
 from mlflow import MlflowClient
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl import Extreme, Gate, Prepare, Split, Stage, Tracking, TrainedEnsemble, prepare, score, train_extreme
+from sparkdl import (
+    Extreme,
+    Gate,
+    Prepare,
+    Split,
+    Stage,
+    Tracking,
+    TrainedEnsemble,
+    prepare,
+    score,
+    train,
+    train_extreme,
+)
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DatasetError, ModelError, TrainingError
 from sparkdl.extreme.ensemble import EnsembleCard
@@ -246,6 +258,11 @@ def test_more_buckets_than_classes_are_warned_of_and_one_class_or_whole_rows_are
     dense = card.model_copy(update={"input": card.input.model_copy(update={"kind": "vector"})})
     with pytest.raises(DatasetError, match=r"prepare\.sparse: true"):
         train_extreme(Dataset(dataset.path, dense), settings, spark=spark)
+
+
+def test_ordinary_training_refuses_sparse_rows_before_it_begins(dataset: Dataset) -> None:
+    with pytest.raises(DatasetError, match="sparkdl train-extreme"):
+        train(dataset)
 
 
 def test_impossible_numbers_of_repetitions_are_clear_errors() -> None:
