@@ -74,8 +74,8 @@ class Channel:
             self._orders.close()
 
     def request_stop(self) -> None:
-        """Ask all ranks, also those that are still on their way, to come to an end."""
-        if not self._stop_requested:
+        """Ask all ranks, also those that are still on their way, to come to an end; a closed channel has none left."""
+        if not self._stop_requested and self._thread.is_alive():
             self._stop_requested = True
             self._orders.send(b"s")
 

@@ -79,6 +79,11 @@ def test_a_rank_ends_when_the_driver_does(events) -> None:
     assert rank.wait(timeout=5) == 1
 
 
+def test_a_stop_that_comes_after_the_end_stops_nobody(channel) -> None:
+    channel.close()
+    channel.request_stop()
+
+
 def test_two_hundred_bad_frames_change_nothing(channel, events, sender) -> None:
     events.get(timeout=5)
     random = Random(7)
