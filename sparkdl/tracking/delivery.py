@@ -44,6 +44,8 @@ class Delivery:
         self._journal, self._settings, self._connected = journal, settings, client
         self._doubt = client is None or bool(journal.pending)
         self._experiment = ""
+        self._last_steps: dict[str, dict[str, int]] = {}
+        """Of runs, by metric: where their curves ended when they were last in doubt."""
         self._send: dict[str, Callable[[Entry], Any]] = {
             "params": self._params,
             "dataset": self._dataset,
@@ -150,9 +152,12 @@ class Delivery:
         self._log_metrics(self._run_id, metrics)
 
     def _log_metrics(self, run_id: str, metrics: list[Metric]) -> None:
-        if self._doubt:
-            known = {metric.key: metric.step for metric in self._client.get_run(run_id).data._metric_objs}
-            doubtful = {metric.key for metric in metrics if metric.step <= known.get(metric.key, metric.step - 1)}
+        if self._doubt:  # what is there now stays in doubt: a run that was resumed offline takes those steps again
+            metrics_there = self._client.get_run(run_id).data._metric_objs
+            self._last_steps[run_id] = {metric.key: metric.step for metric in metrics_there}
+        known = self._last_steps.get(run_id, {})
+        doubtful = {metric.key for metric in metrics if metric.step <= known.get(metric.key, metric.step - 1)}
+        if doubtful:
             there = {(key, old.step) for key in doubtful for old in self._client.get_metric_history(run_id, key)}
             metrics = [metric for metric in metrics if (metric.key, metric.step) not in there]
         self._client.log_batch(run_id, metrics=metrics)
