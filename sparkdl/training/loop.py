@@ -6,6 +6,7 @@ mean over all of them.
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -213,5 +214,6 @@ def _grouped(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
 def _merit(figures: dict[str, float], settings: Train) -> float:
     """What makes one epoch better than another; without a validation split every epoch is better than the last."""
     if settings.best_by == "loss":
-        return -figures.get("validation_loss", 0.0)
+        loss = figures.get("validation_loss", 0.0)
+        return -math.inf if math.isnan(loss) else -loss
     return figures.get("validation_accuracy", 0.0)

@@ -41,6 +41,7 @@ class Replica:
         self.optimizer = build_optimizer(settings, self.model)
         strategy.start(self.model)
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
+        self.scaler.scale(torch.zeros((), device=device))  # it starts with its first use, and a step may have no rows
 
     def step(self, batches: list[Batch], *, rate: float) -> tuple[torch.Tensor, torch.Tensor, int]:
         """One optimizer step over ``accumulation`` batches: this rank's summed loss, correct answers and rows."""

@@ -13,7 +13,7 @@ from sparkdl.collectives import HorovodCollectives
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import latest, list_checkpoints, load_checkpoint
-from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.loop import Job, _merit, train_rank
 
 
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -114,3 +114,10 @@ def test_another_number_of_ranks_goes_on_where_the_first_stopped(clouds: Dataset
     assert outcome.history[1]["train_accuracy"] * 106 == pytest.approx(
         round(outcome.history[1]["train_accuracy"] * 106)
     )
+
+
+def test_an_epoch_without_a_validation_loss_is_better_than_none_and_no_better_than_any() -> None:
+    settings = Train(best_by="loss")
+    first, second = ({"validation_loss": loss} for loss in (float("nan"), 3.0))
+    assert _merit(first, settings) >= _merit(first, settings)
+    assert _merit(second, settings) > _merit(first, settings)
