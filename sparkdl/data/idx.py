@@ -3,6 +3,7 @@
 import gzip
 import math
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -101,6 +102,8 @@ def _read_pair(pair: _Pair) -> Iterator[pa.RecordBatch]:
                 ],
                 names=["image", "label", "split"],
             )
+        _expect_end(images, pair.images)
+        _expect_end(labels, pair.labels)
 
 
 def _open(path: str) -> Any:
@@ -119,10 +122,20 @@ def _read_header(stream: BinaryIO, path: str) -> tuple[int, ...]:
     return struct.unpack(f">{dimensions}I", _read_exactly(stream, 4 * dimensions, path))
 
 
+def _expect_end(stream: BinaryIO, path: str) -> None:
+    """Only here does gzip compare its checksum."""
+    try:
+        more = stream.read(1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{path} was altered: {error}; download it again") from None
+    if more:
+        raise DataError(f"{path} is longer than it says; download it again")
+
+
 def _read_exactly(stream: BinaryIO, count: int, path: str) -> bytes:
     try:
         content = stream.read(count)
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked: {error}; download it again") from None
     if len(content) != count:
         raise DataError(f"{path} ends too early; download it again")

@@ -63,8 +63,10 @@ def _pixels(path: str, height: int, width: int, on_error: str) -> bytes | None:
     filesystem, located = locate(path)
     try:
         with filesystem.open(located, "rb") as stream, Image.open(stream) as image:
+            if image.mode.startswith(("I", "F")):  # Pillow would make all that is over 255 white
+                raise OSError(f"it has more than 8 bits a channel (mode {image.mode})")
             return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR).tobytes()
-    except OSError as error:
+    except (OSError, Image.DecompressionBombError) as error:
         if on_error == "null":
             return None
-        raise DataError(f"{path} is not an image that can be decoded: {error}; repair or remove it") from None
+        raise DataError(f"{path} is not an image that can be decoded: {error}; repair, convert or remove it") from None

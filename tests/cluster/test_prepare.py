@@ -270,6 +270,11 @@ def test_a_folder_of_images_is_decoded_and_resized(tmp_path: Path, spark: SparkS
     (batch,) = Loader(dataset, "train", batch_size=8).epoch(0)
     assert batch.inputs.shape == (8, 6, 8, 3)
     assert (batch.inputs[batch.labels == 1].float().mean(dim=(0, 1, 2)) == np.array([255, 0, 0])).all()
+    deep = tmp_path / "raw" / "red" / "deep.png"
+    Image.fromarray(np.full((12, 10), 4096, np.uint16)).save(deep)
+    with pytest.raises(DataError, match=r"deep\.png .* more than 8 bits a channel"):
+        prepare(source, Prepare(output=str(tmp_path / "other"), split=NO_SPLIT), spark=spark)
+    deep.unlink()
     (tmp_path / "raw" / "red" / "broken.png").write_bytes(b"not an image")
     with pytest.raises(DataError, match=r"broken\.png is not an image"):
         prepare(source, Prepare(output=str(tmp_path / "e"), split=NO_SPLIT), spark=spark)
@@ -416,3 +421,15 @@ def test_a_pipeline_that_is_missing_or_altered_is_named(people: DataFrame, tmp_p
     shutil.rmtree(str(dataset.preprocessing_path))
     with pytest.raises(DatasetError, match="preprocessing is missing"):
         Dataset.open(dataset.path)
+
+
+def test_an_altered_byte_of_a_packed_file_is_found(tmp_path: Path, spark: SparkSession) -> None:
+    random = np.random.default_rng(0)
+    write_idx(tmp_path / "raw", "train", random.integers(0, 256, (40, 4, 5), np.uint8), np.arange(40, dtype=np.uint8))
+    packed = tmp_path / "raw" / "train-images-idx3-ubyte.gz"
+    content = packed.read_bytes()
+    settings = Prepare(output=str(tmp_path / "d"), split=NO_SPLIT)
+    for place in (len(content) // 2, len(content) - 6):  # of the pixels, and of the checksum at the end
+        packed.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(DataError, match=f"{packed.name} (was altered|cannot be unpacked|ends too early)"):
+            prepare(Source(format="idx", path=str(tmp_path / "raw")), settings, spark=spark)
