@@ -107,17 +107,24 @@ def step_of(path: str | None) -> int:
     return int(named["step"]) if named else 0
 
 
-def prune(folder: str, *, keep_last: int, keep_best: int, step: int) -> None:
-    """Remove old checkpoints, after one of this step was written. Runs on rank 0.
+def _place(path: str) -> str:
+    """The part of a checkpoint's name that says when it was written."""
+    named = NAME.fullmatch(path.rpartition("/")[2])
+    return f"{named['step']}-{named['epoch']}" if named else ""
+
+
+def prune(folder: str, *, keep_last: int, keep_best: int, written: str, best: str) -> None:
+    """Remove old checkpoints, but neither the one just ``written`` nor its ``best``, by their names. Runs on rank 0.
 
     As many of the best are kept as of the last, whatever ``keep_best`` says: between two checkpoints an epoch may have
-    become the best one, and the older of them refers to the one before. Those of later steps do not count: they are
-    damaged, or training would have gone on from there.
+    become the best one, and the older of them refers to the one before. Those of the same place or a later one do not
+    count: they are damaged, or training would have gone on from there.
     """
     filesystem, _ = locate(folder)
     for kind, kept in (("step", keep_last), ("best", max(keep_best, keep_last))):
-        written = [path for path in list_checkpoints(folder, kind) if step_of(path) <= step]  # type: ignore[arg-type]
-        for path in written[kept:]:
+        before = [path for path in list_checkpoints(folder, kind) if _place(path) < _place(written)]  # type: ignore[arg-type]
+        others = [path for path in before if not best or not path.endswith(f"/{best}")]
+        for path in others[kept - 1 :]:
             with suppress(OSError):
                 filesystem.rm(locate(path)[1])
 

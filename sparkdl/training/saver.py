@@ -136,7 +136,13 @@ class Saver:
             self._error = error
             self._rank.send("warning", text=f"{error}. Training goes on; the checkpoint before it is still there")
             return
-        prune(self._folder, keep_last=self._settings.keep_last, keep_best=self._settings.keep_best, step=copy["step"])
+        prune(
+            self._folder,
+            keep_last=self._settings.keep_last,
+            keep_best=self._settings.keep_best,
+            written=path,
+            best=state.best,
+        )
         self._rank.send("checkpoint", path=path, step=copy["step"])
 
     def _wait(self) -> None:

@@ -19,8 +19,8 @@ from sparkdl.training.checkpoint import (
 )
 
 
-def save(folder: Path, step: int, epoch: int = 0, *, best: str = "") -> Path:
-    state = {"model": {"weight": torch.full((1000,), float(step))}, "best": best}
+def save(folder: Path, step: int, epoch: int = 0, *, best: str = "", seconds: float = 0.0) -> Path:
+    state = {"model": {"weight": torch.full((1000,), float(step))}, "best": best, "seconds": seconds}
     return Path(save_checkpoint(str(folder), "step", state, step=step, epoch=epoch))
 
 
@@ -53,22 +53,31 @@ def test_a_checkpoint_whose_best_weights_are_damaged_is_passed_over(tmp_path: Pa
 
 def test_old_checkpoints_go_and_the_best_that_the_kept_ones_refer_to_stay(tmp_path: Path) -> None:
     for step in (10, 20, 30):
-        save(tmp_path, step)
-        save_checkpoint(str(tmp_path), "best", {"model": {}}, step=step, epoch=step // 10)
-    prune(str(tmp_path), keep_last=2, keep_best=1, step=30)
+        last = save(tmp_path, step)
+        best = save_checkpoint(str(tmp_path), "best", {"model": {}}, step=step, epoch=step // 10)
+    prune(str(tmp_path), keep_last=2, keep_best=1, written=str(last), best=Path(best).name)
     assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [30, 20]
     assert [step_of(path) for path in list_checkpoints(str(tmp_path), "best")] == [30, 20]
 
 
-def test_what_was_just_written_stays_though_damaged_ones_of_later_steps_are_there(tmp_path: Path) -> None:
-    for step in (200, 300):
-        save(tmp_path, step).write_bytes(b"torn")
+def test_what_was_just_written_stays_though_damaged_ones_of_its_place_or_later_are_there(tmp_path: Path) -> None:
+    for step in (40, 300):
+        save(tmp_path, step, seconds=1).write_bytes(b"torn")
     assert latest(str(tmp_path)) is None
-    for step in (30, 40, 50):
+    for step in (20, 30, 40, 50):
         written = save(tmp_path, step)
-        prune(str(tmp_path), keep_last=2, keep_best=1, step=step)
-    assert latest(str(tmp_path)) == str(written)
-    assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [300, 200, 50, 40]
+        prune(str(tmp_path), keep_last=1, keep_best=1, written=str(written), best="")
+        assert latest(str(tmp_path)) == str(written)
+    assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [300, 50]
+
+
+def test_the_best_one_stays_however_long_ago_it_was(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        written = save(tmp_path, step)
+        save_checkpoint(str(tmp_path), "best", {"model": {}}, step=step, epoch=step // 10)
+        best = Path(list_checkpoints(str(tmp_path), "best")[-1])
+        prune(str(tmp_path), keep_last=1, keep_best=1, written=str(written), best=best.name)
+    assert step_of(str(best)) == 10 and best.exists()
 
 
 def test_what_a_killed_attempt_began_to_write_is_removed(tmp_path: Path) -> None:
