@@ -1,11 +1,12 @@
 """From what a user calls a model (a name, an import path, a callable) to a module that reads raw batches."""
 
-import copy
 import importlib
 import inspect
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import cloudpickle
 import torch
 from torch import nn
 
@@ -113,7 +114,7 @@ def _make(
 ) -> nn.Module:
     """Call it with the options and those offered arguments that it takes."""
     if isinstance(callable_, nn.Module):
-        return copy.deepcopy(callable_)  # which is trained, and the caller's is not
+        return _copied(callable_, name)  # which is trained, and the caller's is not
     parameters = inspect.signature(callable_).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     arguments = {key: value for key, value in offered.items() if takes_all or key in parameters} | dict(options)
@@ -130,6 +131,15 @@ def _make(
     if not isinstance(network, nn.Module):
         raise ModelError(f"the model {name!r} returned a {type(network).__name__}, not a torch.nn.Module")
     return network
+
+
+def _copied(network: nn.Module, name: str) -> nn.Module:
+    """A copy like those that travel to ranks; ``deepcopy`` refuses what `weight_norm` computes."""
+    try:
+        copy: nn.Module = pickle.loads(cloudpickle.dumps(network))
+    except Exception as error:
+        raise ModelError(f"the model {name!r} cannot be copied: {type(error).__name__}: {error}") from error
+    return copy
 
 
 def _try(network: nn.Module, name: str, input_shape: Sequence[int], num_classes: int) -> None:

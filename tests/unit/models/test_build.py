@@ -25,6 +25,12 @@ def test_what_is_trained_is_a_copy_of_the_callers_module() -> None:
     torch.testing.assert_close(network[1].weight, before)
 
 
+def test_a_module_with_computed_weights_is_copied_too() -> None:
+    network = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 2)))  # type: ignore[no-untyped-call]
+    rows = torch.rand(4, 3)
+    torch.testing.assert_close(build(network, input_shape=(3,), num_classes=2)(rows), network(rows))
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_rank_without_rows_still_takes_its_step(name: str) -> None:
     network = build(name, input_shape=(12, 12, 1), num_classes=2)
