@@ -4,6 +4,8 @@ Every key of :class:`sparkdl.settings.Train` is a ``Param`` of the same name, so
 """
 
 import uuid
+from collections.abc import Sequence
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from pyspark.ml import Estimator, Model
@@ -22,7 +24,7 @@ from pyspark.ml.util import (
     MLWriter,
 )
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import array, col, map_from_entries, struct
+from pyspark.sql.functions import array, col, lit, map_from_entries, struct
 
 from sparkdl.data import prepare
 from sparkdl.data.storage import locate
@@ -35,6 +37,8 @@ from sparkdl.training.train import train
 
 __all__ = ["TorchEstimator", "TorchModel"]
 
+_PLACES_PER_CLASS = 100
+"""Labels with larger gaps than that are numbers of something, and no indices."""
 FEATURES, LABEL = "features", "label"  # what the columns are called in the prepared dataset
 
 
@@ -109,7 +113,7 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
         tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
         tracking = Tracking(uri=tracking_uri, experiment=self.getOrDefault(self.experiment))
         prepared = prepare(
-            dataset.select(_arrays(dataset, self.getFeaturesCol()), col(self.getLabelCol()).alias(LABEL)),
+            dataset.select(_arrays(dataset, self.getFeaturesCol()), _col(self.getLabelCol()).alias(LABEL)),
             Prepare(
                 output=f"{folder}/dataset",
                 label=LABEL,
@@ -155,13 +159,15 @@ class TorchModel(Model, _Columns, MLReadable["TorchModel"], MLWritable):
     def _transform(self, dataset: DataFrame) -> DataFrame:
         tracking = Tracking(uri=self.tracking_uri)
         names = ModelCard.load(download(self.model_uri, tracking)).label_names
-        packed = dataset.select(struct(*dataset.columns).alias("row"), _arrays(dataset, self.getFeaturesCol()))
+        packed = dataset.select(struct("*").alias("row"), _arrays(dataset, self.getFeaturesCol()))
         scored = score(packed, self.model_uri, top_k=len(names), tracking=tracking)
         by_label = map_from_entries("top_k")
         return scored.select(
             "row.*",
             col("prediction").cast("double").alias(self.getPredictionCol()),
-            array_to_vector(array(*[by_label[name] for name in names])).alias(self.getProbabilityCol()),
+            array_to_vector(array(*[by_label[name] if name else lit(0.0) for name in _by_index(names)])).alias(
+                self.getProbabilityCol()
+            ),
         )
 
 
@@ -184,9 +190,28 @@ class _ModelReader(MLReader[TorchModel]):
 
     def load(self, path: str) -> TorchModel:
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
-        model = TorchModel(f"{path}/model")
+        filesystem, location = locate(path)
+        folder = TemporaryDirectory(prefix="sparkdl-loaded-")  # what was loaded may be saved to the place it came from
+        _loaded.append(folder)
+        filesystem.get(f"{location}/model", f"{folder.name}/model", recursive=True)
+        model = TorchModel(f"{folder.name}/model")
         DefaultParamsReader.getAndSetParams(model, metadata)
         return model
+
+
+_loaded: list[TemporaryDirectory[str]] = []  # removed when the driver's Python ends
+
+
+def _by_index(names: Sequence[str]) -> list[str | None]:
+    """The class that each place of a vector of probabilities is for, None where no row had it.
+
+    ``pyspark.ml`` counts from 0 up to the largest label. Where labels are negative, or that would be far more places
+    than classes, these follow each other.
+    """
+    places = {int(name): name for name in names}
+    if min(places) < 0 or max(places) >= _PLACES_PER_CLASS * len(places):
+        return list(names)
+    return [places.get(place) for place in range(max(places) + 1)]
 
 
 def _arrays(dataset: DataFrame, column: str) -> Column:
@@ -194,4 +219,9 @@ def _arrays(dataset: DataFrame, column: str) -> Column:
     if column not in dataset.columns:
         raise DataError(f"there is no column {column!r} (featuresCol); there are {', '.join(dataset.columns)}")
     is_vector = isinstance(dataset.schema[column].dataType, VectorUDT)
-    return (vector_to_array(col(column), "float32") if is_vector else col(column)).alias(FEATURES)
+    return (vector_to_array(_col(column), "float32") if is_vector else _col(column)).alias(FEATURES)
+
+
+def _col(name: str) -> Column:
+    """A column by its whole name: a dot in it is no field's."""
+    return col(f"`{name.replace('`', '``')}`")

@@ -95,3 +95,21 @@ def test_an_unknown_setting_is_an_error_at_once():
 def test_a_missing_column_is_named(estimator, points):
     with pytest.raises(DataError, match="'pixels'"):
         estimator(featuresCol="pixels").fit(points)
+
+
+def test_a_loaded_model_may_be_saved_where_it_came_from(estimator, points, tmp_path):
+    estimator(epochs=1).fit(points).write().save(str(tmp_path / "model"))
+    loaded = TorchModel.load(str(tmp_path / "model"))
+    expected = loaded.transform(points).collect()
+    loaded.write().overwrite().save(str(tmp_path / "model"))
+    assert TorchModel.load(str(tmp_path / "model")).transform(points).collect() == expected
+
+
+def test_probabilities_lie_at_their_labels_and_other_columns_may_have_any_name(estimator, points):
+    renamed = points.selectExpr("features as `the.features`", "label * 3 + 1 as `the.label`", "x as `a.x`")
+    model = estimator(featuresCol="the.features", labelCol="the.label").fit(renamed)
+    scored = model.transform(renamed)
+    assert scored.columns == [*renamed.columns, "prediction", "probability"]
+    for row in scored.collect():
+        assert len(row.probability) == 5 and sum(row.probability) == pytest.approx(1)
+        assert row.prediction == row.probability.argmax() and row.probability[0] == row.probability[2] == 0
