@@ -206,6 +206,10 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
             missing = value.isNull()
         if name not in inputs.may_be_missing:
             problems[f"column {name!r} has {{count}} rows that are null or NaN; {hint}"] = missing
+        if name in inputs.widths:
+            parts, width = sf.unwrap_udt(value), inputs.widths[name]
+            other = sf.coalesce(parts["size"], sf.size(parts["values"])) != width
+            problems[f"column {name!r} has {{count}} vectors that are not {width} wide, as the first is"] = other
     return problems
 
 

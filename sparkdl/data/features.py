@@ -39,6 +39,8 @@ class Inputs:
     """What makes the column from the raw ones; without it, the column is a raw one."""
     may_be_missing: frozenset[str] = field(default_factory=frozenset)
     """Raw columns whose nulls and NaNs preprocessing takes care of."""
+    widths: dict[str, int] = field(default_factory=dict)
+    """Of raw columns of vectors that are assembled."""
 
 
 def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> Inputs:
@@ -70,6 +72,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     _check_types({name: types[name] for name in columns}, settings.stages)
     output = _FEATURES if _FEATURES not in types else f"{_FEATURES}_assembled"
     lone_vector = raw_columns == {columns[0]: "vector"} and not settings.stages
+    widths = None if lone_vector else _widths(rows, columns)
     return Inputs(
         kind,
         output,
@@ -79,9 +82,10 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
             settings.stages,
             output,
             unit_norm=unit_norm,
-            widths=None if lone_vector else _widths(rows, columns),
+            widths=widths,
         ),
         may_be_missing=_first_handled_by(settings.stages, _TOLERATES_MISSING),
+        widths=widths or {},
     )
 
 

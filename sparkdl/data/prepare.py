@@ -60,6 +60,8 @@ def prepare(
     source = source if source is not None else settings.source
     if source is None:
         raise ConfigError("there is nothing to prepare: hand in a DataFrame or set `prepare.source`")
+    if set("#?") & set(settings.output):
+        raise DatasetError(f"{settings.output}: Petastorm would cut the path at its # or ?; choose another `output`")
     decisions = _decisions(settings, pipeline)
     existing = _open_existing(settings.output, decisions)
     if existing is not None:

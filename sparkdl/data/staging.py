@@ -42,7 +42,8 @@ class Staging:
         self._prefix = f".{self._name}.preparing-"
         self._folder = f"{parent}/{self._prefix}{_this_process()}"
         # The same place, spelled the way the user spelled the output, so that Spark understands it too.
-        self.path = join(output.rstrip("/").rpartition("/")[0] or ".", self._folder.rpartition("/")[2])
+        above, slash, _ = output.rstrip("/").rpartition("/")
+        self.path = join(above if slash else ".", self._folder.rpartition("/")[2])
 
     def create(self) -> None:
         """Make the folder, after removing what dead processes left behind."""

@@ -44,10 +44,14 @@ def is_local(filesystem: Any) -> bool:
 
 
 def hash_folder(path: str) -> str:
-    """SHA-256 of the names and contents of all files of a folder. Raises FileNotFoundError if it has none."""
+    """SHA-256 of the names and contents of a folder's files. Raises FileNotFoundError if it has none.
+
+    Hidden ones do not count, nor those that begin with an underscore: Hadoop's copies leave out or add some.
+    """
     filesystem, located = locate(path)
     digest = hashlib.sha256()
-    files = sorted(filesystem.find(located))
+    found = sorted(str(file) for file in filesystem.find(located))
+    files = [file for file in found if not file.rpartition("/")[2].startswith((".", "_"))]
     if not files:
         raise FileNotFoundError(path)
     for file in files:

@@ -10,9 +10,10 @@ from collections.abc import Collection
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.ml import PipelineModel
+from pyspark.ml.feature import RegexTokenizer, Tokenizer, VectorSizeHint
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
@@ -42,7 +43,7 @@ ANSWER = StructType(
 """The columns that are added."""
 
 _WHOLE = {"tinyint", "smallint", "int", "bigint"}
-ROW, INPUT, CHANGED = "__sparkdl_row", "__sparkdl_input", "__sparkdl_changed"
+ROW, INPUT, REFUSED = "__sparkdl_row", "__sparkdl_input", "__sparkdl_refused"
 
 
 def score(
@@ -99,15 +100,15 @@ def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages:
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
     packed = df.select(F.struct("*").alias(ROW), *[F.col(_quote(name)) for name in card.raw_columns])
     if card.preprocessing:
-        as_fitted = {name: _cast(packed, name, type_) for name, type_ in card.raw_columns.items()}
-        changed = [_is_changed(packed, name, value) for name, value in as_fitted.items()]
-        packed = packed.select(ROW, *as_fitted.values(), reduce(or_, changed).alias(CHANGED))
         model = load_preprocessing(df.sparkSession, folder, trusted_stages=trusted_stages)
+        as_fitted = [_as_fitted(packed, name, type_, model) for name, type_ in card.raw_columns.items()]
+        refused = reduce(or_, [refused for _, refused in as_fitted])
+        packed = packed.select(ROW, *[value for value, _ in as_fitted], refused.alias(REFUSED))
         packed = apply_preprocessing(packed, model, column, sparse=sparse)
     kept = [F.col(f"{ROW}.{_quote(name)}") for name in df.columns]
     input = F.col(_quote(column)) if sparse else _plain(packed, column, card.input)
     if card.preprocessing:
-        input = F.when(~F.col(CHANGED), input)
+        input = F.when(~F.col(REFUSED), input)
     return packed.select(*kept, input.alias(INPUT))
 
 
@@ -169,6 +170,31 @@ def _fits(found: DataType, expected: str) -> bool:
         return True
     numbers = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean")
     return isinstance(found, NumericType) and expected.startswith(numbers)
+
+
+def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) -> tuple[Column, Column]:
+    """A raw column as preprocessing takes it, and whether that is not what the row has: such a row is not answered.
+
+    Spark's stages end the whole job where a text is null, or a vector null or of another width.
+    """
+    column, value = F.col(_quote(name)), _cast(df, name, sql_type)
+    refused = _is_changed(df, name, value)
+    if sql_type == "vector":
+        is_vector = df.schema[name].dataType.simpleString() == "vector"
+        parts = F.unwrap_udt(column) if is_vector else column
+        width = F.coalesce(parts["size"], F.size(parts["values"])) if is_vector else F.size(parts)
+        widths = [stage.getSize() for stage in _stages_on(name, model) if isinstance(stage, VectorSizeHint)]
+        refused = F.coalesce(reduce(or_, [column.isNull(), *[width != each for each in widths]]), F.lit(True))
+        value = F.when(refused, array_to_vector(F.array().cast("array<double>"))).otherwise(value)
+    elif any(isinstance(stage, RegexTokenizer | Tokenizer) for stage in _stages_on(name, model)):
+        refused, value = column.isNull(), F.coalesce(column, F.lit(""))
+    return value.alias(name), refused
+
+
+def _stages_on(name: str, model: PipelineModel) -> list[Any]:
+    """The stages of a pipeline that read this column alone."""
+    alone = (stage for stage in model.stages if stage.hasParam("inputCol") and stage.isSet("inputCol"))
+    return [stage for stage in alone if stage.getOrDefault("inputCol") == name]
 
 
 def _cast(df: DataFrame, name: str, sql_type: str) -> Column:

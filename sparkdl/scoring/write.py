@@ -10,7 +10,6 @@ from sparkdl.data.failures import explained
 from sparkdl.data.staging import staging
 from sparkdl.data.storage import is_local, join, locate, spark_url, write_file
 from sparkdl.errors import DataError
-from sparkdl.scoring.task import ERROR
 
 __all__ = ["WrittenPredictions", "write_predictions"]
 
@@ -46,7 +45,7 @@ def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
         else:
             scored.write.mode("errorifexists").parquet(output)  # Spark looks before it scores
         written = scored.sparkSession.read.parquet(spark_url(output) if _is_local(output) else output)
-        failed = F.count(F.col(ERROR)) if ERROR in scored.columns else F.lit(0)
+        failed = F.count(F.when(F.col("prediction").isNull(), 1))
         found = written.agg(F.count("*").alias("rows"), failed.alias("failed")).collect()[0]
     return WrittenPredictions(output, found["rows"], found["failed"])
 

@@ -433,3 +433,24 @@ def test_an_altered_byte_of_a_packed_file_is_found(tmp_path: Path, spark: SparkS
         packed.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(DataError, match=f"{packed.name} (was altered|cannot be unpacked|ends too early)"):
             prepare(Source(format="idx", path=str(tmp_path / "raw")), settings, spark=spark)
+
+
+def test_a_place_that_petastorm_would_misread_is_refused(people: DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="choose another `output`"):
+        prepare(people, Prepare(output=str(tmp_path / "run#1" / "d"), features=["age"], split=NO_SPLIT))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_without_hidden_files_is_the_same_dataset(people: DataFrame, tmp_path: Path) -> None:
+    dataset = prepare(people, Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT))
+    shutil.copytree(dataset.path, tmp_path / "copy", ignore=shutil.ignore_patterns(".*", "_*"))
+    Dataset.open(str(tmp_path / "copy")).verify()
+
+
+def test_vectors_of_several_widths_are_counted(people: DataFrame, tmp_path: Path) -> None:
+    rows = people.withColumn(
+        "vector", array_to_vector(sf.expr("if(id between 5 and 7, array(age), array(age, age))"))
+    ).coalesce(1)
+    settings = Prepare(output=str(tmp_path / "d"), features=["age", "vector"], split=NO_SPLIT)
+    with pytest.raises(DataError, match="column 'vector' has 3 vectors that are not 2 wide"):
+        prepare(rows, settings)

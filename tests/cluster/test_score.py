@@ -298,3 +298,43 @@ def test_an_image_struct_of_another_shape_is_not_scored(spark: SparkSession, tra
     folder = download(images, tracking)
     made = with_inputs(pictures, ModelCard.load(folder), folder).orderBy("id").collect()
     assert [len(row[INPUT]) for row in made] == [PIXELS, 0]
+
+
+def test_rows_that_would_end_a_stage_of_spark_leave_the_others_alone(
+    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path
+) -> None:
+    rows = spark.range(40).selectExpr(
+        "id", "concat('word ', id % 3) as text", "array(id / 7d, id / 9d) as pair", "id as number", "id % 2 as label"
+    )
+    rows = rows.withColumn("pair", array_to_vector("pair"))
+    settings = Prepare(
+        output=str(tmp_path / "dataset"),
+        features=["text", "pair", "number"],
+        stages=[
+            Stage(kind="hash_text", columns=["text"], dimensions=4),
+            Stage(kind="standardise", columns=["pair", "number"]),
+        ],
+        split=Split(fractions={}),
+    )
+    dataset: Dataset = prepare(rows, settings, spark=spark)
+    (tmp_path / "model").mkdir()
+    _write(tmp_path / "model", dataset.card, "mlp")
+    Path(str(dataset.preprocessing_path)).rename(tmp_path / "model" / "preprocessing")
+    uri = register(tmp_path / "model", dict(dataset.raw_columns))
+    arrays = (
+        "case id when 3 then null when 4 then array(1d, 2d, 3d) when 5 then array(1d) else array(id / 7d, id / 9d) end"
+    )
+    poisoned = rows.withColumn("text", F.expr("if(id = 2, null, text)")).withColumn("pair", F.expr(arrays))
+    expected = score(rows, uri, tracking=tracking).orderBy("id").collect()
+    for bad in (poisoned, poisoned.withColumn("pair", F.when(F.col("id") != 3, array_to_vector("pair")))):
+        found = score(bad, uri, tracking=tracking, on_error="null").orderBy("id").collect()
+        assert [row.id for row in found if row.error] == [2, 3, 4, 5]
+        likely = [row.probability for row in expected[6:]]
+        assert [row.probability for row in found[6:]] == pytest.approx(likely, rel=1e-4)
+
+
+def test_a_column_named_error_counts_no_failures(
+    spark: SparkSession, images: str, tracking: Tracking, tmp_path: Path
+) -> None:
+    rows = _pictures(spark, 10).withColumn("error", F.lit("of theirs"))
+    assert write_predictions(score(rows, images, tracking=tracking), str(tmp_path / "out")).failed == 0

@@ -14,6 +14,7 @@ from sparkdl.data import staging as module
 from sparkdl.data.card import CARD_NAME
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.staging import staging
+from sparkdl.data.storage import locate
 from sparkdl.errors import DatasetError
 
 from .conftest import MakeDataset
@@ -190,3 +191,12 @@ def test_leftovers_of_dead_runs_are_removed_and_of_living_ones_kept(tmp_path: Pa
             assert elsewhere.exists()
             assert stranger.exists()
             assert Path(alive.path).exists()
+
+
+@pytest.mark.parametrize("output", ["/x", "/a/x", "x", "a/x"])
+def test_spark_and_python_write_to_the_same_folder(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = module.Staging(output, seal=CARD_NAME)
+    assert locate(folder.path)[1] == folder._folder
