@@ -1,11 +1,12 @@
 """HorovodRunner, as Databricks documents it: a training function with Horovod in it, on all ranks at once."""
 
+import math
 from collections.abc import Callable
 from typing import Any, get_args
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Rank, count_slots, get_session, run_local, run_ranks
+from sparkdl.cluster import Rank, Watch, count_slots, get_session, run_local, run_ranks
 from sparkdl.cluster.supervision import LogVerbosity
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Cluster
@@ -55,7 +56,8 @@ class HorovodRunner:
             return run_local(call, -self.num_processor)[0]
         spark = get_session(Cluster(embedded_slots=max(self.num_processor, Cluster().embedded_slots)))
         num_ranks = self.num_processor or _all_slots(spark)
-        return run_ranks(call, num_ranks, spark=spark, log_verbosity=self.driver_log_verbosity)[0]
+        patient = Watch(start_timeout=math.inf)  # slots that other jobs hold are waited for, as long as that takes
+        return run_ranks(call, num_ranks, spark=spark, log_verbosity=self.driver_log_verbosity, watch=patient)[0]
 
 
 def _all_slots(spark: SparkSession) -> int:

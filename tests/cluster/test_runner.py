@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import HorovodRunner
+from sparkdl.cluster import Watch
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +37,16 @@ def test_positive_np_runs_a_barrier_stage_and_returns_rank_0s_result(spark: Spar
     assert "logged by rank 0" in output
     assert "logged by rank 1" in output
     assert "printed by a rank" not in output
+
+
+def test_slots_that_another_job_holds_are_waited_for(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient = (2.0, *(Watch.__init__.__defaults__ or ())[1:])
+    monkeypatch.setattr(Watch.__init__, "__defaults__", impatient)  # a rank that is not there is given up after 2 s
+    busy = threading.Thread(target=lambda: spark.range(1, numPartitions=1).foreach(lambda _: time.sleep(8)))
+    busy.start()
+    time.sleep(1)
+    assert HorovodRunner(np=2).run(main, scale=1.5) == (0, 3.0)
+    busy.join()
 
 
 def test_negative_np_runs_processes_on_the_driver_and_shows_what_they_print(capfd) -> None:
