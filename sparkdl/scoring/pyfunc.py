@@ -51,7 +51,7 @@ class PyfuncModel:
         raw = get_session().createDataFrame(rows[list(card.raw_columns)])
         made = with_inputs(raw, card, self.folder).select(INPUT)
         if card.input.kind == "sparse":  # a row of numbers and lists, which pandas has no word for
-            return pa.array([row[INPUT].asDict() for row in made.collect()], SPARSE)
+            return pa.array([row[INPUT] and row[INPUT].asDict() for row in made.collect()], SPARSE)
         return _column(made.toPandas()[INPUT], card)
 
 

@@ -30,7 +30,7 @@ from sparkdl import (
     train_extreme,
 )
 from sparkdl.data import Dataset
-from sparkdl.errors import ConfigError, DatasetError, ModelError, TrainingError
+from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError, TrainingError
 from sparkdl.extreme.ensemble import EnsembleCard
 from sparkdl.extreme.store import Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
@@ -157,6 +157,12 @@ def test_the_ensemble_is_one_registered_model_over_raw_rows(
     assert [[pair["label"] for pair in row] for row in plain["top_k"].str[:3]] == [
         [pair["label"] for pair in row] for row in scored["top_k"]
     ]
+
+    poisoned = rows.limit(3).unionByName(rows.limit(1).selectExpr("part", "cast(null as string) text", "label"))
+    found = score(poisoned, "models:/words@candidate", on_error="null").toPandas()
+    assert [error is None for error in found["error"]] == list(found["text"].notna()) == [True, True, True, False]
+    with pytest.raises(DataError, match="1 null rows"):
+        mlflow.pyfunc.load_model(str(folder.parent.parent)).predict(found[["text"]])
 
     damaged = shutil.copytree(folder.parent.parent, tmp_path / "damaged")
     weights = next(damaged.rglob("repetition-0002.safetensors"))
