@@ -1,5 +1,6 @@
 """From what a user calls a model (a name, an import path, a callable) to a module that reads raw batches."""
 
+import copy
 import importlib
 import inspect
 import pickle
@@ -134,12 +135,15 @@ def _make(
 
 
 def _copied(network: nn.Module, name: str) -> nn.Module:
-    """A copy like those that travel to ranks; ``deepcopy`` refuses what `weight_norm` computes."""
+    """A copy of a module; some that ``deepcopy`` refuses can be pickled (`weight_norm`), and the other way round."""
     try:
-        copy: nn.Module = pickle.loads(cloudpickle.dumps(network))
-    except Exception as error:
-        raise ModelError(f"the model {name!r} cannot be copied: {type(error).__name__}: {error}") from error
-    return copy
+        return copy.deepcopy(network)
+    except Exception:
+        try:
+            pickled: nn.Module = pickle.loads(cloudpickle.dumps(network))
+        except Exception as error:
+            raise ModelError(f"the model {name!r} cannot be copied: {type(error).__name__}: {error}") from error
+    return pickled
 
 
 def _try(network: nn.Module, name: str, input_shape: Sequence[int], num_classes: int) -> None:

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -25,8 +27,9 @@ def test_what_is_trained_is_a_copy_of_the_callers_module() -> None:
     torch.testing.assert_close(network[1].weight, before)
 
 
-def test_a_module_with_computed_weights_is_copied_too() -> None:
-    network = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 2)))  # type: ignore[no-untyped-call]
+@pytest.mark.parametrize("computed", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm])
+def test_a_module_with_computed_weights_is_copied_too(computed: Callable[[nn.Module], nn.Module]) -> None:
+    network = nn.Sequential(computed(nn.Linear(3, 2)))
     rows = torch.rand(4, 3)
     torch.testing.assert_close(build(network, input_shape=(3,), num_classes=2)(rows), network(rows))
 
