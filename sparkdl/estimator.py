@@ -3,6 +3,7 @@
 Every key of :class:`sparkdl.settings.Train` is a ``Param`` of the same name, so that a grid search can vary any.
 """
 
+import re
 import uuid
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
@@ -205,11 +206,13 @@ _loaded: list[TemporaryDirectory[str]] = []  # removed when the driver's Python 
 def _by_index(names: Sequence[str]) -> list[str | None]:
     """The class that each place of a vector of probabilities is for, None where no row had it.
 
-    ``pyspark.ml`` counts from 0 up to the largest label. Where labels are negative, or that would be far more places
-    than classes, these follow each other.
+    ``pyspark.ml`` counts from 0 up to the largest label. Where labels are none of its whole numbers, or that would be
+    far more places than classes, these follow each other.
     """
+    if not all(re.fullmatch(r"0|[1-9]\d*", name) for name in names):
+        return list(names)
     places = {int(name): name for name in names}
-    if min(places) < 0 or max(places) >= _PLACES_PER_CLASS * len(places):
+    if max(places) >= _PLACES_PER_CLASS * len(places):
         return list(names)
     return [places.get(place) for place in range(max(places) + 1)]
 

@@ -113,3 +113,9 @@ def test_probabilities_lie_at_their_labels_and_other_columns_may_have_any_name(e
     for row in scored.collect():
         assert len(row.probability) == 5 and sum(row.probability) == pytest.approx(1)
         assert row.prediction == row.probability.argmax() and row.probability[0] == row.probability[2] == 0
+
+
+def test_labels_that_are_no_whole_numbers_have_probabilities_in_their_order(estimator, points):
+    truths = points.withColumn("label", points["label"] == 1)
+    scored = estimator(epochs=1).fit(truths).transform(truths)
+    assert {len(row.probability) for row in scored.collect()} == {2}
