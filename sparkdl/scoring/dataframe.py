@@ -184,17 +184,24 @@ def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) ->
         parts = F.unwrap_udt(column) if is_vector else column
         width = F.coalesce(parts["size"], F.size(parts["values"])) if is_vector else F.size(parts)
         widths = [stage.getSize() for stage in _stages_on(name, model) if isinstance(stage, VectorSizeHint)]
-        refused = F.coalesce(reduce(or_, [column.isNull(), *[width != each for each in widths]]), F.lit(True))
-        value = F.when(refused, array_to_vector(F.array().cast("array<double>"))).otherwise(value)
-    elif any(isinstance(stage, RegexTokenizer | Tokenizer) for stage in _stages_on(name, model)):
+        holes = [] if is_vector else [F.exists(column.cast("array<double>"), lambda one: one.isNull())]
+        refused = F.coalesce(reduce(or_, [column.isNull(), *holes, *[width != each for each in widths]]), F.lit(True))
+        zeros = F.array_repeat(F.lit(0.0), widths[0] if widths else 0)
+        value = F.when(refused, array_to_vector(zeros)).otherwise(value)
+    elif any(type(stage) in (RegexTokenizer, Tokenizer) for stage in _stages_on(name, model)):
         refused, value = column.isNull(), F.coalesce(column, F.lit(""))
     return value.alias(name), refused
 
 
 def _stages_on(name: str, model: PipelineModel) -> list[Any]:
-    """The stages of a pipeline that read this column alone."""
-    alone = (stage for stage in model.stages if stage.hasParam("inputCol") and stage.isSet("inputCol"))
-    return [stage for stage in alone if stage.getOrDefault("inputCol") == name]
+    """The stages of a pipeline, and of those in it, that read this column alone."""
+    found: list[Any] = []
+    for stage in model.stages:
+        if isinstance(stage, PipelineModel):
+            found += _stages_on(name, stage)
+        elif stage.hasParam("inputCol") and stage.isSet("inputCol") and stage.getOrDefault("inputCol") == name:
+            found.append(stage)
+    return found
 
 
 def _cast(df: DataFrame, name: str, sql_type: str) -> Column:

@@ -322,15 +322,16 @@ def test_rows_that_would_end_a_stage_of_spark_leave_the_others_alone(
     Path(str(dataset.preprocessing_path)).rename(tmp_path / "model" / "preprocessing")
     uri = register(tmp_path / "model", dict(dataset.raw_columns))
     arrays = (
-        "case id when 3 then null when 4 then array(1d, 2d, 3d) when 5 then array(1d) else array(id / 7d, id / 9d) end"
+        "case id when 3 then null when 4 then array(1d, 2d, 3d) when 5 then array(1d) when 6 then array(1d, null)"
+        " else array(id / 7d, id / 9d) end"
     )
     poisoned = rows.withColumn("text", F.expr("if(id = 2, null, text)")).withColumn("pair", F.expr(arrays))
     expected = score(rows, uri, tracking=tracking).orderBy("id").collect()
-    for bad in (poisoned, poisoned.withColumn("pair", F.when(F.col("id") != 3, array_to_vector("pair")))):
+    for bad in (poisoned, poisoned.withColumn("pair", F.when(~F.col("id").isin(3, 6), array_to_vector("pair")))):
         found = score(bad, uri, tracking=tracking, on_error="null").orderBy("id").collect()
-        assert [row.id for row in found if row.error] == [2, 3, 4, 5]
-        likely = [row.probability for row in expected[6:]]
-        assert [row.probability for row in found[6:]] == pytest.approx(likely, rel=1e-4)
+        assert [row.id for row in found if row.error] == [2, 3, 4, 5, 6]
+        likely = [row.probability for row in expected[7:]]
+        assert [row.probability for row in found[7:]] == pytest.approx(likely, rel=1e-4)
 
 
 def test_a_column_named_error_counts_no_failures(
