@@ -10,7 +10,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
-from sparkdl.data.features import Inputs, image_fits
+from sparkdl.data.features import Inputs, image_fits, vector_width
 from sparkdl.data.order import CONTENT_HASH, SPLIT
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
@@ -207,9 +207,10 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
         if name not in inputs.may_be_missing:
             problems[f"column {name!r} has {{count}} rows that are null or NaN; {hint}"] = missing
         if name in inputs.widths:
-            parts, width = sf.unwrap_udt(value), inputs.widths[name]
-            other = sf.coalesce(parts["size"], sf.size(parts["values"])) != width
-            problems[f"column {name!r} has {{count}} vectors that are not {width} wide, as the first is"] = other
+            width = inputs.widths[name]
+            problems[f"column {name!r} has {{count}} vectors that are not {width} wide, as the first is"] = (
+                vector_width(value) != width
+            )
     return problems
 
 

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["TEXT_STAGES", "Inputs", "apply_preprocessing", "choose_inputs", "describe_pipeline", "image_fits"]
+__all__ = [
+    "TEXT_STAGES",
+    "Inputs",
+    "apply_preprocessing",
+    "choose_inputs",
+    "describe_pipeline",
+    "image_fits",
+    "vector_width",
+]
 
 _FEATURES = "features"
 TEXT_STAGES = frozenset({"hash_text", "count_text"})
@@ -77,13 +85,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         kind,
         output,
         raw_columns,
-        pipeline=_build_pipeline(
-            columns,
-            settings.stages,
-            output,
-            unit_norm=unit_norm,
-            widths=widths,
-        ),
+        pipeline=_build_pipeline(columns, settings.stages, output, unit_norm=unit_norm, widths=widths),
         may_be_missing=_first_handled_by(settings.stages, _TOLERATES_MISSING),
         widths=widths or {},
     )
@@ -147,6 +149,14 @@ def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int
             f"the size of the images in {column!r} is not known; set `image_shape` to [height, width, channels]"
         )
     return shape if len(shape) == 3 else (*shape, 1)
+
+
+def vector_width(vector: "Column") -> "Column":
+    """How wide a Spark ML vector is, sparse or dense."""
+    from pyspark.sql import functions as sf
+
+    parts = sf.unwrap_udt(vector)
+    return sf.coalesce(parts["size"], sf.size(parts["values"]))
 
 
 def _widths(rows: "DataFrame", columns: Sequence[str]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, StringType, StructField, StructType
 
 from sparkdl.data.card import PREPROCESSING, InputSpec
-from sparkdl.data.features import apply_preprocessing, image_fits
+from sparkdl.data.features import apply_preprocessing, image_fits, vector_width
 from sparkdl.data.preprocessing import check_preprocessing
 from sparkdl.data.storage import spark_url
 from sparkdl.errors import DataError
@@ -181,8 +181,7 @@ def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) ->
     refused = _is_changed(df, name, value)
     if sql_type == "vector":
         is_vector = df.schema[name].dataType.simpleString() == "vector"
-        parts = F.unwrap_udt(column) if is_vector else column
-        width = F.coalesce(parts["size"], F.size(parts["values"])) if is_vector else F.size(parts)
+        width = vector_width(column) if is_vector else F.size(column)
         widths = [stage.getSize() for stage in _stages_on(name, model) if isinstance(stage, VectorSizeHint)]
         holes = [] if is_vector else [F.exists(column.cast("array<double>"), lambda one: one.isNull())]
         refused = F.coalesce(reduce(or_, [column.isNull(), *holes, *[width != each for each in widths]]), F.lit(True))
