@@ -43,11 +43,11 @@ class Collectives(ABC):
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
-        """The tensor of rank ``root``; shapes and types are the same everywhere."""
+        """A copy of the tensor of rank ``root``; shapes and types, any of PyTorch's, are the same everywhere."""
 
     @abstractmethod
     def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
-        """Overwrite parameters and buffers, in place, with those of rank ``root``."""
+        """Overwrite parameters and buffers of any type, in place, with those of rank ``root``."""
 
     @abstractmethod
     def broadcast_object(self, value: Any, *, root: int = 0) -> Any:

@@ -1,5 +1,6 @@
 """Collectives by Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799): Gloo between CPUs, NCCL between GPUs."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +33,8 @@ class HorovodCollectives(Collectives):
 
     @override
     def allreduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
+        if tensor.dtype == torch.bfloat16:  # which Gloo does not add up
+            return self.allreduce(tensor.float(), op=op).bfloat16()
         return hvd.allreduce(tensor, op=hvd.Sum if op == "sum" else hvd.Average)  # type: ignore[no-any-return]
 
     @override
@@ -41,11 +44,20 @@ class HorovodCollectives(Collectives):
 
     @override
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
-        return hvd.broadcast(tensor, root)  # type: ignore[no-any-return]
+        copy = tensor.clone(memory_format=torch.contiguous_format)
+        hvd.broadcast_(_bytes(copy), root)
+        return copy
 
     @override
     def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
-        hvd.broadcast_parameters(module.state_dict(), root)
+        found = itertools.chain(module.parameters(), module.buffers())
+        tensors = [tensor.detach() for tensor in found if tensor.numel()]
+        copies = [tensor.contiguous() for tensor in tensors]
+        for handle in [hvd.broadcast_async_(_bytes(copy), root) for copy in copies]:
+            hvd.synchronize(handle)
+        for tensor, copy in zip(tensors, copies, strict=True):
+            if tensor is not copy:
+                tensor.copy_(copy)
 
     @override
     def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
@@ -68,3 +80,8 @@ class HorovodCollectives(Collectives):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         hvd.shutdown()
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor without gaps: what is only sent may be of any type, also of one that Horovod lacks."""
+    return tensor.reshape(-1).view(torch.uint8)

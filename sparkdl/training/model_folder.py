@@ -24,6 +24,8 @@ from sparkdl.training.replica import build_model
 
 __all__ = ["check_model", "starting_weights", "write_model_folder"]
 
+_TRAINED = torch.float16, torch.float32, torch.float64
+
 log = logging.getLogger(__name__)
 
 
@@ -33,6 +35,7 @@ def check_model(dataset: Dataset, settings: Train) -> nn.Module:
     Raises :class:`ModelError` or :class:`~sparkdl.errors.ConfigError`.
     """
     model = build_model(dataset, settings)
+    _check_types(model, settings)
     rows = _sample(dataset)
     labels = torch.arange(2) % dataset.num_classes
     try:
@@ -51,11 +54,12 @@ def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking
     """Download a registered model and keep its weights where rank 0 finds them; returns the file.
 
     Weights of another shape (a new number of classes) are left at their initial values, and the log names them.
-    Raises :class:`ModelError` when not a single weight fits.
+    Buffers come along, the means too by which images were standardised: the weights were learned behind them.
+    Raises :class:`ModelError` when not a single weight that is trained fits.
     """
     theirs, ours = load_weights(download(uri, tracking) / NETWORK_FILE), model.state_dict()
     fitting = {name: theirs[name] for name, weight in ours.items() if _same_shape(theirs, name, weight)}
-    if not fitting:
+    if fitting.keys().isdisjoint(name for name, _ in model.named_parameters()):
         raise ModelError(f"no weight of {uri} fits the network train.model builds; is it the same architecture?")
     if left := sorted(set(ours) - set(fitting)):
         log.warning("starting from %s; these weights do not fit and start afresh: %s", uri, ", ".join(left))
@@ -71,6 +75,20 @@ def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, ch
     model.load_state_dict(load_checkpoint(checkpoint)["model"])
     export_network(model, folder / NETWORK_FILE, _sample(dataset))
     keep_inputs(dataset, folder)
+
+
+def _check_types(model: nn.Module, settings: Train) -> None:
+    """Raise :class:`ModelError` for what ranks cannot exchange or checkpoints cannot hold."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in _TRAINED:
+            raise ModelError(
+                f"the model {settings.model!r} trains {name!r}, which is of {parameter.dtype}; ranks average "
+                f"{', '.join(map(str, _TRAINED))}. To compute in bfloat16, set train.precision and leave weights in "
+                "float32"
+            )
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise ModelError(f"the model {settings.model!r} keeps {name!r}, which is no tensor; make it a buffer")
 
 
 def _sample(dataset: Dataset) -> torch.Tensor:

@@ -71,10 +71,18 @@ class Replica:
         self.strategy.reduce_gradients()
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
+            _make_dense(self.model)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return loss_sum, correct, rows
+
+
+def _make_dense(model: nn.Module) -> None:
+    """Make sparse gradients dense, as they are where several ranks exchange them: PyTorch clips no others."""
+    for parameter in model.parameters():
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
 
 
 @contextmanager

@@ -29,7 +29,10 @@ class AllReduce(Strategy):
         self._averager.finish()
 
     def agree(self, model: nn.Module) -> None:
-        """Average the buffers (running means of batch normalisation): the only thing that differs between replicas."""
+        """Average the buffers (running means of batch normalisation), the only thing that differs between replicas.
+
+        Of others than floating-point ones, which have no mean, rank 0's are taken.
+        """
         for buffer in model.buffers():
-            if buffer.is_floating_point():
-                buffer.copy_(self.collectives.allreduce(buffer, op="mean"))
+            mean = buffer.is_floating_point()
+            buffer.copy_(self.collectives.allreduce(buffer) if mean else self.collectives.broadcast(buffer))

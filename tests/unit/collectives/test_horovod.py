@@ -58,6 +58,30 @@ def sums(rank: Rank) -> list[torch.Tensor]:
         return [collectives.allreduce(tensor, op="sum") for tensor in shares(rank.rank)]
 
 
+TYPES = [torch.bool, torch.bfloat16, torch.complex64, torch.uint16, torch.int64]
+
+
+class OfManyTypes(nn.Module):
+    """Weights and buffers that Horovod has no type for, one without values, and one that lies in memory otherwise."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((2, 3), float(value), dtype=torch.bfloat16).t())
+        self.register_buffer("empty", torch.ones(0))
+        for number, dtype in enumerate(TYPES):
+            self.register_buffer(f"buffer{number}", torch.full((2,), value).to(dtype), persistent=number % 2 == 0)
+
+
+def of_many_types(collectives: HorovodCollectives) -> list[bool]:
+    """Whether each tensor of another rank has arrived."""
+    network, expected = OfManyTypes(collectives.rank), OfManyTypes(1)
+    collectives.broadcast_parameters(network, root=1)
+    pairs = zip([network.weight, *network.buffers()], [expected.weight, *expected.buffers()], strict=True)
+    alone = [collectives.broadcast(torch.full((2,), collectives.rank).to(dtype), root=1) for dtype in TYPES]
+    equal = [bool(torch.equal(ours, theirs)) for ours, theirs in pairs]
+    return [*equal, *(bool(torch.equal(found, torch.ones(2).to(found.dtype))) for found in alone)]
+
+
 def exercise(rank: Rank) -> dict:
     found: dict = {}
     with HorovodCollectives() as collectives:
@@ -77,6 +101,8 @@ def exercise(rank: Rank) -> dict:
         found["in any order"] = means_in_any_order(collectives)
         found["of many"] = mean_of_many(collectives)
         found["late"] = late_answers(collectives)
+        found["of many types"] = of_many_types(collectives)
+        found["half"] = collectives.allreduce(torch.tensor([1.0 + rank.rank], dtype=torch.bfloat16)).float().tolist()
         found["addresses"] = {each.laddr.ip for each in psutil.Process().net_connections("tcp")}
 
         torch.manual_seed(rank.rank)
@@ -123,6 +149,12 @@ def test_objects_may_have_another_type_on_every_rank(found) -> None:
 def test_weights_and_buffers_become_equal(found) -> None:
     first, second = found
     assert first["parameters"] == second["parameters"]
+
+
+def test_what_is_sent_may_be_of_any_type(found) -> None:
+    for each in found:
+        assert all(each["of many types"]) and len(each["of many types"]) == 12
+        assert each["half"] == [1.5]
 
 
 def test_messages_may_be_begun_in_any_order_on_each_rank(found) -> None:
