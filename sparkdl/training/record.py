@@ -1,16 +1,24 @@
 """What is written down of a run at its start, so that it can be continued on another day. Runs on the driver."""
 
+import hashlib
 import json
+import logging
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
+
+from torch import nn
 
 from sparkdl.data import Dataset
 from sparkdl.data.storage import locate
 from sparkdl.errors import CheckpointError, ConfigError
 from sparkdl.settings import Train
 
-__all__ = ["RunRecord", "find_run", "recipe_of"]
+__all__ = ["RunRecord", "find_run", "network_of", "recipe_of"]
+
+log = logging.getLogger(__name__)
 
 NAME = "run.json"
 FREE = {"dataset", "run_dir", "epochs", "resume", "start_from"}
@@ -30,6 +38,8 @@ class RunRecord:
     """The number of ranks that the recipe is for."""
     epochs: int
     finished: bool = False
+    network: str = ""
+    """The network's digest, by which a callable that makes another one now is found out."""
 
     def save(self, folder: str) -> None:
         """Write it into the run's folder. Raises :class:`CheckpointError` when the folder cannot be written."""
@@ -54,8 +64,8 @@ class RunRecord:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{folder}/{NAME} is damaged ({error}); start a new run") from None
 
-    def check(self, dataset: Dataset, settings: Train) -> None:
-        """Raise :class:`ConfigError` unless the run can be continued with this dataset and recipe."""
+    def check(self, dataset: Dataset, settings: Train, network: str) -> None:
+        """Raise :class:`ConfigError` unless the run can be continued with this dataset, recipe and network."""
         if self.dataset != dataset.digest:
             raise ConfigError(
                 f"the run {self.run_id} was trained on a dataset with another digest than {dataset.path}; continue it"
@@ -77,10 +87,17 @@ class RunRecord:
                 f"the run {self.run_id} cannot be continued with another recipe: {'; '.join(changed)}. Set them back,"
                 " or start a new run from its model (train.start_from)"
             )
+        if self.network and self.network != network:
+            raise ConfigError(
+                f"the run {self.run_id} cannot be continued: {settings.model!r} makes a network of other layers or"
+                " sizes than it did then. Change it back, or start a new run"
+            )
 
 
-def find_run(dataset: Dataset, settings: Train) -> RunRecord | None:
+def find_run(dataset: Dataset, settings: Train, network: str) -> RunRecord | None:
     """The run that ``train.resume`` asks for; with ``auto``, None when there is none that is unfinished.
+
+    ``network`` is the digest of what ``train.model`` makes now.
 
     Raises :class:`ConfigError` for a run that does not exist or was another one.
     """
@@ -88,8 +105,8 @@ def find_run(dataset: Dataset, settings: Train) -> RunRecord | None:
         return None
     if settings.resume != "auto":
         record = RunRecord.load(f"{settings.run_dir}/{settings.resume}")
-        record.check(dataset, settings)
-        return record
+        record.check(dataset, settings, network)
+        return _told(record, settings)
     filesystem, location = locate(settings.run_dir)
     if not filesystem.isdir(location):
         return None
@@ -98,21 +115,44 @@ def find_run(dataset: Dataset, settings: Train) -> RunRecord | None:
     for folder in folders:
         try:
             record = RunRecord.load(f"{settings.run_dir}/{folder.rpartition('/')[2]}")
-            record.check(dataset, settings)
+            record.check(dataset, settings, network)
         except ConfigError:
             continue
         if not record.finished:
-            return record
+            return _told(record, settings)
     return None
 
 
 def recipe_of(settings: Train) -> dict[str, str]:
     """What decides the weights, as text."""
     chosen = settings.model_dump(exclude=FREE)
-    return {key: _text(value) for key, value in chosen.items()}
+    recipe = {key: _text(value) for key, value in chosen.items()}
+    if isinstance(settings.loss, nn.Module):  # what a model is made of, RunRecord.network tells
+        recipe["loss"] += f" {settings.loss} {list(settings.loss.buffers())}"
+    return recipe
+
+
+def network_of(model: nn.Module) -> str:
+    """A digest of a network's layers and of the sizes of its weights, whatever their values are."""
+    layers = re.sub(r"0x[0-9a-f]+", "", repr(model))  # where a function lies is no part of it
+    sizes = [(name, tuple(weight.shape)) for name, weight in model.state_dict().items()]
+    return hashlib.sha256(f"{layers}{sizes}".encode()).hexdigest()
+
+
+def _told(record: RunRecord, settings: Train) -> RunRecord:
+    epochs = f" of now {settings.epochs} epochs instead of {record.epochs}" * (settings.epochs != record.epochs)
+    log.info("continuing the run %s%s", record.run_id, epochs)
+    return record
 
 
 def _text(value: Any) -> str:
+    """The same for what does the same, as far as it can be told: a function is known by its name."""
+    if isinstance(value, partial):
+        return f"{_text(value.func)}{_text([*value.args, value.keywords])}"
+    if isinstance(value, dict):
+        return str({key: _text(part) if callable(part) else part for key, part in value.items()})
+    if isinstance(value, list):
+        return str([_text(part) if callable(part) else part for part in value])
     if isinstance(value, Callable):  # type: ignore[arg-type]
         return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
     return str(value)
