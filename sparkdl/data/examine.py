@@ -196,20 +196,27 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
     problems: dict[str, Column] = {}
     for name, kind in inputs.raw_columns.items():
         value = sf.col(f"`{name}`")
-        hint = "drop these rows or add the stage `impute`"
+        numbers = not kind.startswith(("array", "vector", "string"))
+        hint = f"drop these rows{', add the stage `impute`,' if numbers else ''} or set `on_bad_rows: skip`"
+        infinite, missing = None, value.isNull()
         if kind.startswith("array"):
-            missing = value.isNull() | sf.exists(value, lambda x: x.isNull() | sf.isnan(x.cast("double")))
-            hint = "drop these rows"
+            missing |= sf.exists(value, lambda x: x.isNull() | sf.isnan(x.cast("double")))
+            infinite = sf.exists(value, lambda x: sf.abs(x.cast("double")) == math.inf)
         elif kind in ("float", "double"):
-            missing = value.isNull() | sf.isnan(value)
-        else:
-            missing = value.isNull()
+            missing |= sf.isnan(value)
+            infinite = sf.abs(value) == math.inf
         if name not in inputs.may_be_missing:
             problems[f"column {name!r} has {{count}} rows that are null or NaN; {hint}"] = missing
+        # A test that is null (because the row is) found nothing; the test for null did, or a stage takes care of it.
+        if infinite is not None and name not in inputs.may_be_infinite:
+            problems[f"column {name!r} has {{count}} rows that are infinite; drop these rows"] = sf.coalesce(
+                infinite, sf.lit(False)
+            )
         if name in inputs.widths:
-            width = inputs.widths[name]
-            problems[f"column {name!r} has {{count}} vectors that are not {width} wide, as the first is"] = (
-                vector_width(value) != width
+            width, found = inputs.widths[name], sf.size(value) if kind.startswith("array") else vector_width(value)
+            what = "arrays" if kind.startswith("array") else "vectors"
+            problems[f"column {name!r} has {{count}} {what} that are not {width} wide, as the first is"] = (
+                found != width
             )
     return problems
 

@@ -1,6 +1,7 @@
 """What a model is fed with: the raw columns it comes from, and the Spark ML stages in between."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -47,8 +48,10 @@ class Inputs:
     """What makes the column from the raw ones; without it, the column is a raw one."""
     may_be_missing: frozenset[str] = field(default_factory=frozenset)
     """Raw columns whose nulls and NaNs preprocessing takes care of."""
+    may_be_infinite: frozenset[str] = field(default_factory=frozenset)
+    """The same of infinite values."""
     widths: dict[str, int] = field(default_factory=dict)
-    """Of raw columns of vectors that are assembled."""
+    """Of raw columns of arrays, and of vectors that are assembled."""
 
 
 def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> Inputs:
@@ -67,18 +70,22 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     reserved = {settings.label, settings.split.column, PROBLEM}
     columns = settings.features or [name for name in types if name not in reserved]
     require_columns(rows, columns)
+    if dotted := [name for name in columns if "." in name]:
+        raise DataError(f"Spark ML reads no column with a dot in its name; rename {', '.join(map(repr, dotted))}")
     raw_columns = {name: types[name].simpleString() for name in columns}
     kind = "sparse" if settings.sparse else "vector"
     unit_norm = settings.sparse if settings.unit_norm is None else settings.unit_norm
     if pipeline is not None:
         if settings.stages or settings.unit_norm:
             raise ConfigError("give either `stages` and `unit_norm` or a pipeline, not both")
-        return Inputs(kind, _FEATURES, raw_columns, pipeline=pipeline, may_be_missing=frozenset(columns))
+        every = frozenset(columns)
+        return Inputs(kind, _FEATURES, raw_columns, pipeline=pipeline, may_be_missing=every, may_be_infinite=every)
     stored_as_is = not (settings.stages or settings.sparse or unit_norm)
     if len(columns) == 1 and stored_as_is and types[columns[0]].typeName() == "array":
-        return Inputs("vector", columns[0], raw_columns)
-    _check_types({name: types[name] for name in columns}, settings.stages)
-    output = _FEATURES if _FEATURES not in types else f"{_FEATURES}_assembled"
+        return Inputs("vector", columns[0], raw_columns, widths=_widths(rows, columns))
+    _check_types({name: types[name] for name in columns}, settings)
+    taken = {name.lower() for name in types}  # Spark tells no capitals apart
+    output = _FEATURES if _FEATURES not in taken else f"{_FEATURES}_assembled"
     lone_vector = raw_columns == {columns[0]: "vector"} and not settings.stages
     widths = None if lone_vector else _widths(rows, columns)
     return Inputs(
@@ -87,6 +94,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         raw_columns,
         pipeline=_build_pipeline(columns, settings.stages, output, unit_norm=unit_norm, widths=widths),
         may_be_missing=_first_handled_by(settings.stages, _TOLERATES_MISSING),
+        may_be_infinite=_first_handled_by(settings.stages, {"index"}),
         widths=widths or {},
     )
 
@@ -130,7 +138,9 @@ def require_columns(rows: "DataFrame", columns: Sequence[str]) -> None:
     """Raise :class:`DataError` when columns are missing; lists the ones there are."""
     missing = [name for name in columns if name not in rows.columns]
     if missing:
-        raise DataError(f"no column {', '.join(map(repr, missing))}; the source has {', '.join(rows.columns)}")
+        nameless = all(re.fullmatch(r"_c\d+", name) for name in rows.columns)
+        hint = "; for names in the first line of CSV files, set `source.options: {header: true}`" if nameless else ""
+        raise DataError(f"no column {', '.join(map(repr, missing))}; the source has {', '.join(rows.columns)}{hint}")
 
 
 def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int, ...]:
@@ -160,28 +170,37 @@ def vector_width(vector: "Column") -> "Column":
 
 
 def _widths(rows: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
-    """How wide the vectors among the columns are, by the first row that has all of them; none where no row has."""
+    """How wide the vectors and arrays among the columns are, by the first row that has them all; none where none has."""
     from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.types import ArrayType
 
-    vectors = [column for column in columns if isinstance(rows.schema[column].dataType, VectorUDT)]
+    vectors = [column for column in columns if isinstance(rows.schema[column].dataType, VectorUDT | ArrayType)]
     row = rows.select(*[f"`{name}`" for name in vectors]).dropna().first() if vectors else None
     return {name: len(vector) for name, vector in zip(vectors, row or (), strict=bool(row))}
 
 
-def _check_types(types: "dict[str, DataType]", stages: Sequence[Stage]) -> None:
+def _check_types(types: "dict[str, DataType]", settings: Prepare) -> None:
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import BooleanType, NumericType
 
-    made_numeric = _first_handled_by(stages, {"index", *TEXT_STAGES})
+    made_numeric = _first_handled_by(settings.stages, {"index", *TEXT_STAGES})
+    imputed = _first_handled_by(settings.stages, {"impute"})
     for name, kind in types.items():
         if isinstance(kind, NumericType | BooleanType | VectorUDT) or name in made_numeric:
             continue
+        if name in imputed:
+            raise DataError(
+                f"column {name!r} is of type {kind.simpleString()}, and `impute` is for numbers; to leave out rows "
+                "without a value, set `on_bad_rows: skip`"
+            )
         hint = (
             "give it alone and without `stages`, or turn it into a vector with pyspark.ml.functions.array_to_vector"
             if kind.typeName() == "array"
             else "add a stage (`index` for categories, `hash_text` or `count_text` for text), or leave it out of "
             "`features`"
         )
+        if settings.source and settings.source.format == "csv" and not settings.source.options.get("inferSchema"):
+            hint += ". Numbers in CSV files are text without `inferSchema: true` in `source.options`"
         raise DataError(f"column {name!r} is of type {kind.simpleString()}, which cannot be learned from: {hint}")
 
 

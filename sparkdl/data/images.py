@@ -66,7 +66,7 @@ def _pixels(path: str, height: int, width: int, on_error: str) -> bytes | None:
             if image.mode.startswith(("I", "F")):  # Pillow would make all that is over 255 white
                 raise OSError(f"it has more than 8 bits a channel (mode {image.mode})")
             return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR).tobytes()
-    except (OSError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # the second of PNG files
         if on_error == "null":
             return None
         raise DataError(f"{path} is not an image that can be decoded: {error}; repair, convert or remove it") from None

@@ -134,12 +134,12 @@ def _examined(
 
     session = spark or SparkSession.builder.getOrCreate()
     raw = open_source(source, session) if isinstance(source, Source) else source
-    inputs = choose_inputs(raw, settings, pipeline)
     keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
     require_columns(raw, keys)
+    inputs = choose_inputs(raw, settings, pipeline)
     label = label_name(raw, settings)
-    if inputs.column == LABEL_COLUMN:
-        raise DataError(f"the inputs are in a column {LABEL_COLUMN!r}, which a dataset keeps for labels; rename it")
+    if inputs.column.lower() == LABEL_COLUMN:
+        raise DataError(f"the inputs are in a column {inputs.column!r}, which a dataset keeps for labels; rename it")
     content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
     kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
     rows = with_split(raw.select(*[f"`{name}`" for name in kept_columns]), content, settings)

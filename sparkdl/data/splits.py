@@ -16,6 +16,8 @@ __all__ = ["split_rows"]
 def split_rows(rows: "DataFrame", settings: Prepare, split: str) -> "DataFrame":
     """Those of the raw rows that :func:`prepare` with these settings puts into ``split``. Runs on the driver, lazily.
 
+    With those among them that ``on_bad_rows: skip`` left out: scoring says of each what is wrong with it.
+
     Raises :class:`DataError` for a split that the settings do not make.
     """
     chosen = [settings.label, *([settings.split.column] if settings.split.column else [])]

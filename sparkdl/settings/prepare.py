@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparkdl.settings.section import Fraction, Positive, Section, Storage
+from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
 
 __all__ = ["Prepare", "Source", "Split", "Stage"]
 
@@ -64,6 +64,8 @@ class Split(Section):
 
     @model_validator(mode="after")
     def _leave_training_rows(self) -> Self:
+        if "train" in self.fractions:
+            raise ValueError("`train` is not among the fractions: it has the rows that are left")
         if sum(self.fractions.values()) >= 1:
             raise ValueError(
                 f"the fractions add up to {sum(self.fractions.values()):g}; they must leave rows for training"
@@ -98,7 +100,7 @@ class Prepare(Section):
     """What happens when rows cannot be used, for example without a label or an input: either way they are counted, and
     the first ones named where the source knows their place."""
     split: Split = Split()
-    seed: int = 0
+    seed: Seed = 0
     """Decides splits and the order of rows."""
     num_ranks: Positive = 2
     """The number of row groups in each split is a multiple of this."""
@@ -113,4 +115,8 @@ class Prepare(Section):
             raise ValueError("`stages` apply to `features`; an `image` is scaled inside the network")
         if self.image and (self.sparse or self.unit_norm):
             raise ValueError("`sparse` and `unit_norm` are for `features`, not for an `image`")
+        if self.label in (self.features or ()):
+            raise ValueError(f"`features` names the label {self.label!r}; a model would only copy it")
+        if len(set(self.features or ())) < len(self.features or ()):
+            raise ValueError("`features` names a column twice")
         return self

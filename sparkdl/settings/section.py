@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sparkdl.masking import masked
 
-__all__ = ["Folder", "Fraction", "Positive", "Section", "Storage"]
+__all__ = ["Folder", "Fraction", "Positive", "Section", "Seed", "Storage"]
 
 
 def _absolute(path: str) -> str:
@@ -28,13 +28,19 @@ Storage = Annotated[str, AfterValidator(_absolute)]
 Folder = Annotated[str, AfterValidator(_local)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Section(BaseModel):
     """What all sections share: unknown keys are errors, and nothing changes after validation."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, hide_input_in_errors=True
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
     )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

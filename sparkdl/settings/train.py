@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sparkdl.settings.section import Fraction, Positive, Section, Storage
+from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
 
 __all__ = ["Recipe", "Train"]
 
@@ -35,7 +35,7 @@ class Recipe(Section):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """``bfloat16`` and ``float16`` compute under autocast with float32 weights; ``float16`` needs a GPU."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides initial weights, dropout and the order of rows."""
 
 

@@ -275,6 +275,13 @@ def test_a_folder_of_images_is_decoded_and_resized(tmp_path: Path, spark: SparkS
     with pytest.raises(DataError, match=r"deep\.png .* more than 8 bits a channel"):
         prepare(source, Prepare(output=str(tmp_path / "other"), split=NO_SPLIT), spark=spark)
     deep.unlink()
+    damaged = tmp_path / "raw" / "red" / "damaged.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)).save(damaged)
+    first, second, *others = damaged.read_bytes().split(b"IDAT")
+    damaged.write_bytes(b"IDAT".join([first, second + b"\0\0AT" + others[0], *others[1:]]))
+    with pytest.raises(DataError, match=r"damaged\.png is not an image"):
+        prepare(source, Prepare(output=str(tmp_path / "other"), split=NO_SPLIT), spark=spark)
+    damaged.unlink()
     (tmp_path / "raw" / "red" / "broken.png").write_bytes(b"not an image")
     with pytest.raises(DataError, match=r"broken\.png is not an image"):
         prepare(source, Prepare(output=str(tmp_path / "e"), split=NO_SPLIT), spark=spark)
@@ -296,6 +303,10 @@ def test_an_empty_source_is_refused(people: DataFrame, spark: SparkSession, tmp_
         open_source(Source(format="parquet", path=str(tmp_path / "raw")), spark)
     with pytest.raises(DataError, match="there are no rows to prepare"):
         prepare(people.limit(0), Prepare(output=str(tmp_path / "d"), features=["age"]))
+
+
+IMPUTE_X = [Stage(kind="impute", columns=["x"])]
+TEXT_X = [Stage(kind="hash_text", columns=["x"])]
 
 
 @pytest.mark.parametrize(
@@ -320,7 +331,27 @@ def test_an_empty_source_is_refused(people: DataFrame, spark: SparkSession, tmp_
             "split 'test' has 1 rows, fewer than the 2",
         ),
         ({"part": "'test'"}, {"split": Split(column="part")}, "no row is in the split 'train'"),
-        ({"x": "double('inf')"}, {"features": ["x"]}, "has 100 rows with values that are NaN or infinite"),
+        ({"x": "double('inf')"}, {"features": ["x"]}, "column 'x' has 100 rows that are infinite"),
+        (
+            {"x": "if(id < 3, double('-inf'), fare)"},
+            {"features": ["x"], "stages": IMPUTE_X},
+            "3 rows that are infinite",
+        ),
+        ({"x": "array(1.0, double('inf'))"}, {"features": ["x"]}, "column 'x' has 100 rows that are infinite"),
+        ({"x": "1e300D"}, {"features": ["x"]}, "has 100 rows with values that are NaN or infinite after"),
+        ({"x": "if(id = 50, array(1), array(1, 2))"}, {"features": ["x"]}, "1 arrays that are not 2 wide"),
+        (
+            {"x": "if(id = 50, null, text)"},
+            {"features": ["x"], "stages": TEXT_X},
+            "drop these rows or set `on_bad_rows",
+        ),
+        (
+            {"x": "text"},
+            {"features": ["x"], "stages": IMPUTE_X + TEXT_X},
+            "of type string, and `impute` is for numbers",
+        ),
+        ({"sepal.length": "age"}, {"features": ["sepal.length"]}, "a dot in its name; rename 'sepal.length'"),
+        ({"Label": "array(age)"}, {"features": ["Label"], "label": "part"}, "inputs are in a column 'Label'"),
         ({"x": "array(1.0, double(null))"}, {"features": ["x"]}, "column 'x' has 100 rows that are null or NaN"),
         ({"image": "binary('abcd')"}, {"image": "image"}, "the size of the images in 'image' is not known"),
         (
@@ -445,6 +476,30 @@ def test_a_copy_without_hidden_files_is_the_same_dataset(people: DataFrame, tmp_
     dataset = prepare(people, Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT))
     shutil.copytree(dataset.path, tmp_path / "copy", ignore=shutil.ignore_patterns(".*", "_*"))
     Dataset.open(str(tmp_path / "copy")).verify()
+
+
+def test_bad_numbers_and_widths_are_skipped_where_that_is_asked_for(people: DataFrame, tmp_path: Path) -> None:
+    bad = "when id = 3 then array(double('inf'), 0) when id between 5 and 7 then array(0) when id = 9 then null"
+    rows = people.withColumn("x", sf.expr(f"case {bad} else array(age, fare) end")).coalesce(1)
+    settings = Prepare(output=str(tmp_path / "d"), features=["x"], split=NO_SPLIT, on_bad_rows="skip")
+    assert prepare(rows.where("fare is not null"), settings).rows("train") == 90 - 5
+
+
+def test_a_column_may_be_named_like_the_result_in_capitals(people: DataFrame, tmp_path: Path) -> None:
+    rows = people.withColumnRenamed("age", "Features")
+    settings = Prepare(output=str(tmp_path / "d"), features=["Features", "id"], split=NO_SPLIT)
+    assert prepare(rows, settings).input.shape == (2,)
+
+
+def test_what_csv_files_do_not_say_by_themselves_is_named(people: DataFrame, tmp_path: Path) -> None:
+    people.select("age", "label").write.csv(str(tmp_path / "raw"), header=True)
+    source = Source(format="csv", path=str(tmp_path / "raw"))
+    settings = Prepare(output=str(tmp_path / "d"), source=source, split=NO_SPLIT)
+    with pytest.raises(DataError, match=r"no column 'label'; .* set `source.options: {header: true}`"):
+        prepare(None, settings)
+    source = Source(format="csv", path=str(tmp_path / "raw"), options={"header": True})
+    with pytest.raises(DataError, match=r"'age' is of type string, .* text without `inferSchema: true`"):
+        prepare(None, settings.model_copy(update={"source": source}))
 
 
 def test_vectors_of_several_widths_are_counted(people: DataFrame, tmp_path: Path) -> None:

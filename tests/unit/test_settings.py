@@ -1,0 +1,24 @@
+"""Settings that cannot be meant."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sparkdl.settings import Prepare, Section, Split, Train
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "says"),
+    [
+        (Prepare, {"output": "d", "features": ["age", "label"]}, "names the label 'label'; a model would only copy it"),
+        (Prepare, {"output": "d", "features": ["age", "fare", "age"]}, "names a column twice"),
+        (Split, {"fractions": {"train": 0.2}}, "`train` is not among the fractions"),
+        (Train, {"seed": 2**64}, "less than"),
+        (Train, {"learning_rate": float("inf")}, "finite number"),
+        (Train, {"warmup_epochs": float("inf")}, "finite number"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(section: type[Section], values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        section.model_validate(values)
