@@ -170,7 +170,7 @@ def vector_width(vector: "Column") -> "Column":
 
 
 def _widths(rows: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
-    """How wide the vectors and arrays among the columns are, by the first row that has them all; none where none has."""
+    """How wide the vectors and arrays among the columns are, by the first row that has them all; else no widths."""
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import ArrayType
 

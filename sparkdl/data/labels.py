@@ -25,7 +25,8 @@ _SCHEMA = pa.schema([pa.field("name", pa.string(), False), pa.field("count", pa.
 def write_labels(labels: "DataFrame", folder: str) -> LabelsFile:
     """Write the distinct values of a column of labels and their counts. Runs on the driver; one task writes.
 
-    Whole numbers come first, in the order of numbers; all other names follow in the order of their characters. Raises
+    Numbers come first, in the order of the whole numbers nearest to them; all other names follow in the order of their
+    characters. Raises
     :class:`DataError` when there are none.
     """
     from pyspark.sql import functions as sf

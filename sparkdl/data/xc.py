@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sparkdl.data.bad_rows import PROBLEM, PROBLEM_TYPE
 from sparkdl.data.storage import locate
-from sparkdl.data.xc_lines import BadLine, Lines, parse_lines
+from sparkdl.data.xc_lines import LARGEST, BadLine, Lines, parse_lines
 from sparkdl.errors import DataError
 from sparkdl.settings import Source
 
@@ -151,6 +151,8 @@ def _open(path: str, split: str) -> _File:
         raise DataError(
             f"{path} promises {rows} rows of {features} features and {labels} labels; there is nothing to learn"
         )
+    if max(features, labels) > LARGEST:
+        raise DataError(f"{path} promises {features} features and {labels} labels; at most {LARGEST:,} of each can be")
     return _File(path, split, len(header), size, rows, features, labels)
 
 

@@ -7,15 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BadLine", "Lines", "parse_lines"]
+__all__ = ["LARGEST", "BadLine", "Lines", "parse_lines"]
 
 _COMMA, _COLON, _SPACE, _NEWLINE = b",: \n"
 _SEPARATORS = np.zeros(256, bool)
 _SEPARATORS[[_COMMA, _COLON, _SPACE, _NEWLINE]] = True
 _DIGITS = np.zeros(256, bool)
 _DIGITS[list(b"0123456789")] = True
-_LINE = re.compile(rb"(\d+(?:,\d+)*)?((?:\s+\d+:[^\s:]+)*)\s*")
-_LARGEST = 2**31 - 1
+_LINE = re.compile(rb"(\d+(?:,\d+)*)?((?:\s+\d+:[^\s:_]+)*)\s*")
+LARGEST = 2**31 - 1
 """No label and no feature has a larger number; Spark's vectors could not hold it."""
 _SHOWN = 40
 """Characters of a bad line that are shown."""
@@ -95,7 +95,7 @@ def _parse_together(text: bytes) -> Lines | None:
     line = line[kept]
     is_value, is_index = before[kept] == _COLON, signs[kept] == _COLON
     is_label = ~(is_value | is_index)
-    if (numbers[~is_value] > _LARGEST).any():
+    if (numbers[~is_value] > LARGEST).any():
         return None
     return Lines(
         numbers[is_index].astype(np.int64),

@@ -1,5 +1,6 @@
 """The meta-models of all repetitions as one classifier: a folder of files, and what is computed with them."""
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,8 @@ from sparkdl.extreme.metrics import Evaluation, evaluate
 from sparkdl.extreme.store import first_layer, open_repetition, outputs_of, weights_name
 
 __all__ = ["ENSEMBLE_NAME", "Ensemble", "EnsembleCard"]
+
+log = logging.getLogger(__name__)
 
 ENSEMBLE_NAME = "ensemble.json"
 ROWS = 1024
@@ -144,7 +147,8 @@ class Ensemble:
     ) -> dict[int, Evaluation]:
         """All metrics up to k on one split, for the first so many ``repetitions`` each (by default all of them).
 
-        Labels that training never saw count as missed.
+        Labels that training never saw count as missed, and so do rows that give no finite result, of which a warning
+        tells: one of them is no reason to lose an ensemble.
         """
         decoders = {number: self.decoder(number) for number in repetitions or [len(self.repetitions)]}
         predicted: dict[int, list[torch.Tensor]] = {number: [] for number in decoders}
@@ -152,9 +156,13 @@ class Ensemble:
         for batch in SparseLoader(dataset, split, batch_size=ROWS, shuffle=False).epoch(0):
             logits = self.logits(batch)
             for number, decoder in decoders.items():
-                predicted[number].append(decoder.top_k(logits[:number], min(k, dataset.num_classes)).classes)
+                found = decoder.top_k(logits[:number], min(k, dataset.num_classes))
+                predicted[number].append(found.classes.where(found.scores.isfinite(), -1))
             labels.append(batch.labels)
             ends.append(batch.label_offsets[1:] + ends[-1][-1])
+        bad = max(int((torch.cat(classes) < 0).any(1).sum()) for classes in predicted.values())
+        if bad:
+            log.warning("%d rows of split %r give no finite result and count as missed", bad, split)
         return {
             number: evaluate(
                 torch.cat(classes).numpy(),

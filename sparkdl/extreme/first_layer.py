@@ -50,7 +50,7 @@ class Step(NamedTuple):
     memory: float
     """The share of the running mean of squares that the step keeps."""
     weight: float
-    """The sum of the weights with which the running mean holds squares: less than one in the beginning."""
+    """What the weights of squares in the mean of a row add up to that occurs in every batch: at first less than one."""
     epsilon: float
 
 

@@ -2,8 +2,9 @@
 
 The first layer is trained lazily, as embeddings are: only rows of features that occur in a batch change. Each row of
 each repetition has one step size, from a running mean of its squared gradients (row-wise adaptive steps: Mudigere et
-al., 2022, arXiv 2104.05158, section 4.1.2), so that the optimizer's state is a fraction of the weights'. The other
-layers are trained by Adam (Kingma and Ba, 2015, arXiv 1412.6980).
+al., 2022, arXiv 2104.05158, section 4.1.2), so that the optimizer's state is a fraction of the weights'. The mean of a
+row that was seldom met is small, and its step long: up to 32 times the rate. The other layers are trained by Adam
+(Kingma and Ba, 2015, arXiv 1412.6980).
 """
 
 import time

@@ -1,8 +1,9 @@
 """How many buckets and repetitions, and what they cost in memory and time, before anything is trained."""
 
+import bisect
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,8 +17,10 @@ BUCKETS_PER_ROOT = 4
 """B is the power of two nearest to this many times the square root of K: 512 for 20,000 classes. Two repetitions then
 already leave most classes alone in their pair of buckets, and the last layer stays small."""
 FLOAT_BYTES = 4
-TRAINING_COPIES = 3
-"""Numbers kept per parameter while training: the parameter and Adam's two averages."""
+FIRST_LAYER_BYTES = 6
+"""Of each weight of the first layer in a task: the weight, and twice the byte that it is stored in, while it is."""
+DENSE_BYTES = 16
+"""Of each other parameter: itself, its gradient and Adam's two averages."""
 TASK_BYTES = 500 << 20
 """What a training task needs besides: Python, torch, a window of the data, a batch's activations."""
 FLOPS_PER_SLOT = 1e10
@@ -38,7 +41,7 @@ class Cost:
     model_bytes: int
     """The finished model, in float32."""
     task_bytes: int
-    """The largest training task."""
+    """The largest training task, where the first layer is trained as :mod:`sparkdl.extreme.fit` does."""
     seconds: float
     """Expected training time."""
 
@@ -71,7 +74,7 @@ class Plan:
             ["", *(cost.name for cost in costs)],
             ["outputs", f"{self.repetitions} x {self.num_buckets:,}", *[f"{self.num_classes:,}"] * rivals],
             ["parameters", *(f"{cost.parameters:,}" for cost in costs)],
-            ["model", *(_readable_bytes(cost.model_bytes) for cost in costs)],
+            ["model, in float32", *(_readable_bytes(cost.model_bytes) for cost in costs)],
             ["times MACH's size", "", *(f"{cost.parameters / self.mach.parameters:.3g}" for cost in costs[1:])],
             ["largest training task", *(_readable_bytes(cost.task_bytes) for cost in costs)],
             ["expected training time", *(_readable_time(cost.seconds) for cost in costs)],
@@ -155,7 +158,7 @@ def plan_extreme(
         parameters = _parameters(num_features, widths, outputs)
         touched = _parameters(min(nonzeros, num_features), widths, outputs)  # a row's features, and all further layers
         seconds = waves * packed * epochs * rows * touched * FLOPS_PER_WEIGHT / FLOPS_PER_SLOT
-        in_training = packed * parameters * FLOAT_BYTES * TRAINING_COPIES + TASK_BYTES
+        in_training = packed * _training_bytes(num_features, widths, outputs) + TASK_BYTES
         return Cost(name, copies * parameters, copies * parameters * FLOAT_BYTES, in_training, seconds)
 
     packed = min(repetitions_per_task, chosen)
@@ -198,28 +201,35 @@ def _parameters(num_features: int, hidden: Sequence[int], outputs: int) -> int:
 
 
 def _training_bytes(num_features: int, hidden: Sequence[int], num_buckets: int) -> int:
-    return _parameters(num_features, hidden, num_buckets) * FLOAT_BYTES * TRAINING_COPIES
+    """What one repetition takes in a task."""
+    first = num_features * [*hidden, num_buckets][0]
+    others = _parameters(num_features, hidden, num_buckets) - first
+    step_sizes = num_features * FLOAT_BYTES
+    return first * FIRST_LAYER_BYTES + step_sizes + others * DENSE_BYTES
 
 
 def _what_to_change(
     num_features: int, hidden: Sequence[int], buckets: int, packed: int, needed: int, largest: int
 ) -> str:
     """The error of a plan that does not fit, with each single change that would make it fit."""
+
+    def most(upper: int, repetition_with: Callable[[int], int]) -> int:
+        """The largest number up to ``upper`` by which the task fits; 0 if none does."""
+        numbers = range(1, upper + 1)
+        return bisect.bisect_left(numbers, True, key=lambda number: repetition_with(number) * packed > largest)
+
     changes = []
     each = needed // packed
     if packed > 1 and each <= largest:
         changes.append(f"repetitions_per_task to {largest // each}")
-    affordable = largest // (FLOAT_BYTES * TRAINING_COPIES * packed)
-    layers = [num_features, *hidden, buckets]
-    rest = _parameters(num_features, hidden, buckets) - (num_features + 1) * layers[1]
-    if affordable > rest + 2 * layers[1]:
-        changes.append(f"the features, hashed, to {(affordable - rest) // layers[1] - 1:,}")
-    if len(hidden) == 1 and affordable > num_features + buckets * 2 + 1:
-        changes.append(f"hidden to [{(affordable - buckets) // (num_features + buckets + 1)}]")
-    last = layers[-2]
-    rest = _parameters(num_features, hidden, buckets) - (last + 1) * buckets
-    if affordable >= rest + 2 * (last + 1) and buckets > 2:
-        changes.append(f"num_buckets to {(affordable - rest) // (last + 1):,}")
+    features = most(num_features, lambda number: _training_bytes(number, hidden, buckets))
+    if features >= 2:
+        changes.append(f"the features, hashed, to {features:,}")
+    if len(hidden) == 1 and (width := most(hidden[0], lambda number: _training_bytes(num_features, [number], buckets))):
+        changes.append(f"hidden to [{width}]")
+    fewer = most(buckets, lambda number: _training_bytes(num_features, hidden, number))
+    if fewer >= 2:
+        changes.append(f"num_buckets to {fewer:,}")
     changes.append(f"memory_per_slot to {math.ceil((needed + TASK_BYTES) / 1e6):,} MB")
     return (
         f"a task with {packed} repetition{'s' * (packed > 1)} of {buckets:,} buckets over {num_features:,} features "

@@ -1,7 +1,7 @@
 """Finished repetitions on disk: weights in safetensors, and beside them a record that says that they are whole.
 
-The record is written last and each file is renamed into place, so that a reader sees a finished repetition or none, and
-a second copy of a task writes the same bytes over the same files.
+The record is written last and each file is renamed into place, so that a reader sees a finished repetition or none. A
+second copy of a task writes the same weights over the same files, on a machine that rounds alike.
 """
 
 import hashlib

@@ -74,9 +74,9 @@ def train_extreme(
     retried by Spark, alone; the others go on whatever becomes of it.
 
     Raises :class:`~sparkdl.errors.DatasetError` for a dataset that is not sparse,
-    :class:`~sparkdl.errors.ConfigError` for fewer than two classes, and :class:`~sparkdl.errors.TrainingError` if so
-    many repetitions are lost that fewer than ``settings.minimum_repetitions`` are left. Warns where there are no more
-    classes than buckets.
+    :class:`~sparkdl.errors.ConfigError` for fewer than two classes and for hash functions that would confuse the same
+    ones in all repetitions, and :class:`~sparkdl.errors.TrainingError` if so many repetitions are lost that fewer than
+    ``settings.minimum_repetitions`` are left. Warns where there are no more classes than buckets.
     """
     settings, cluster, tracking = settings or Extreme(), cluster or Cluster(), tracking or Tracking()
     dataset = _checked(dataset or settings.dataset, settings)
@@ -213,6 +213,11 @@ def _checked(dataset: Dataset | str | None, settings: Extreme) -> Dataset:
         raise DatasetError(f"{dataset.path} is not sparse; prepare it with `prepare.sparse: true`")
     if dataset.num_classes < 2:
         raise ConfigError(f"{dataset.path} has a single class; there is nothing to tell apart")
+    if settings.hash_family == "identity" and settings.buckets < dataset.num_classes:
+        raise ConfigError(
+            f"extreme.hash_family 'identity' needs a bucket for each of the {dataset.num_classes} classes, not "
+            f"{settings.buckets} buckets: all repetitions would confuse the same ones"
+        )
     if settings.buckets >= dataset.num_classes and settings.hash_family != "identity":
         warnings.warn(
             f"extreme.buckets is {settings.buckets} for {dataset.num_classes} classes: hashing buys nothing here; "

@@ -389,6 +389,7 @@ def test_lines_are_numbered_across_the_parts_of_a_file(
     [
         ({"train": "no header\n0 1:1\n"}, r"train\.txt:1 must be `rows features labels`"),
         ({"train": "0 10 5\n"}, "there is nothing to learn"),
+        ({"train": "1 5000000000 5\n1 3000000000:1\n"}, "promises 5000000000 features .* at most 2,147,483,647"),
         ({"train": TRAIN, "test": "1 11 5\n0 1:1\n"}, "first lines do not agree"),
     ],
 )

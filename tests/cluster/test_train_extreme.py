@@ -14,6 +14,7 @@ import mlflow.pyfunc
 import numpy as np
 import pytest
 from mlflow import MlflowClient
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import (
@@ -261,9 +262,30 @@ def test_more_buckets_than_classes_are_warned_of_and_one_class_or_whole_rows_are
     single = card.model_copy(update={"labels": card.labels.model_copy(update={"classes": 1})})
     with pytest.raises(ConfigError, match="single class"):
         train_extreme(Dataset(dataset.path, single), settings, spark=spark)
+    hashless = settings.model_copy(update={"hash_family": "identity", "buckets": 2})
+    with pytest.raises(ConfigError, match=r"needs a bucket for each of the .* classes, not 2 buckets"):
+        train_extreme(dataset, hashless, spark=spark)
     dense = card.model_copy(update={"input": card.input.model_copy(update={"kind": "vector"})})
     with pytest.raises(DatasetError, match=r"prepare\.sparse: true"):
         train_extreme(Dataset(dataset.path, dense), settings, spark=spark)
+
+
+def test_a_row_too_large_to_add_up_counts_as_missed_and_loses_no_ensemble(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows: list[tuple[str, Any, str]] = [
+        ("train", Vectors.sparse(CLASSES, {i: 1.0}), f"class{i}") for i in range(CLASSES)
+    ]
+    large = Vectors.dense([3e38] * CLASSES)
+    rows += [("test", row[1], row[2]) for row in rows] + [("test", large, "class0")]
+    settings = Prepare(
+        output=str(tmp_path / "d"), sparse=True, unit_norm=False, num_ranks=1, split=Split(column="part", fractions={})
+    )
+    dataset = prepare(spark.createDataFrame(rows, ["part", "x", "label"]), settings)
+    chosen = SETTINGS | {"epochs": 60, "learning_rate": 0.1}
+    trained = train_extreme(dataset, Extreme(run_dir=str(tmp_path / "run"), **chosen), spark=spark)
+    assert "1 rows of split 'test' give no finite result and count as missed" in caplog.text
+    assert 0.5 < trained.evaluations["test"].precision[0] <= CLASSES / (CLASSES + 1)
 
 
 def test_ordinary_training_refuses_sparse_rows_before_it_begins(dataset: Dataset) -> None:

@@ -81,6 +81,7 @@ def test_taking_lines_together_accepts_nothing_that_a_single_line_would_not(text
         ("1 3:four", "not in the format"),
         ("1 3:1.2.3", "not in the format"),
         ("1 3:", "not in the format"),
+        ("1 3:1_0  4:1", "not in the format"),
         (f"1 {10**30}:1", "not in the format"),
         ("1 3:nan", "a value that is not finite"),
         ("1 3:1e999", "a value that is not finite"),

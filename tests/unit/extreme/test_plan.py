@@ -8,7 +8,7 @@ import pytest
 
 from sparkdl.errors import ConfigError
 from sparkdl.extreme.hashing import bucket_hashes, table
-from sparkdl.extreme.plan import TASK_BYTES, TRAINING_COPIES, fewest_repetitions, plan_extreme
+from sparkdl.extreme.plan import TASK_BYTES, fewest_repetitions, plan_extreme
 
 WORDNET = {"num_classes": 20_000, "num_features": 45_000, "rows": 85_000}
 ODP = {"num_classes": 105_033, "num_features": 421_705, "rows": 1_084_404}
@@ -56,9 +56,9 @@ def test_what_is_not_given_is_chosen():
 
 def test_buckets_shrink_until_a_task_fits():
     roomy = plan_extreme(**ODP)
-    tight = plan_extreme(**ODP, memory_per_slot=2 << 30)
+    tight = plan_extreme(**ODP, memory_per_slot=1 << 30)
     assert tight.num_buckets < roomy.num_buckets
-    assert tight.mach.task_bytes <= 2 << 30 < roomy.mach.task_bytes
+    assert tight.mach.task_bytes <= 1 << 30 < roomy.mach.task_bytes
     assert tight.fewest_repetitions > roomy.fewest_repetitions
 
 
@@ -70,7 +70,7 @@ def changes(message):
 
 def test_a_plan_that_cannot_fit_says_which_number_to_change_and_to_what():
     request = {**WORDNET, "num_buckets": 512, "hidden": [256], "memory_per_slot": 1 << 30, "repetitions_per_task": 16}
-    with pytest.raises(ConfigError, match=r"needs 2\.76 GB, and a slot has 1\.07 GB") as caught:
+    with pytest.raises(ConfigError, match=r"needs 1\.67 GB, and a slot has 1\.07 GB") as caught:
         plan_extreme(**request)
     offered = changes(str(caught.value))
     assert set(offered) == {"repetitions_per_task", "the features, hashed,", "hidden", "memory_per_slot"}
@@ -101,7 +101,8 @@ def test_packed_repetitions_share_a_task_and_slots_share_the_time():
     one = plan_extreme(**WORDNET, hidden=[64])
     packed = plan_extreme(**WORDNET, hidden=[64], repetitions_per_task=8)
     assert packed.mach.task_bytes - TASK_BYTES == 8 * (one.mach.task_bytes - TASK_BYTES)
-    assert one.mach.task_bytes == one.mach.parameters // 16 * 4 * TRAINING_COPIES + TASK_BYTES
+    first, others = 45_000 * 64, 64 + 65 * 512
+    assert one.mach.task_bytes == 6 * first + 4 * 45_000 + 16 * others + TASK_BYTES
     assert packed.mach.seconds == pytest.approx(one.mach.seconds)
     assert plan_extreme(**WORDNET, hidden=[64], slots=2).mach.seconds == pytest.approx(one.mach.seconds / 2)
     assert plan_extreme(**WORDNET, hidden=[64], slots=5).mach.seconds == pytest.approx(
