@@ -170,7 +170,7 @@ def sync(configuration: str | None, overrides: Sequence[str]) -> None:
     if not runs:
         click.echo(f"nothing is waiting in {tracking.spool}")
     if waiting := sum(run.left for run in runs):
-        raise TrackingError(f"{waiting} records are still waiting in {tracking.spool}; try again later")
+        raise TrackingError(f"{waiting} records are still waiting in {tracking.spool}; the lines above say why")
 
 
 @commands.command()

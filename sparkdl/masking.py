@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-__all__ = ["masked", "without_credentials"]
+__all__ = ["MASK", "masked", "without_credentials"]
 
 MASK = "***"
 SECRET_WORDS = {"apikey", "credential", "credentials", "key", "passphrase", "passwd", "password", "pwd", "sas"}
 SECRET_WORDS |= {"secret", "secrets", "token"}
+# Up to the last @, for a password may hold one. It may hold a slash, too, where what follows the colon is no port.
+CREDENTIALS = re.compile(r"(?<=://)(?:[^/:@\s\[]*:(?!\d{1,5}/)[^\s\"]*|[^/\s]*)@")
 
 
 def masked(value: Any, *, name: str = "") -> Any:
@@ -35,7 +37,7 @@ def masked(value: Any, *, name: str = "") -> Any:
 
 def without_credentials(text: str) -> str:
     """The text with ``user:password@`` (and a lone ``token@``) in addresses, and secrets in their queries, masked."""
-    text = re.sub(r"(?<=://)[^/\s]*@", f"{MASK}@", text)  # up to the last @: a password may hold one
+    text = CREDENTIALS.sub(f"{MASK}@", text)
     return re.sub(r"(?i)([?&;][\w.-]*(?:sig|key|token|password|secret)=)[^&;\s]+", rf"\1{MASK}", text)
 
 

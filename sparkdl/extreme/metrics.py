@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "METRICS",
     "Evaluation",
     "evaluate",
     "inverse_propensities",
@@ -25,6 +26,7 @@ __all__ = [
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+METRICS = "precision", "recall", "ndcg", "propensity_scored_precision"
 PROPENSITY_A, PROPENSITY_B = 0.55, 1.5
 """Jain et al.'s constants for sets other than Wikipedia's (0.5, 0.4) and Amazon's (0.6, 2.6)."""
 
@@ -46,9 +48,7 @@ class Evaluation:
 
     def as_metrics(self) -> dict[str, float]:
         """The metrics by name, such as ``precision_at_5``, and the counts."""
-        named = {"precision": self.precision, "recall": self.recall, "ndcg": self.ndcg}
-        if self.propensity_scored_precision is not None:
-            named["propensity_scored_precision"] = self.propensity_scored_precision
+        named = {name: found for name in METRICS if (found := getattr(self, name)) is not None}
         values = {f"{name}_at_{k}": float(at_k) for name, array in named.items() for k, at_k in enumerate(array, 1)}
         return {**values, "labels": float(self.labels), "unseen_labels": float(self.unseen_labels)}
 

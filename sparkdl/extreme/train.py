@@ -19,18 +19,21 @@ from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
 from sparkdl.errors import ConfigError, DatasetError, TrainingError
 from sparkdl.extreme.ensemble import Ensemble
-from sparkdl.extreme.metrics import Evaluation
+from sparkdl.extreme.metrics import METRICS, Evaluation
 from sparkdl.extreme.model_folder import write_model_folder
 from sparkdl.extreme.plan import Plan, plan_extreme
 from sparkdl.extreme.store import FORMAT, Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
 from sparkdl.settings import Cluster, Extreme, Tracking
-from sparkdl.tracking import Registered, Run, start_run
+from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import precision_curve
 
 __all__ = ["TrainedEnsemble", "train_extreme"]
 
 log = logging.getLogger(__name__)
+
+BEST = 5
+"""How many of the likeliest classes are evaluated."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ def train_extreme(
     """
     settings, cluster, tracking = settings or Extreme(), cluster or Cluster(), tracking or Tracking()
     dataset = _checked(dataset or settings.dataset, settings)
+    figures = [f"{name}_at_{k}" for name in METRICS for k in range(1, min(BEST, dataset.num_classes) + 1)]
+    check_gate(tracking, [f"{split}_{figure}" for split in dataset.splits if split != "train" for figure in figures])
     spark = spark or get_session(cluster)
     plan = _plan(dataset, settings, count_slots(spark) or 1)
     sections = {"extreme": settings, "cluster": cluster, "tracking": tracking}
@@ -191,7 +196,7 @@ def _evaluate(ensemble: Ensemble, dataset: Dataset, run: Run) -> dict[str, Evalu
     for split in dataset.splits:
         if split == "train":
             continue
-        found = ensemble.evaluate(dataset, split, repetitions=numbers)
+        found = ensemble.evaluate(dataset, split, k=BEST, repetitions=numbers)
         evaluations[split] = found[whole]
         for number in numbers[:-1]:
             precision = found[number].precision

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparkdl.settings.section import Positive, Section, Storage
+from sparkdl.settings.section import Positive, Section, Seed, Storage
 
 __all__ = ["Extreme"]
 
@@ -38,7 +38,7 @@ class Extreme(Section):
     """Climbs to this in the first twentieth of training, then falls to zero in a straight line."""
     hash_family: Literal["universal", "murmur3", "identity"] = "universal"
     """``identity`` hashes nothing: with a bucket for each class, a single repetition is an ordinary classifier."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides hashes, initial weights and the order of rows."""
 
     @model_validator(mode="after")

@@ -1,24 +1,51 @@
 """The section ``tracking``: where MLflow keeps what happened, and what a new version must reach."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from sparkdl.settings.section import Folder, Section
 
 __all__ = ["Gate", "Tracking"]
 
 
+def _model_name(name: str) -> str:
+    """What MLflow takes as the name of a registered model; found here, before anything is trained."""
+    if not name.strip() or "/" in name or ":" in name or name == "." or name.startswith(".."):
+        raise ValueError(f"MLflow takes no model name {name!r}: it must be a plain name without '/' and ':'")
+    if "'" in name and '"' in name:
+        raise ValueError(f"MLflow cannot find a model named {name!r}: leave out one kind of quotes")
+    return name
+
+
+def _alias(name: str) -> str:
+    """What MLflow takes as an alias."""
+    if not re.fullmatch(r"[\w-]{1,255}", name):
+        raise ValueError(f"MLflow takes no alias {name!r}: it may have letters, digits, '_' and '-'")
+    if re.fullmatch(r"(?i)latest|v\d+", name):
+        raise ValueError(f"MLflow keeps the alias {name!r} for itself; choose another word")
+    return name
+
+
 class Gate(Section):
     """What a new version must reach before the alias moves to it."""
 
-    metric: str = "test_accuracy"
+    metric: str | None = None
+    """Which of the figures of a version, for example ``test_loss``; by default its accuracy (with very many
+    classes its precision at 1) on ``test``, or without such a split on ``validation``."""
     minimum: float | None = None
     """For a metric that is better when larger: the least acceptable value."""
     maximum: float | None = None
     """For a metric that is better when smaller: the largest acceptable value."""
     better_than_current: bool = True
     """Whether the version must also be no worse than the one the alias points to now."""
+
+    @model_validator(mode="after")
+    def _in_one_direction(self) -> Self:
+        if self.minimum is not None and self.maximum is not None:
+            raise ValueError("set `minimum` for a metric that is better when larger, or else `maximum`, not both")
+        return self
 
 
 class Tracking(Section):
@@ -33,8 +60,8 @@ class Tracking(Section):
     """Start also when the store does not answer: everything is kept on disk, and ``sparkdl sync`` delivers it."""
     spool: Folder = "output/tracking"
     """Where records are kept until the store has them; a folder that outlives this machine loses none with it."""
-    register_as: str | None = None
+    register_as: Annotated[str, AfterValidator(_model_name)] | None = None
     """The registered model's name; without one, nothing is registered."""
-    alias: str = "candidate"
+    alias: Annotated[str, AfterValidator(_alias)] = "candidate"
     """The alias that moves to the new version when the gate allows it."""
     gate: Gate = Gate()

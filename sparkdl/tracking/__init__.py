@@ -1,6 +1,6 @@
 """MLflow, spoken to from the driver alone: what was run, what came out, and which version is the one to use."""
 
-from sparkdl.tracking.registry import Registered, download, download_whole
+from sparkdl.tracking.registry import Registered, check_gate, download, download_whole
 from sparkdl.tracking.run import Run
 from sparkdl.tracking.start import start_run
 from sparkdl.tracking.store import page_command, tracking_uri
@@ -10,6 +10,7 @@ __all__ = [
     "Registered",
     "Run",
     "Synced",
+    "check_gate",
     "download",
     "download_whole",
     "page_command",

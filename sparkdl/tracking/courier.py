@@ -75,7 +75,8 @@ class Courier(threading.Thread):
                 self._failures += 1
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
-                if self.outage:
+                cut_short = self._stopped.is_set() and self._journal.pending
+                if self.outage and not cut_short:
                     log.warning("MLflow can be reached again; everything that was kept has been delivered")
                 self.outage, pause = "", FLUSH_SECONDS
         self._journal.close()

@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +19,16 @@ from mlflow.models import Model
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
-from sparkdl.errors import RegistryError
+from sparkdl.errors import ConfigError, RegistryError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Gate, Tracking
 from sparkdl.tracking.interface import LOADER_MODULE
 from sparkdl.tracking.store import connect, is_refusal
 
-__all__ = ["Registered", "download", "download_whole", "register"]
+__all__ = ["Registered", "check_gate", "download", "download_whole", "register"]
 
 MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
+USUAL_METRICS = [f"{split}_{name}" for split in ("test", "validation") for name in ("accuracy", "precision_at_1")]
 SMALLER_IS_BETTER = ("loss", "error", "perplexity")  # the last word of a metric's name
 
 
@@ -176,7 +177,7 @@ def _find(client: MlflowClient, name: str, *, alias: str | None, version: str | 
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        versions = sorted(int(found.version) for found in client.search_model_versions(f"name = '{name}'"))
+        versions = sorted(int(found.version) for found in client.search_model_versions(_named(name)))
         known = ", ".join(map(str, versions))
         raise RegistryError(
             f"the registered model {name!r} has no version {number}; it has {known or 'none'}"
@@ -202,28 +203,46 @@ def _create_version(client: MlflowClient, name: str, model_uri: str, run_id: str
     model_id = model_uri.removeprefix("models:/")
     # A registry in a database resolves "models:/" through MLflow's global store, which need not be ours.
     source = model_uri if _on_databricks(client) else client.get_logged_model(model_id).artifact_location
-    there = client.search_model_versions(f"name = '{name}'")
+    there = client.search_model_versions(_named(name))
     while True:
         for version in there:
             if version.run_id == run_id and (version.model_id == model_id or version.source == source):
                 return int(version.version)
         if not there.token:
             break
-        there = client.search_model_versions(f"name = '{name}'", page_token=there.token)
+        there = client.search_model_versions(_named(name), page_token=there.token)
     created = client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
     return int(created.version)
+
+
+def _named(name: str) -> str:
+    """The filter for a model's versions. MLflow knows no escapes in it: the quotes are those that the name has not."""
+    quote = '"' if "'" in name else "'"
+    return f"name = {quote}{name}{quote}"
+
+
+def check_gate(settings: Tracking, metrics: Iterable[str]) -> None:
+    """Raise :class:`ConfigError` for a gate that asks for what a job is not going to measure."""
+    metric, known = settings.gate.metric, sorted(metrics)
+    if settings.register_as and metric and metric not in known:
+        raise ConfigError(
+            f"tracking.gate.metric: {metric!r} is not measured here; there will be {', '.join(known) or 'nothing'}"
+        )
 
 
 def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | None) -> tuple[str, str]:
     """Why the alias must not move (empty if it may), and why it does."""
     bounded = gate.minimum is not None or gate.maximum is not None
-    compared = gate.better_than_current and current is not None
-    if not bounded and not compared:
-        return "", ""
-    metric, value = gate.metric, metrics.get(gate.metric)
+    metric = gate.metric or next(filter(metrics.__contains__, USUAL_METRICS), USUAL_METRICS[0])
+    value = metrics.get(metric)
     if value is None:
+        if not bounded and not (gate.metric and gate.better_than_current):
+            return "", ""  # nothing is asked for, or nothing was measured that versions could be compared by
         known = ", ".join(sorted(metrics))
-        return f"this version has no {metric} that the gate asks for; it has {known or 'no metrics'}", ""
+        return (
+            f"this version has no {metric} that the gate asks for (tracking.gate.metric);"
+            f" it has {known or 'no metrics'}"
+        ), ""
     if not math.isfinite(value):
         return f"{metric} is {value}", ""
     if gate.minimum is not None and value < gate.minimum:
@@ -231,8 +250,8 @@ def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | Non
     if gate.maximum is not None and value > gate.maximum:
         return f"{metric} {value:.4g} is above {gate.maximum:.4g}", ""
     praise = f"{metric} {value:.4g}" + (" is within the gate" if bounded else "")
-    if not compared or current is None:
-        return "", praise
+    if not gate.better_than_current or current is None:
+        return "", praise if bounded else ""
     try:
         before = float(current.tags[metric])
     except (KeyError, ValueError):

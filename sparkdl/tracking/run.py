@@ -36,7 +36,8 @@ __all__ = ["Run"]
 
 log = logging.getLogger(__name__)
 
-RECORDED = ("numba", "numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")  # what a registered model needs
+# What a registered model needs; sparkdl itself is not among it: on PyPI, its name is that of somebody else's package.
+RECORDED = ("numba", "numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")
 
 
 class Run:
@@ -130,7 +131,7 @@ class Run:
                 signature=described,
                 input_example=example,
                 metadata=dict(metadata or {}),
-                pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in RECORDED],  # no guessing
+                pip_requirements=[_requirement(name) for name in RECORDED],  # no guessing
             )
             shutil.rmtree(place / "data")
         except Exception as error:
@@ -209,6 +210,11 @@ class Run:
             log.warning("%s could not be recorded: %s", what, without_credentials(str(error)))
         else:
             self._journal.append("files", {"files": place.name})
+
+
+def _requirement(package: str) -> str:
+    """The version that is installed, without what only its build has: no index knows ``torch==2.13.0+cpu``."""
+    return f"{package}=={importlib.metadata.version(package).partition('+')[0]}"
 
 
 def _now() -> int:

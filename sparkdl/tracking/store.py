@@ -3,16 +3,15 @@
 import logging
 import os
 import re
-import urllib.error
-import urllib.request
 from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import requests
 from mlflow import MlflowClient
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT
 from mlflow.exceptions import MlflowException
-from requests import HTTPError
+from mlflow.utils.credentials import get_default_host_creds
 
 from sparkdl.environment import SharedEnvironment
 from sparkdl.errors import RegistryError, TrackingError
@@ -103,17 +102,24 @@ def experiment_id(client: MlflowClient, settings: Tracking) -> str:
 def check_reachable(uri: str) -> None:
     """Return at once if there is a server behind an http address (any answer will do); other stores are not asked.
 
-    Raises :class:`TrackingError` if nobody answers within :data:`REACH_SECONDS`.
+    Certificates are shown and trusted as MLflow itself is told to. Raises :class:`TrackingError` if nobody answers
+    within :data:`REACH_SECONDS`.
     """
     if urlsplit(uri).scheme not in ("http", "https"):
         return
     try:
         parts = urlsplit(uri)
         bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        urllib.request.urlopen(f"{bare.rstrip('/')}/health", timeout=REACH_SECONDS).close()
-    except urllib.error.HTTPError:
-        return  # somebody is there; whether we may come in is seen later
-    except OSError as error:
+        tls = get_default_host_creds(bare)  # type: ignore[no-untyped-call]
+        requests.get(  # whether we may come in is seen later
+            f"{bare.rstrip('/')}/health",
+            timeout=REACH_SECONDS,
+            allow_redirects=False,
+            verify=tls.verify,
+            cert=tls.client_cert_path,
+            stream=True,
+        ).close()
+    except (OSError, MlflowException) as error:
         raise _unusable(uri, error) from None
 
 
@@ -130,14 +136,14 @@ def our_calls() -> AbstractContextManager[None]:
 def told(error: Exception) -> str:
     """What an error says, for a log or a person: without credentials, and without the layers that handed it on."""
     text = without_credentials(str(error) or type(error).__name__)
-    return re.sub(r"(?s) with exception HTTPS?ConnectionPool.*Caused by (.*)\)$", r": \1", text)
+    return re.sub(r"(?s)HTTPS?ConnectionPool.*Caused by (.*)\)$", r"\1", text)
 
 
 def is_refusal(error: Exception) -> bool:
     """Whether the store understood and does not want it, so that asking again is of no use."""
     if isinstance(error, MlflowException):
         return error.error_code in REFUSALS
-    if isinstance(error, HTTPError) and error.response is not None:
+    if isinstance(error, requests.HTTPError) and error.response is not None:
         return error.response.status_code in (400, 413)
     return isinstance(error, RegistryError | FileNotFoundError)
 
@@ -149,8 +155,7 @@ def _sqlite_folder(uri: str) -> Path | None:
 
 
 def _unusable(uri: str, error: Exception) -> TrackingError:
-    reason = getattr(error, "reason", None) or error
     return TrackingError(
-        f"cannot use the tracking store {without_credentials(uri)}: {told(reason)}; is it running,"
+        f"cannot use the tracking store {without_credentials(uri)}: {told(error)}; is it running,"
         " and is the address (tracking.uri or MLFLOW_TRACKING_URI) right?"
     )

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from sparkdl.errors import TrackingError
-from sparkdl.masking import without_credentials
+from sparkdl.masking import MASK, without_credentials
 from sparkdl.settings import Tracking
 from sparkdl.tracking.delivery import Delivery
 from sparkdl.tracking.journal import HEADER, Journal
@@ -60,10 +60,6 @@ def _sync(settings: Tracking) -> Iterator[Synced]:
         except FileNotFoundError:
             continue  # its own process has just delivered the rest
         run_id = header.get("run_id") or folder.name
-        if header["store"] != store:
-            reason = f"its store is {header['store']}, not {store}; set tracking.uri"
-            yield Synced(run_id, 0, 0, (), reason)
-            continue
         try:
             journal = Journal(folder)
         except TrackingError as error:
@@ -71,9 +67,18 @@ def _sync(settings: Tracking) -> Iterator[Synced]:
                 yield Synced(run_id, 0, 0, (), str(error))
             continue
         try:
-            yield _deliver(journal, settings)
+            if _place(header["store"]) == _place(store):
+                yield _deliver(journal, settings)
+            else:
+                reason = f"its store is {header['store']}, not {store}; set tracking.uri"
+                yield Synced(run_id, 0, len(journal.pending), (), reason)
         finally:
             journal.close()
+
+
+def _place(store: str) -> str:
+    """The address without who asks: another password, or none, still leads to the same records."""
+    return without_credentials(store).replace(f"{MASK}@", "")
 
 
 def _deliver(journal: Journal, settings: Tracking) -> Synced:

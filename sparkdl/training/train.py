@@ -15,7 +15,7 @@ from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
-from sparkdl.tracking import Registered, Run, start_run
+from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.checkpoint import latest, list_checkpoints
 from sparkdl.training.loop import Job, Outcome
@@ -81,6 +81,8 @@ def train(
             f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.ranks.max} "
             "ranks asked for; lower cluster.num_ranks"
         )
+    held_out = [split for split in dataset.splits if split != "train"]
+    check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
     model = check_model(dataset, settings)
     network = network_of(model)
     resumed = find_run(dataset, settings, network)

@@ -170,6 +170,14 @@ def test_a_registry_name_that_does_not_exist_is_named(fit):
         fit(start_from="models:/absent@candidate")
 
 
+def test_a_gate_for_a_figure_that_there_will_not_be_is_an_error_before_anything_starts(fit, tracking):
+    gate = Gate(metric="test_f1")
+    with pytest.raises(
+        ConfigError, match="'test_f1' is not measured here; there will be test_accuracy, test_loss, val"
+    ):
+        fit(tracking=tracking.model_copy(update={"register_as": "points", "gate": gate}))
+
+
 def test_more_ranks_than_slots_says_both_numbers(fit):
     with pytest.raises(NotEnoughSlotsError, match=r"(?s)5.*2"):
         fit(Cluster(num_ranks=5))

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl import main
+from sparkdl import Tracking, main
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.cluster.logs import print_lines
+from sparkdl.tracking import courier, start_run
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -76,6 +77,23 @@ def test_a_missing_configuration_is_one_clear_line(capsys: pytest.CaptureFixture
     code, _, problem = run(["train", "nowhere.yaml"], capsys)
     assert code == 1
     assert "cannot read the configuration nowhere.yaml" in problem
+
+
+def test_sync_fails_while_something_is_left_for_another_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "PATIENCE", 1.0)
+    spool = f"{tmp_path}/spool"
+    with start_run(Tracking(uri="http://me:hunter2@127.0.0.1:9", spool=spool, offline=True), params={"a": 1}):
+        pass
+    (tmp_path / "pipeline.yaml").write_text(f"tracking: {{uri: 'sqlite:///{tmp_path}/m.db', spool: '{spool}'}}")
+    code, text, problem = run(["sync", str(tmp_path / "pipeline.yaml")], capsys)
+    assert code == 1
+    assert "0 records delivered; 3 left; its store is http://***@127.0.0.1:9, not sqlite" in text
+    assert "3 records are still waiting" in problem
+    code, text, _ = run(["sync", str(tmp_path / "pipeline.yaml"), "tracking.uri=http://127.0.0.1:9"], capsys)
+    assert code == 1
+    assert "its store is" not in text and "Connection refused" in text  # nobody answers at the same address
 
 
 def test_sync_says_when_nothing_is_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

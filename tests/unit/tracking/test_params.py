@@ -1,3 +1,5 @@
+import pytest
+
 from sparkdl.masking import masked, without_credentials
 from sparkdl.tracking.params import flatten
 
@@ -51,4 +53,20 @@ def test_credentials_in_addresses_are_masked() -> None:
     assert without_credentials("http://me:p@ss@host, ftp://host/a@b") == "http://***@host, ftp://host/a@b"
     assert without_credentials("abfs://c.net/x?sv=1&sig=abc&y=2") == "abfs://c.net/x?sv=1&sig=***&y=2"
     assert without_credentials("somebody@example.org, http://host/a@b") == "somebody@example.org, http://host/a@b"
+    assert without_credentials("postgresql://me:wo/rd@db/x") == "postgresql://***@db/x"
+    assert without_credentials("mysql+pymysql://me:/w@o/rd@db:3306/x") == "mysql+pymysql://***@db:3306/x"
     assert flatten({"path": "s3://key:word@bucket/x"}) == {"path": "s3://***@bucket/x"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://host:5000/a@b",
+        "s3://bucket/x@y",
+        "s3://bucket/x:y@z",
+        "http://[::1]:5000/a@b",
+        '{"uri":"http://host:5000/","mail":"a@b"}',
+    ],
+)
+def test_an_address_without_credentials_stays_as_it_is(address: str) -> None:
+    assert without_credentials(address) == address

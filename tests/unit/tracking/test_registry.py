@@ -5,9 +5,9 @@ import mlflow.pyfunc
 import pytest
 from mlflow import MlflowClient
 
-from sparkdl.errors import RegistryError
+from sparkdl.errors import ConfigError, RegistryError
 from sparkdl.settings import Gate, Tracking
-from sparkdl.tracking import Registered, download, start_run
+from sparkdl.tracking import Registered, check_gate, download, start_run
 
 Make = Callable[..., Tracking]
 
@@ -49,8 +49,48 @@ def test_equal_is_good_enough_and_no_gate_is_open(settings: Make, folder: Path) 
 def test_a_metric_that_is_missing_or_not_a_number_does_not_pass(settings: Make, folder: Path) -> None:
     gate = Gate(metric="test_f1", minimum=0.5)
     made = _register(settings(gate=gate), folder, test_accuracy=0.9)
-    assert made.reason.endswith("this version has no test_f1 that the gate asks for; it has test_accuracy")
+    assert made.reason.endswith(
+        "this version has no test_f1 that the gate asks for (tracking.gate.metric); it has test_accuracy"
+    )
     assert not _register(settings(gate=gate), folder, test_f1=float("nan")).moved
+
+
+def test_what_is_not_a_number_never_gets_the_alias(settings: Make, folder: Path) -> None:
+    made = _register(settings(), folder, test_accuracy=float("nan"))
+    assert made.reason == "alias 'candidate' is not set: test_accuracy is nan"
+    assert not _register(settings(gate=Gate(better_than_current=False)), folder, test_accuracy=float("inf")).moved
+    assert _register(settings(), folder, test_accuracy=0.1).moved
+
+
+def test_a_gate_that_asks_for_what_is_not_there_is_closed_from_the_first_version_on(
+    settings: Make, folder: Path
+) -> None:
+    gate = Gate(metric="test_f1")
+    for _ in range(2):
+        made = _register(settings(gate=gate), folder, test_accuracy=0.9)
+        assert made.reason == (
+            "alias 'candidate' is not set: this version has no test_f1 that the gate asks for"
+            " (tracking.gate.metric); it has test_accuracy"
+        )
+    with pytest.raises(ConfigError, match="'test_f1' is not measured here; there will be test_accuracy, test_loss"):
+        check_gate(settings(gate=gate), ["test_loss", "test_accuracy"])
+    check_gate(settings(gate=gate, register_as=None), ["test_loss"])
+
+
+@pytest.mark.parametrize("metric", ["test_precision_at_1", "validation_accuracy"])
+def test_versions_are_compared_by_the_usual_metric_that_they_have(settings: Make, folder: Path, metric: str) -> None:
+    assert _register(settings(), folder, **{metric: 0.9}).moved
+    assert "is worse than its 0.9" in _register(settings(), folder, **{metric: 0.8}).reason
+    assert _register(settings(), folder, **{metric: 0.95}).moved
+
+
+@pytest.mark.parametrize("name", ["it's", 'the "best"', "main.models.it-s_1"])
+def test_whatever_name_mlflow_takes_is_registered_and_found(settings: Make, folder: Path, name: str) -> None:
+    first = _register(settings(register_as=name), folder, test_accuracy=0.5)
+    assert (first.version, first.moved) == (1, True)
+    assert _register(settings(register_as=name), folder, test_accuracy=0.5).version == 2
+    with pytest.raises(RegistryError, match="it has 1, 2"):
+        download(f"models:/{name}/7", settings())
 
 
 def test_without_a_name_nothing_is_registered(settings: Make, folder: Path) -> None:
@@ -61,7 +101,7 @@ def test_without_a_name_nothing_is_registered(settings: Make, folder: Path) -> N
 def test_a_model_is_found_by_alias_version_run_and_folder(
     settings: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _register(settings(), folder)
+    made = _register(settings(), folder, test_accuracy=0.5)
     expected = (folder / "network.safetensors").read_bytes()
     monkeypatch.chdir(tmp_path)
     for uri in (made.uri, f"models:/{made.name}@candidate", str(download(made.uri, settings()).parent.parent)):
@@ -72,7 +112,7 @@ def test_a_model_is_found_by_alias_version_run_and_folder(
 
 
 def test_what_does_not_exist_is_told_with_what_does(settings: Make, folder: Path, tmp_path: Path) -> None:
-    name = _register(settings(alias="best"), folder).name
+    name = _register(settings(alias="best"), folder, test_accuracy=0.5).name
     for uri, words in {
         "models:/nobody@best": f"no registered model 'nobody'; registered are .*'{name}'",
         f"models:/{name}@worst": rf"'{name}' has no alias 'worst'; it has 'best' \(version 1\)",

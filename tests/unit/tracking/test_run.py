@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from sparkdl.errors import RunCancelledError, TrackingError
 from sparkdl.settings import Tracking
-from sparkdl.tracking import download, journal, page_command, start_run, sync, tracking_uri
+from sparkdl.tracking import courier, download, journal, page_command, start_run, sync, tracking_uri
 from sparkdl.tracking.figures import loss_curve
 
 Make = Callable[..., Tracking]
@@ -165,7 +165,9 @@ def test_a_model_is_logged_quickly_with_signature_and_example(
     signature = mlflow.models.Model.load(str(root)).signature
     assert signature.inputs.input_names() == list(columns)
     assert signature.outputs.input_names() == ["prediction", "probability", "top_k"]
-    assert "torch==" in (root / "requirements.txt").read_text()
+    requirements = (root / "requirements.txt").read_text()
+    assert "torch==" in requirements
+    assert "+" not in requirements  # no index has what a build adds to its version
 
 
 def test_an_example_of_raw_rows_is_kept_beside_the_model(settings: Make, folder: Path) -> None:
@@ -191,6 +193,19 @@ def test_a_server_that_is_not_there_is_found_before_anything_expensive() -> None
     with pytest.raises(TrackingError, match=words), start_run(settings, params={}):
         pytest.fail("the run was started")
     assert time.perf_counter() - start < 5
+
+
+def test_an_end_without_a_store_does_not_say_that_everything_was_delivered(
+    settings: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "PATIENCE", 1.0)
+    with (
+        caplog.at_level(logging.WARNING, "sparkdl"),
+        start_run(settings(uri="http://127.0.0.1:9", offline=True), params={"a": 1}),
+    ):
+        pass
+    assert "deliver them with `sparkdl sync`" in caplog.text
+    assert "delivered" not in caplog.text.replace("`sparkdl sync` delivers", "")
 
 
 def test_a_deleted_experiment_is_told_how_to_restore(settings: Make, client: MlflowClient) -> None:

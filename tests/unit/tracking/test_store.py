@@ -1,0 +1,86 @@
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from sparkdl.errors import TrackingError
+from sparkdl.settings import Tracking
+from sparkdl.tracking.store import connect
+
+CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Says yes to whatever is asked."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate that nobody vouches for, with its key beside it."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = ["-out", str(folder / "certificate.pem"), "-keyout", str(folder / "key.pem")]
+    subprocess.run([*CERTIFICATE.split(), *files], check=True, capture_output=True)
+    return folder / "certificate.pem"
+
+
+@pytest.fixture
+def server(certificate: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a server with that certificate; with the parameter "both sides", it asks for the client's, too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    if getattr(request, "param", "") == "both sides":
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(certificate)
+    with ThreadingHTTPServer(("localhost", 0), Answer) as http:
+        http.socket = context.wrap_socket(http.socket, server_side=True)
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"https://localhost:{http.server_address[1]}"
+        http.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS")
+@pytest.mark.parametrize(
+    "variable", ["MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "MLFLOW_TRACKING_INSECURE_TLS"]
+)
+def test_a_server_is_trusted_by_mlflows_own_settings(
+    server: str, certificate: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TrackingError, match="certificate verify failed"):
+        connect(Tracking(uri=server))
+    monkeypatch.setenv(variable, "true" if variable.endswith("INSECURE_TLS") else str(certificate))
+    assert connect(Tracking(uri=server)).search_experiments() == []
+
+
+@pytest.mark.parametrize("server", ["both sides"], indirect=True)
+def test_a_server_that_asks_who_we_are_is_shown_mlflows_certificate(
+    server: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(certificate))
+    with pytest.raises(TrackingError, match="cannot use the tracking store"):
+        connect(Tracking(uri=server))
+    both = certificate.with_name("both.pem")
+    both.write_text(certificate.read_text() + certificate.with_name("key.pem").read_text())
+    monkeypatch.setenv("MLFLOW_TRACKING_CLIENT_CERT_PATH", str(both))
+    assert connect(Tracking(uri=server)).search_experiments() == []
+
+
+def test_settings_that_contradict_each_other_are_told(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(certificate))
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
+    with pytest.raises(TrackingError, match="server_cert_path"):
+        connect(Tracking(uri="https://localhost:9"))
