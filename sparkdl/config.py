@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 from yaml.error import MarkedYAMLError
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from sparkdl.errors import ConfigError
 from sparkdl.masking import masked, without_credentials
@@ -25,6 +26,8 @@ _BRINGS_CODE = re.compile(
 """Spark settings that name files to load or programs to run."""
 _ALTERNATIVE = re.compile(r"constrained-int|function-after\[.*")
 """What Pydantic calls the two kinds of value that `cluster.num_ranks` may have, within a key."""
+_HARMLESS = re.compile(r"[\w.+-]*")
+"""What of a refused value may be shown: one plain word or number, in which no secret hides behind another name."""
 _CALLS_JAVA = re.compile(r"(?i)\b(java_method|(try_)?reflect)\b")
 """SQL functions that call any static method of any class."""
 
@@ -40,9 +43,12 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """
     path = Path(path)
     try:
-        tree = yaml.safe_load(path.read_text()) or {}
+        tree = _parse(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path} is not UTF-8 in line {line}; save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {_problem(error)}") from None
     if not isinstance(tree, dict):
@@ -93,23 +99,48 @@ def import_object(path: str, *, key: str, names: Iterable[str] = ()) -> Any:
         raise ConfigError(f"{key}: the module {module!r} has no {name!r}") from None
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain YAML, without two ways in which it silently means something else: keys given twice, and ``1e-8``."""
+
+    def compose_mapping_node(self, anchor: dict[Any, Node]) -> MappingNode:
+        """Refuse a key that is there already: its first value would be lost."""
+        node = super().compose_mapping_node(anchor)
+        known: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, ScalarNode) and key.value in known:
+                raise MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
+            known.add(str(key.value))
+        return node
+
+
+# YAML 1.2's numbers: without a point, or a sign in the exponent, YAML 1.1 takes them for text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _parse(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
 def _apply(tree: dict[str, Any], override: str) -> None:
     """Set one ``a.b.c=value`` in the tree; lists are addressed by position (``stages.0.kind``)."""
     key, equals, text = override.partition("=")
-    shown = f"{key}{equals}{masked(text, name=key) if text else ''}"
+    shown = re.split(r"[^\w.-]", override, maxsplit=1)[0]  # what follows the key may be a secret
     if not equals or not key:
         raise ConfigError(f"cannot read the override {shown!r}: write section.key=value, for example train.epochs=3")
     try:
-        value = yaml.safe_load(text)
+        value = _parse(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"cannot read the value in the override {shown!r}: {_problem(error)}") from None
-    *parents, last = key.split(".")
+    section, options, name = key.partition(".options.")  # the name of an option may have points of its own
+    *parents, last = [*section.split("."), "options", name] if options else key.split(".")
     node: Any = tree
     try:
         for parent in parents:
             node = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, {})
         if not isinstance(node, dict | list):
-            raise ConfigError(f"cannot apply the override {shown!r}: {key.rpartition('.')[0]!r} is not a section")
+            raise ConfigError(f"cannot apply the override {shown!r}: {'.'.join(parents)!r} is not a section")
         if isinstance(node, list):
             node[int(last)] = value
         else:
@@ -144,7 +175,9 @@ def _explain(problem: Any, section: type[Section]) -> str:
     if problem["type"] == "missing":
         return f"the key {key!r} is missing"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{key or 'the file'}: {message[0].lower()}{message[1:]} (got {masked(problem['input'], name=key)!r})"
+    given = masked(problem["input"], name=key)
+    shown = f" (got {given!r})" if _HARMLESS.fullmatch(str(given)) else ""
+    return f"{key or 'the file'}: {message[0].lower()}{message[1:]}{shown}"
 
 
 def _problem(error: yaml.YAMLError) -> str:

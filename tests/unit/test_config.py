@@ -39,6 +39,34 @@ def test_any_key_can_be_set_on_the_command_line(write):
     assert settings.prepare is not None and settings.prepare.stages[0].columns == ["a", "b"]
 
 
+def test_a_number_with_an_exponent_is_a_number(write):
+    path = write("train: {optimizer_options: {eps: 1e-8, momentum: 9E-1, name: e5}}")
+    settings = load_settings(path, ["train.model_options.dropout=1e-1"])
+    assert settings.train.optimizer_options == {"eps": 1e-8, "momentum": 0.9, "name": "e5"}
+    assert settings.train.model_options == {"dropout": 0.1}
+
+
+def test_a_spark_setting_is_set_by_its_own_name(write):
+    path = write("cluster: {options: {spark.driver.memory: 1g, spark.ui.enabled: false}}")
+    settings = load_settings(path, ["cluster.options.spark.driver.memory=4g"])
+    assert settings.cluster.options == {"spark.driver.memory": "4g", "spark.ui.enabled": False}
+
+
+def test_what_is_merged_in_can_be_overridden(write):
+    text = "train: &base {epochs: 1, model_options: &a {b: 1}}\nextreme: {epochs: 2}\n"
+    text += "score: {}\ncluster: {options: {<<: *a, b: 2}}"
+    assert load_settings(write(text)).cluster.options == {"b": 2}
+
+
+def test_a_file_is_read_as_utf_8(write):
+    path = write("")
+    path.write_bytes("tracking: {experiment: Grüße}".encode())
+    assert load_settings(path).tracking.experiment == "Grüße"
+    path.write_bytes("train: {epochs: 1}\ntracking: {experiment: Grüße}".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"pipeline\.yaml is not UTF-8 in line 2"):
+        load_settings(path)
+
+
 def test_plain_paths_become_absolute_and_uris_stay(write):
     settings = load_settings(write("train: {run_dir: runs, dataset: 's3://bucket/data'}"))
     assert settings.train.run_dir == str(Path("runs").absolute())
@@ -63,10 +91,19 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("prepare: {output: x, image: a, sparse: true}", [], ["`sparse` and `unit_norm` are for `features`"]),
         ("prepare: {output: x, source: {format: csv, path: {train: a}}}", [], ["is for the format `xc`"]),
         ("prepare: {output: x, image: a, stages: [{kind: index, columns: [b]}]}", [], ["inside the network"]),
+        ("tracking: {register_as: a/b}", [], ["tracking.register_as", "'a/b'", "without '/' and ':'"]),
+        ("tracking: {register_as: ' '}", [], ["tracking.register_as"]),
+        ("tracking: {alias: Latest}", [], ["tracking.alias", "'Latest' for itself"]),
+        ("tracking: {alias: v1}", [], ["tracking.alias", "'v1' for itself"]),
+        ("tracking: {alias: the best}", [], ["tracking.alias", "'the best'", "letters, digits"]),
+        ("tracking: {gate: {minimum: 0.9, maximum: 0.1}}", [], ["tracking.gate", "`minimum`", "`maximum`, not both"]),
+        ("tracking: {gate: {minimum: .nan}}", [], ["tracking.gate.minimum", "finite"]),
+        ("train: {epochs: 5}\ntrain: {batch_size: 8}", [], ["pipeline.yaml", "'train' is given twice", "line 2"]),
+        ("", ["train.model_options={hidden: [1], hidden: [2]}"], ["'train.model_options'", "'hidden' is given twice"]),
         ("[1, 2]", [], ["must hold sections"]),
         ("train: {epochs: 3", [], ["not valid YAML"]),
         ("", ["train.epochs"], ["'train.epochs'", "section.key=value"]),
-        ("train: {epochs: 1}", ["train.epochs.deep=1"], ["'train.epochs.deep=1'", "not a section"]),
+        ("train: {epochs: 1}", ["train.epochs.deep=1"], ["'train.epochs.deep'", "not a section"]),
         ("train: {epochs: 1}", ["train.epochs.very.deep=1"], ["reaches into a value"]),
         ("", ["train.epochs=[1"], ["cannot read the value"]),
         ("prepare: {output: x, stages: []}", ["prepare.stages.0.kind=index"], ["prepare.stages.0.kind", "position"]),
@@ -85,7 +122,11 @@ def test_a_mistake_names_the_file_the_key_and_what_would_be_right(write, text, o
         ("tracking: {uri: ['http://me:hunter2@host']}", []),
         ("cluster: {options: {fs.s3a.secret.key: [hunter2]}}", []),
         ("cluster:\n  options:\n    token: 'hunter2\n", []),
+        ("cluster: {options: [fs.s3a.secret.key=hunter2]}", []),
         ("", ["cluster.options.db_password=[hunter2"]),
+        ("", ["cluster.options={fs.s3a.secret.key: hunter2"]),
+        ("", ["cluster.options=fs.s3a.secret.key=hunter2"]),
+        ("", ["cluster.options.fs.s3a.secret.key: hunter2"]),
         ("", ["tracking.uri.password=http://me:hunter2@host"]),
     ],
 )
