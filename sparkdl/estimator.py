@@ -29,8 +29,10 @@ from pyspark.sql.functions import array, col, lit, map_from_entries, struct
 
 from sparkdl.data import prepare
 from sparkdl.data.storage import locate
-from sparkdl.errors import DataError
+from sparkdl.errors import ConfigError, DataError
+from sparkdl.masking import without_credentials
 from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.columns import check_room
 from sparkdl.scoring.dataframe import score
 from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
 from sparkdl.tracking import download, download_whole
@@ -65,7 +67,8 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
     * ``num_ranks``: how many training processes; each takes one task slot.
     * ``validation``: the share of the rows that decides which epoch was best.
     * ``store``: a folder that driver and executors reach, for prepared data and checkpoints.
-    * ``experiment``, ``tracking_uri``: where MLflow logs each fit.
+    * ``experiment``, ``tracking_uri``: where MLflow logs each fit. Credentials have no place in the URI, because
+      parameters are shown, logged and saved as they are.
     """
 
     num_ranks: Param[int] = Param(Params._dummy(), "num_ranks", "training processes; each takes one task slot")
@@ -89,6 +92,12 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
         **settings: Any,
     ) -> None:
         super().__init__()
+        if tracking_uri and without_credentials(tracking_uri) != tracking_uri:
+            raise ConfigError(
+                f"tracking_uri: {tracking_uri} has credentials, which saving the estimator would write down; leave it"
+                " out and set MLFLOW_TRACKING_URI, or give user and password as MLFLOW_TRACKING_USERNAME and"
+                " MLFLOW_TRACKING_PASSWORD"
+            )
         Train(**settings)  # an unknown or impossible setting is an error here, not in fit
         defaults = {name: field.get_default(call_default_factory=True) for name, field in Train.model_fields.items()}
         self._setDefault(**{name: defaults[name] for name in self.FIELDS})
@@ -106,7 +115,7 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
         )
 
     def _fit(self, dataset: DataFrame) -> "TorchModel":
-        """Prepare the rows, train, and drop the prepared copy."""
+        """Prepare the rows, train, and drop the prepared copy, whether training ends well or not."""
         folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
         settings = Train(
             **{name: self.getOrDefault(name) for name in self.FIELDS} | {"run_dir": f"{folder}/runs"},
@@ -124,15 +133,17 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
                 num_ranks=self.getOrDefault(self.num_ranks),
             ),
         )
-        trained = train(
-            prepared,
-            settings,
-            cluster=Cluster(num_ranks=self.getOrDefault(self.num_ranks)),
-            tracking=tracking,
-            spark=dataset.sparkSession,
-        )
-        filesystem, location = locate(prepared.path)
-        filesystem.rm(location, recursive=True)  # the rows are the caller's; only the run's checkpoints stay
+        try:
+            trained = train(
+                prepared,
+                settings,
+                cluster=Cluster(num_ranks=self.getOrDefault(self.num_ranks)),
+                tracking=tracking,
+                spark=dataset.sparkSession,
+            )
+        finally:
+            filesystem, location = locate(prepared.path)
+            filesystem.rm(location, recursive=True)  # the rows are the caller's; only the run's checkpoints stay
         return self._copyValues(TorchModel(trained.model_uri, tracking_uri=tracking_uri))
 
 
@@ -158,6 +169,7 @@ class TorchModel(Model, _Columns, MLReadable["TorchModel"], MLWritable):
         return self._copyValues(TorchModel(self.model_uri, tracking_uri=self.tracking_uri), extra)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_room(dataset, [self.getPredictionCol(), self.getProbabilityCol()])
         tracking = Tracking(uri=self.tracking_uri)
         names = ModelCard.load(download(self.model_uri, tracking)).label_names
         packed = dataset.select(struct("*").alias("row"), _arrays(dataset, self.getFeaturesCol()))

@@ -4,6 +4,7 @@ Runs on the driver; the work is done by tasks, when rows are asked for.
 """
 
 import hashlib
+import re
 import shutil
 import tempfile
 from collections.abc import Collection
@@ -17,14 +18,15 @@ from pyspark.ml.feature import RegexTokenizer, Tokenizer, VectorSizeHint
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
-from pyspark.sql.types import ArrayType, DataType, DoubleType, NumericType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DoubleType, NumericType, StringType, StructField, StructType
 
 from sparkdl.data.card import PREPROCESSING, InputSpec
 from sparkdl.data.features import apply_preprocessing, image_fits, vector_width
 from sparkdl.data.preprocessing import check_preprocessing
 from sparkdl.data.storage import spark_url
-from sparkdl.errors import DataError
+from sparkdl.errors import ConfigError
 from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
 from sparkdl.scoring.task import ERROR, ScoringTask
 from sparkdl.settings import Tracking
@@ -43,6 +45,8 @@ ANSWER = StructType(
 """The columns that are added."""
 
 _WHOLE = {"tinyint", "smallint", "int", "bigint"}
+_BOUNDED = re.compile(rf"{'|'.join(_WHOLE)}|decimal\(\d+,\d+\)")
+"""Types that are too small for some numbers. Nothing else of a card may stand in SQL."""
 ROW, INPUT, REFUSED = "__sparkdl_row", "__sparkdl_input", "__sparkdl_refused"
 
 
@@ -64,21 +68,25 @@ def score(
     array of label and probability, the likeliest first). The driver fetches the model and Spark brings it to the
     executors, where each Python worker loads it once; executors need no access to MLflow.
 
-    A row may be one that the model cannot answer: null, of another size, NaN. With ``on_error="fail"`` its task fails
-    with a :class:`DataError` that names the row by the column ``key`` and says why; with ``"null"`` the row has no
-    prediction, one more column ``error`` says why, and all other rows are scored. A number that is not one of the type
-    that the model was trained on, such as 1.5 where that is int, counts as null.
+    A row may be one that the model cannot answer: null, of another size, NaN, or with a number that is none of the type
+    that the model was trained on, such as 1.5 where that is int. With ``on_error="fail"`` its task fails with a
+    :class:`~sparkdl.errors.DataError` that names the row by the column ``key`` and says why; with ``"null"`` the row
+    has no prediction, one more column ``error`` says why, and all other rows are scored.
 
     Nothing in a model's folder is executed. Preprocessing with stages of your own (``prepare(pipeline=...)``) is loaded
     when their classes are among ``trusted_stages``, each as ``package.module.Class``.
 
     Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist, :class:`~sparkdl.errors.ModelError`
-    for one that is damaged or would run code, and :class:`DataError` for columns that are missing or of another type.
+    for one that is damaged or would run code, :class:`~sparkdl.errors.DataError` for columns that are missing, of
+    another type or of the same name, and :class:`ConfigError` for a ``top_k`` or ``batch_size`` below 1.
     """
+    if min(top_k, batch_size) < 1:
+        raise ConfigError(f"score: `top_k` is {top_k} and `batch_size` is {batch_size}; both must be 1 or more")
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)
     added = ANSWER if on_error == "fail" else StructType([*ANSWER, StructField(ERROR, StringType())])
-    _check(df, card, added.names, key)
+    check_columns(df, card, key)
+    check_room(df, added.names)
     spark = df.sparkSession
     prepared = with_inputs(df, card, folder, trusted_stages=trusted_stages)
     task = ScoringTask(
@@ -91,25 +99,25 @@ def score(
         on_error=on_error,
         key=key,
     )
-    return prepared.mapInArrow(task, StructType([*df.schema.fields, *added]))
+    numbered = prepared.toDF(*map(str, range(len(prepared.columns))))  # mapInArrow takes a dot in a name for a field's
+    return numbered.mapInArrow(task, StructType([*df.schema.fields, *added]))
 
 
 def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages: Collection[str] = ()) -> DataFrame:
-    """All columns of ``df`` as they are, and behind them the model's input."""
+    """All columns of ``df`` as they are, the model's input, and why preprocessing refuses a row (or null)."""
     column, sparse = card.input.column, card.input.kind == "sparse"
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
-    packed = df.select(F.struct("*").alias(ROW), *[F.col(_quote(name)) for name in card.raw_columns])
+    refused = F.lit(None).cast("string").alias(REFUSED)
+    packed = df.select(F.struct("*").alias(ROW), *[F.col(_quote(name)) for name in card.raw_columns], refused)
     if card.preprocessing:
         model = load_preprocessing(df.sparkSession, folder, trusted_stages=trusted_stages)
         as_fitted = [_as_fitted(packed, name, type_, model) for name, type_ in card.raw_columns.items()]
-        refused = reduce(or_, [refused for _, refused in as_fitted])
-        packed = packed.select(ROW, *[value for value, _ in as_fitted], refused.alias(REFUSED))
+        refused = F.coalesce(*[reason for _, reason in as_fitted]).alias(REFUSED)
+        packed = packed.select(ROW, *[value for value, _ in as_fitted], refused)
         packed = apply_preprocessing(packed, model, column, sparse=sparse)
     kept = [F.col(f"{ROW}.{_quote(name)}") for name in df.columns]
     input = F.col(_quote(column)) if sparse else _plain(packed, column, card.input)
-    if card.preprocessing:
-        input = F.when(~F.col(REFUSED), input)
-    return packed.select(*kept, input.alias(INPUT))
+    return packed.select(*kept, F.when(F.col(REFUSED).isNull(), input).alias(INPUT), REFUSED)
 
 
 def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Collection[str] = ()) -> PipelineModel:
@@ -133,63 +141,26 @@ def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Col
     return PipelineModel.load(shared.makeQualified(target).toString())
 
 
-def _check(df: DataFrame, card: ModelCard, added: list[str], key: str | None) -> None:
-    """Compare the columns with what the model reads, and with what it will add."""
-    missing = [name for name in card.raw_columns if name not in df.columns]
-    if missing:
-        raise DataError(
-            f"the model reads {_describe(card)}; missing {', '.join(map(repr, missing))} among {', '.join(df.columns)}"
-        )
-    if key is not None and key not in df.columns:
-        raise DataError(f"no column {key!r} to name rows by (`key`); the rows have {', '.join(df.columns)}")
-    taken = [name for name in added if name in df.columns]
-    if taken:
-        raise DataError(f"the rows have a column {taken[0]!r} already; rename or drop it before scoring")
-    for name, expected in card.raw_columns.items():
-        found = df.schema[name].dataType
-        if not _fits(found, expected):
-            raise DataError(
-                f"column {name!r} is {found.simpleString()}, but the model was trained on {expected}; it reads"
-                f" {_describe(card)}"
-            )
-
-
-def _describe(card: ModelCard) -> str:
-    """The raw columns in words, with the input's shape where it is a raw column itself."""
-    shape = "" if card.preprocessing else f" of shape {'x'.join(map(str, card.input.shape))} ({card.input.dtype})"
-    return ", ".join(f"{name!r} ({type_}{shape})" for name, type_ in card.raw_columns.items())
-
-
-def _fits(found: DataType, expected: str) -> bool:
-    """Whether a column can be read as the type that the model was trained on: numbers as numbers, vectors as arrays."""
-    name = found.simpleString()
-    if name == expected:
-        return True
-    vectors = ("vector", "array<")
-    if name.startswith(vectors) and expected.startswith(vectors):
-        return True
-    numbers = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean")
-    return isinstance(found, NumericType) and expected.startswith(numbers)
-
-
 def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) -> tuple[Column, Column]:
-    """A raw column as preprocessing takes it, and whether that is not what the row has: such a row is not answered.
+    """A raw column as preprocessing takes it, and why it does not take what the row has, or null.
 
     Spark's stages end the whole job where a text is null, or a vector null or of another width.
     """
     column, value = F.col(_quote(name)), _cast(df, name, sql_type)
     refused = _is_changed(df, name, value)
+    problem = F.concat(F.lit(": "), column.cast("string"), F.lit(f" is no {sql_type}, which the model was trained on"))
     if sql_type == "vector":
         is_vector = df.schema[name].dataType.simpleString() == "vector"
         width = vector_width(column) if is_vector else F.size(column)
         widths = [stage.getSize() for stage in _stages_on(name, model) if isinstance(stage, VectorSizeHint)]
-        holes = [] if is_vector else [F.exists(column.cast("array<double>"), lambda one: one.isNull())]
+        holes = [] if is_vector else [F.exists(_try_cast(name, "array<double>"), lambda one: one.isNull())]
         refused = F.coalesce(reduce(or_, [column.isNull(), *holes, *[width != each for each in widths]]), F.lit(True))
+        problem = F.lit(" is null or lacks a number" + "".join(f", or is not {each} wide" for each in widths))
         zeros = F.array_repeat(F.lit(0.0), widths[0] if widths else 0)
         value = F.when(refused, array_to_vector(zeros)).otherwise(value)
     elif any(type(stage) in (RegexTokenizer, Tokenizer) for stage in _stages_on(name, model)):
-        refused, value = column.isNull(), F.coalesce(column, F.lit(""))
-    return value.alias(name), refused
+        refused, problem, value = column.isNull(), F.lit(" is null"), F.coalesce(column, F.lit(""))
+    return value.alias(name), F.when(refused, F.concat(F.lit(f"column {name!r}"), problem))
 
 
 def _stages_on(name: str, model: PipelineModel) -> list[Any]:
@@ -209,11 +180,16 @@ def _cast(df: DataFrame, name: str, sql_type: str) -> Column:
     if found == sql_type:
         return column
     if sql_type == "vector":
-        return array_to_vector(column.cast("array<double>")).alias(name)
-    value = column.cast(sql_type)
+        return array_to_vector(_try_cast(name, "array<double>")).alias(name)
+    value = _try_cast(name, sql_type) if _BOUNDED.fullmatch(sql_type) else column.cast(sql_type)
     if sql_type in _WHOLE:
         value = F.when(value == column, value)  # NaN would become 0
     return value.alias(name)
+
+
+def _try_cast(name: str, sql_type: str) -> Column:
+    """The column in another type, and null what does not fit into it, which under ANSI rules ends the job."""
+    return F.expr(f"try_cast({_quote(name)} AS {sql_type})")
 
 
 def _is_changed(df: DataFrame, name: str, value: Column) -> Column:
@@ -230,7 +206,7 @@ def _plain(df: DataFrame, name: str, input: InputSpec) -> Column:
     if kind == "vector":
         return vector_to_array(F.col(_quote(name)), "float32")
     if kind.startswith("array<") and kind != "array<float>":
-        return F.col(_quote(name)).cast("array<float>")
+        return _try_cast(name, "array<float>")
     if not kind.startswith("struct<"):
         return F.col(_quote(name))
     image = F.col(_quote(name))

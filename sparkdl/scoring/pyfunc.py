@@ -48,6 +48,8 @@ class PyfuncModel:
         from sparkdl.scoring.dataframe import INPUT, with_inputs
 
         card = self.predictor.card
+        if rows.empty:  # Spark cannot tell the types of no rows
+            return pa.array([], SPARSE) if card.input.kind == "sparse" else _column(pd.Series([], dtype=object), card)
         raw = get_session().createDataFrame(rows[list(card.raw_columns)])
         made = with_inputs(raw, card, self.folder).select(INPUT)
         if card.input.kind == "sparse":  # a row of numbers and lists, which pandas has no word for

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from pyspark import SparkFiles, TaskContext
 
@@ -35,7 +36,7 @@ class ScoringTask:
     """The files of the model's folder: their names there, and among the files that Spark brought to the executor, where
     they hold a digest."""
     input: int
-    """Which column is the network's input."""
+    """Which column is the network's input; the one behind it says why preprocessing refuses a row."""
     keep: tuple[str, ...]
     """The names of the first columns, which stay."""
     top_k: int
@@ -60,6 +61,7 @@ class ScoringTask:
                 raise
             except Exception:
                 answer, reasons = answer_each(predictor, column, **options)
+                reasons = pc.coalesce(batch.column(self.input + 1), reasons)
                 if self.on_error == "fail":
                     raise self._failure(batch, reasons, before) from None
             names = [*self.keep, *COLUMNS]

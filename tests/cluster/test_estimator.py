@@ -11,7 +11,7 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 
 from sparkdl import TorchEstimator, TorchModel
-from sparkdl.errors import DataError
+from sparkdl.errors import ConfigError, DataError, SparkdlError
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,15 @@ def accuracy(scored) -> float:
     return MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored)
 
 
-def test_transform_adds_predictions_and_keeps_the_rows(estimator, points):
-    scored = estimator().fit(points).transform(points)
+def test_transform_adds_predictions_once_and_keeps_the_rows(estimator, points):
+    model = estimator().fit(points)
+    scored = model.transform(points)
     assert scored.columns == [*points.columns, "prediction", "probability"]
     assert scored.count() == points.count()
     assert accuracy(scored) > 0.9
+    for taken, rows in {"prediction": scored, "Probability": points.withColumnRenamed("x", "Probability")}.items():
+        with pytest.raises(DataError, match=f"have a column '{taken}' already"):
+            model.transform(rows)
 
 
 def test_arrays_of_numbers_do_as_well_as_vectors(estimator, points):
@@ -119,3 +123,15 @@ def test_labels_that_are_no_whole_numbers_have_probabilities_in_their_order(esti
     truths = points.withColumn("label", points["label"] == 1)
     scored = estimator(epochs=1).fit(truths).transform(truths)
     assert {len(row.probability) for row in scored.collect()} == {2}
+
+
+def test_no_copy_of_the_rows_is_left_when_training_fails(estimator, points, tmp_path):
+    with pytest.raises(SparkdlError, match="nonsense"):
+        estimator(model_options={"nonsense": 1}).fit(points)
+    assert not list((tmp_path / "store").rglob("*.parquet"))
+
+
+def test_a_password_in_the_tracking_uri_is_refused_because_it_would_be_saved():
+    with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI") as refused:
+        TorchEstimator(tracking_uri="https://somebody:geheim@mlflow.example")
+    assert "geheim" not in str(refused.value)

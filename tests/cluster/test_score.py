@@ -2,7 +2,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import mlflow.pyfunc
@@ -16,12 +16,13 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 
 from sparkdl.data import Dataset, prepare
 from sparkdl.data.card import Card, InputSpec
-from sparkdl.errors import DataError, DatasetError, RegistryError
+from sparkdl.errors import ConfigError, DataError, DatasetError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.dataframe import INPUT, score, with_inputs
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.predictor import Predictor
+from sparkdl.scoring.pyfunc import PyfuncModel
 from sparkdl.scoring.write import write_predictions
 from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
@@ -42,6 +43,20 @@ def register(tracking: Tracking) -> Callable[[Path, dict[str, str]], str]:
             return run.register(run.log_model(folder, inputs=columns), {"test_accuracy": 0.5}).uri
 
     return register
+
+
+@pytest.fixture
+def configure(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
+    """Sets options of Spark's SQL for one test."""
+    names: list[str] = []
+
+    def configure(name: str, value: str) -> None:
+        names.append(name)
+        spark.conf.set(name, value)
+
+    yield configure
+    for name in names:
+        spark.conf.unset(name)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +146,44 @@ def test_columns_that_do_not_fit_are_refused_before_a_task_starts(
         ): r"the model reads 'image' \(binary of shape 8x6x1 \(uint8\)\); missing 'image' among id, name",
         rows.withColumn("image", F.lit("text")): "column 'image' is string, but the model was trained on binary",
         rows.withColumn("top_k", F.lit(1)): "have a column 'top_k' already; rename or drop it",
+        rows.withColumn("Top_K", F.lit(1)): "have a column 'Top_K' already; rename or drop it",
+        rows.crossJoin(rows.select("name")): "of the same name: 'name', 'name'; rename or drop",
+        rows.select("*", F.col("name").alias("NAME")): "of the same name: 'name', 'NAME'; rename or drop all but one",
     }.items():
         with pytest.raises(DataError, match=words):
             score(broken, images, tracking=tracking)
+
+
+def test_names_that_differ_in_case_alone_are_two_names_where_spark_says_so(
+    spark: SparkSession, images: str, tracking: Tracking, configure: Callable[[str, str], None]
+) -> None:
+    configure("spark.sql.caseSensitive", "true")
+    rows = _pictures(spark, 2).withColumn("NAME", F.lit("other")).withColumn("Prediction", F.lit("theirs"))
+    found = score(rows, images, tracking=tracking).orderBy("id").collect()
+    assert [(row["name"], row["NAME"], row["Prediction"]) for row in found] == [
+        (f"name {i}", "other", "theirs") for i in range(2)
+    ]
+
+
+def test_a_dot_is_a_part_of_a_column_s_name(
+    spark: SparkSession, images: str, register: Log, tracking: Tracking, tmp_path: Path
+) -> None:
+    rows = _pictures(spark, 20)
+    card = ModelCard.load(download(images, tracking))
+    inputs = card.input.model_copy(update={"column": "the.image"})
+    _write(tmp_path, card.model_copy(update={"input": inputs, "raw_columns": {"the.image": "binary"}}), "cnn")
+    dotted = rows.withColumnsRenamed({"image": "the.image", "name": "the.name", "id": "a`b"})
+    found = score(dotted, register(tmp_path, {"the.image": "binary"}), tracking=tracking, key="the.name")
+    assert found.columns == ["a`b", "the.image", "the.name", "prediction", "probability", "top_k"]
+    assert found.collect() == score(rows, images, tracking=tracking).collect()
+
+
+@pytest.mark.parametrize("option", ["top_k", "batch_size"])
+def test_no_classes_and_no_rows_at_a_time_are_refused_at_once(
+    spark: SparkSession, images: str, tracking: Tracking, option: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"`{option}` is 0.*both must be 1 or more"):
+        score(_pictures(spark, 1), images, tracking=tracking, **{option: 0})
 
 
 def test_a_poisoned_row_is_told_by_its_key_and_all_others_are_scored_where_that_is_asked_for(
@@ -249,8 +299,15 @@ def test_the_pyfunc_preprocesses_with_spark_and_says_the_same(
     np.testing.assert_allclose(answer["probability"], scored["probability"].head(20), rtol=1e-4)
 
 
+def test_the_pyfunc_gives_no_predictions_for_no_rows(people: tuple[str, DataFrame], tracking: Tracking) -> None:
+    uri, _ = people
+    nothing = pd.DataFrame({"age": np.array([], "int32"), "fare": np.array([], "float64"), "side": np.array([], "str")})
+    answer = PyfuncModel(download(uri, tracking)).predict(nothing)
+    assert (len(answer), list(answer.columns)) == (0, ["prediction", "probability", "top_k"])
+
+
 def test_a_column_of_vectors_is_scored_like_one_of_arrays(
-    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path
+    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path, configure: Callable[[str, str], None]
 ) -> None:
     rows = spark.range(50).selectExpr(
         "transform(sequence(0, 3), i -> cast(id % (i + 2) as float)) as features", "id % 2 as label"
@@ -265,20 +322,36 @@ def test_a_column_of_vectors_is_scored_like_one_of_arrays(
     assert as_vectors.select("prediction", "probability").collect() == arrays
     with pytest.raises(Exception, match=r"column 'features': \d+ rows do not have the size of \(4,\)"):
         score(rows.withColumn("features", F.expr("slice(features, 1, 3)")), uri, tracking=tracking).collect()
+    configure("spark.sql.ansi.enabled", "true")
+    words = rows.withColumn("features", F.expr("transform(features, x -> if(x < 4, string(x), 'four'))"))
+    found = score(words, uri, tracking=tracking, on_error="null").collect()
+    assert {row.error for row in found if "four" in row.features} == {
+        "column 'features' has 1 null elements; fill them"
+    }
+    assert [row.prediction for row in found if not row.error] == [
+        row.prediction for row, theirs in zip(arrays, found, strict=True) if "four" not in theirs.features
+    ]
 
 
+@pytest.mark.parametrize("ansi", ["false", "true"])
 def test_numbers_that_training_could_not_have_seen_are_no_numbers(
-    spark: SparkSession, people: tuple[str, DataFrame], tracking: Tracking
+    spark: SparkSession,
+    people: tuple[str, DataFrame],
+    tracking: Tracking,
+    configure: Callable[[str, str], None],
+    ansi: str,
 ) -> None:
+    configure("spark.sql.ansi.enabled", ansi)
     uri, _ = people  # of which age is an int, and null in some rows
     ages = [7.0, None, float("nan"), 7.5, 1e12]
     rows = spark.createDataFrame(
         [(i, age, 1.0, "port") for i, age in enumerate(ages)], "id int, age double, fare double, side string"
     )
     found = score(rows, uri, tracking=tracking, on_error="null").orderBy("id").collect()
-    assert [row.error is None for row in found] == [True, True, True, False, False]
+    why = "column 'age': {} is no int, which the model was trained on"
+    assert [row.error for row in found] == [None, None, None, why.format("7.5"), why.format("1.0E12")]
     assert found[2].probability == found[1].probability != found[0].probability
-    with pytest.raises(Exception, match="id = 3: column 'features' has 1 null rows"):
+    with pytest.raises(Exception, match=r"id = 3: column 'age': 7\.5 is no int, which"):
         score(rows, uri, tracking=tracking, key="id").collect()
 
 
@@ -300,9 +373,16 @@ def test_an_image_struct_of_another_shape_is_not_scored(spark: SparkSession, tra
     assert [len(row[INPUT]) for row in made] == [PIXELS, 0]
 
 
+@pytest.mark.parametrize("ansi", ["false", "true"])
 def test_rows_that_would_end_a_stage_of_spark_leave_the_others_alone(
-    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path
+    spark: SparkSession,
+    register: Log,
+    tracking: Tracking,
+    tmp_path: Path,
+    configure: Callable[[str, str], None],
+    ansi: str,
 ) -> None:
+    configure("spark.sql.ansi.enabled", ansi)
     rows = spark.range(40).selectExpr(
         "id", "concat('word ', id % 3) as text", "array(id / 7d, id / 9d) as pair", "id as number", "id % 2 as label"
     )
@@ -327,9 +407,15 @@ def test_rows_that_would_end_a_stage_of_spark_leave_the_others_alone(
     )
     poisoned = rows.withColumn("text", F.expr("if(id = 2, null, text)")).withColumn("pair", F.expr(arrays))
     expected = score(rows, uri, tracking=tracking).orderBy("id").collect()
-    for bad in (poisoned, poisoned.withColumn("pair", F.when(~F.col("id").isin(3, 6), array_to_vector("pair")))):
+    vectors = poisoned.withColumn("pair", F.when(~F.col("id").isin(3, 6), array_to_vector("pair")))
+    words = poisoned.withColumn("pair", F.expr("transform(pair, x -> coalesce(string(x), 'none'))"))
+    for bad in (poisoned, vectors, words):
         found = score(bad, uri, tracking=tracking, on_error="null").orderBy("id").collect()
-        assert [row.id for row in found if row.error] == [2, 3, 4, 5, 6]
+        why = "column 'pair' is null or lacks a number, or is not 2 wide"
+        assert {row.id: row.error for row in found if row.error} == {
+            2: "column 'text' is null",
+            **dict.fromkeys((3, 4, 5, 6), why),
+        }
         likely = [row.probability for row in expected[7:]]
         assert [row.probability for row in found[7:]] == pytest.approx(likely, rel=1e-4)
 
