@@ -16,6 +16,7 @@ from sparkdl.errors import SparkdlError, TrackingError
 from sparkdl.garbage import end_without_collection
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Section, Settings, Tracking
+from sparkdl.settings.describe import describe
 
 __all__ = ["main"]
 
@@ -219,11 +220,10 @@ def benchmark(names: Sequence[str], as_json: bool, data: tuple[str, str] | None,
 @commands.command()
 @click.argument("section", type=click.Choice(list(Settings.model_fields)))
 def keys(section: str) -> None:
-    """List the keys of one section of the configuration, with defaults."""
+    """List the keys of one section of the configuration, with defaults and what they may be."""
     described: type[Section] = Prepare if section == "prepare" else Settings.model_fields[section].annotation  # type: ignore[assignment]
-    for name, field in described.model_fields.items():
-        default = "(required)" if field.is_required() else f"= {field.get_default(call_default_factory=True)!r}"
-        click.echo(f"{section}.{name} {default}\n    {field.description or ''}")
+    for line in describe(described, section):
+        click.echo(line)
 
 
 def _alias(registered: Any, tracking: Tracking) -> str:

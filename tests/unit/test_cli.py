@@ -8,6 +8,7 @@ import pytest
 from sparkdl import Tracking, main
 from sparkdl.benchmarks.report import Report, Target
 from sparkdl.cluster.logs import print_lines
+from sparkdl.settings import Settings
 from sparkdl.tracking import courier, start_run
 
 
@@ -51,10 +52,23 @@ def test_a_plan_that_cannot_fit_says_which_number_to_change(capsys: pytest.Captu
     assert problem.startswith("sparkdl: ") and "change one of these" in problem
 
 
-def test_the_keys_of_a_section_are_listed_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run(["keys", "extreme"], capsys)
-    assert code == 0
-    assert "extreme.repetitions = 16" in text
+def test_the_keys_of_a_section_and_those_in_it_are_listed_with_defaults_and_choices(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listed = {section: run(["keys", section], capsys)[:2] for section in Settings.model_fields}
+    assert {code for code, _ in listed.values()} == {0}
+    for section, line in {
+        "extreme": "extreme.repetitions = 16  [whole number]",
+        "train": "train.schedule = cosine  [constant | cosine | linear | step]",
+        "prepare": "prepare.source.format (required)  [parquet | csv",
+        "cluster": "cluster.num_ranks.max (required)  [whole number]",
+        "tracking": "tracking.gate.better_than_current = true  [true | false]",
+    }.items():
+        assert f"\n{line}" in f"\n{listed[section][1]}"
+    assert (
+        "\nprepare.stages.0.columns (required)  [list of text]\n    The raw columns it applies" in listed["prepare"][1]
+    )
+    assert "\nprepare.split.fractions = {validation: 0.1, test: 0.1}  [mapping]" in listed["prepare"][1]
 
 
 def test_a_benchmarks_json_stands_alone_whatever_ranks_print(
