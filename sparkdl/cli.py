@@ -46,6 +46,8 @@ def commands() -> None:
     Each command reads its section of one YAML file; any key can be set behind it: train.epochs=3
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda record: record.module != "java_gateway")  # what Py4J tells everybody, it also raises
     for chatty in ("py4j", "mlflow", "alembic", "fsspec", "petastorm", "matplotlib"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

@@ -4,11 +4,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyspark.sql import SparkSession
 
-__all__ = ["exit_on_sigterm", "plain_interrupts", "stop_spark"]
+__all__ = ["cancel_on_interrupt", "exit_on_sigterm", "held_interrupts", "plain_interrupts", "stop_spark"]
+
+CANCEL_SECONDS = 5.0  # how long Spark may take to cancel jobs
 
 
 @contextmanager
@@ -41,8 +43,50 @@ def plain_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
+@contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of this block. A JVM whose start is interrupted never ends."""
+    if not _in_main_thread():
+        yield
+        return
+    heard = threading.Event()
+
+    def hold(number: int, frame: object) -> None:
+        heard.set()
+
+    handler = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:
+            signal.signal(signal.SIGINT, handler)
+    if heard.is_set():
+        raise KeyboardInterrupt
+
+
+def cancel_on_interrupt(spark: SparkSession) -> None:
+    """Let Ctrl-C cancel all jobs, as Spark's own handler does, and raise KeyboardInterrupt.
+
+    Spark's asks its JVM in the middle of another question, so that the answers are mixed up and an error of that is all
+    that is seen. This one asks in a thread of its own.
+    """
+
+    def ask() -> None:
+        with suppress(Exception):  # the JVM is gone, and its jobs with it
+            spark.sparkContext.cancelAllJobs()
+
+    def cancel(number: int, frame: object) -> None:
+        asking = threading.Thread(target=ask, name="sparkdl-interrupt", daemon=True)
+        asking.start()
+        asking.join(CANCEL_SECONDS)
+        raise KeyboardInterrupt
+
+    if _spark_hears_interrupts():
+        signal.signal(signal.SIGINT, cancel)
+
+
 def stop_spark(spark: SparkSession) -> None:
-    """Stop Spark, and its handler of Ctrl-C with it: without the context that it was for, it raises AttributeError."""
+    """Stop Spark, and the handler of Ctrl-C with it: without the context that it was for, Spark's raises an error."""
     spark.stop()
     if _spark_hears_interrupts():
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,7 +94,7 @@ def stop_spark(spark: SparkSession) -> None:
 
 def _spark_hears_interrupts() -> bool:
     handler = signal.getsignal(signal.SIGINT)
-    return _in_main_thread() and getattr(handler, "__module__", None) == "pyspark.context"
+    return _in_main_thread() and getattr(handler, "__module__", None) in ("pyspark.context", __name__)
 
 
 def _in_main_thread() -> bool:

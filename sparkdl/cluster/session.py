@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.interrupts import cancel_on_interrupt, held_interrupts
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Cluster
 
@@ -43,18 +46,27 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
     if running := SparkSession.getActiveSession():
         return running
     builder = SparkSession.builder
+    if SparkContext._active_spark_context:  # a session is active in the thread that made it; options would change it
+        return builder.getOrCreate()
     if only_data:
         builder = builder.config("spark.executorEnv.SPARKDL_TASKS", "data")
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows the cluster
-        return builder.getOrCreate()
+        return _started(builder)
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = builder.master(f"local[{settings.embedded_slots}]")
     for key, value in (EMBEDDED_OPTIONS | settings.options).items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = _started(builder)
     # Nobody waits for this task: what workers are forked from takes seconds to load, and so does what the driver needs.
     session.sparkContext.parallelize([None], 1).map(type)._jrdd.collectAsync()
+    return session
+
+
+def _started(builder: Any) -> SparkSession:
+    with held_interrupts():
+        session: SparkSession = builder.getOrCreate()
+    cancel_on_interrupt(session)
     return session
 
 

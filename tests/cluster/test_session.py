@@ -21,7 +21,7 @@ def loading():
 
 for moment in (0, 0.5, 1):
     spark = get_session()
-    assert signal.getsignal(signal.SIGINT).__module__ == "pyspark.context"
+    assert signal.getsignal(signal.SIGINT).__module__ == "sparkdl.cluster.interrupts"
     until = time.monotonic() + 60
     while not (found := loading()) and time.monotonic() < until:
         time.sleep(0.01)
