@@ -37,7 +37,7 @@ def main() -> None:
         keep_unchanged_archives()
     os.environ.update(HUGE_PAGES | os.environ)
     for name in OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS:
-        with no_collection(), suppress(ImportError, OSError):  # a worker that needs it says what is missing
+        with no_collection(), suppress(Exception):  # a worker that needs it says what is wrong
             importlib.import_module(name)
     from pyspark.daemon import manager
 

@@ -28,7 +28,8 @@ class HorovodRunner:
         slot of the cluster (deprecated by Databricks).
 
         ``driver_log_verbosity``: ``"all"`` prints everything that ranks print, ``"log_callback_only"`` only what they
-        hand to :func:`sparkdl.horovod.log_to_driver`.
+        hand to :func:`sparkdl.horovod.log_to_driver`; the rest goes to the executors' logs, which are the terminal's
+        where Spark is embedded.
         """
         if isinstance(np, bool) or not isinstance(np, int):
             raise ConfigError(f"np must be a whole number, not {np!r}")

@@ -18,7 +18,7 @@ from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
 from sparkdl.cluster.rendezvous import place_of
-from sparkdl.cluster.slots import is_local, wait_for_slots
+from sparkdl.cluster.slots import application_setting, is_local, wait_for_slots
 from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Supervision
 from sparkdl.cluster.watch import Watch
 from sparkdl.errors import ConfigError
@@ -85,7 +85,7 @@ class _Stage:
         with suppress(Py4JError, OSError):  # the driver's JVM is gone, and with it all that it ran
             while self._thread.is_alive() and time.monotonic() < deadline:
                 if self._classic:
-                    self._spark.sparkContext.cancelJobGroup(self._tag)
+                    self._spark.sparkContext.cancelJobsWithTag(self._tag)
                 else:
                     self._spark.interruptTag(self._tag)
                 self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
@@ -103,8 +103,10 @@ class _Stage:
     def _run(self) -> None:
         try:
             if self._classic:
-                description = f"sparkdl: {self._num_ranks} ranks"
-                self._spark.sparkContext.setJobGroup(self._tag, description, interruptOnCancel=True)
+                context = self._spark.sparkContext
+                context.addJobTag(self._tag)  # the job group stays the caller's, who may cancel it
+                context.setJobDescription(f"sparkdl: {self._num_ranks} ranks")
+                context.setInterruptOnCancel(True)
             else:
                 self._spark.addTag(self._tag)
             frame = self._spark.range(self._num_ranks, numPartitions=self._num_ranks)
@@ -140,8 +142,15 @@ def _driver_addresses(spark: SparkSession) -> tuple[str, str]:
     """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode."""
     if is_local(spark):
         return "127.0.0.1", "127.0.0.1"
-    host = str(spark.conf.get("spark.driver.host"))
-    return str(spark.conf.get("spark.driver.bindAddress", host)), host
+    host = application_setting(spark, "spark.driver.host", "127.0.0.1")
+    bind_address = application_setting(spark, "spark.driver.bindAddress", host)
+    for setting, address in (("spark.driver.host", host), ("spark.driver.bindAddress", bind_address)):
+        if ":" in address:
+            raise ConfigError(
+                f"{setting} is {address}, and ranks and driver speak IPv4 to each other; start Spark with {setting} set"
+                " to an IPv4 address of this machine"
+            )
+    return bind_address, host
 
 
 def spark_reason(error: Any) -> str:

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from pyspark import TaskContext
@@ -22,6 +23,7 @@ __all__ = [
     "threads_of_process",
 ]
 
+GPU_NAMES = ("GPU-", "MIG-")  # how the names of GPUs, and of parts of them, begin
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 RETAINED_BYTES = 1 << 30
 GLIBC_THRESHOLD = 128 << 10  # what both are by default
@@ -48,7 +50,8 @@ def cuda_index(address: str, visible: str | None) -> int:
         devices = [device.strip() for device in visible.split(",")]
         if address in devices:
             return devices.index(address)
-        if not address.isdigit() or int(address) >= len(devices):
+        # Only names are counted off: among numbers, the place of one rank's address may be the GPU of another's.
+        if not address.isdigit() or int(address) >= len(devices) or not devices[0].startswith(GPU_NAMES):
             raise ConfigError(
                 f"Spark assigned GPU {address!r} to this rank, but its process sees only"
                 f" CUDA_VISIBLE_DEVICES={visible}; make the executors' environment and the GPU discovery script agree"
@@ -64,8 +67,8 @@ def cuda_index(address: str, visible: str | None) -> int:
 def device_of_process(local_rank: int) -> str:
     """The device of a rank that is a process on the driver: the GPU of its local rank if there is one, else ``cpu``."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len([d for d in visible.split(",") if d]) if visible is not None else len(_nvidia_devices())
-    return f"cuda:{local_rank}" if local_rank < count else "cpu"
+    devices = _nvidia_devices() if visible is None else list(takewhile(_is_gpu, visible.split(",")))
+    return f"cuda:{local_rank}" if local_rank < len(devices) else "cpu"
 
 
 def threads_of_process(local_size: int) -> int:
@@ -132,6 +135,11 @@ def retained_memory() -> Iterator[None]:
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             libc.mallopt(option, GLIBC_THRESHOLD)
         libc.malloc_trim(0)
+
+
+def _is_gpu(device: str) -> bool:
+    """Whether it can be a GPU for CUDA, which sees none from the first that cannot (``-1``, an empty one) on."""
+    return device.strip().isdigit() or device.strip().startswith(GPU_NAMES)
 
 
 def _nvidia_devices() -> list[Path]:

@@ -27,21 +27,22 @@ class RunningTask(NamedTuple):
     host: str
 
 
-def running_tasks(spark: SparkSession, group: str) -> list[RunningTask]:
-    """The tasks of a job group that have not ended, as far as the driver knows."""
+def running_tasks(spark: SparkSession, tag: str) -> list[RunningTask]:
+    """The tasks of the jobs with a tag that have not ended, as far as the driver knows."""
     tracker = spark.sparkContext.statusTracker()
-    jobs = filter(None, (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)))
+    tagged = spark._jsc.sc().statusTracker().getJobIdsForTag(tag)
+    jobs = filter(None, map(tracker.getJobInfo, tagged))
     return [task for job in jobs for stage in job.stageIds for task in _running(spark, stage)]
 
 
-def end_tasks(spark: SparkSession, group: str) -> None:
-    """Return when the tasks of a cancelled job group have ended; an executor that does not end them is replaced.
+def end_tasks(spark: SparkSession, tag: str) -> None:
+    """Return when the tasks of a cancelled job have ended; an executor that does not end them is replaced.
 
     A stopped JVM, or one whose Python cannot be killed, would hold its slots until Spark gives it up after two minutes,
     and the next stage would wait for them.
     """
     deadline = time.monotonic() + TASK_SECONDS
-    while tasks := running_tasks(spark, group):
+    while tasks := running_tasks(spark, tag):
         if time.monotonic() > deadline:
             break
         time.sleep(POLL_SECONDS)

@@ -1,13 +1,17 @@
 """Run one function per rank in processes on the driver: no cluster, no Spark."""
 
+import logging
 import os
 import pickle
+import signal
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import BinaryIO, TypeVar
+from contextlib import suppress
+from typing import IO, TypeVar
 
 from sparkdl.cluster.devices import device_of_process, threads_of_process
 from sparkdl.cluster.pickling import pickle_function
@@ -23,6 +27,10 @@ __all__ = ["main", "run_local"]
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
+EXIT_SECONDS = 5.0  # how long a process may take to end when its function has ended
+LENGTH = ">Q"  # of what follows, in bytes
+
+logger = logging.getLogger("sparkdl")
 
 
 def run_local(
@@ -57,59 +65,88 @@ class _Processes:
     def start(self) -> None:
         environment = HUGE_PAGES | os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         pipes = []
-        for rank in range(self._num_ranks):
+        for _ in range(self._num_ranks):
             read_fd, write_fd = os.pipe()
             command = [sys.executable, "-c", f"from sparkdl.cluster.local import main; main({write_fd})"]
-            # A session of its own: Ctrl-C reaches the driver alone, which then ends the ranks in order.
+            # A session of its own: Ctrl-C reaches the driver alone, which then ends the ranks in order; and a rank that
+            # is killed takes along what it has started.
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, env=environment, pass_fds=[write_fd], start_new_session=True
             )
             os.close(write_fd)
             self._processes.append(process)
             pipes.append(os.fdopen(read_fd, "rb"))
-            _send(process, pickle.dumps((self._assignment, rank, self._num_ranks)))
+        for rank, process in enumerate(self._processes):
+            if process.stdin:
+                with suppress(OSError):  # it has ended already: its code says why
+                    _send(process.stdin, pickle.dumps((self._assignment, rank, self._num_ranks)))
         threading.Thread(target=self._wait, args=(pipes,), name="sparkdl-local", daemon=True).start()
 
     def cancel(self) -> None:
         for process in self._processes:
-            process.kill()
+            _kill(process)
         for process in self._processes:
             process.wait()
 
     def place(self, rank: int) -> str:
         return f"this host (process {self._processes[rank].pid})"
 
-    def _wait(self, pipes: list[BinaryIO]) -> None:
-        outcomes = []
+    def _wait(self, pipes: list[IO[bytes]]) -> None:
+        outcomes, errors = [], []
         for rank, (process, pipe) in enumerate(zip(self._processes, pipes, strict=True)):
             with pipe:
-                outcomes.append(Outcome(rank, pipe.read() or None))
+                outcomes.append(Outcome(rank, _receive(pipe)))
             if process.stdin:
-                process.stdin.close()
-            process.wait()
-        codes = {rank: process.returncode for rank, process in enumerate(self._processes) if process.returncode}
-        error = ", ".join(f"the process of rank {rank} ended with code {code}" for rank, code in codes.items())
-        self._events.put(Finished(outcomes, error or None))
+                with suppress(OSError):
+                    process.stdin.close()
+        deadline = time.monotonic() + EXIT_SECONDS
+        for process, outcome in zip(self._processes, outcomes, strict=True):
+            ending = _ending(process, deadline)
+            if process.returncode and outcome.result:
+                logger.warning("rank %d has returned its result; then its process %s", outcome.rank, ending)
+            elif process.returncode:
+                errors.append(f"the process of rank {outcome.rank} {ending}")
+        self._events.put(Finished(outcomes, ", ".join(errors) or None))
 
 
 def main(result_fd: int) -> None:
     """Be one rank: read the assignment from stdin, write the result to a pipe. Runs on a rank."""
     end_without_collection()
-    assignment, rank, size = pickle.loads(_receive(sys.stdin.buffer))
+    os.set_inheritable(result_fd, False)  # what the function starts may outlive it, and shall not hold the pipe open
+    assignment, rank, size = pickle.loads(_receive(sys.stdin.buffer) or b"")
     place = place_of(rank, ["localhost"] * size)
     outcome = run_rank(
         assignment, place, device=device_of_process(place.local_rank), threads=threads_of_process(place.local_size)
     )
     with os.fdopen(result_fd, "wb") as pipe:
-        pipe.write(outcome.result or b"")
+        _send(pipe, outcome.result or b"")
 
 
-def _send(process: subprocess.Popen[bytes], assignment: bytes) -> None:
-    if process.stdin:
-        process.stdin.write(struct.pack(">Q", len(assignment)) + assignment)
-        process.stdin.flush()
+def _ending(process: subprocess.Popen[bytes], deadline: float) -> str:
+    """How a process ends that has no more to do; one that is still there at the deadline is killed."""
+    try:
+        code = process.wait(max(deadline - time.monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        process.wait()
+        return f"was killed, because something, such as a thread that is no daemon, kept it for {EXIT_SECONDS:g} s"
+    return f"ended with code {code}"
 
 
-def _receive(stream: BinaryIO) -> bytes:
-    (length,) = struct.unpack(">Q", stream.read(8))
-    return stream.read(length)
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a rank and its children."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _send(stream: IO[bytes], content: bytes) -> None:
+    stream.write(struct.pack(LENGTH, len(content)) + content)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> bytes | None:
+    """What was sent; None when it was nothing, or when the sender ended before all of it was there."""
+    head = stream.read(struct.calcsize(LENGTH))
+    (length,) = struct.unpack(LENGTH, head) if len(head) == struct.calcsize(LENGTH) else (0,)
+    content = stream.read(length)
+    return content if content and len(content) == length else None

@@ -6,11 +6,11 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tqdm import tqdm
 
-__all__ = ["captured_output", "print_lines"]
+__all__ = ["captured_output", "own_streams", "print_lines", "print_text"]
 
 CHUNK_BYTES = 1 << 16  # a line longer than this is split; escaped as JSON, it still fits into one frame of the channel
 
@@ -28,15 +28,13 @@ def captured_output(send: Callable[[list[str]], None]) -> Iterator[None]:
     _flush()
     for fd, _ in saved:
         os.dup2(write_fd, fd)
-    buffering = sys.stdout.line_buffering  # type: ignore[union-attr]
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     reader = threading.Thread(target=_forward, args=(read_fd, end, send), name="sparkdl-logs", daemon=True)
     reader.start()
     try:
-        yield
+        with own_streams():
+            yield
     finally:
         _flush()
-        sys.stdout.reconfigure(line_buffering=buffering)  # type: ignore[union-attr]
         for fd, copy in saved:
             os.dup2(copy, fd)
             os.close(copy)
@@ -46,9 +44,33 @@ def captured_output(send: Callable[[list[str]], None]) -> Iterator[None]:
         os.close(read_fd)
 
 
+@contextmanager
+def own_streams() -> Iterator[None]:
+    """Let a function have ``sys.stdout`` and ``sys.stderr`` for itself. Runs on a rank.
+
+    Whatever it does to them (replaces, wraps, closes), what was there is there again for the process's next run.
+    """
+    before = sys.stdout, sys.stderr
+    own = [  # held on to here: a stream that nobody has closes its buffer, which the function may have wrapped anew
+        os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
+    ]
+    sys.stdout, sys.stderr = own
+    try:
+        yield
+    finally:
+        _flush()
+        sys.stdout, sys.stderr = before
+
+
 def print_lines(rank: int, lines: Sequence[str]) -> None:
-    """Print a rank's lines on the driver's stdout, above a progress bar if there is one."""
-    tqdm.write("\n".join(f"[rank {rank}] {line}" for line in lines), file=sys.stdout)
+    """Print a rank's lines on the driver's stdout with the rank in front."""
+    print_text("\n".join(f"[rank {rank}] {line}" for line in lines))
+
+
+def print_text(text: str) -> None:
+    """Print on the driver's stdout, above a progress bar if there is one; what its encoding lacks is escaped."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    tqdm.write(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stdout)
     sys.stdout.flush()
 
 
@@ -73,5 +95,6 @@ def _forward(read_fd: int, end: bytes, send: Callable[[list[str]], None]) -> Non
 
 
 def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # it is the function's own: closed, or it cannot be flushed
+            stream.flush()

@@ -5,7 +5,6 @@ import pickle
 import socket
 import sys
 import traceback
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ import cloudpickle
 
 from sparkdl.cluster.devices import limited_threads, own_cores, retained_memory
 from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
-from sparkdl.cluster.logs import captured_output
+from sparkdl.cluster.logs import captured_output, own_streams
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 from sparkdl.cluster.sender import Sender
 from sparkdl.environment import environment
@@ -102,7 +101,7 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     output = (
         captured_output(lambda lines: sender.send("log", {"lines": lines}))
         if assignment.capture_output
-        else nullcontext()
+        else own_streams()
     )
     variables = assignment.rendezvous.environment(place) | {"OMP_NUM_THREADS": str(threads)}
     cores = own_cores(device, place.local_rank, place.local_size, threads)

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.errors import ConfigError, NotEnoughSlotsError
 
-__all__ = ["count_slots", "is_local", "wait_for_slots"]
+__all__ = ["application_setting", "count_slots", "is_local", "wait_for_slots"]
 
 POLL_SECONDS = 0.2  # between two looks at the number of slots
 
@@ -57,12 +57,18 @@ def wait_for_slots(spark: SparkSession, num_ranks: int, *, timeout: float, minim
 
 def is_local(spark: SparkSession) -> bool:
     """Whether driver and executors are one process."""
-    master = str(spark.conf.get("spark.master", ""))
+    master = application_setting(spark, "spark.master", "")
     return master == "local" or master.startswith("local[")
 
 
+def application_setting(spark: SparkSession, name: str, default: str) -> str:
+    """A setting that the application was started with; a session's own may have been changed since."""
+    conf = spark.sparkContext.getConf() if hasattr(spark, "_jsc") else spark.conf
+    return str(conf.get(name, default))
+
+
 def _refuse_dynamic_allocation(spark: SparkSession) -> None:
-    if str(spark.conf.get("spark.dynamicAllocation.enabled", "false")).lower() == "true" and not is_local(spark):
+    if application_setting(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true" and not is_local(spark):
         raise ConfigError(
             "Spark does not run barrier stages under dynamic allocation, because it could not promise all slots at the"
             " same time (SPARK-24942); start the application with spark.dynamicAllocation.enabled=false and a fixed"

@@ -3,18 +3,15 @@
 import pickle
 import queue
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
-from tqdm import tqdm
-
 from sparkdl.cluster.channel import Channel, Event
 from sparkdl.cluster.interrupts import plain_interrupts
-from sparkdl.cluster.logs import print_lines
+from sparkdl.cluster.logs import print_lines, print_text
 from sparkdl.cluster.rank import Assignment, Outcome
 from sparkdl.cluster.rendezvous import Rendezvous
 from sparkdl.cluster.watch import PROCESS_DEATH, Failure, Vigil, Watch
@@ -162,7 +159,7 @@ class Supervision:
         elif topic == "log":
             print_lines(rank, body["lines"])
         elif topic == "print":
-            tqdm.write(body["text"], file=sys.stdout)
+            print_text(body["text"])
         elif topic == "hello":
             self._hosts[rank] = body["host"]
             self._places[rank] = f"host {body['host']} ({body['machine']}, process {body['process']})"

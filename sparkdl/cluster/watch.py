@@ -22,7 +22,7 @@ class Watch:
     it opens its data)."""
     silence_timeout: float = 20.0
     """Without any heartbeat: its process is stopped, its host is gone, or native code does not let go of Python. Three
-    times as long may pass from the last rank's last word until Spark has brought the results home."""
+    times as long may pass from the last rank's last word until the results have come home."""
     stall_timeout: float | None = None
     """Without a call of :meth:`Rank.beat`, though its heart beats: it is stuck in the user's code, or waits for a rank
     that is. Before the first call, ``start_timeout`` counts if it is longer. None: it may take as long as it likes."""
@@ -126,7 +126,7 @@ class Vigil:
             return Failure(min(self._absent), NOT_STARTED, text, text)
         limit = min(limit, 3 * self._watch.silence_timeout)
         if not self._absent and not self._vitals and self._clock - self._last_change > limit:
-            text = f"all ranks are done, and Spark did not bring their results home within {limit:g} s"
+            text = f"all ranks are done, and their results did not come home within {limit:g} s"
             return Failure(0, SILENT, text, text)
         return None
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import venv
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -13,8 +14,9 @@ import torch
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import Rank, get_session, run_ranks, wait_for_slots
+from sparkdl.cluster.slots import is_local
 from sparkdl.collectives import HorovodCollectives
-from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError
+from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError, RunCancelledError
 from sparkdl.settings import Cluster
 
 
@@ -272,3 +274,65 @@ def test_nothing_is_left_over_on_the_driver(spark: SparkSession) -> None:
     run_ranks(all_reduce, 2, spark=spark)
     assert [c.laddr.port for c in driver.net_connections() if c.status == psutil.CONN_LISTEN] == ports
     assert wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("sparkdl")])
+
+
+def test_a_function_that_replaces_stdout_keeps_its_result_and_leaves_the_worker_in_order(
+    spark: SparkSession, capfd
+) -> None:
+    def replace(rank: Rank) -> int:
+        class Tee:
+            def __init__(self, inner) -> None:
+                self.inner = inner
+
+            def write(self, text: str) -> int:
+                return self.inner.write(text)
+
+            def flush(self) -> None:
+                self.inner.flush()
+
+        sys.stdout = Tee(sys.stdout)  # type: ignore[assignment]
+        print("through the tee")
+        return os.getpid()
+
+    for verbosity in ("log_callback_only", "all", "all"):
+        processes = run_ranks(replace, 2, spark=spark, log_verbosity=verbosity)
+    assert capfd.readouterr().out.count("through the tee") == 4
+    assert sorted(run_ranks(lambda rank: os.getpid(), 2, spark=spark)) == sorted(processes)
+
+
+def test_cancelling_the_callers_job_group_cancels_the_run_and_nothing_else(spark: SparkSession) -> None:
+    context = spark.sparkContext
+
+    def wait(rank: Rank) -> None:
+        rank.send("here")
+        while not rank.stop_requested:
+            time.sleep(0.02)
+
+    context.setJobGroup("mine", "the caller's")
+    try:
+        with pytest.raises(RunCancelledError, match="mine"):
+            run_ranks(wait, 2, spark=spark, on_message=lambda *_: context.cancelJobGroup("mine"))
+        assert context.getLocalProperty("spark.jobGroup.id") == "mine"
+        assert context.getLocalProperty("spark.job.description") == "the caller's"
+        assert [total for _, total, _ in run_ranks(all_reduce, 2, spark=spark)] == [3.0, 3.0]
+    finally:
+        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            context.setLocalProperty(name, None)
+
+
+def test_a_thread_of_the_callers_uses_the_running_session_and_changes_nothing(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.master"), spark.conf.get("spark.app.name")
+    with ThreadPoolExecutor(1) as pool:
+        options = {"spark.app.name": "another"}
+        found = pool.submit(get_session, Cluster(embedded_slots=7, options=options)).result()
+    assert found.sparkContext is spark.sparkContext
+    assert (spark.conf.get("spark.master"), spark.conf.get("spark.app.name")) == before
+
+
+def test_where_spark_runs_is_not_what_a_session_was_told_since(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.master")
+    spark.conf.set("spark.master", "spark://elsewhere:7077")
+    try:
+        assert is_local(spark)
+    finally:
+        spark.conf.set("spark.master", before)

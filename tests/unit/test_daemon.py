@@ -1,6 +1,8 @@
 """The process that Python workers are forked from."""
 
 import importlib
+import os
+import subprocess
 import sys
 import zipfile
 import zipimport
@@ -42,3 +44,17 @@ def test_an_archive_is_read_again_only_when_it_has_changed(tmp_path: Path, monke
     importlib.import_module("archived_second")
     for name in ("archived_first", "archived_second"):
         del sys.modules[name]
+
+
+def test_a_package_that_cannot_be_imported_is_no_reason_not_to_fork_workers(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ValueError('numpy.dtype size changed')")
+    environment = os.environ | {"SPARKDL_TASKS": "data", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-m", "sparkdl.daemon"],
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert len(done.stdout) == 4, done.stderr.decode()  # the port at which Spark asks for workers

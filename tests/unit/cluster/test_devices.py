@@ -24,7 +24,7 @@ from sparkdl.errors import ConfigError
         ("3", None, 3),
         ("3", "", 3),
         ("3", "2,3", 1),  # the environment renumbers the GPUs that Spark names by their machine-wide number
-        ("1", "2,3", 1),  # the discovery script ran inside a container that renumbered them already
+        ("1", "GPU-a,GPU-b", 1),
         ("GPU-b", "GPU-a, GPU-b", 1),
     ],
 )
@@ -32,7 +32,16 @@ def test_the_gpu_that_spark_assigned_becomes_cudas_number(address: str, visible:
     assert cuda_index(address, visible) == index
 
 
-@pytest.mark.parametrize(("address", "visible"), [("5", "0,1"), ("GPU-c", "GPU-a"), ("GPU-c", None)])
+@pytest.mark.parametrize(
+    ("address", "visible"),
+    [
+        ("5", "0,1"),
+        ("0", "1,2"),  # by its place it would be the GPU of the rank that was given "1"
+        ("0", "-1"),
+        ("GPU-c", "GPU-a"),
+        ("GPU-c", None),
+    ],
+)
 def test_a_gpu_that_the_process_cannot_see_is_named(address: str, visible: str | None) -> None:
     with pytest.raises(ConfigError, match=address):
         cuda_index(address, visible)
@@ -41,7 +50,11 @@ def test_a_gpu_that_the_process_cannot_see_is_named(address: str, visible: str |
 def test_local_processes_take_one_visible_gpu_each_and_then_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     assert [device_of_process(local_rank) for local_rank in range(3)] == ["cuda:0", "cuda:1", "cpu"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles", "-1,0"])
+def test_without_a_visible_gpu_local_processes_take_the_cpu(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert device_of_process(0) == "cpu"
 
 

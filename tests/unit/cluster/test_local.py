@@ -1,0 +1,105 @@
+"""Ranks that are processes on the driver, and what becomes of what they start."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sparkdl.cluster import Rank, run_local
+from sparkdl.errors import RankError
+
+NOBODY_WAITS_SECONDS = 45.0  # less than the minute after which results are missed
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits():
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < NOBODY_WAITS_SECONDS
+
+
+def test_a_program_that_outlives_its_rank_does_not_hold_its_result() -> None:
+    def start(rank: Rank) -> int:
+        return subprocess.Popen(["sleep", "60"], close_fds=False).pid
+
+    (program,) = run_local(start, 1)
+    psutil.Process(program).kill()  # a rank that ends well leaves running what it has started
+
+
+def test_a_forked_process_that_outlives_its_rank_does_not_hold_its_result() -> None:
+    def fork(rank: Rank) -> int:
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        return child
+
+    (child,) = run_local(fork, 1)
+    psutil.Process(child).kill()
+
+
+def test_a_thread_that_does_not_end_costs_no_result(caplog: pytest.LogCaptureFixture) -> None:
+    def work(rank: Rank) -> str:
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        return "done"
+
+    assert run_local(work, 2) == ["done", "done"]
+    assert "rank 1 has returned its result; then its process was killed" in caplog.text
+
+
+def test_a_process_that_ends_badly_after_its_result_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def work(rank: Rank) -> str:
+        import atexit
+
+        atexit.register(os._exit, 3)
+        return "done"
+
+    with caplog.at_level(logging.WARNING, "sparkdl"):
+        assert run_local(work, 1) == ["done"]
+    assert "rank 0 has returned its result; then its process ended with code 3" in caplog.text
+
+
+def test_a_cancelled_rank_takes_along_what_it_has_started() -> None:
+    started: list[int] = []
+
+    def work(rank: Rank) -> None:
+        if rank.rank == 1:
+            time.sleep(1)
+            raise ValueError("no data")
+        program = subprocess.Popen(["sleep", "60"])
+        rank.send("started", process=program.pid)
+        program.wait()
+
+    with pytest.raises(RankError, match="no data"):
+        run_local(work, 2, on_message=lambda _, message: started.append(message["process"]))
+    (program,) = started
+    psutil.wait_procs([psutil.Process(program)] if psutil.pid_exists(program) else [], timeout=5)
+    assert not psutil.pid_exists(program) or psutil.Process(program).status() == psutil.STATUS_ZOMBIE
+
+
+def test_processes_that_end_before_they_hear_what_to_do_are_named_with_their_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 7\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    large = bytes(1 << 20)  # more than a pipe holds
+    with pytest.raises(RankError, match="rank 0 ended with code 7, the process of rank 1 ended with code 7"):
+        run_local(lambda rank: len(large), 2)
+
+
+def test_text_that_cannot_be_encoded_does_not_end_a_run(capfd: pytest.CaptureFixture[str]) -> None:
+    def name(rank: Rank) -> str:
+        rank.log("file \udcff")
+        print("printed \udcff")
+        return "done"
+
+    assert run_local(name, 1) == ["done"]
+    assert capfd.readouterr().out == "file \\udcff\n[rank 0] printed \\udcff\n"
