@@ -107,7 +107,7 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         known: set[str] = set()
         for key, _ in node.value:
-            if isinstance(key, ScalarNode) and key.value in known:
+            if isinstance(key, ScalarNode) and key.value != "<<" and key.value in known:
                 raise MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
             known.add(str(key.value))
         return node

@@ -47,11 +47,12 @@ def cuda_index(address: str, visible: str | None) -> int:
     Raises :class:`ConfigError` when the process cannot see the GPU it was given.
     """
     if visible:
-        devices = [device.strip() for device in visible.split(",")]
+        devices = list(takewhile(_is_gpu, map(str.strip, visible.split(","))))
         if address in devices:
             return devices.index(address)
-        # Only names are counted off: among numbers, the place of one rank's address may be the GPU of another's.
-        if not address.isdigit() or int(address) >= len(devices) or not devices[0].startswith(GPU_NAMES):
+        places = [str(place) for place in range(len(devices))]
+        # By its place, unless another rank's address may be the number that stands there.
+        if address not in places or set(places) & set(devices):
             raise ConfigError(
                 f"Spark assigned GPU {address!r} to this rank, but its process sees only"
                 f" CUDA_VISIBLE_DEVICES={visible}; make the executors' environment and the GPU discovery script agree"

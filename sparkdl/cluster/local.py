@@ -27,7 +27,7 @@ __all__ = ["main", "run_local"]
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
-EXIT_SECONDS = 5.0  # how long a process may take to end when its function has ended
+EXIT_SECONDS = 30.0  # how long processes may take to end (threads, exit handlers) when all functions have ended
 LENGTH = ">Q"  # of what follows, in bytes
 
 logger = logging.getLogger("sparkdl")

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
-__all__ = ["Collectives", "ReduceOp"]
+__all__ = ["Collectives", "ReduceOp", "is_expanded"]
 
 ReduceOp = Literal["sum", "mean"]
 
@@ -47,7 +47,7 @@ class Collectives(ABC):
 
     @abstractmethod
     def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
-        """Overwrite parameters and buffers of any type, in place, with those of rank ``root``."""
+        """Overwrite parameters and buffers of any type, but expanded ones, in place, with those of rank ``root``."""
 
     @abstractmethod
     def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
@@ -68,3 +68,8 @@ class Collectives(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether one number in memory is several elements, so that they cannot be overwritten."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from sparkdl.collectives.collectives import Collectives, ReduceOp
+from sparkdl.collectives.collectives import Collectives, ReduceOp, is_expanded
 
 __all__ = ["HorovodCollectives"]
 
@@ -51,7 +51,7 @@ class HorovodCollectives(Collectives):
     @override
     def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
         found = itertools.chain(module.parameters(), module.buffers())
-        tensors = [tensor.detach() for tensor in found if tensor.numel()]
+        tensors = [tensor.detach() for tensor in found if tensor.numel() and not is_expanded(tensor)]
         copies = [tensor.contiguous() for tensor in tensors]
         for handle in [hvd.broadcast_async_(_bytes(copy), root) for copy in copies]:
             hvd.synchronize(handle)

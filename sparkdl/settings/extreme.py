@@ -34,7 +34,7 @@ class Extreme(Section):
     """With several labels a row, ``softmax`` shares one distribution among their buckets, ``binary`` asks each one."""
     epochs: Positive = 3
     batch_size: Positive = 256
-    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     """Climbs to this in the first twentieth of training, then falls to zero in a straight line."""
     hash_family: Literal["universal", "murmur3", "identity"] = "universal"
     """``identity`` hashes nothing: with a bucket for each class, a single repetition is an ordinary classifier."""

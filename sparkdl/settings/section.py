@@ -38,7 +38,6 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         validate_default=True,
-        allow_inf_nan=False,
         use_attribute_docstrings=True,
         hide_input_in_errors=True,
     )

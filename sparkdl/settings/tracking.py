@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from sparkdl.settings.section import Folder, Section
 
@@ -30,6 +30,8 @@ def _alias(name: str) -> str:
 
 class Gate(Section):
     """What a new version must reach before the alias moves to it."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     metric: str | None = None
     """Which of the figures of a version, for example ``test_loss``; by default its accuracy (with very many

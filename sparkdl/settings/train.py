@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
 
@@ -12,6 +12,8 @@ __all__ = ["Recipe", "Train"]
 
 class Recipe(Section):
     """How the weights are found."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     epochs: Positive = 1
     batch_size: Positive = 64

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from sparkdl.data import Dataset
@@ -16,11 +17,13 @@ from sparkdl.data.storage import locate
 from sparkdl.errors import CheckpointError, ConfigError
 from sparkdl.settings import Train
 
-__all__ = ["RunRecord", "find_run", "network_of", "recipe_of"]
+__all__ = ["RunRecord", "find_run", "parts_of", "recipe_of"]
 
 log = logging.getLogger(__name__)
 
 NAME = "run.json"
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Where something lies in memory, which is another place in every process."""
 FREE = {"dataset", "run_dir", "epochs", "resume", "start_from"}
 FREE |= {"checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best"}
 """Settings that may be others when a run is continued: they do not change what was learned so far."""
@@ -38,8 +41,8 @@ class RunRecord:
     """The number of ranks that the recipe is for."""
     epochs: int
     finished: bool = False
-    network: str = ""
-    """The network's digest, by which a callable that makes another one now is found out."""
+    parts: str = ""
+    """The digest of what network, loss and optimizer are made of, by which callables that make others are found out."""
 
     def save(self, folder: str) -> None:
         """Write it into the run's folder. Raises :class:`CheckpointError` when the folder cannot be written."""
@@ -64,8 +67,8 @@ class RunRecord:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{folder}/{NAME} is damaged ({error}); start a new run") from None
 
-    def check(self, dataset: Dataset, settings: Train, network: str) -> None:
-        """Raise :class:`ConfigError` unless the run can be continued with this dataset, recipe and network."""
+    def check(self, dataset: Dataset, settings: Train, parts: str) -> None:
+        """Raise :class:`ConfigError` unless the run can be continued with this dataset, recipe and these parts."""
         if self.dataset != dataset.digest:
             raise ConfigError(
                 f"the run {self.run_id} was trained on a dataset with another digest than {dataset.path}; continue it"
@@ -87,17 +90,17 @@ class RunRecord:
                 f"the run {self.run_id} cannot be continued with another recipe: {'; '.join(changed)}. Set them back,"
                 " or start a new run from its model (train.start_from)"
             )
-        if self.network and self.network != network:
+        if self.parts and self.parts != parts:
             raise ConfigError(
-                f"the run {self.run_id} cannot be continued: {settings.model!r} makes a network of other layers or"
-                " sizes than it did then. Change it back, or start a new run"
+                f"the run {self.run_id} cannot be continued: train.model, train.loss or train.optimizer makes something"
+                " else than it did then (other layers, sizes or class weights). Change it back, or start a new run"
             )
 
 
-def find_run(dataset: Dataset, settings: Train, network: str) -> RunRecord | None:
+def find_run(dataset: Dataset, settings: Train, parts: str) -> RunRecord | None:
     """The run that ``train.resume`` asks for; with ``auto``, None when there is none that is unfinished.
 
-    ``network`` is the digest of what ``train.model`` makes now.
+    ``parts`` is what :func:`parts_of` says now.
 
     Raises :class:`ConfigError` for a run that does not exist or was another one.
     """
@@ -105,7 +108,7 @@ def find_run(dataset: Dataset, settings: Train, network: str) -> RunRecord | Non
         return None
     if settings.resume != "auto":
         record = RunRecord.load(f"{settings.run_dir}/{settings.resume}")
-        record.check(dataset, settings, network)
+        record.check(dataset, settings, parts)
         return _told(record, settings)
     filesystem, location = locate(settings.run_dir)
     if not filesystem.isdir(location):
@@ -115,7 +118,7 @@ def find_run(dataset: Dataset, settings: Train, network: str) -> RunRecord | Non
     for folder in folders:
         try:
             record = RunRecord.load(f"{settings.run_dir}/{folder.rpartition('/')[2]}")
-            record.check(dataset, settings, network)
+            record.check(dataset, settings, parts)
         except ConfigError:
             continue
         if not record.finished:
@@ -126,17 +129,31 @@ def find_run(dataset: Dataset, settings: Train, network: str) -> RunRecord | Non
 def recipe_of(settings: Train) -> dict[str, str]:
     """What decides the weights, as text."""
     chosen = settings.model_dump(exclude=FREE)
-    recipe = {key: _text(value) for key, value in chosen.items()}
-    if isinstance(settings.loss, nn.Module):  # what a model is made of, RunRecord.network tells
-        recipe["loss"] += f" {settings.loss} {list(settings.loss.buffers())}"
-    return recipe
+    return {key: _text(value) for key, value in chosen.items()}
 
 
-def network_of(model: nn.Module) -> str:
-    """A digest of a network's layers and of the sizes of its weights, whatever their values are."""
-    layers = re.sub(r"0x[0-9a-f]+", "", repr(model))  # where a function lies is no part of it
+def parts_of(model: nn.Module, settings: Train) -> str:
+    """A digest of the network, whatever its weights are, and of loss and optimizer as far as they can be told."""
     sizes = [(name, tuple(weight.shape)) for name, weight in model.state_dict().items()]
-    return hashlib.sha256(f"{layers}{sizes}".encode()).hexdigest()
+    parts = [_described(model), sizes, _described(settings.loss), _described(settings.optimizer)]
+    if isinstance(settings.loss, nn.Module):
+        parts.append([_described(buffer) for buffer in settings.loss.buffers()])
+    return hashlib.sha256(str(parts).encode()).hexdigest()
+
+
+def _described(value: Any) -> str:
+    """The same in every process for what does the same; a function is known by its name."""
+    if isinstance(value, partial):
+        return f"{_described(value.func)}({_described(value.args)}, {_described(value.keywords)})"
+    if isinstance(value, dict):
+        return str({key: _described(part) for key, part in value.items()})
+    if isinstance(value, list | tuple):
+        return str([_described(part) for part in value])
+    if isinstance(value, torch.Tensor):
+        return str(value.tolist())
+    if isinstance(value, Callable) and not isinstance(value, nn.Module):  # type: ignore[arg-type]
+        return _text(value)
+    return ADDRESS.sub("", str(value))
 
 
 def _told(record: RunRecord, settings: Train) -> RunRecord:
@@ -146,16 +163,9 @@ def _told(record: RunRecord, settings: Train) -> RunRecord:
 
 
 def _text(value: Any) -> str:
-    """The same for what does the same, as far as it can be told: a function is known by its name."""
-    if isinstance(value, partial):
-        return f"{_text(value.func)}{_text([*value.args, value.keywords])}"
-    if isinstance(value, dict):
-        return str({key: _text(part) if callable(part) else part for key, part in value.items()})
-    if isinstance(value, list):
-        return str([_text(part) if callable(part) else part for part in value])
     if isinstance(value, Callable):  # type: ignore[arg-type]
         return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
-    return str(value)
+    return ADDRESS.sub("", str(value))
 
 
 def _age(entry: dict[str, Any]) -> float:

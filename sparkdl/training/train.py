@@ -21,7 +21,7 @@ from sparkdl.training.checkpoint import latest, list_checkpoints
 from sparkdl.training.loop import Job, Outcome
 from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
 from sparkdl.training.progress import Progress
-from sparkdl.training.record import RunRecord, find_run, network_of, recipe_of
+from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
 from sparkdl.training.supervisor import supervise
 
 __all__ = ["TrainedModel", "train"]
@@ -84,15 +84,15 @@ def train(
     held_out = [split for split in dataset.splits if split != "train"]
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
     model = check_model(dataset, settings)
-    network = network_of(model)
-    resumed = find_run(dataset, settings, network)
+    parts = parts_of(model, settings)
+    resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
     params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
     with exit_on_sigterm(), start_run(tracking, params=params, resume=resumed.run_id if resumed else None) as run:
         folder = f"{settings.run_dir}/{run.run_id}"
         reference = resumed.reference if resumed else cluster.ranks.max
-        record = RunRecord(run.run_id, dataset.digest, recipe_of(settings), reference, settings.epochs, network=network)
+        record = RunRecord(run.run_id, dataset.digest, recipe_of(settings), reference, settings.epochs, parts=parts)
         record.save(folder)
         start = None
         if not resumed:

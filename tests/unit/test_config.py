@@ -58,6 +58,12 @@ def test_what_is_merged_in_can_be_overridden(write):
     assert load_settings(write(text)).cluster.options == {"b": 2}
 
 
+def test_several_mappings_may_be_merged_in(write):
+    text = "train: &a {epochs: 3}\nscore: {}\nextreme:\n  <<: *a\n  <<: {batch_size: 9}\n"
+    extreme = load_settings(write(text)).extreme
+    assert (extreme.epochs, extreme.batch_size) == (3, 9)
+
+
 def test_a_file_is_read_as_utf_8(write):
     path = write("")
     path.write_bytes("tracking: {experiment: Grüße}".encode())

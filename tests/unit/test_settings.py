@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sparkdl.settings import Prepare, Section, Split, Train
+from sparkdl.settings import Cluster, Prepare, Section, Split, Train
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,7 @@ from sparkdl.settings import Prepare, Section, Split, Train
 def test_what_cannot_be_meant_is_an_error(section: type[Section], values: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         section.model_validate(values)
+
+
+def test_a_limit_of_time_may_be_infinite() -> None:
+    assert Cluster(stall_timeout=float("inf")).stall_timeout == float("inf")

@@ -24,6 +24,8 @@ from sparkdl.errors import ConfigError
         ("3", None, 3),
         ("3", "", 3),
         ("3", "2,3", 1),  # the environment renumbers the GPUs that Spark names by their machine-wide number
+        ("1", "2,3", 1),  # the discovery script ran where they were renumbered already, or counts places
+        ("0", "2", 0),
         ("1", "GPU-a,GPU-b", 1),
         ("GPU-b", "GPU-a, GPU-b", 1),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkdl.cluster import Rank, run_local
+from sparkdl.cluster import Rank, local, run_local
 from sparkdl.errors import RankError
 
 NOBODY_WAITS_SECONDS = 45.0  # less than the minute after which results are missed
@@ -44,7 +44,11 @@ def test_a_forked_process_that_outlives_its_rank_does_not_hold_its_result() -> N
     psutil.Process(child).kill()
 
 
-def test_a_thread_that_does_not_end_costs_no_result(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_thread_that_does_not_end_costs_no_result(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "EXIT_SECONDS", 3.0)
+
     def work(rank: Rank) -> str:
         threading.Thread(target=time.sleep, args=(60,)).start()
         return "done"

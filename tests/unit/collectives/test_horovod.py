@@ -68,6 +68,7 @@ class OfManyTypes(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.full((2, 3), float(value), dtype=torch.bfloat16).t())
         self.register_buffer("empty", torch.ones(0))
+        self.register_buffer("expanded", torch.ones(1, 2, dtype=torch.bool).expand(3, 2), persistent=False)
         for number, dtype in enumerate(TYPES):
             self.register_buffer(f"buffer{number}", torch.full((2,), value).to(dtype), persistent=number % 2 == 0)
 
@@ -153,7 +154,7 @@ def test_weights_and_buffers_become_equal(found) -> None:
 
 def test_what_is_sent_may_be_of_any_type(found) -> None:
     for each in found:
-        assert all(each["of many types"]) and len(each["of many types"]) == 12
+        assert all(each["of many types"]) and len(each["of many types"]) == 13
         assert each["half"] == [1.5]
 
 

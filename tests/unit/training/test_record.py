@@ -12,9 +12,9 @@ from torch.nn import functional
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Train
-from sparkdl.training.record import RunRecord, find_run, network_of, recipe_of
+from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
 
-NETWORK = network_of(nn.Linear(2, 3))
+PARTS = parts_of(nn.Linear(2, 3), Train())
 
 
 @pytest.fixture
@@ -23,9 +23,7 @@ def settings(tmp_path: Path) -> Train:
 
 
 def begin(run_id: str, clouds: Dataset, settings: Train, **changes: object) -> RunRecord:
-    record = replace(
-        RunRecord(run_id, clouds.digest, recipe_of(settings), 2, settings.epochs, network=NETWORK), **changes
-    )
+    record = replace(RunRecord(run_id, clouds.digest, recipe_of(settings), 2, settings.epochs, parts=PARTS), **changes)
     record.save(f"{settings.run_dir}/{run_id}")
     return record
 
@@ -36,17 +34,17 @@ def resuming(settings: Train, run: str, **changes: object) -> Train:
 
 def test_a_run_is_found_by_its_id_and_may_go_on_for_more_epochs(clouds: Dataset, settings: Train) -> None:
     record = begin("abc", clouds, settings)
-    assert find_run(clouds, resuming(settings, "abc", epochs=9, checkpoint_steps=5), NETWORK) == record
+    assert find_run(clouds, resuming(settings, "abc", epochs=9, checkpoint_steps=5), PARTS) == record
 
 
 def test_auto_finds_the_unfinished_run_of_the_same_dataset_and_recipe(clouds: Dataset, settings: Train) -> None:
-    assert find_run(clouds, resuming(settings, "auto"), NETWORK) is None
+    assert find_run(clouds, resuming(settings, "auto"), PARTS) is None
     begin("finished", clouds, settings, finished=True)
     begin("another dataset", clouds, settings, dataset="0" * 64)
     begin("another recipe", clouds, settings.model_copy(update={"seed": 5}))
-    assert find_run(clouds, resuming(settings, "auto"), NETWORK) is None
+    assert find_run(clouds, resuming(settings, "auto"), PARTS) is None
     record = begin("unfinished", clouds, settings)
-    assert find_run(clouds, resuming(settings, "auto"), NETWORK) == record
+    assert find_run(clouds, resuming(settings, "auto"), PARTS) == record
 
 
 @pytest.mark.parametrize(
@@ -58,50 +56,64 @@ def test_another_recipe_is_an_error_that_names_what_changed(
 ) -> None:
     begin("abc", clouds, settings)
     with pytest.raises(ConfigError, match=says):
-        find_run(clouds, resuming(settings, "abc", **changes), NETWORK)
+        find_run(clouds, resuming(settings, "abc", **changes), PARTS)
 
 
 def test_another_dataset_is_an_error(clouds: Dataset, settings: Train) -> None:
     begin("abc", clouds, settings, dataset="0" * 64)
     with pytest.raises(ConfigError, match="another digest"):
-        find_run(clouds, resuming(settings, "abc"), NETWORK)
+        find_run(clouds, resuming(settings, "abc"), PARTS)
 
 
 def test_a_finished_run_goes_on_only_for_more_epochs(clouds: Dataset, settings: Train) -> None:
     record = begin("abc", clouds, settings, finished=True)
     with pytest.raises(ConfigError, match=r"has finished its 1 epochs; raise train\.epochs"):
-        find_run(clouds, resuming(settings, "abc"), NETWORK)
-    assert find_run(clouds, resuming(settings, "abc", epochs=2), NETWORK) == record
+        find_run(clouds, resuming(settings, "abc"), PARTS)
+    assert find_run(clouds, resuming(settings, "abc", epochs=2), PARTS) == record
 
 
 def test_a_run_that_does_not_exist_is_an_error(clouds: Dataset, settings: Train) -> None:
     with pytest.raises(ConfigError, match=r"there is no run in .*/nowhere"):
-        find_run(clouds, resuming(settings, "nowhere"), NETWORK)
+        find_run(clouds, resuming(settings, "nowhere"), PARTS)
 
 
 def test_a_callable_that_makes_another_network_begins_another_run(clouds: Dataset, settings: Train) -> None:
-    record = begin("abc", clouds, settings)
-    other = network_of(nn.Linear(2, 4))
+    begin("abc", clouds, settings)
+    other = parts_of(nn.Linear(2, 4), settings)
     assert find_run(clouds, resuming(settings, "auto"), other) is None
-    with pytest.raises(ConfigError, match="makes a network of other layers or sizes"):
+    with pytest.raises(ConfigError, match=r"train\.model, train\.loss or train\.optimizer makes something else"):
         find_run(clouds, resuming(settings, "abc"), other)
-    record = begin("abc", clouds, settings, network="")  # as one was written before there was such a thing
+    record = begin("abc", clouds, settings, parts="")  # as one was written before there was such a thing
     assert find_run(clouds, resuming(settings, "abc"), other) == record
 
 
 def test_a_network_is_known_by_its_layers_and_not_by_their_weights() -> None:
-    first = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
-    assert network_of(first) == network_of(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
-    assert network_of(first) != network_of(nn.Sequential(nn.Linear(2, 3), nn.Tanh()))
+    def parts(*layers: nn.Module) -> str:
+        return parts_of(nn.Sequential(*layers), Train())
+
+    assert parts(nn.Linear(2, 3), nn.ReLU()) == parts(nn.Linear(2, 3), nn.ReLU())
+    assert parts(nn.Linear(2, 3), nn.ReLU()) != parts(nn.Linear(2, 3), nn.Tanh())
 
 
-def test_a_recipe_tells_what_callables_are_made_of() -> None:
-    def weighted(weight: float) -> list[Train]:
+def test_loss_and_optimizer_are_known_by_what_they_are_made_of() -> None:
+    network = nn.Linear(2, 3)
+
+    def made(weight: float) -> list[str]:
         weights = torch.tensor([weight, 1.0])
         losses = partial(functional.cross_entropy, weight=weights), nn.CrossEntropyLoss(weight=weights)
-        return [Train(loss=loss) for loss in losses]
+        optimizer = partial(torch.optim.SGD, momentum=weight / 10)
+        of_losses = [parts_of(network, Train(loss=loss)) for loss in losses]
+        return [*of_losses, parts_of(network, Train(optimizer=optimizer))]
 
-    for one, same, other in zip(weighted(2), weighted(2), weighted(3), strict=True):
-        assert recipe_of(one) == recipe_of(same) != recipe_of(other)
-    options = recipe_of(Train(model_options={"activation": functional.relu, "name": "a"}))["model_options"]
-    assert options == "{'activation': 'torch.nn.functional:relu', 'name': 'a'}"
+    for one, same, other in zip(made(2), made(2), made(3), strict=True):
+        assert one == same != other
+
+
+def test_where_functions_lie_is_no_part_of_them() -> None:
+    def loss() -> partial[torch.Tensor]:
+        return partial(functional.cross_entropy, scales=[functional.relu, object()])
+
+    assert "0x" not in recipe_of(Train(model_options={"activation": functional.softmax}))["model_options"]
+    network = nn.Linear(2, 3)
+    first, second = loss(), loss()
+    assert parts_of(network, Train(loss=first)) == parts_of(network, Train(loss=second))

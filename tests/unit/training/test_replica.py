@@ -26,3 +26,21 @@ def clipped_step(rank: Rank) -> float:
 
 def test_sparse_gradients_are_clipped_on_one_rank_as_on_several() -> None:
     assert run_local(clipped_step, 1)[0] == pytest.approx(0.01, rel=1e-4)
+
+
+def agreed_buffers(rank: Rank) -> list[torch.Tensor]:
+    """The buffers of a network after ranks have agreed that have seen something else each."""
+    network = nn.BatchNorm1d(2)
+    network.running_mean.fill_(rank.rank)
+    network.num_batches_tracked.fill_(7 - rank.rank)
+    network.register_buffer("mask", torch.ones(1, 2, dtype=torch.bool).expand(3, 2), persistent=False)
+    with HorovodCollectives() as collectives:
+        create_strategy("allreduce", collectives).agree(network)
+    return list(network.buffers())
+
+
+def test_ranks_agree_on_all_buffers_also_where_there_is_no_mean() -> None:
+    for mean, _, seen, mask in run_local(agreed_buffers, 2):
+        assert mean.tolist() == [0.5, 0.5]
+        assert seen.item() == 7
+        assert mask.all()
