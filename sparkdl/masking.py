@@ -11,7 +11,7 @@ MASK = "***"
 SECRET_WORDS = {"apikey", "credential", "credentials", "key", "passphrase", "passwd", "password", "pwd", "sas"}
 SECRET_WORDS |= {"secret", "secrets", "token"}
 # Up to the last @, for a password may hold one. It may hold a slash, too, where what follows the colon is no port.
-CREDENTIALS = re.compile(r"(?<=://)(?:[^/:@\s\[]*:(?!\d{1,5}/)[^\s\"]*|[^/\s]*)@")
+CREDENTIALS = re.compile(r"(?<=://)(?:[^/:@\s\[]*:(?!\d{1,5}[/,])[^\s\"]*|[^/\s]*)@")
 
 
 def masked(value: Any, *, name: str = "") -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ __all__ = [
     "TEXT_STAGES",
     "Inputs",
     "apply_preprocessing",
+    "array_width",
     "choose_inputs",
     "describe_pipeline",
     "image_fits",
@@ -28,6 +30,8 @@ __all__ = [
 
 _FEATURES = "features"
 TEXT_STAGES = frozenset({"hash_text", "count_text"})
+_LOOKED_AT = 100
+"""Rows that tell how wide a column is."""
 _TOLERATES_MISSING = {"impute", "index"}
 """Stages that give a missing value a meaning."""
 
@@ -55,7 +59,7 @@ class Inputs:
 
 
 def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> Inputs:
-    """Decide which columns of the raw rows become the input, and how. Runs on the driver; reads one row at most.
+    """Decide which columns of the raw rows become the input, and how. Runs on the driver; reads a hundred rows at most.
 
     Raises :class:`DataError` for a column that is missing or of a type that cannot be learned from.
     """
@@ -70,8 +74,6 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     reserved = {settings.label, settings.split.column, PROBLEM}
     columns = settings.features or [name for name in types if name not in reserved]
     require_columns(rows, columns)
-    if dotted := [name for name in columns if "." in name]:
-        raise DataError(f"Spark ML reads no column with a dot in its name; rename {', '.join(map(repr, dotted))}")
     raw_columns = {name: types[name].simpleString() for name in columns}
     kind = "sparse" if settings.sparse else "vector"
     unit_norm = settings.sparse if settings.unit_norm is None else settings.unit_norm
@@ -80,6 +82,8 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
             raise ConfigError("give either `stages` and `unit_norm` or a pipeline, not both")
         every = frozenset(columns)
         return Inputs(kind, _FEATURES, raw_columns, pipeline=pipeline, may_be_missing=every, may_be_infinite=every)
+    if dotted := [name for name in columns if "." in name]:
+        raise DataError(f"Spark ML reads no column with a dot in its name; rename {', '.join(map(repr, dotted))}")
     stored_as_is = not (settings.stages or settings.sparse or unit_norm)
     if len(columns) == 1 and stored_as_is and types[columns[0]].typeName() == "array":
         return Inputs("vector", columns[0], raw_columns, widths=_widths(rows, columns))
@@ -169,14 +173,25 @@ def vector_width(vector: "Column") -> "Column":
     return sf.coalesce(parts["size"], sf.size(parts["values"]))
 
 
+def array_width(array: "Column") -> "Column":
+    """How long an array is, null where there is none."""
+    from pyspark.sql import functions as sf
+
+    return sf.when(array.isNotNull(), sf.size(array))
+
+
 def _widths(rows: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
-    """How wide the vectors and arrays among the columns are, by the first row that has them all; else no widths."""
+    """How wide the vectors and arrays among the columns are in most of the first rows; without rows, no widths."""
     from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType
 
-    vectors = [column for column in columns if isinstance(rows.schema[column].dataType, VectorUDT | ArrayType)]
-    row = rows.select(*[f"`{name}`" for name in vectors]).dropna().first() if vectors else None
-    return {name: len(vector) for name, vector in zip(vectors, row or (), strict=bool(row))}
+    types = {name: rows.schema[name].dataType for name in columns}
+    widths = {name: vector_width(sf.col(f"`{name}`")) for name, kind in types.items() if isinstance(kind, VectorUDT)}
+    widths |= {name: array_width(sf.col(f"`{name}`")) for name, kind in types.items() if isinstance(kind, ArrayType)}
+    first = rows.select(*widths.values()).limit(_LOOKED_AT).collect() if widths else []
+    seen = {name: Counter(row[place] for row in first if row[place]) for place, name in enumerate(widths)}
+    return {name: counts.most_common(1)[0][0] for name, counts in seen.items() if counts}
 
 
 def _check_types(types: "dict[str, DataType]", settings: Prepare) -> None:

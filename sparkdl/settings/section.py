@@ -28,7 +28,7 @@ Storage = Annotated[str, AfterValidator(_absolute)]
 Folder = Annotated[str, AfterValidator(_local)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(gt=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class Section(BaseModel):

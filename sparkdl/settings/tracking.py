@@ -12,6 +12,8 @@ __all__ = ["Gate", "Tracking"]
 
 def _model_name(name: str) -> str:
     """What MLflow takes as the name of a registered model; found here, before anything is trained."""
+    if not name:
+        return name  # as without one: nothing is registered
     if not name.strip() or "/" in name or ":" in name or name == "." or name.startswith(".."):
         raise ValueError(f"MLflow takes no model name {name!r}: it must be a plain name without '/' and ':'")
     if "'" in name and '"' in name:

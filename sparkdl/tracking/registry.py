@@ -233,10 +233,12 @@ def check_gate(settings: Tracking, metrics: Iterable[str]) -> None:
 def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | None) -> tuple[str, str]:
     """Why the alias must not move (empty if it may), and why it does."""
     bounded = gate.minimum is not None or gate.maximum is not None
-    metric = gate.metric or next(filter(metrics.__contains__, USUAL_METRICS), USUAL_METRICS[0])
+    there = current.tags if current else {}
+    asked = gate.metric or next(filter(there.__contains__, USUAL_METRICS), None)
+    metric = asked or next(filter(metrics.__contains__, USUAL_METRICS), USUAL_METRICS[0])
     value = metrics.get(metric)
     if value is None:
-        if not bounded and not (gate.metric and gate.better_than_current):
+        if not bounded and not (asked and gate.better_than_current):
             return "", ""  # nothing is asked for, or nothing was measured that versions could be compared by
         known = ", ".join(sorted(metrics))
         return (

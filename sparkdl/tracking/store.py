@@ -12,6 +12,7 @@ from mlflow import MlflowClient
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT
 from mlflow.exceptions import MlflowException
 from mlflow.utils.credentials import get_default_host_creds
+from pydantic import ValidationError
 
 from sparkdl.environment import SharedEnvironment
 from sparkdl.errors import RegistryError, TrackingError
@@ -145,7 +146,7 @@ def is_refusal(error: Exception) -> bool:
         return error.error_code in REFUSALS
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return error.response.status_code in (400, 413)
-    return isinstance(error, RegistryError | FileNotFoundError)
+    return isinstance(error, RegistryError | FileNotFoundError | ValidationError)
 
 
 def _sqlite_folder(uri: str) -> Path | None:

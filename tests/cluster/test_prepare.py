@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from petastorm import make_batch_reader
 from PIL import Image
@@ -18,6 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
+from sparkdl.data.bad_rows import skip_bad_rows
+from sparkdl.data.examine import find_problems
+from sparkdl.data.features import choose_inputs
 from sparkdl.data.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Prepare, Source, Split, Stage
@@ -483,6 +488,31 @@ def test_bad_numbers_and_widths_are_skipped_where_that_is_asked_for(people: Data
     rows = people.withColumn("x", sf.expr(f"case {bad} else array(age, fare) end")).coalesce(1)
     settings = Prepare(output=str(tmp_path / "d"), features=["x"], split=NO_SPLIT, on_bad_rows="skip")
     assert prepare(rows.where("fare is not null"), settings).rows("train") == 90 - 5
+
+
+def test_a_row_that_is_not_like_most_is_the_bad_one_though_it_comes_first(people: DataFrame, tmp_path: Path) -> None:
+    rows = people.withColumn("x", sf.expr("if(id < 2, array(), if(id < 5, array(9), array(age, age)))")).coalesce(1)
+    settings = Prepare(output=str(tmp_path / "d"), features=["x"], split=NO_SPLIT, on_bad_rows="skip")
+    dataset = prepare(rows.orderBy("id"), settings)
+    assert (dataset.input.shape, dataset.rows("train")) == ((2,), 95)
+
+
+def test_bad_rows_of_wide_tables_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
+    names = [f"x{number}" for number in range(700)]
+    values = np.ones((4, len(names)))
+    values[2, 600] = np.inf
+    columns = {name: values[:, place] for place, name in enumerate(names)} | {"label": ["a"] * 4, "_label": ["a"] * 4}
+    pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
+    rows = spark.read.parquet(str(tmp_path / "wide.parquet"))
+    settings = Prepare(output="unused", on_bad_rows="skip", features=names)
+    assert skip_bad_rows(rows, find_problems(rows, choose_inputs(rows, settings), settings)).count() == 3
+
+
+def test_what_a_pipeline_of_the_user_does_not_read_may_have_any_name(people: DataFrame, tmp_path: Path) -> None:
+    rows = people.withColumn("meta.id", sf.col("id"))
+    pipeline = Pipeline(stages=[VectorAssembler(inputCols=["age", "id"], outputCol="features")])
+    settings = Prepare(output=str(tmp_path / "d"), split=NO_SPLIT)
+    assert prepare(rows, settings, pipeline=pipeline).input.shape == (2,)
 
 
 def test_a_column_may_be_named_like_the_result_in_capitals(people: DataFrame, tmp_path: Path) -> None:

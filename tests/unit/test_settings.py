@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sparkdl.settings import Cluster, Prepare, Section, Split, Train
+from sparkdl.settings import Cluster, Prepare, Section, Split, Tracking, Train
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,8 @@ def test_what_cannot_be_meant_is_an_error(section: type[Section], values: dict[s
 
 def test_a_limit_of_time_may_be_infinite() -> None:
     assert Cluster(stall_timeout=float("inf")).stall_timeout == float("inf")
+
+
+def test_what_was_always_possible_still_is() -> None:
+    assert Prepare(output="d", seed=-1).seed == -1
+    assert not Tracking(register_as="").register_as

@@ -65,6 +65,7 @@ def test_credentials_in_addresses_are_masked() -> None:
         "s3://bucket/x@y",
         "s3://bucket/x:y@z",
         "http://[::1]:5000/a@b",
+        "http://host:5000,models:/name@alias",
         '{"uri":"http://host:5000/","mail":"a@b"}',
     ],
 )

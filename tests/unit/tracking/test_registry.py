@@ -77,6 +77,12 @@ def test_a_gate_that_asks_for_what_is_not_there_is_closed_from_the_first_version
     check_gate(settings(gate=gate, register_as=None), ["test_loss"])
 
 
+def test_a_version_without_the_figure_of_the_one_before_does_not_take_its_place(settings: Make, folder: Path) -> None:
+    assert _register(settings(), folder, test_accuracy=0.9).moved
+    for metrics in ({"validation_accuracy": 0.95}, {"test_loss": 0.1}, {}):
+        assert "this version has no test_accuracy" in _register(settings(), folder, **metrics).reason
+
+
 @pytest.mark.parametrize("metric", ["test_precision_at_1", "validation_accuracy"])
 def test_versions_are_compared_by_the_usual_metric_that_they_have(settings: Make, folder: Path, metric: str) -> None:
     assert _register(settings(), folder, **{metric: 0.9}).moved
