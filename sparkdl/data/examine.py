@@ -201,7 +201,8 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
         infinite, missing = None, value.isNull()
         if kind.startswith("array"):
             missing |= sf.exists(value, lambda x: x.isNull() | sf.isnan(x.cast("double")))
-            infinite = sf.exists(value, lambda x: sf.abs(x.cast("double")) == math.inf)
+            if kind in ("array<float>", "array<double>"):
+                infinite = (sf.array_max(value) == math.inf) | (sf.array_min(value) == -math.inf)
         elif kind in ("float", "double"):
             missing |= sf.isnan(value)
             infinite = sf.abs(value) == math.inf
