@@ -63,7 +63,7 @@ def is_local(spark: SparkSession) -> bool:
 
 def application_setting(spark: SparkSession, name: str, default: str) -> str:
     """A setting that the application was started with; a session's own may have been changed since."""
-    # getConf() would copy all settings one by one, which takes a tenth of a second
+    # getConf() would copy all settings one by one, which takes a tenth of a second.
     conf = spark.sparkContext._conf if hasattr(spark, "_jsc") else spark.conf
     return str(conf.get(name, default))
 
