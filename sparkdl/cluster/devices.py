@@ -47,7 +47,7 @@ def cuda_index(address: str, visible: str | None) -> int:
     Raises :class:`ConfigError` when the process cannot see the GPU it was given.
     """
     if visible:
-        devices = list(takewhile(_is_gpu, map(str.strip, visible.split(","))))
+        devices = _visible_gpus(visible)
         if address in devices:
             return devices.index(address)
         places = [str(place) for place in range(len(devices))]
@@ -68,7 +68,7 @@ def cuda_index(address: str, visible: str | None) -> int:
 def device_of_process(local_rank: int) -> str:
     """The device of a rank that is a process on the driver: the GPU of its local rank if there is one, else ``cpu``."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = _nvidia_devices() if visible is None else list(takewhile(_is_gpu, visible.split(",")))
+    devices = _nvidia_devices() if visible is None else _visible_gpus(visible)
     return f"cuda:{local_rank}" if local_rank < len(devices) else "cpu"
 
 
@@ -138,9 +138,10 @@ def retained_memory() -> Iterator[None]:
         libc.malloc_trim(0)
 
 
-def _is_gpu(device: str) -> bool:
-    """Whether it can be a GPU for CUDA, which sees none from the first that cannot (``-1``, an empty one) on."""
-    return device.strip().isdigit() or device.strip().startswith(GPU_NAMES)
+def _visible_gpus(visible: str) -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names: CUDA sees none from the first on that cannot be one (``-1``)."""
+    names = [name.strip() for name in visible.split(",")]
+    return list(takewhile(lambda name: name.isdigit() or name.startswith(GPU_NAMES), names))
 
 
 def _nvidia_devices() -> list[Path]:

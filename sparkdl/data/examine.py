@@ -10,7 +10,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
-from sparkdl.data.features import Inputs, array_width, image_fits, vector_width
+from sparkdl.data.features import Inputs, image_fits, width_of
 from sparkdl.data.order import CONTENT_HASH, SPLIT
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
@@ -214,10 +214,10 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
                 infinite, sf.lit(False)
             )
         if name in inputs.widths:
-            width, found = inputs.widths[name], array_width(value) if kind.startswith("array") else vector_width(value)
+            width = inputs.widths[name]
             what = "arrays" if kind.startswith("array") else "vectors"
             problems[f"column {name!r} has {{count}} {what} that are not {width} wide, as most are"] = sf.coalesce(
-                found != width, sf.lit(False)
+                width_of(value, kind) != width, sf.lit(False)
             )
     return problems
 

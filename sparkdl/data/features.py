@@ -21,11 +21,10 @@ __all__ = [
     "TEXT_STAGES",
     "Inputs",
     "apply_preprocessing",
-    "array_width",
     "choose_inputs",
     "describe_pipeline",
     "image_fits",
-    "vector_width",
+    "width_of",
 ]
 
 _FEATURES = "features"
@@ -165,30 +164,26 @@ def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int
     return shape if len(shape) == 3 else (*shape, 1)
 
 
-def vector_width(vector: "Column") -> "Column":
-    """How wide a Spark ML vector is, sparse or dense."""
+def width_of(value: "Column", kind: str) -> "Column":
+    """How wide a Spark ML vector, sparse or dense, or an array is; null where there is none."""
     from pyspark.sql import functions as sf
 
-    parts = sf.unwrap_udt(vector)
+    if kind != "vector":
+        return sf.when(value.isNotNull(), sf.size(value))
+    parts = sf.unwrap_udt(value)
     return sf.coalesce(parts["size"], sf.size(parts["values"]))
-
-
-def array_width(array: "Column") -> "Column":
-    """How long an array is, null where there is none."""
-    from pyspark.sql import functions as sf
-
-    return sf.when(array.isNotNull(), sf.size(array))
 
 
 def _widths(rows: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
     """How wide the vectors and arrays among the columns are in most of the first rows; without rows, no widths."""
-    from pyspark.ml.linalg import VectorUDT
     from pyspark.sql import functions as sf
-    from pyspark.sql.types import ArrayType
 
-    types = {name: rows.schema[name].dataType for name in columns}
-    widths = {name: vector_width(sf.col(f"`{name}`")) for name, kind in types.items() if isinstance(kind, VectorUDT)}
-    widths |= {name: array_width(sf.col(f"`{name}`")) for name, kind in types.items() if isinstance(kind, ArrayType)}
+    kinds = {name: rows.schema[name].dataType.simpleString() for name in columns}
+    widths = {
+        name: width_of(sf.col(f"`{name}`"), kind)
+        for name, kind in kinds.items()
+        if kind == "vector" or kind.startswith("array<")
+    }
     first = rows.select(*widths.values()).limit(_LOOKED_AT).collect() if widths else []
     seen = {name: Counter(row[place] for row in first if row[place]) for place, name in enumerate(widths)}
     return {name: counts.most_common(1)[0][0] for name, counts in seen.items() if counts}

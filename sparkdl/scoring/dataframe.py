@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 from pyspark.sql.types import ArrayType, DoubleType, NumericType, StringType, StructField, StructType
 
 from sparkdl.data.card import PREPROCESSING, InputSpec
-from sparkdl.data.features import apply_preprocessing, image_fits, vector_width
+from sparkdl.data.features import apply_preprocessing, image_fits, width_of
 from sparkdl.data.preprocessing import check_preprocessing
 from sparkdl.data.storage import spark_url
 from sparkdl.errors import ConfigError
@@ -150,10 +150,10 @@ def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) ->
     refused = _is_changed(df, name, value)
     problem = F.concat(F.lit(": "), column.cast("string"), F.lit(f" is no {sql_type}, which the model was trained on"))
     if sql_type == "vector":
-        is_vector = df.schema[name].dataType.simpleString() == "vector"
-        width = vector_width(column) if is_vector else F.size(column)
+        kind = df.schema[name].dataType.simpleString()
+        width = width_of(column, kind)
         widths = [stage.getSize() for stage in _stages_on(name, model) if isinstance(stage, VectorSizeHint)]
-        holes = [] if is_vector else [F.exists(_try_cast(name, "array<double>"), lambda one: one.isNull())]
+        holes = [] if kind == "vector" else [F.exists(_try_cast(name, "array<double>"), lambda one: one.isNull())]
         refused = F.coalesce(reduce(or_, [column.isNull(), *holes, *[width != each for each in widths]]), F.lit(True))
         problem = F.lit(" is null or lacks a number" + "".join(f", or is not {each} wide" for each in widths))
         zeros = F.array_repeat(F.lit(0.0), widths[0] if widths else 0)

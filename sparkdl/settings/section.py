@@ -35,11 +35,7 @@ class Section(BaseModel):
     """What all sections share: unknown keys are errors, and nothing changes after validation."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        validate_default=True,
-        use_attribute_docstrings=True,
-        hide_input_in_errors=True,
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, hide_input_in_errors=True
     )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:

@@ -157,8 +157,7 @@ def _described(value: Any) -> str:
 
 
 def _told(record: RunRecord, settings: Train) -> RunRecord:
-    epochs = f" of now {settings.epochs} epochs instead of {record.epochs}" * (settings.epochs != record.epochs)
-    log.info("continuing the run %s%s", record.run_id, epochs)
+    log.info("continuing run %s, begun for %d epochs, up to epoch %d", record.run_id, record.epochs, settings.epochs)
     return record
 
 
