@@ -142,8 +142,8 @@ def train_epoch(
     batches = _grouped(loader.epoch(state.epoch, state.batches, after=state.phases), shape.accumulation)
     for number, group in enumerate(batches, start=first):
         rate = schedule.rate(number) * shape.rate_factor
-        loss_sum, correct, rows = replica.step(group, rate=rate)
-        reporter.step(state, loss_sum, correct, rows=rows, global_rows=sum(b.global_rows for b in group), rate=rate)
+        figures = replica.step(group, rate=rate)
+        reporter.step(state, figures, global_rows=sum(batch.global_rows for batch in group), rate=rate)
         state.step += 1
         state.batches += len(group)
         state.seconds = time.perf_counter() - started

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from sparkdl.settings import Train
 from sparkdl.training.recipe import autocast, build_loss, build_optimizer
 from sparkdl.training.strategies import Strategy
 
-__all__ = ["Replica", "build_model"]
+__all__ = ["BatchFigures", "Replica", "build_model"]
 
 
 def build_model(dataset: Dataset, settings: Train) -> nn.Module:
@@ -27,6 +28,16 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
         std=dataset.input.std,
         options=settings.model_options,
     )
+
+
+class BatchFigures(NamedTuple):
+    """What is known of a batch after its forward pass. Tensors stay where they were computed until they are read."""
+
+    loss: torch.Tensor
+    """The mean over its rows; a scalar."""
+    correct: torch.Tensor
+    """How many of its rows were answered correctly; a scalar."""
+    rows: int
 
 
 class Replica:
@@ -43,15 +54,13 @@ class Replica:
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
         self.scaler.scale(torch.zeros((), device=device))  # it starts with its first use, and a step may have no rows
 
-    def step(self, batches: list[Batch], *, rate: float) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """One optimizer step over ``accumulation`` batches: this rank's summed loss, correct answers and rows."""
+    def step(self, batches: list[Batch], *, rate: float) -> list[BatchFigures]:
+        """One optimizer step over ``accumulation`` batches: the figures of those that have rows on this rank."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
         share = self.strategy.collectives.size / sum(batch.global_rows for batch in batches)
-        loss_sum = torch.zeros((), device=self.device)
-        correct = torch.zeros((), device=self.device)
-        rows = 0
+        figures = []
         for batch in batches:
             if batch is batches[-1]:
                 self.strategy.begin_last_pass()
@@ -65,9 +74,8 @@ class Replica:
             scaled = self.scaler.scale(loss)
             # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
             scaled.backward(torch.full_like(scaled, len(labels) * share))
-            loss_sum += loss.detach() * len(labels)
-            correct += (outputs.detach().argmax(dim=1) == labels).sum()
-            rows += len(labels)
+            correct = (outputs.detach().argmax(dim=1) == labels).sum()
+            figures.append(BatchFigures(loss.detach(), correct, len(labels)))
         self.strategy.reduce_gradients()
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
@@ -75,7 +83,7 @@ class Replica:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return loss_sum, correct, rows
+        return figures
 
 
 def _make_dense(model: nn.Module) -> None:

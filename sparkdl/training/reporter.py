@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
 
 from sparkdl.cluster import Rank
 from sparkdl.errors import TrainingError
+from sparkdl.training.replica import BatchFigures
 from sparkdl.training.state import TrainingState
 
 __all__ = ["Reporter"]
@@ -31,8 +32,7 @@ class Reporter:
         self.rank = rank
         self._flushed = 0.0
         self._global_rows = 0
-        self._steps: list[tuple[int, int, float]] = []
-        self._losses: list[torch.Tensor] = []
+        self._steps: list[tuple[int, float, Sequence[BatchFigures]]] = []
 
     def repeat(self, state: TrainingState) -> None:
         """Tell again what was reported before a checkpoint."""
@@ -46,20 +46,10 @@ class Reporter:
         self._global_rows = 0
         self._send("epoch_started", epoch=state.epoch, epochs=epochs, step=state.step, total=total)
 
-    def step(
-        self,
-        state: TrainingState,
-        loss_sum: torch.Tensor,
-        correct: torch.Tensor,
-        *,
-        rows: int,
-        global_rows: int,
-        rate: float,
-    ) -> None:
-        """Note one step: the summed loss and the correct answers among this rank's rows."""
+    def step(self, state: TrainingState, figures: Sequence[BatchFigures], *, global_rows: int, rate: float) -> None:
+        """Note one step: this rank's batches, and the rows of all ranks."""
         self.rank.beat(state.step)
-        self._steps.append((state.step, rows, rate))
-        self._losses += [loss_sum, correct]
+        self._steps.append((state.step, rate, figures))
         self._global_rows += global_rows
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush(state)
@@ -79,10 +69,15 @@ class Reporter:
         self._flushed = time.monotonic()
         if not self._steps:
             return
-        figures = torch.stack(self._losses).double().cpu().reshape(-1, 2)
+        batches = [figures for _, _, step in self._steps for figures in step]
+        losses = iter(_read([batch.loss for batch in batches]))
+        correct_rows = iter(_read([batch.correct for batch in batches]))
         report = []
-        for (step, rows, rate), figure in zip(self._steps, figures, strict=True):
-            loss_sum, correct = figure.tolist()
+        totals = state.totals.tolist()
+        for step, rate, figures in self._steps:
+            rows = sum(batch.rows for batch in figures)
+            loss_sum = sum(next(losses) * batch.rows for batch in figures)
+            correct = sum(next(correct_rows) for _ in figures)
             if not math.isfinite(loss_sum):
                 raise TrainingError(
                     f"the loss is {loss_sum} at step {step} (learning rate {rate:g}, rank {self.rank.rank}); training"
@@ -90,11 +85,11 @@ class Reporter:
                     " clip_norm or float32, and look for extreme values in the features"
                 )
             # One after another: the sum must not depend on how many steps came together by the clock.
-            state.totals += torch.tensor([loss_sum, correct, rows], dtype=torch.float64)
+            totals = [total + more for total, more in zip(totals, (loss_sum, correct, rows), strict=True)]
             if rows:
                 report.append([step, loss_sum / rows, correct / rows, rate])
+        state.totals = torch.tensor(totals, dtype=torch.float64)
         self._steps.clear()
-        self._losses.clear()
         if self.rank.rank == 0:
             state.figures = (state.figures + report)[-KEPT_FIGURES:]
         self._send("steps", steps=report, rows=self._global_rows)
@@ -102,3 +97,8 @@ class Reporter:
     def _send(self, kind: str, **payload: object) -> None:
         if self.rank.rank == 0:
             self.rank.send(kind, **payload)
+
+
+def _read(scalars: Sequence[torch.Tensor]) -> list[float]:
+    """Their values; a GPU that computes them is waited for once."""
+    return torch.stack(list(scalars)).tolist() if scalars else []
