@@ -5,8 +5,8 @@
 BIN := .venv/bin
 # More workers than cores take longer: what waits in one test computes in another process of the same test.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
-# The set-up finds Python 3.11 itself; any Python 3 will do to start it.
-PYTHON ?= $(shell command -v python3 || command -v python3.11 || echo python3)
+# Of these the first that works: one may be there in name only, or too old to start the set-up.
+PYTHON ?= $(or $(shell for name in python3.11 python3; do $$name -c '' 2> /dev/null && echo $$name && break; done),python3)
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -44,4 +44,4 @@ benchmark: setup  ## every benchmark, as tables
 	@$(BIN)/python jobs/benchmark.py
 
 clean:  ## remove .venv and the tools' caches; what jobs wrote (output/) stays
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	@rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

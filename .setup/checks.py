@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,17 +50,20 @@ def check_venv() -> None:
 
 def check_compiler(environ: Mapping[str, str]) -> None:
     """Building Horovod takes a compiler that knows C++20, and Python's headers."""
-    names = [environ["CXX"]] if environ.get("CXX") else ["c++", "g++", "clang++"]
-    compiler = next(filter(None, (shutil.which(name, path=environ.get("PATH")) for name in names)), None)
+    commands = [shlex.split(environ["CXX"])] if environ.get("CXX") else [["c++"], ["g++"], ["clang++"]]
+    names = [command[0] for command in commands]
+    there = [[shutil.which(name, path=environ.get("PATH")) or "", *options] for name, *options in commands]
+    compiler = next((command for command in there if command[0]), None)
     if compiler is None:
         raise SetupError(
             f"no C++ compiler found ({', '.join(names)}), and Horovod is built from source: "
             "install one (Debian, Ubuntu: apt install g++)"
         )
-    command = [compiler, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"]
+    command = [*compiler, "-std=c++20", "-x", "c++", "-fsyntax-only", "-"]
     trial = subprocess.run(command, input="#include <concepts>\n", text=True, capture_output=True, check=False)
     if trial.returncode != 0:
-        raise SetupError(f"{compiler} does not compile C++20, which torch's headers need: install g++ 11 or newer")
+        name = shlex.join(compiler)
+        raise SetupError(f"{name} does not compile C++20, which torch's headers need: install g++ 11 or newer")
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.exists():
         raise SetupError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -110,13 +111,16 @@ def patch(source: Path) -> None:
 
 
 def _environment(python: Path) -> dict[str, str]:
-    """Horovod's flags; what the user has set (``HOROVOD_GPU_OPERATIONS``, ``CXX``, ``MAKEFLAGS``) goes before ours.
+    """Horovod's flags; what the user has set (``HOROVOD_GPU_OPERATIONS``, ``CXX``) goes before ours.
 
-    CMake imports torch seven times, so that bytecode is kept even where PYTHONDONTWRITEBYTECODE is set.
+    Of ``MAKEFLAGS`` only a number of jobs is taken: ``make`` always sets it, often to nothing, which Horovod takes for
+    eight compilers, or names a job server that is not there. CMake imports torch seven times, so that bytecode is kept
+    even where PYTHONDONTWRITEBYTECODE is set.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    jobs = max(1, min(os.cpu_count() or 1, memory // MEMORY_PER_COMPILER))
-    environment = {**FLAGS, "MAKEFLAGS": f"-j{jobs}", **os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    asked = re.search(r"-j ?(\d+)", os.environ.get("MAKEFLAGS", ""))
+    jobs = int(asked[1]) if asked else max(1, min(os.cpu_count() or 1, memory // MEMORY_PER_COMPILER))
+    environment = {**FLAGS, **os.environ, "MAKEFLAGS": f"-j{jobs}", "PYTHONDONTWRITEBYTECODE": ""}
     environment["PATH"] = os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
     return environment
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import checks
 import horovod_wheel
-from steps import CACHE, SetupError, disk_full, run, say, stop_everything
+from steps import CACHE, SetupError, disk_full, kept_open, run, say, stop_everything
 
 SETUP = Path(__file__).resolve().parent
 ROOT = SETUP.parent
@@ -29,8 +29,10 @@ PYTHON = VENV / "bin" / "python"
 PIP: list[str | Path] = [PYTHON, "-m", "pip"]
 STAMP = VENV / "set-up"
 LOCK = SETUP / "requirements.txt"
-LOG = CACHE / "logs" / "setup.log"
-HOROVOD_LOG = CACHE / "logs" / "horovod.log"
+LOGS = CACHE / "logs" / hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+"""Each checkout's own: two of them may be set up at once."""
+LOG = LOGS / "setup.log"
+HOROVOD_LOG = LOGS / "horovod.log"
 PROOF = "import horovod.torch, mlflow, petastorm.unischema, pyspark.sql, sparkdl; assert horovod.torch.gloo_built()"
 COMPILE = "\n".join(
     [
@@ -51,7 +53,8 @@ does tests and others that no job imports as well. A file in the syntax of a new
 def main() -> int:
     """Set up if anything changed; every problem is one line on stderr and exit code 1."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)
+        if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(ending, signal.default_int_handler)
     try:
         python = checks.find_python()
         if sys.version_info[:2] != checks.PYTHON:
@@ -78,8 +81,10 @@ def install(python: str, with_java: bool) -> None:
     say(f"setting up {VENV} with Python {platform.python_version()} (log: {LOG})")
     torch = f"{read_lock(LOCK)['torch']}*"
     checks.check_venv()
-    checks.check_disk(checks.places(VENV, CACHE))
-    if horovod_wheel.cached(torch) is None:
+    to_build = horovod_wheel.cached(torch) is None
+    if to_build or not finished_once():
+        checks.check_disk(checks.places(VENV, CACHE))
+    if to_build:
         checks.check_compiler(os.environ)
     for log in (LOG, HOROVOD_LOG):
         log.unlink(missing_ok=True)
@@ -136,6 +141,11 @@ def up_to_date(with_java: bool) -> bool:
     return STAMP.exists() and PYTHON.exists() and STAMP.read_text().split()[:1] == [digest(with_java)]
 
 
+def finished_once() -> bool:
+    """Whether nearly everything is installed already, so that little is left to write."""
+    return STAMP.exists() and PYTHON.exists() and not STAMP.read_text().startswith("unfinished")
+
+
 def write_stamp(stamp: Path, state: str) -> None:
     """Note how far set-up got, and what Horovod was built for."""
     stamp.write_text(f"{state} {os.environ.get('HOROVOD_GPU_OPERATIONS', '')}")
@@ -189,6 +199,7 @@ class _only_one:  # noqa: N801 - used as `with _only_one():`
 
     def __enter__(self) -> None:
         self.folder = os.open(SETUP, os.O_RDONLY)
+        kept_open.append(self.folder)
         try:
             fcntl.flock(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -196,6 +207,7 @@ class _only_one:  # noqa: N801 - used as `with _only_one():`
             fcntl.flock(self.folder, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
+        kept_open.remove(self.folder)
         os.close(self.folder)
 
 

@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["CACHE", "SetupError", "disk_full", "explain", "run", "say", "stop_everything"]
+__all__ = ["CACHE", "SetupError", "disk_full", "explain", "kept_open", "run", "say", "stop_everything"]
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkdl"
 HEARTBEAT = 20.0
 """Seconds after which a command that is still running says so."""
+
+kept_open: list[int] = []
+"""Files that commands keep open: a lock lasts as long as the last of them, whatever ends the set-up itself."""
 
 _started = time.monotonic()
 _running: list[subprocess.Popen[bytes]] = []
@@ -51,6 +54,7 @@ def run(command: Sequence[str | Path], *, doing: str, log: Path, env: Mapping[st
             stderr=subprocess.STDOUT,
             env=dict(env) if env is not None else None,
             process_group=0,
+            pass_fds=kept_open,
         )
         _running.append(process)
     while process.returncode is None:

@@ -1,10 +1,15 @@
+import fcntl
 import importlib.util
+import inspect
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,6 +52,26 @@ def program(folder: Path, name: str, script: str) -> Path:
     return path
 
 
+def until(true: Callable[[], object]) -> None:
+    """Wait for it, ten seconds at most."""
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def free(lock: Path) -> bool:
+    """Whether nobody holds this lock."""
+    folder = os.open(lock, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
 def test_a_missing_compiler_is_one_line_and_nothing_is_left_behind(checkout: Path) -> None:
     answer = set_up(checkout)
     assert answer.returncode == 1
@@ -60,6 +85,21 @@ def test_a_compiler_too_old_for_torch_is_one_line(tmp_path: Path) -> None:
     program(tmp_path, "g++", "exit 1")
     with pytest.raises(SetupError, match=r"g\+\+ does not compile C\+\+20"):
         checks.check_compiler({"PATH": str(tmp_path)})
+
+
+def test_a_compiler_behind_a_launcher_is_found(tmp_path: Path) -> None:
+    program(tmp_path, "ccache", '[ "$1" = g++ ] && [ "$2" = -std=c++20 ]')
+    checks.check_compiler({"PATH": str(tmp_path), "CXX": "ccache g++"})
+
+
+def test_compilers_are_as_many_as_memory_allows_or_as_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flags(given: str) -> str:
+        monkeypatch.setenv("MAKEFLAGS", given)
+        return horovod_wheel._environment(Path("bin/python"))["MAKEFLAGS"]
+
+    monkeypatch.setattr(horovod_wheel, "MEMORY_PER_COMPILER", 1 << 60)
+    assert flags("") == flags("s") == "-j1"  # what `make` and `make -s` set
+    assert flags(" -j3 --jobserver-auth=3,4") == flags("-j 3") == "-j3"
 
 
 def test_a_cache_folder_that_cannot_be_made_is_one_line(checkout: Path) -> None:
@@ -139,6 +179,29 @@ def test_a_wheel_is_kept_per_torch_and_for_gpus_apart(monkeypatch: pytest.Monkey
     assert horovod_wheel.cached("2.14.0") is None
     monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
     assert horovod_wheel.cached("2.13.0+cpu") is None
+
+
+def test_commands_keep_the_lock_of_a_set_up_that_was_killed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.mkdir()
+    script = f"""
+        import sys; sys.path.insert(0, {str(SETUP)!r})
+        import install, pathlib, steps
+        install.SETUP = pathlib.Path({str(lock)!r})
+        with install._only_one():
+            steps.run(["sh"], doing="waiting", log=pathlib.Path({str(tmp_path / "log")!r}))
+    """
+    program(tmp_path, "sh", f"echo $$ > {tmp_path / 'pid'}; exec /bin/sleep 60")
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    killed = subprocess.Popen([sys.executable, "-c", inspect.cleandoc(script)], env=environ)
+    try:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        killed.kill()
+        killed.wait()
+        assert not free(lock)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    until(lambda: free(lock))
 
 
 def test_set_up_is_due_again_when_the_lock_or_java_changes(checkout: Path) -> None:
