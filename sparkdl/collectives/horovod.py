@@ -33,13 +33,16 @@ class HorovodCollectives(Collectives):
 
     @override
     def allreduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
-        if tensor.dtype == torch.bfloat16:  # which Gloo does not add up
-            return self.allreduce(tensor.float(), op=op).bfloat16()
+        if tensor.dtype in (torch.bfloat16, torch.float16):  # Gloo does not add up the first, and the second overflows
+            return self.allreduce(tensor.float(), op=op).to(tensor.dtype)
         return hvd.allreduce(tensor, op=hvd.Sum if op == "sum" else hvd.Average)  # type: ignore[no-any-return]
 
     @override
     def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Callable[[], None]:
-        handle = hvd.grouped_allreduce_async_(list(tensors), op=hvd.Average, name=name)
+        if any(tensor.dtype == torch.float16 for tensor in tensors):  # divided first: a sum can overflow
+            handle = hvd.grouped_allreduce_async_(list(tensors), op=hvd.Sum, name=name, prescale_factor=1 / self.size)
+        else:
+            handle = hvd.grouped_allreduce_async_(list(tensors), op=hvd.Average, name=name)
         return lambda: hvd.synchronize(handle)
 
     @override

@@ -9,7 +9,7 @@ import io
 import logging
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -64,22 +64,17 @@ def load_checkpoint(path: str, device: torch.device | str = "cpu") -> dict[str, 
     Raises :class:`CheckpointError` when it is missing, torn or altered, or holds more than tensors and plain values.
     """
     try:
-        filesystem, location = locate(path)
-        content = filesystem.cat_file(location)
+        content = _read(path)
     except OSError as error:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror or error}") from None
-    named = NAME.fullmatch(path.rpartition("/")[2])
-    if named and _digest(content) != named["digest"]:
-        raise CheckpointError(f"the checkpoint {path} was altered, or not written to its end")
-    try:
-        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-    except Exception as error:
-        raise CheckpointError(f"{path} is not a checkpoint of tensors and plain values: {error}") from None
-    return state
+    return _open(path, content, device)
 
 
 def list_checkpoints(folder: str, kind: Kind) -> list[str]:
-    """The checkpoints of one kind, the newest first, whether they are whole or not."""
+    """The checkpoints of one kind, the newest first, whether they are whole or not.
+
+    Raises :class:`CheckpointError` when storage does not say what is there.
+    """
     filesystem, location = locate(folder)
     filesystem.invalidate_cache()
     names = (path.rpartition("/")[2] for path in _list(filesystem, location))
@@ -88,14 +83,26 @@ def list_checkpoints(folder: str, kind: Kind) -> list[str]:
 
 
 def latest(folder: str) -> str | None:
-    """The newest checkpoint that is whole. Runs on the driver; damaged ones are passed over, and told."""
+    """The newest checkpoint that is whole. Runs on the driver; damaged and missing ones are passed over, and told.
+
+    Raises :class:`CheckpointError` when storage does not give one: it may be whole, and without it work would be lost.
+    """
     for path in list_checkpoints(folder, "step"):
+        read = path
         try:
-            state = load_checkpoint(path)
+            state = _open(path, _read(path))
             if state["best"]:
-                load_checkpoint(f"{folder}/{state['best']}")
+                read = f"{folder}/{state['best']}"
+                _open(read, _read(read))
+        except FileNotFoundError:
+            log.warning("the checkpoint %s is not there; using the one before %s", read, path)
         except CheckpointError as error:
             log.warning("%s; using the one before it", error)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot read the checkpoint {read}: {error.strerror or error}; it may be whole. Resume the run"
+                " (train.resume) when the storage gives it again, or remove the file to go on from the one before it"
+            ) from None
         else:
             return path
     return None
@@ -113,17 +120,19 @@ def _place(path: str) -> str:
     return f"{named['step']}-{named['epoch']}" if named else ""
 
 
-def prune(folder: str, *, keep_last: int, keep_best: int, written: str, best: str) -> None:
-    """Remove old checkpoints, but neither the one just ``written`` nor its ``best``, by their names. Runs on rank 0.
+def prune(folder: str, *, keep_last: int, keep_best: int, written: str, keep: Collection[str]) -> None:
+    """Remove old checkpoints, but neither the one just ``written`` nor those to ``keep``, by name. Runs on rank 0.
 
     As many of the best are kept as of the last, whatever ``keep_best`` says: between two checkpoints an epoch may have
     become the best one, and the older of them refers to the one before. Those of the same place or a later one do not
     count: they are damaged, or training would have gone on from there.
+
+    Raises :class:`CheckpointError` when storage does not say what is there.
     """
     filesystem, _ = locate(folder)
     for kind, kept in (("step", keep_last), ("best", max(keep_best, keep_last))):
         before = [path for path in list_checkpoints(folder, kind) if _place(path) < _place(written)]  # type: ignore[arg-type]
-        others = [path for path in before if not best or not path.endswith(f"/{best}")]
+        others = [path for path in before if path.rpartition("/")[2] not in keep]
         for path in others[kept - 1 :]:
             with suppress(OSError):
                 filesystem.rm(locate(path)[1])
@@ -132,17 +141,39 @@ def prune(folder: str, *, keep_last: int, keep_best: int, written: str, best: st
 def remove_partial(folder: str) -> None:
     """Remove what an attempt that was killed had begun to write. Runs on the driver while no rank does."""
     filesystem, location = locate(folder)
-    for path in _list(filesystem, location):
-        if path.endswith(PARTIAL):
-            with suppress(OSError):
-                filesystem.rm(path)
+    with suppress(CheckpointError):  # what stays costs only space
+        for path in _list(filesystem, location):
+            if path.endswith(PARTIAL):
+                with suppress(OSError):
+                    filesystem.rm(path)
+
+
+def _read(path: str) -> bytes:
+    filesystem, location = locate(path)
+    content: bytes = filesystem.cat_file(location)
+    return content
+
+
+def _open(path: str, content: bytes, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What the content of a checkpoint holds. Raises :class:`CheckpointError` unless it is whole."""
+    named = NAME.fullmatch(path.rpartition("/")[2])
+    if named and _digest(content) != named["digest"]:
+        raise CheckpointError(f"the checkpoint {path} was altered, or not written to its end")
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{path} is not a checkpoint of tensors and plain values: {error}") from None
+    return state
 
 
 def _list(filesystem: Any, location: str) -> list[str]:
+    """What is in a folder, nothing if it is not there. Raises :class:`CheckpointError` when storage does not say."""
     try:
         return [str(path) for path in filesystem.ls(location, detail=False)]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise CheckpointError(f"cannot list the checkpoints in {location}: {error.strerror or error}") from None
 
 
 def _digest(content: bytes | memoryview) -> str:

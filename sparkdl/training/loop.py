@@ -85,7 +85,7 @@ def train_rank(job: Job, rank: Rank) -> Outcome | None:
         reporter.repeat(state)
         try:
             with Saver(job.folder, settings, rank, replica, reporter, batch_size=batch_size) as saver:
-                saver.start(state)
+                saver.start(state, checkpoint=job.checkpoint)
                 while state.epoch < settings.epochs:
                     _one_epoch(job, replica, state, reporter, saver)
                 saver.finish()

@@ -4,6 +4,7 @@ Runs on the driver. The folder holds the network's graph and weights, the datase
 fitted preprocessing, so that scoring takes raw rows.
 """
 
+import io
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,13 +15,14 @@ from torch import nn
 
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import keep_inputs
-from sparkdl.errors import ModelError
+from sparkdl.errors import ConfigError, ModelError
 from sparkdl.models import NETWORK_FILE, export_network, load_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import load_checkpoint, save_weights
 from sparkdl.training.recipe import build_loss, build_optimizer
 from sparkdl.training.replica import build_model
+from sparkdl.training.state import copied
 
 __all__ = ["check_model", "starting_weights", "write_model_folder"]
 
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 def check_model(dataset: Dataset, settings: Train) -> nn.Module:
     """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, export.
 
-    Raises :class:`ModelError` or :class:`~sparkdl.errors.ConfigError`.
+    Raises :class:`ModelError` or :class:`ConfigError`.
     """
     model = build_model(dataset, settings)
     _check_types(model, settings)
@@ -44,7 +46,7 @@ def check_model(dataset: Dataset, settings: Train) -> nn.Module:
         raise ModelError(f"the loss {settings.loss!r} fails on outputs (2, classes) and labels (2,): {error}") from None
     if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
         raise ModelError(f"the loss {settings.loss!r} must return one number, the mean over the batch")
-    build_optimizer(settings, model)
+    _check_state(build_optimizer(settings, model), settings)
     with TemporaryDirectory() as folder:
         export_network(model, Path(folder) / NETWORK_FILE, rows)
     return model.train()
@@ -89,6 +91,20 @@ def _check_types(model: nn.Module, settings: Train) -> None:
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise ModelError(f"the model {settings.model!r} keeps {name!r}, which is no tensor; make it a buffer")
+
+
+def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
+    """Raise :class:`ConfigError` unless a checkpoint gives the optimizer's options back."""
+    content = io.BytesIO()
+    try:
+        torch.save(copied(optimizer.state_dict()), content)
+        content.seek(0)
+        torch.load(content, weights_only=True)
+    except Exception as error:  # whatever pickle raises
+        raise ConfigError(
+            f"train.optimizer_options of {settings.optimizer!r} hold what a checkpoint cannot; hand in plain numbers,"
+            f" texts, lists and tensors: {error}"
+        ) from None
 
 
 def _sample(dataset: Dataset) -> torch.Tensor:

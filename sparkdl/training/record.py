@@ -58,12 +58,14 @@ class RunRecord:
 
     @classmethod
     def load(cls, folder: str) -> "RunRecord":
-        """Read it. Raises :class:`ConfigError` when there is none."""
+        """Read it. Raises :class:`ConfigError` when there is none that can be read."""
         filesystem, location = locate(folder)
         try:
             return cls(**json.loads(filesystem.cat_file(f"{location}/{NAME}")))
         except (FileNotFoundError, NotADirectoryError):
             raise ConfigError(f"there is no run in {folder}, so that nothing can be continued") from None
+        except OSError as error:
+            raise ConfigError(f"cannot read {folder}/{NAME}: {error.strerror or error}") from None
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{folder}/{NAME} is damaged ({error}); start a new run") from None
 

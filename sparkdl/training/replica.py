@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from sparkdl.collectives import is_expanded
 from sparkdl.data import Batch, Dataset
 from sparkdl.models import build
 from sparkdl.settings import Train
@@ -18,9 +19,12 @@ __all__ = ["BatchFigures", "Replica", "build_model"]
 
 
 def build_model(dataset: Dataset, settings: Train) -> nn.Module:
-    """The network for this dataset; the same seed gives the same weights on every rank."""
+    """The network for this dataset; the same seed gives the same weights on every rank.
+
+    No buffer is expanded: what comes from a checkpoint or another rank could not be written into it.
+    """
     torch.manual_seed(settings.seed)
-    return build(
+    model = build(
         settings.model,
         input_shape=dataset.input.shape,
         num_classes=dataset.num_classes,
@@ -28,6 +32,11 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
         std=dataset.input.std,
         options=settings.model_options,
     )
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if is_expanded(buffer):
+                setattr(module, name, buffer.contiguous())
+    return model
 
 
 class BatchFigures(NamedTuple):
@@ -95,16 +104,24 @@ def _make_dense(model: nn.Module) -> None:
 
 @contextmanager
 def _normalised_alone(model: nn.Module, rows: int) -> Iterator[None]:
-    """A batch of one row has no variance: batch normalisation then takes its running means, as in evaluation.
+    """One value per channel has no variance: batch normalisation then takes its running means, as in evaluation.
 
-    The last batch of an epoch may be one on some rank; PyTorch would raise an error there.
+    The last batch of an epoch may be one row on some rank; PyTorch would raise an error there. One row of an image has
+    many values per channel, and is normalised by them as ever.
     """
     modules = model.modules() if rows == 1 else ()
-    alone = [module for module in modules if isinstance(module, _BatchNorm) and module.training]
-    for module in alone:
-        module.eval()
+    training = [module for module in modules if isinstance(module, _BatchNorm) and module.training]
+    hooks = [module.register_forward_pre_hook(_choose_means, with_kwargs=True) for module in training]
     try:
         yield
     finally:
-        for module in alone:
+        for hook in hooks:
+            hook.remove()
+        for module in training:
             module.train()
+
+
+def _choose_means(module: nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]) -> None:
+    """Before each call, since a layer may be called with one value per channel and then with more."""
+    values = args[0] if args else kwargs["input"]
+    module.train(values.numel() != values.size(1))

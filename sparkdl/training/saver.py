@@ -43,6 +43,8 @@ class Saver:
         self._polled_step = self._saved_step = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint")
         self._writing: Future[None] | None = None
+        self._written = 0
+        self._begun: set[str] = set()
         self._best_weights: dict[str, torch.Tensor] | None = None
         self._error: CheckpointError | None = None
         state = replica.model.state_dict()
@@ -57,8 +59,13 @@ class Saver:
     ) -> None:
         self._thread.shutdown(cancel_futures=error is not None)
 
-    def start(self, state: TrainingState) -> None:
-        """Begin to count at this step."""
+    def start(self, state: TrainingState, *, checkpoint: str | None = None) -> None:
+        """Begin to count at this step.
+
+        The ``checkpoint`` that this attempt continues from stays, and its best weights, until as many newer ones as are
+        kept have been written: those that were there already are damaged.
+        """
+        self._begun = {checkpoint.rpartition("/")[2], state.best} if checkpoint else set()
         self._polled_step = self._saved_step = state.step
         self._next_poll = state.step + 1
 
@@ -136,14 +143,16 @@ class Saver:
             self._error = error
             self._rank.send("warning", text=f"{error}. Training goes on; the checkpoint before it is still there")
             return
-        prune(
-            self._folder,
-            keep_last=self._settings.keep_last,
-            keep_best=self._settings.keep_best,
-            written=path,
-            best=state.best,
-        )
         self._rank.send("checkpoint", path=path, step=copy["step"])
+        keep_last, keep_best = self._settings.keep_last, self._settings.keep_best
+        self._written += 1
+        if self._written >= keep_last:
+            self._begun = set()
+        try:
+            keep = {state.best, *self._begun}
+            prune(self._folder, keep_last=keep_last, keep_best=keep_best, written=path, keep=keep)
+        except CheckpointError as error:  # the new one is whole: that old ones stay costs only space
+            self._rank.send("warning", text=f"{error}. Training goes on; old checkpoints stay there")
 
     def _wait(self) -> None:
         if self._writing is not None:

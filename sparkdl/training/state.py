@@ -14,7 +14,7 @@ import torch
 from sparkdl.data import Phase
 from sparkdl.training.replica import Replica
 
-__all__ = ["TrainingState", "collect", "restore", "seed_everything"]
+__all__ = ["TrainingState", "collect", "copied", "restore", "seed_everything"]
 
 
 @dataclass
@@ -58,8 +58,8 @@ def collect(state: TrainingState, replica: Replica, batch_size: int) -> dict[str
     if collectives.rank:
         return {}
     return {
-        "model": _copied(replica.model.state_dict()),
-        "optimizer": _copied(replica.optimizer.state_dict()),
+        "model": copied(replica.model.state_dict()),
+        "optimizer": copied(replica.optimizer.state_dict()),
         "scaler": replica.scaler.state_dict(),
         "ranks": ranks,
         "batch_size": batch_size,
@@ -112,6 +112,22 @@ def restore(saved: Mapping[str, Any], replica: Replica, batch_size: int) -> Trai
     return state
 
 
+def copied(value: Any) -> Any:
+    """The same tree with its tensors copied to the host, so that training can go on while they are written.
+
+    NumPy's numbers become Python's: a checkpoint that is opened without executing anything may not hold them.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return type(value)(copied(part) for part in value)  # type: ignore[call-arg]
+    return value
+
+
 def seed_everything(*keys: int) -> None:
     """Seed the generators that a network may draw from."""
     sequence = np.random.SeedSequence([key % 2**32 for key in keys])
@@ -145,14 +161,3 @@ def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
 def _buffers(replica: Replica) -> dict[str, torch.Tensor]:
     """What differs between ranks until they agree: running means. Parameters are the same everywhere."""
     return {name: buffer.detach().cpu() for name, buffer in replica.model.named_buffers()}
-
-
-def _copied(value: Any) -> Any:
-    """The same tree with its tensors copied to the host, so that training can go on while they are written."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, Mapping):
-        return {key: _copied(part) for key, part in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return type(value)(_copied(part) for part in value)  # type: ignore[call-arg]
-    return value

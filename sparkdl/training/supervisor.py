@@ -74,6 +74,7 @@ def supervise(
     """Train in as many attempts as it takes, the first one from ``checkpoint`` if there is one.
 
     Raises :class:`RankError` when the restarts are used up, :class:`~sparkdl.errors.NotEnoughSlotsError`,
+    :class:`~sparkdl.errors.CheckpointError` when storage does not give the checkpoint to go on from,
     and what no restart would change: for example :class:`TrainingError` when the loss is not a number.
     """
     budget = Budget(cluster.max_restarts, cluster.restart_seconds)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster import exit_on_sigterm, get_session
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
-from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.errors import CheckpointError, ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
@@ -67,7 +67,8 @@ def train(
     :class:`~sparkdl.errors.ModelError` for a network that does not fit it,
     :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.RankError` with the traceback of the rank that
     failed first when restarts do not help, :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number,
-    and :class:`~sparkdl.errors.RunCancelledError` when somebody cancelled Spark's job.
+    :class:`~sparkdl.errors.CheckpointError` when storage does not give the checkpoint to go on from, and
+    :class:`~sparkdl.errors.RunCancelledError` when somebody cancelled Spark's job.
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
     dataset = _open(dataset or settings.dataset)
@@ -115,8 +116,9 @@ def _how_to_resume(folder: str, run_id: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if list_checkpoints(folder, "step"):
-            log.warning("run %s can be continued from its last checkpoint: train.resume=%s", run_id, run_id)
+        with suppress(CheckpointError):  # of storage that does not answer: what ended the run is what is told
+            if list_checkpoints(folder, "step"):
+                log.warning("run %s can be continued from its last checkpoint: train.resume=%s", run_id, run_id)
         raise
 
 

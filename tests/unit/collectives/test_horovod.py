@@ -104,6 +104,10 @@ def exercise(rank: Rank) -> dict:
         found["late"] = late_answers(collectives)
         found["of many types"] = of_many_types(collectives)
         found["half"] = collectives.allreduce(torch.tensor([1.0 + rank.rank], dtype=torch.bfloat16)).float().tolist()
+        large = torch.full((3,), 40_000.0, dtype=torch.float16)  # the sum of two is infinite
+        found["large half"] = collectives.allreduce(large).tolist()
+        collectives.start_mean([large], name="large half")()
+        found["large half in place"] = large.tolist()
         found["addresses"] = {each.laddr.ip for each in psutil.Process().net_connections("tcp")}
 
         torch.manual_seed(rank.rank)
@@ -156,6 +160,11 @@ def test_what_is_sent_may_be_of_any_type(found) -> None:
     for each in found:
         assert all(each["of many types"]) and len(each["of many types"]) == 13
         assert each["half"] == [1.5]
+
+
+def test_the_mean_of_halves_is_right_where_their_sum_is_infinite(found) -> None:
+    for each in found:
+        assert each["large half"] == each["large half in place"] == [40_000.0] * 3
 
 
 def test_messages_may_be_begun_in_any_order_on_each_rank(found) -> None:

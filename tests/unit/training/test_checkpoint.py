@@ -1,11 +1,13 @@
 """The files of a run."""
 
+import errno
 import os
 import pickle
 from pathlib import Path
 
 import pytest
 import torch
+from fsspec.implementations.local import LocalFileSystem
 
 from sparkdl.errors import CheckpointError
 from sparkdl.training.checkpoint import (
@@ -51,11 +53,37 @@ def test_a_checkpoint_whose_best_weights_are_damaged_is_passed_over(tmp_path: Pa
     assert latest(str(tmp_path)) == str(whole)
 
 
+def test_a_checkpoint_whose_best_weights_are_gone_is_passed_over(tmp_path: Path) -> None:
+    whole = save(tmp_path, 10)
+    save(tmp_path, 20, 1, best="best-000000020-00001.0123456789abcdef.pt")
+    assert latest(str(tmp_path)) == str(whole)
+
+
+def failing(*args: object, **options: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_storage_that_does_not_give_a_checkpoint_is_an_error_and_no_reason_to_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (10, 20):
+        last = save(tmp_path, step)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "cat_file", failing)
+        with pytest.raises(CheckpointError, match=rf"{last.name}: Input/output error; it may be whole"):
+            latest(str(tmp_path))
+        patch.setattr(LocalFileSystem, "ls", failing)
+        with pytest.raises(CheckpointError, match=rf"cannot list the checkpoints in {tmp_path}: Input/output error"):
+            latest(str(tmp_path))
+        remove_partial(str(tmp_path))  # which only tidies up
+    assert latest(str(tmp_path)) == str(last)
+
+
 def test_old_checkpoints_go_and_the_best_that_the_kept_ones_refer_to_stay(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         last = save(tmp_path, step)
         best = save_checkpoint(str(tmp_path), "best", {"model": {}}, step=step, epoch=step // 10)
-    prune(str(tmp_path), keep_last=2, keep_best=1, written=str(last), best=Path(best).name)
+    prune(str(tmp_path), keep_last=2, keep_best=1, written=str(last), keep={Path(best).name})
     assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [30, 20]
     assert [step_of(path) for path in list_checkpoints(str(tmp_path), "best")] == [30, 20]
 
@@ -66,7 +94,7 @@ def test_what_was_just_written_stays_though_damaged_ones_of_its_place_or_later_a
     assert latest(str(tmp_path)) is None
     for step in (20, 30, 40, 50):
         written = save(tmp_path, step)
-        prune(str(tmp_path), keep_last=1, keep_best=1, written=str(written), best="")
+        prune(str(tmp_path), keep_last=1, keep_best=1, written=str(written), keep=())
         assert latest(str(tmp_path)) == str(written)
     assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [300, 50]
 
@@ -76,7 +104,7 @@ def test_the_best_one_stays_however_long_ago_it_was(tmp_path: Path) -> None:
         written = save(tmp_path, step)
         save_checkpoint(str(tmp_path), "best", {"model": {}}, step=step, epoch=step // 10)
         best = Path(list_checkpoints(str(tmp_path), "best")[-1])
-        prune(str(tmp_path), keep_last=1, keep_best=1, written=str(written), best=best.name)
+        prune(str(tmp_path), keep_last=1, keep_best=1, written=str(written), keep={best.name})
     assert step_of(str(best)) == 10 and best.exists()
 
 

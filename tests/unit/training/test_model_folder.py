@@ -1,15 +1,19 @@
 """What is tried of a model before anything expensive."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from sparkdl.data import Dataset
-from sparkdl.errors import ModelError
+from sparkdl.errors import ConfigError, ModelError
 from sparkdl.models import NETWORK_FILE, export_network
 from sparkdl.settings import Tracking, Train
 from sparkdl.training import model_folder
 from sparkdl.training.model_folder import check_model, starting_weights
+from sparkdl.training.replica import build_model
 
 
 class Masked(nn.Linear):
@@ -58,6 +62,34 @@ def test_what_ranks_cannot_exchange_is_an_error_before_anything_starts(
 ) -> None:
     with pytest.raises(ModelError, match=says):
         check_model(clouds, Train(model=model))
+
+
+def test_options_that_no_checkpoint_gives_back_are_an_error_before_anything_starts(clouds: Dataset) -> None:
+    class Strange(torch.optim.SGD):
+        def __init__(self, groups: object, lr: float, **options: object) -> None:
+            super().__init__(groups, lr)
+            self.param_groups[0].update(options)
+
+    check_model(clouds, Train(optimizer=Strange, optimizer_options={"eps": np.float64(1e-7), "at": [np.int64(3)]}))
+    for strange in (Path("/"), lambda: None):
+        with pytest.raises(ConfigError, match=r"train\.optimizer_options of .* hold what a checkpoint cannot; hand in"):
+            check_model(clouds, Train(optimizer=Strange, optimizer_options={"at": strange}))
+
+
+def test_a_buffer_that_the_model_expanded_can_be_written_into(clouds: Dataset) -> None:
+    class Expanded(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            for name in ("kept", "passing"):
+                mask = torch.arange(4.0).expand(3, 4)
+                self.register_buffer(name, mask, persistent=name == "kept")
+
+    model = build_model(clouds, Train(model=Expanded))
+    assert list(model.state_dict()) == ["weight", "bias", "kept"]
+    for buffer in model.buffers():
+        assert torch.equal(buffer, torch.arange(4.0).repeat(3, 1))
+        buffer.copy_(buffer + 1)
+    model.load_state_dict(model.state_dict())
 
 
 def test_equal_buffers_are_not_taken_for_the_same_architecture(

@@ -1,11 +1,13 @@
 """What is needed to continue a run on another day."""
 
+import errno
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from fsspec.implementations.local import LocalFileSystem
 from torch import nn
 from torch.nn import functional
 
@@ -75,6 +77,24 @@ def test_a_finished_run_goes_on_only_for_more_epochs(clouds: Dataset, settings: 
 def test_a_run_that_does_not_exist_is_an_error(clouds: Dataset, settings: Train) -> None:
     with pytest.raises(ConfigError, match=r"there is no run in .*/nowhere"):
         find_run(clouds, resuming(settings, "nowhere"), PARTS)
+
+
+def test_a_strangers_run_that_may_not_be_read_is_passed_over(
+    clouds: Dataset, settings: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = begin("ours", clouds, settings)
+    begin("theirs", clouds, settings)
+    read = LocalFileSystem.cat_file
+
+    def refuse(filesystem: LocalFileSystem, path: str, *args: object, **options: object) -> bytes:
+        if "theirs" in path:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return read(filesystem, path, *args, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", refuse)
+    assert find_run(clouds, resuming(settings, "auto"), PARTS) == record
+    with pytest.raises(ConfigError, match=r"cannot read .*/theirs/run\.json: Permission denied"):
+        find_run(clouds, resuming(settings, "theirs"), PARTS)
 
 
 def test_a_callable_that_makes_another_network_begins_another_run(clouds: Dataset, settings: Train) -> None:

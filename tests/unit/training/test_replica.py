@@ -1,5 +1,7 @@
 """One step of one replica, on a real rank."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -33,7 +35,7 @@ def agreed_buffers(rank: Rank) -> list[torch.Tensor]:
     network = nn.BatchNorm1d(2)
     network.running_mean.fill_(rank.rank)
     network.num_batches_tracked.fill_(7 - rank.rank)
-    network.register_buffer("mask", torch.ones(1, 2, dtype=torch.bool).expand(3, 2), persistent=False)
+    network.register_buffer("mask", torch.ones(3, 2, dtype=torch.bool), persistent=False)
     with HorovodCollectives() as collectives:
         create_strategy("allreduce", collectives).agree(network)
     return list(network.buffers())
@@ -44,3 +46,36 @@ def test_ranks_agree_on_all_buffers_also_where_there_is_no_mean() -> None:
         assert mean.tolist() == [0.5, 0.5]
         assert seen.item() == 7
         assert mask.all()
+
+
+class Normalised(nn.Module):
+    """Normalises an image by its own pixels, and then the means of its channels, of which one row has one each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pixels, self.means, self.last = nn.BatchNorm2d(2), nn.BatchNorm1d(2), nn.Linear(2, 3)
+        self.fails = False
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        means = self.means(input=self.pixels(images).mean(dim=(2, 3)))
+        if self.fails:
+            raise KeyError
+        return self.last(means)
+
+
+def counted_batches(rank: Rank) -> list[tuple[int, int]]:
+    """By how many batches each layer has been normalised: after one row, after two, and after one that fails."""
+    network, counts = Normalised(), []
+    with HorovodCollectives() as collectives:
+        replica = Replica(network, Train(), create_strategy("allreduce", collectives), torch.device("cpu"))
+        for rows, fails in ((1, False), (2, False), (1, True)):
+            network.fails = fails
+            with pytest.raises(KeyError) if fails else nullcontext():
+                replica.step([Batch(torch.randn(rows, 2, 5, 5), torch.zeros(rows, dtype=torch.int64), rows)], rate=0.1)
+            assert all(module.training and not module._forward_pre_hooks for module in network.modules())
+            counts.append((network.pixels.num_batches_tracked.item(), network.means.num_batches_tracked.item()))
+    return counts
+
+
+def test_one_image_is_normalised_by_its_own_pixels_and_one_value_per_channel_by_running_means() -> None:
+    assert run_local(counted_batches, 1)[0] == [(1, 0), (2, 1), (3, 1)]

@@ -1,0 +1,76 @@
+"""Checkpoints that a rank writes while it trains."""
+
+import errno
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fsspec.implementations.local import LocalFileSystem
+from torch import nn
+
+from sparkdl.cluster import Rank, run_local
+from sparkdl.collectives import HorovodCollectives
+from sparkdl.settings import Train
+from sparkdl.training.checkpoint import latest, list_checkpoints, step_of
+from sparkdl.training.replica import Replica
+from sparkdl.training.reporter import Reporter
+from sparkdl.training.saver import Saver
+from sparkdl.training.state import TrainingState
+from sparkdl.training.strategies import create_strategy
+
+
+class Listening:
+    """Rank 0, with what it has sent."""
+
+    rank, stop_requested = 0, False
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, kind: str, **content: Any) -> None:
+        self.sent.append((kind, content))
+
+    def beat(self, *args: Any) -> None:
+        pass
+
+
+def attempt(folder: str, checkpoint: str | None, steps: list[int], rank: Rank, *, lists: bool = True) -> list[str]:
+    """Save after each of these steps, two being kept, where storage ``lists`` what is there; returns what was told."""
+    listening = Listening()
+    with HorovodCollectives() as collectives, pytest.MonkeyPatch.context() as patch:
+        if not lists:
+            patch.setattr(LocalFileSystem, "ls", failing)
+        settings = Train(keep_last=2)
+        strategy = create_strategy("allreduce", collectives)
+        replica = Replica(nn.Linear(2, 2), settings, strategy, torch.device("cpu"))
+        reporter = Reporter(listening)  # type: ignore[arg-type]
+        with Saver(folder, settings, listening, replica, reporter, batch_size=1) as saver:  # type: ignore[arg-type]
+            saver.start(TrainingState(step=step_of(checkpoint)), checkpoint=checkpoint)
+            for step in steps:
+                saver.save(TrainingState(step=step))
+            saver.finish()
+    return [f"{kind}: {content.get('text', content.get('step'))}" for kind, content in listening.sent]
+
+
+def failing(*args: object, **options: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_checkpoint_is_told_and_training_goes_on_where_old_ones_cannot_be_removed(tmp_path: Path) -> None:
+    told = run_local(partial(attempt, str(tmp_path), None, [10], lists=False), 1)[0]
+    assert told[0] == "checkpoint: 10"
+    assert told[1].startswith("warning: cannot list the checkpoints in") and len(told) == 2
+    assert step_of(latest(str(tmp_path))) == 10
+
+
+def test_the_checkpoint_an_attempt_began_from_stays_until_others_take_its_place(tmp_path: Path) -> None:
+    run_local(partial(attempt, str(tmp_path), None, [200, 300]), 1)
+    damaged = Path(list_checkpoints(str(tmp_path), "step")[0])
+    damaged.write_bytes(b"damaged")
+    begun = latest(str(tmp_path))
+    run_local(partial(attempt, str(tmp_path), begun, [350]), 1)
+    assert Path(str(begun)).exists()
+    run_local(partial(attempt, str(tmp_path), begun, [350, 400]), 1)
+    assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [400, 350]
