@@ -50,7 +50,11 @@ def check_venv() -> None:
 
 def check_compiler(environ: Mapping[str, str]) -> None:
     """Building Horovod takes a compiler that knows C++20, and Python's headers."""
-    commands = [shlex.split(environ["CXX"])] if environ.get("CXX") else [["c++"], ["g++"], ["clang++"]]
+    try:
+        asked = shlex.split(environ.get("CXX", ""))
+    except ValueError as error:
+        raise SetupError(f"CXX is no command ({error}): {environ['CXX']}") from None
+    commands = [asked] if asked else [["c++"], ["g++"], ["clang++"]]
     names = [command[0] for command in commands]
     there = [[shutil.which(name, path=environ.get("PATH")) or "", *options] for name, *options in commands]
     compiler = next((command for command in there if command[0]), None)

@@ -35,7 +35,7 @@ def demo(configuration: str, overrides: list[str]) -> None:
     step("4/4  Score the test rows with the registered model")
     rows = sparkdl.split_rows(sparkdl.open_source(source, spark), settings.require("prepare"), "test")
     scored = sparkdl.score(rows, trained.model_uri, top_k=settings.score.top_k, tracking=settings.tracking)
-    if (Path(output) / "_SUCCESS").exists():  # predictions of a demo before this one; nothing else is removed
+    if (Path(output) / "_SUCCESS").exists():  # what Spark wrote for a demo before this one, and no other folder
         shutil.rmtree(output)
     sparkdl.write_predictions(scored, output)
     predictions = spark.read.parquet(output)

@@ -58,14 +58,18 @@ class RunRecord:
 
     @classmethod
     def load(cls, folder: str) -> "RunRecord":
-        """Read it. Raises :class:`ConfigError` when there is none that can be read."""
+        """Read it. Raises :class:`ConfigError` when there is none to read, :class:`CheckpointError` when that fails."""
         filesystem, location = locate(folder)
         try:
             return cls(**json.loads(filesystem.cat_file(f"{location}/{NAME}")))
         except (FileNotFoundError, NotADirectoryError):
             raise ConfigError(f"there is no run in {folder}, so that nothing can be continued") from None
-        except OSError as error:
+        except PermissionError as error:
             raise ConfigError(f"cannot read {folder}/{NAME}: {error.strerror or error}") from None
+        except OSError as error:  # it may be the very one that is asked for
+            raise CheckpointError(
+                f"cannot read {folder}/{NAME}: {error.strerror or error}; try again when the storage gives it"
+            ) from None
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{folder}/{NAME} is damaged ({error}); start a new run") from None
 

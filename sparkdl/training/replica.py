@@ -33,7 +33,7 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
         options=settings.model_options,
     )
     for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             if is_expanded(buffer):
                 setattr(module, name, buffer.contiguous())
     return model
@@ -111,6 +111,8 @@ def _normalised_alone(model: nn.Module, rows: int) -> Iterator[None]:
     """
     modules = model.modules() if rows == 1 else ()
     training = [module for module in modules if isinstance(module, _BatchNorm) and module.training]
+    for module in training:
+        module.eval()
     hooks = [module.register_forward_pre_hook(_choose_means, with_kwargs=True) for module in training]
     try:
         yield
@@ -123,5 +125,5 @@ def _normalised_alone(model: nn.Module, rows: int) -> Iterator[None]:
 
 def _choose_means(module: nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]) -> None:
     """Before each call, since a layer may be called with one value per channel and then with more."""
-    values = args[0] if args else kwargs["input"]
+    values = args[0] if args else next(iter(kwargs.values()))
     module.train(values.numel() != values.size(1))

@@ -151,7 +151,7 @@ class Saver:
         try:
             keep = {state.best, *self._begun}
             prune(self._folder, keep_last=keep_last, keep_best=keep_best, written=path, keep=keep)
-        except CheckpointError as error:  # the new one is whole: that old ones stay costs only space
+        except Exception as error:  # whatever storage raises: the new one is whole, and old ones cost only space
             self._rank.send("warning", text=f"{error}. Training goes on; old checkpoints stay there")
 
     def _wait(self) -> None:

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import Watch, count_slots, run_ranks, wait_for_slots
-from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError, RankError, TrainingError
+from sparkdl.errors import CheckpointError, ConfigError, DataError, DatasetError, ModelError, RankError, TrainingError
 from sparkdl.settings import Cluster, RankRange
 from sparkdl.training.checkpoint import latest, remove_partial, step_of
 from sparkdl.training.loop import Job, Outcome, train_rank
@@ -73,9 +73,9 @@ def supervise(
 ) -> Outcome:
     """Train in as many attempts as it takes, the first one from ``checkpoint`` if there is one.
 
-    Raises :class:`RankError` when the restarts are used up, :class:`~sparkdl.errors.NotEnoughSlotsError`,
-    :class:`~sparkdl.errors.CheckpointError` when storage does not give the checkpoint to go on from,
-    and what no restart would change: for example :class:`TrainingError` when the loss is not a number.
+    Raises :class:`RankError` when the restarts are used up or storage does not give the checkpoint to go on from,
+    :class:`~sparkdl.errors.NotEnoughSlotsError`, and what no restart would change: for example :class:`TrainingError`
+    when the loss is not a number.
     """
     budget = Budget(cluster.max_restarts, cluster.restart_seconds)
     while True:
@@ -86,7 +86,11 @@ def supervise(
         except RankError as error:
             if _spark_is_gone(spark):
                 raise
-            checkpoint = latest(job.folder)
+            try:
+                checkpoint = latest(job.folder)
+            except CheckpointError as lost:
+                budget.spend(error, step_of(checkpoint))  # what no attempt would change is told as that
+                raise _told(error, f"there was no other attempt: {lost}") from None
             pause = budget.spend(error, step_of(checkpoint))
             log.warning("%s\n\nanother attempt goes on from step %d in %g s", error, step_of(checkpoint), pause)
             time.sleep(pause)

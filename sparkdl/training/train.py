@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster import exit_on_sigterm, get_session
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
-from sparkdl.errors import CheckpointError, ConfigError, DataError, DatasetError
+from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
@@ -116,7 +116,7 @@ def _how_to_resume(folder: str, run_id: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(CheckpointError):  # of storage that does not answer: what ended the run is what is told
+        with suppress(Exception):  # of storage that does not answer: what ended the run is what is told
             if list_checkpoints(folder, "step"):
                 log.warning("run %s can be continued from its last checkpoint: train.resume=%s", run_id, run_id)
         raise

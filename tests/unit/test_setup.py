@@ -90,6 +90,8 @@ def test_a_compiler_too_old_for_torch_is_one_line(tmp_path: Path) -> None:
 def test_a_compiler_behind_a_launcher_is_found(tmp_path: Path) -> None:
     program(tmp_path, "ccache", '[ "$1" = g++ ] && [ "$2" = -std=c++20 ]')
     checks.check_compiler({"PATH": str(tmp_path), "CXX": "ccache g++"})
+    with pytest.raises(SetupError, match="CXX is no command"):
+        checks.check_compiler({"PATH": str(tmp_path), "CXX": 'g++ "'})
 
 
 def test_compilers_are_as_many_as_memory_allows_or_as_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +202,9 @@ def test_commands_keep_the_lock_of_a_set_up_that_was_killed(tmp_path: Path) -> N
         killed.wait()
         assert not free(lock)
     finally:
-        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        killed.kill()
+        if (tmp_path / "pid").exists():
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     until(lambda: free(lock))
 
 

@@ -6,7 +6,7 @@ back-propagation goes on with the layers before.
 
 from torch import nn
 
-from sparkdl.collectives import GradientAverager
+from sparkdl.collectives import GradientAverager, is_expanded
 from sparkdl.training.strategies.strategy import Strategy
 
 __all__ = ["AllReduce"]
@@ -34,5 +34,7 @@ class AllReduce(Strategy):
         Of others than floating-point ones, which have no mean, rank 0's are taken.
         """
         for buffer in model.buffers():
+            if is_expanded(buffer):
+                continue  # made so by this step: it has nothing of its own to agree on
             mean = buffer.is_floating_point()
             buffer.copy_(self.collectives.allreduce(buffer) if mean else self.collectives.broadcast(buffer))

@@ -80,8 +80,8 @@ def test_a_buffer_that_the_model_expanded_can_be_written_into(clouds: Dataset) -
     class Expanded(nn.Linear):
         def __init__(self) -> None:
             super().__init__(4, 4)
+            mask = torch.arange(4.0).expand(3, 4)
             for name in ("kept", "passing"):
-                mask = torch.arange(4.0).expand(3, 4)
                 self.register_buffer(name, mask, persistent=name == "kept")
 
     model = build_model(clouds, Train(model=Expanded))

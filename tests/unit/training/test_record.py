@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparkdl.data import Dataset
-from sparkdl.errors import ConfigError
+from sparkdl.errors import CheckpointError, ConfigError
 from sparkdl.settings import Train
 from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
 
@@ -95,6 +95,18 @@ def test_a_strangers_run_that_may_not_be_read_is_passed_over(
     assert find_run(clouds, resuming(settings, "auto"), PARTS) == record
     with pytest.raises(ConfigError, match=r"cannot read .*/theirs/run\.json: Permission denied"):
         find_run(clouds, resuming(settings, "theirs"), PARTS)
+
+
+def test_a_run_that_storage_does_not_give_is_no_reason_to_begin_again(
+    clouds: Dataset, settings: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    begin("ours", clouds, settings)
+    monkeypatch.setattr(LocalFileSystem, "cat_file", fail)
+    with pytest.raises(CheckpointError, match=r"cannot read .*/ours/run\.json: Input/output error; try again"):
+        find_run(clouds, resuming(settings, "auto"), PARTS)
 
 
 def test_a_callable_that_makes_another_network_begins_another_run(clouds: Dataset, settings: Train) -> None:

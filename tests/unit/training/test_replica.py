@@ -36,13 +36,14 @@ def agreed_buffers(rank: Rank) -> list[torch.Tensor]:
     network.running_mean.fill_(rank.rank)
     network.num_batches_tracked.fill_(7 - rank.rank)
     network.register_buffer("mask", torch.ones(3, 2, dtype=torch.bool), persistent=False)
+    network.register_buffer("expanded", torch.ones(1, 2).expand(3, 2), persistent=False)  # as a forward pass may
     with HorovodCollectives() as collectives:
         create_strategy("allreduce", collectives).agree(network)
     return list(network.buffers())
 
 
 def test_ranks_agree_on_all_buffers_also_where_there_is_no_mean() -> None:
-    for mean, _, seen, mask in run_local(agreed_buffers, 2):
+    for mean, _, seen, mask, _ in run_local(agreed_buffers, 2):
         assert mean.tolist() == [0.5, 0.5]
         assert seen.item() == 7
         assert mask.all()
@@ -54,10 +55,11 @@ class Normalised(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.pixels, self.means, self.last = nn.BatchNorm2d(2), nn.BatchNorm1d(2), nn.Linear(2, 3)
+        self.uncalled = nn.BatchNorm1d(2)
         self.fails = False
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        means = self.means(input=self.pixels(images).mean(dim=(2, 3)))
+        means = self.uncalled.forward(self.means(input=self.pixels(images).mean(dim=(2, 3))))
         if self.fails:
             raise KeyError
         return self.last(means)

@@ -1,9 +1,14 @@
 """When a failed run is tried again, and when it is not."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from sparkdl.errors import RankError, TrainingError
-from sparkdl.training.supervisor import Budget
+from sparkdl.errors import CheckpointError, RankError, TrainingError
+from sparkdl.settings import Cluster
+from sparkdl.training import supervisor
+from sparkdl.training.supervisor import Budget, supervise
 
 
 def killed(step: int = 7) -> RankError:
@@ -61,3 +66,23 @@ def test_without_restarts_the_error_is_the_error() -> None:
     with pytest.raises(RankError) as told:
         Budget(max_restarts=0, first_pause=0.0).spend(error, 0)
     assert told.value is error
+
+
+@pytest.mark.parametrize("cause", ["a worker was killed", "the loss is nan at step 5"])
+def test_storage_that_fails_after_a_rank_does_not_hide_what_the_rank_died_of(
+    cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    def fail(*_: object) -> None:
+        raise RankError(cause, exception_type="TrainingError" if "loss" in cause else None, reason=cause)
+
+    def gone(folder: str) -> str:
+        raise CheckpointError("cannot list the checkpoints")
+
+    monkeypatch.setattr(supervisor, "_attempt", fail)
+    monkeypatch.setattr(supervisor, "latest", gone)
+    job = supervisor.Job(cast(Any, None), cast(Any, None), str(tmp_path), 1)
+    with pytest.raises((RankError, TrainingError)) as told:
+        supervise(job, Cluster(), cast(Any, SimpleNamespace()), on_message=lambda *_: None)
+    assert str(told.value).startswith(cause)
+    if isinstance(told.value, RankError):
+        assert "there was no other attempt: cannot list the checkpoints" in str(told.value)
