@@ -1,10 +1,18 @@
 """What is changed in Horovod's source release before it is built: by file, pairs of old and new text.
 
 Each old text is there exactly once. Some let it compile with today's torch, or sooner; some keep its threads from
-taking the cores that ranks compute on, or from waiting for them; one has it listen only where it was told to.
+taking the cores that ranks compute on, or from waiting for them; one has it listen only where it was told to; some let
+the ranks of one host speak through their common memory.
 """
 
-__all__ = ["EDITS"]
+from pathlib import Path
+
+__all__ = ["ADDED", "EDITS"]
+
+ADDED: dict[str, str] = {
+    "third_party/gloo/gloo/shared_memory.h": Path(__file__).with_name("shared_memory.h").read_text(),
+}
+"""What is put beside it, by file."""
 
 ALL_OF_TORCH = "#include <torch/extension.h>\n#include <torch/torch.h>\n"
 TENSORS = "#include <torch/csrc/utils/pybind.h>\n#include <torch/types.h>\n"
@@ -20,7 +28,46 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "    set(CMAKE_UNITY_BUILD ON)\n    add_subdirectory(third_party/gloo)\n",
         ),
     ],
+    # The ranks of one host speak through their common memory.
+    "third_party/gloo/gloo/context.h": [
+        ("class Context {\n", "class SharedMemory;\n\nclass Context {\n"),
+        (
+            " protected:\n  std::shared_ptr<transport::Device> device_;\n",
+            "  // Where all ranks are on one host.\n"
+            "  std::shared_ptr<SharedMemory> sharedMemory;\n\n"
+            " protected:\n  std::shared_ptr<transport::Device> device_;\n",
+        ),
+    ],
+    "third_party/gloo/gloo/gather.cc": [
+        ('#include "gloo/types.h"\n', '#include "gloo/shared_memory.h"\n#include "gloo/types.h"\n'),
+        (
+            "  GLOO_ENFORCE(in != nullptr);\n",
+            "  GLOO_ENFORCE(in != nullptr);\n\n"
+            "  if (context->sharedMemory && in->size <= SharedMemory::SMALL_BYTES) {\n"
+            "    const uint8_t* all = context->sharedMemory->exchange(in->ptr, in->size);\n"
+            "    for (size_t i = 0; context->rank == opts.root && i < context->size; i++) {\n"
+            "      auto* to = static_cast<char*>(out->ptr) + i * in->size;\n"
+            "      memcpy(to, all + i * SharedMemory::SMALL_BYTES, in->size);\n"
+            "    }\n"
+            "    return;\n"
+            "  }\n",
+        ),
+    ],
+    "third_party/gloo/gloo/broadcast.cc": [
+        ('#include "gloo/types.h"\n', '#include "gloo/shared_memory.h"\n#include "gloo/types.h"\n'),
+        (
+            "  // Map rank to new rank where root process has rank 0.\n",
+            "  if (context->sharedMemory && out->size <= SharedMemory::SMALL_BYTES) {\n"
+            "    const size_t said = context->rank == opts.root ? in->size : 0;\n"
+            "    const uint8_t* all = context->sharedMemory->exchange(in->ptr, said);\n"
+            "    memcpy(out->ptr, all + opts.root * SharedMemory::SMALL_BYTES, out->size);\n"
+            "    return;\n"
+            "  }\n\n"
+            "  // Map rank to new rank where root process has rank 0.\n",
+        ),
+    ],
     "third_party/gloo/gloo/allreduce.cc": [
+        ('#include "gloo/math.h"\n', '#include "gloo/math.h"\n#include "gloo/shared_memory.h"\n'),
         # A class of other files has this name.
         ("using ReductionFunction = ", "using AllreduceFunction = "),
         ("    ReductionFunction fn) {", "    AllreduceFunction fn) {"),
@@ -50,13 +97,18 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "  }\n"
             "  broadcastOutputs(0, totalBytes);\n"
             "}\n\n"
-            "void allreduce(const detail::AllreduceOptionsImpl& opts) {\n"
-            "  constexpr size_t SMALL_BYTES = 256 * 1024;\n",
+            "void allreduce(const detail::AllreduceOptionsImpl& opts) {\n",
         ),
         (
             "    case detail::AllreduceOptionsImpl::UNSPECIFIED:\n",
             "    case detail::AllreduceOptionsImpl::UNSPECIFIED:\n"
-            "      if (totalBytes <= SMALL_BYTES && (context->size & (context->size - 1)) == 0) {\n"
+            "      if (context->sharedMemory) {\n"
+            "        reduceInputs(0, totalBytes);\n"
+            "        context->sharedMemory->allreduce(out[0]->ptr, opts.elements, opts.elementSize, opts.reduce);\n"
+            "        broadcastOutputs(0, totalBytes);\n"
+            "        break;\n"
+            "      }\n"
+            "      if (SharedMemory::isDoubled(totalBytes, context->size)) {\n"
             "        recursiveDoubling(opts, reduceInputs, broadcastOutputs);\n"
             "        break;\n"
             "      }\n",
@@ -112,6 +164,21 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         (
             "  assert(global_context.IsEnabled());\n",
             "  assert(global_context.IsEnabled());\n  gloo_iface_ = global_context.gloo_iface_;\n",
+        ),
+        # Nobody finalizes the contexts that gradients take: a process that serves several runs would keep the memory.
+        (
+            '#include "gloo/rendezvous/prefix_store.h"\n',
+            '#include "gloo/rendezvous/prefix_store.h"\n#include "gloo/shared_memory.h"\n',
+        ),
+        (
+            '  LOG(DEBUG) << "Global Gloo context initialized for process set with hash "\n',
+            "  ctx->sharedMemory = gloo::SharedMemory::create(ctx);\n"
+            '  LOG(DEBUG) << "Global Gloo context initialized for process set with hash "\n',
+        ),
+        (
+            "  if (!enabled_) {\n    return;\n  }\n\n  global_ctx.reset();\n",
+            "  if (ctx) {\n    ctx->sharedMemory.reset();\n  }\n"
+            "  if (!enabled_) {\n    return;\n  }\n\n  global_ctx.reset();\n",
         ),
     ],
     # The background thread asks all ranks every millisecond whether there is something to reduce, which takes up to a

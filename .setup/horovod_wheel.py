@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from horovod_edits import EDITS
+from horovod_edits import ADDED, EDITS
 from steps import CACHE, SetupError, run, say
 
 __all__ = ["build", "cached", "installed_torch", "key", "patch"]
@@ -38,7 +38,7 @@ FLAGS = {
 
 def key(torch_version: str) -> str:
     """The folder's name for a wheel made for this torch, this Python, this platform, GPUs or not, and in this way."""
-    recipe = hashlib.sha256(repr((FLAGS, EDITS)).encode()).hexdigest()[:8]
+    recipe = hashlib.sha256(repr((FLAGS, ADDED, EDITS)).encode()).hexdigest()[:8]
     parts = [RELEASE, f"torch-{torch_version}", str(sys.implementation.cache_tag), sysconfig.get_platform(), recipe]
     if os.environ.get("HOROVOD_GPU_OPERATIONS"):
         parts.append(os.environ["HOROVOD_GPU_OPERATIONS"].lower())
@@ -96,7 +96,7 @@ def installed_torch(python: Path) -> str:
 
 
 def patch(source: Path) -> None:
-    """Apply ``EDITS``; every line must be there exactly once."""
+    """Apply ``EDITS``, every line of which must be there exactly once, and ``ADDED``."""
     for name, edits in EDITS.items():
         path = source / name
         text = path.read_text()
@@ -108,6 +108,8 @@ def patch(source: Path) -> None:
                 )
             text = text.replace(old, new)
         path.write_text(text)
+    for name, text in ADDED.items():
+        (source / name).write_text(text)
 
 
 def _environment(python: Path) -> dict[str, str]:

@@ -161,7 +161,9 @@ def remember_gpus(stamp: Path) -> None:
 def digest(with_java: bool, setup: Path = SETUP) -> str:
     """What decides the outcome: the set-up's files, the project's metadata, Python, Java, the place, build options."""
     content = hashlib.sha256()
-    for path in sorted([*setup.glob("*.py"), *setup.glob("*.txt"), setup.parent / "pyproject.toml"]):
+    for path in sorted(
+        [*setup.glob("*.py"), *setup.glob("*.txt"), *setup.glob("*.h"), setup.parent / "pyproject.toml"]
+    ):
         content.update(path.name.encode() + b"\0" + path.read_bytes())
     facts = [platform.python_version(), with_java, setup.parent, os.environ.get("HOROVOD_GPU_OPERATIONS")]
     content.update(repr([str(fact) for fact in facts]).encode())

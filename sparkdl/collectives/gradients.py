@@ -70,10 +70,7 @@ class GradientAverager:
             self._start(index)
 
     def _start(self, index: int) -> None:
-        bucket = self._buckets[index]
-        for parameter in bucket:
-            parameter.grad = _dense_like(parameter)
-        gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
+        gradients = [_dense_gradient(parameter) for parameter in self._buckets[index]]
         self._waiting[index] = self._collectives.start_mean(gradients, name=f"gradients.{index}")
 
 
@@ -96,13 +93,13 @@ def _buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list
     return [*full, rest] if rest else full
 
 
-def _dense_like(parameter: nn.Parameter) -> torch.Tensor:
-    """The gradient, laid out in memory like the parameter: ranks add up what lies at the same place."""
+def _dense_gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """The gradient, from now on laid out in memory like the parameter: ranks add up what lies at the same place."""
     gradient = parameter.grad
-    if gradient is None:
-        return torch.zeros_like(parameter)
-    if gradient.is_sparse:
-        gradient = gradient.to_dense()
-    if gradient.stride() == parameter.stride():
+    if gradient is not None and not gradient.is_sparse and gradient.stride() == parameter.stride():
         return gradient
-    return torch.empty_like(parameter).copy_(gradient)
+    dense = torch.zeros_like(parameter)
+    if gradient is not None:
+        dense.copy_(gradient.to_dense())
+    parameter.grad = dense
+    return dense

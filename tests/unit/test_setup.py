@@ -167,6 +167,8 @@ def test_horovods_source_is_patched_only_if_it_is_the_release_we_know(tmp_path: 
     horovod_wheel.patch(tmp_path)
     for name, edits in horovod_wheel.EDITS.items():
         assert (tmp_path / name).read_text() == "\n".join(new for _, new in edits)
+    for name, text in horovod_wheel.ADDED.items():
+        assert (tmp_path / name).read_text() == text
     with pytest.raises(SetupError, match=r"CMakeLists\.txt has 'set\(CMAKE_CXX_STANDARD 14\)' 0 times instead of once"):
         horovod_wheel.patch(tmp_path)
 
