@@ -44,10 +44,13 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "  GLOO_ENFORCE(in != nullptr);\n",
             "  GLOO_ENFORCE(in != nullptr);\n\n"
             "  if (context->sharedMemory && in->size <= SharedMemory::SMALL_BYTES) {\n"
-            "    const uint8_t* all = context->sharedMemory->exchange(in->ptr, in->size);\n"
-            "    for (size_t i = 0; context->rank == opts.root && i < context->size; i++) {\n"
-            "      auto* to = static_cast<char*>(out->ptr) + i * in->size;\n"
-            "      memcpy(to, all + i * SharedMemory::SMALL_BYTES, in->size);\n"
+            "    const uint8_t* all = context->sharedMemory->exchange(SharedMemory::GATHER, in->size, in->ptr);\n"
+            "    if (context->rank == opts.root) {\n"
+            "      GLOO_ENFORCE(out != nullptr && out->size == in->size * context->size);\n"
+            "      for (size_t i = 0; i < context->size; i++) {\n"
+            "        auto* to = static_cast<char*>(out->ptr) + i * in->size;\n"
+            "        memcpy(to, all + i * SharedMemory::SMALL_BYTES, in->size);\n"
+            "      }\n"
             "    }\n"
             "    return;\n"
             "  }\n",
@@ -58,9 +61,11 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         (
             "  // Map rank to new rank where root process has rank 0.\n",
             "  if (context->sharedMemory && out->size <= SharedMemory::SMALL_BYTES) {\n"
-            "    const size_t said = context->rank == opts.root ? in->size : 0;\n"
-            "    const uint8_t* all = context->sharedMemory->exchange(in->ptr, said);\n"
-            "    memcpy(out->ptr, all + opts.root * SharedMemory::SMALL_BYTES, out->size);\n"
+            "    const void* said = context->rank == opts.root ? in->ptr : nullptr;\n"
+            "    const uint8_t* all = context->sharedMemory->exchange(SharedMemory::BROADCAST, out->size, said);\n"
+            "    if (out->ptr != said) { // which the root may not be allowed to write\n"
+            "      memcpy(out->ptr, all + opts.root * SharedMemory::SMALL_BYTES, out->size);\n"
+            "    }\n"
             "    return;\n"
             "  }\n\n"
             "  // Map rank to new rank where root process has rank 0.\n",
@@ -165,7 +170,6 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "  assert(global_context.IsEnabled());\n",
             "  assert(global_context.IsEnabled());\n  gloo_iface_ = global_context.gloo_iface_;\n",
         ),
-        # Nobody finalizes the contexts that gradients take: a process that serves several runs would keep the memory.
         (
             '#include "gloo/rendezvous/prefix_store.h"\n',
             '#include "gloo/rendezvous/prefix_store.h"\n#include "gloo/shared_memory.h"\n',
@@ -173,8 +177,10 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         (
             '  LOG(DEBUG) << "Global Gloo context initialized for process set with hash "\n',
             "  ctx->sharedMemory = gloo::SharedMemory::create(ctx);\n"
+            '  LOG(DEBUG) << "Ranks exchange through " << (ctx->sharedMemory ? "shared memory" : "sockets");\n'
             '  LOG(DEBUG) << "Global Gloo context initialized for process set with hash "\n',
         ),
+        # Nobody else lets go of the contexts that gradients take: a process that serves several runs would keep it.
         (
             "  if (!enabled_) {\n    return;\n  }\n\n  global_ctx.reset();\n",
             "  if (ctx) {\n    ctx->sharedMemory.reset();\n  }\n"

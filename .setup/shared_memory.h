@@ -12,6 +12,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <string>
 
 #include "gloo/allreduce.h"
 #include "gloo/broadcast.h"
@@ -33,7 +35,7 @@
 
 namespace gloo {
 
-// All ranks of a context call each method in the same order, from the thread that made the object.
+// All ranks of a context call each method in the same order, from the thread that made the object and will delete it.
 class SharedMemory {
  public:
   using Reduce = AllreduceOptions::Func;
@@ -41,72 +43,77 @@ class SharedMemory {
   // What each rank can say in one exchange.
   static constexpr size_t SMALL_BYTES = 64 * 1024;
 
+  enum Operation : uint64_t { GATHER, BROADCAST, ALLREDUCE };
+
   // Whether a message takes recursive doubling, where it goes through sockets.
   static bool isDoubled(size_t bytes, size_t ranks) {
     return bytes <= 256 * 1024 && (ranks & (ranks - 1)) == 0;
   }
 
   // Null, on all ranks, where some of them do not see the others' memory (they are on another host, in another
-  // container, another user's), or where there is too little of it (for more than 64 ranks, too).
+  // container, another user's), where there is too little of it, or for very many ranks.
   static std::shared_ptr<SharedMemory> create(const std::shared_ptr<Context>& context) {
-    if (context->size == 1) {
+    const size_t ranks = context->size;
+    if (ranks == 1 || ranks > MAX_RANKS) {
       return nullptr;
     }
     // A name that nobody has by chance: who can open it sees the same memory.
     char name[64] = {};
-    int file = -1;
+    File file;
     if (context->rank == 0) {
       std::random_device random;
       snprintf(name, sizeof(name), "/dev/shm/gloo-%08x%08x%08x%08x", random(), random(), random(), random());
-      file = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+      file.number = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+      file.name = name;
     }
     BroadcastOptions options(context);
     options.setOutput(name, sizeof(name));
     options.setRoot(0);
     broadcast(options);
     if (context->rank != 0) {
-      file = open(name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+      file.number = open(name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     }
-    bool usable = allCan(context, file >= 0);
-    const size_t ranks = context->size;
+    bool usable = allCan(context, file.number >= 0);
     const size_t partBytes = std::min(CHUNK_BYTES, ALL_CHUNKS_BYTES / ranks) / ranks / BLOCK_BYTES * BLOCK_BYTES;
     const size_t bytes = ranks * (sizeof(Rank) + 2 * SMALL_BYTES + ranks * partBytes);
-    if (context->rank == 0 && file >= 0) {
-      // As long as it had a name it was empty: whoever is killed leaves no more than that.
-      unlink(name);
-      usable = usable && partBytes > 0 && posix_fallocate(file, 0, bytes) == 0;
+    if (context->rank == 0) {
+      // As long as it has a name it is empty: whoever is killed leaves no more than that.
+      file.unlinkNow();
+      usable = usable && file.reserve(bytes);
     }
     usable = allCan(context, usable);
-    void* memory = usable ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
-    if (file >= 0) {
-      close(file);
-    }
+    void* memory = usable ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number, 0) : MAP_FAILED;
     std::shared_ptr<SharedMemory> made;
     if (memory != MAP_FAILED) {
       made.reset(new SharedMemory(*context, static_cast<uint8_t*>(memory), bytes, partBytes));
     }
-    return allCan(context, made != nullptr) ? made : nullptr;
+    return allCan(context, made != nullptr && made->locked_) ? made : nullptr;
   }
 
   ~SharedMemory() {
-    pthread_mutex_unlock(&ranks_[rank_].alive);
+    if (locked_) {
+      pthread_mutex_unlock(&ranks_[rank_].alive);
+    }
     munmap(memory_, bytes_);
   }
 
-  // What rank r said begins at r * SMALL_BYTES. It stays there during the next exchange.
-  const uint8_t* exchange(const void* said, size_t bytes) {
+  // What rank r said begins at r * SMALL_BYTES, until the next exchange but one. Ranks that are in different
+  // operations, or about different numbers of bytes, are an error; some may have nothing to say in this one.
+  const uint8_t* exchange(Operation operation, size_t bytes, const void* said) {
     uint8_t* all = messages_[turn_];
     turn_ = 1 - turn_;
-    std::memcpy(all + rank_ * SMALL_BYTES, said, bytes);
-    barrier();
+    if (said != nullptr) {
+      std::memcpy(all + rank_ * SMALL_BYTES, said, bytes);
+    }
+    barrier(operation, bytes);
     return all;
   }
 
-  // In place. All ranks have the same bits, and those that they would have on several hosts.
+  // In place. Of sums and products all ranks have the same bits, those that they would have on several hosts.
   void allreduce(void* data, size_t elements, size_t elementSize, const Reduce& reduce) {
     const Message message{static_cast<uint8_t*>(data), elements * elementSize, elementSize, reduce};
     if (message.bytes <= SMALL_BYTES) {
-      const uint8_t* all = exchange(data, message.bytes);
+      const uint8_t* all = exchange(ALLREDUCE, message.bytes, data);
       addUp(message, 0, message.bytes, message.data, [&](size_t r) { return all + r * SMALL_BYTES; });
       return;
     }
@@ -118,17 +125,54 @@ class SharedMemory {
 
  private:
   static constexpr size_t CHUNK_BYTES = 2 << 20; // of each rank, reduced at a time
-  static constexpr size_t ALL_CHUNKS_BYTES = 32 << 20; // at most: containers often have 64 MB of shared memory
-  static constexpr size_t BLOCK_BYTES = 8192; // reduced and copied while a core's first cache has them
-  static constexpr size_t MAX_ROUNDS = 6; // of a barrier, of as many ranks as have a block each in every part
+  static constexpr size_t ALL_CHUNKS_BYTES = 16 << 20; // at most: containers often have 64 MB in all
+  static constexpr size_t BLOCK_BYTES = 4096; // reduced while a core's first cache has them
+  static constexpr size_t MAX_ROUNDS = 6; // of a barrier
+  static constexpr size_t MAX_RANKS = 1 << MAX_ROUNDS;
+  static_assert(ALL_CHUNKS_BYTES / MAX_RANKS / MAX_RANKS >= BLOCK_BYTES, "a part has no room");
 
   struct alignas(128) Rank {
     pthread_mutex_t alive;
     std::atomic<uint32_t> arrived[MAX_ROUNDS]; // the last barrier that a round's sender came to
+    uint64_t doing[2]; // what it came to the last two barriers for
   };
 
-  SharedMemory(const Context& context, uint8_t* memory, size_t bytes, size_t partBytes)
-      : rank_(context.rank),
+  struct File {
+    int number = -1;
+    const char* name = nullptr;
+
+    ~File() {
+      unlinkNow();
+      if (number >= 0) {
+        close(number);
+      }
+    }
+
+    void unlinkNow() {
+      if (name != nullptr && number >= 0) {
+        unlink(name);
+      }
+      name = nullptr;
+    }
+
+    // At most half of what is there: other programs share memory, too. Beyond a limit on files Linux sends SIGXFSZ,
+    // which Python ignores.
+    bool reserve(size_t bytes) const {
+      struct statvfs all;
+      if (fstatvfs(number, &all) != 0 || all.f_bavail * all.f_frsize < 2 * bytes) {
+        return false;
+      }
+      int error;
+      do {
+        error = posix_fallocate(number, 0, bytes);
+      } while (error == EINTR);
+      return error == 0;
+    }
+  };
+
+  SharedMemory(Context& context, uint8_t* memory, size_t bytes, size_t partBytes)
+      : context_(context),
+        rank_(context.rank),
         size_(context.size),
         timeout_(context.getTimeout()),
         memory_(memory),
@@ -141,9 +185,9 @@ class SharedMemory {
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    pthread_mutex_init(&ranks_[rank_].alive, &attributes);
+    locked_ = pthread_mutex_init(&ranks_[rank_].alive, &attributes) == 0 &&
+        pthread_mutex_lock(&ranks_[rank_].alive) == 0;
     pthread_mutexattr_destroy(&attributes);
-    pthread_mutex_lock(&ranks_[rank_].alive);
   }
 
   struct Message {
@@ -164,13 +208,13 @@ class SharedMemory {
         std::memcpy(part(rank_, r), message.data + begin(r), length(r));
       }
     }
-    barrier();
+    barrier(ALLREDUCE, message.bytes);
     uint8_t* own = message.data + begin(rank_);
     addUp(message, begin(rank_), length(rank_), part(rank_, rank_), [&](size_t r) -> const uint8_t* {
       return r == rank_ ? own : part(r, rank_);
     });
     std::memcpy(own, part(rank_, rank_), length(rank_));
-    barrier();
+    barrier(ALLREDUCE, message.bytes);
     for (size_t r = 0; r < size_; ++r) {
       if (r != rank_) {
         std::memcpy(message.data + begin(r), part(r, r), length(r));
@@ -194,9 +238,9 @@ class SharedMemory {
         addUpPairs(message, elements, sums + at, [&](size_t r) { return from(r) + at; }, 0, size_);
       } else {
         auto around = [&](size_t i) { return from((c + 2 * size_ - 1 - i) % size_) + at; };
-        message.reduce(sums + at, around(0), around(1), elements);
+        message.reduce(sums + at, around(1), around(0), elements);
         for (size_t i = 2; i < size_; ++i) {
-          message.reduce(sums + at, sums + at, around(i), elements);
+          message.reduce(sums + at, around(i), sums + at, elements);
         }
       }
       at += length;
@@ -210,7 +254,7 @@ class SharedMemory {
       message.reduce(sums, from(first), from(first + 1), elements);
       return;
     }
-    uint8_t others[BLOCK_BYTES];
+    alignas(64) uint8_t others[BLOCK_BYTES];
     addUpPairs(message, elements, sums, from, first, ranks / 2);
     addUpPairs(message, elements, others, from, first + ranks / 2, ranks / 2);
     message.reduce(sums, sums, others, elements);
@@ -230,12 +274,13 @@ class SharedMemory {
 
   // Returns when all ranks have called it (Hensgen, Finkel and Manber, 1988, "Two algorithms for barrier
   // synchronization": in each round everyone tells one other, twice as far away).
-  void barrier() {
-    if (broken_) {
+  void barrier(Operation operation, size_t bytes) {
+    if (!locked_) {
       GLOO_THROW_IO_EXCEPTION("An exchange with the ranks of this host has failed before");
     }
-    broken_ = true; // unless it comes to the end
     ++barrier_;
+    auto doing = [this](size_t r) -> uint64_t& { return ranks_[r].doing[barrier_ % 2]; };
+    doing(rank_) = bytes << 2 | operation;
     size_t round = 0;
     for (size_t distance = 1; distance < size_; distance *= 2, ++round) {
       auto& theirs = ranks_[(rank_ + distance) % size_].arrived[round];
@@ -243,7 +288,11 @@ class SharedMemory {
       syscall(SYS_futex, &theirs, FUTEX_WAKE, 1, nullptr, nullptr, 0);
       await(ranks_[rank_].arrived[round], (rank_ + size_ - distance) % size_);
     }
-    broken_ = false;
+    for (size_t r = 0; r < size_; ++r) {
+      if (doing(r) != doing(rank_)) {
+        fail(MakeString("Rank ", r, " on this host does something else"));
+      }
+    }
   }
 
   void await(std::atomic<uint32_t>& arrived, size_t sender) {
@@ -253,12 +302,20 @@ class SharedMemory {
     while (missing()) {
       syscall(SYS_futex, &arrived, FUTEX_WAIT, barrier_ - 1, &slice, nullptr, 0);
       if (missing() && !alive(sender) && missing()) { // it may have come, and ended, between the first two
-        GLOO_THROW_IO_EXCEPTION("Rank ", sender, " on this host has ended");
+        fail(MakeString("Rank ", sender, " on this host has ended"));
       }
       if (missing() && std::chrono::steady_clock::now() > deadline) {
-        GLOO_THROW_IO_EXCEPTION("Timed out waiting ", timeout_.count(), "ms for rank ", sender, " on this host");
+        fail(MakeString("Timed out waiting ", timeout_.count(), "ms for rank ", sender, " on this host"));
       }
     }
+  }
+
+  // Whoever waits for this rank, here or at a socket, shall not wait any longer.
+  void fail(const std::string& why) {
+    locked_ = false;
+    pthread_mutex_unlock(&ranks_[rank_].alive);
+    context_.closeConnections();
+    GLOO_THROW_IO_EXCEPTION(why);
   }
 
   bool alive(size_t r) {
@@ -279,6 +336,7 @@ class SharedMemory {
     return least;
   }
 
+  Context& context_;
   const size_t rank_;
   const size_t size_;
   const std::chrono::milliseconds timeout_;
@@ -290,7 +348,7 @@ class SharedMemory {
   const size_t partBytes_;
   int turn_ = 0;
   uint32_t barrier_ = 0;
-  bool broken_ = false;
+  bool locked_ = false; // this rank's mutex: until something failed
 };
 
 } // namespace gloo

@@ -96,10 +96,8 @@ def _buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list
 def _dense_gradient(parameter: nn.Parameter) -> torch.Tensor:
     """The gradient, from now on laid out in memory like the parameter: ranks add up what lies at the same place."""
     gradient = parameter.grad
-    if gradient is not None and not gradient.is_sparse and gradient.stride() == parameter.stride():
-        return gradient
-    dense = torch.zeros_like(parameter)
-    if gradient is not None:
-        dense.copy_(gradient.to_dense())
-    parameter.grad = dense
-    return dense
+    if gradient is None:
+        gradient = parameter.grad = torch.zeros_like(parameter)
+    elif gradient.is_sparse or gradient.stride() != parameter.stride():
+        gradient = parameter.grad = torch.empty_like(parameter).copy_(gradient.to_dense())
+    return gradient
