@@ -128,6 +128,15 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             "  if (!lock) {\n    std::this_thread::sleep_for(std::chrono::microseconds(20));\n    return;\n  }\n\n"
             "  // State must be <= CONNECTED.\n",
         ),
+        # What this rank has closed (it has failed in its host's memory) was waited for, until the timeout.
+        (
+            "  throwIfException();\n\n  // Execute this send if there",
+            "  throwIfException();\n  verifyConnected();\n\n  // Execute this send if there",
+        ),
+        (
+            "  throwIfException();\n\n  // If this recv happens before",
+            "  throwIfException();\n  verifyConnected();\n\n  // If this recv happens before",
+        ),
     ],
     # Its thread woke 100 times a second, whether there was something to do or not, to see whether it should end or
     # whether someone waited for it. Two such threads took half a percent of a rank's core. Those who want it wake it.

@@ -10,10 +10,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,7 +36,8 @@
 
 namespace gloo {
 
-// All ranks of a context call each method in the same order, from the thread that made the object and will delete it.
+// All ranks of a context call the same methods in the same order, each from one thread, which also makes and deletes
+// the object. That they do is checked among these methods; what goes through sockets meanwhile is not known here.
 class SharedMemory {
  public:
   using Reduce = AllreduceOptions::Func;
@@ -51,7 +53,7 @@ class SharedMemory {
   }
 
   // Null, on all ranks, where some of them do not see the others' memory (they are on another host, in another
-  // container, another user's), where there is too little of it, or for very many ranks.
+  // container, another user's), where there is too little of it, and for one rank or more than MAX_RANKS.
   static std::shared_ptr<SharedMemory> create(const std::shared_ptr<Context>& context) {
     const size_t ranks = context->size;
     if (ranks == 1 || ranks > MAX_RANKS) {
@@ -64,7 +66,7 @@ class SharedMemory {
       std::random_device random;
       snprintf(name, sizeof(name), "/dev/shm/gloo-%08x%08x%08x%08x", random(), random(), random(), random());
       file.number = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-      file.name = name;
+      file.nameToRemove = file.number >= 0 ? name : "";
     }
     BroadcastOptions options(context);
     options.setOutput(name, sizeof(name));
@@ -78,7 +80,7 @@ class SharedMemory {
     const size_t bytes = ranks * (sizeof(Rank) + 2 * SMALL_BYTES + ranks * partBytes);
     if (context->rank == 0) {
       // As long as it has a name it is empty: whoever is killed leaves no more than that.
-      file.unlinkNow();
+      file.removeName();
       usable = usable && file.reserve(bytes);
     }
     usable = allCan(context, usable);
@@ -87,18 +89,17 @@ class SharedMemory {
     if (memory != MAP_FAILED) {
       made.reset(new SharedMemory(*context, static_cast<uint8_t*>(memory), bytes, partBytes));
     }
-    return allCan(context, made != nullptr && made->locked_) ? made : nullptr;
+    return allCan(context, made != nullptr && made->usable_) ? made : nullptr;
   }
 
   ~SharedMemory() {
-    if (locked_) {
+    if (usable_) {
       pthread_mutex_unlock(&ranks_[rank_].alive);
     }
     munmap(memory_, bytes_);
   }
 
-  // What rank r said begins at r * SMALL_BYTES, until the next exchange but one. Ranks that are in different
-  // operations, or about different numbers of bytes, are an error; some may have nothing to say in this one.
+  // What rank r said begins at r * SMALL_BYTES, until the next exchange but one. Some may have nothing to say.
   const uint8_t* exchange(Operation operation, size_t bytes, const void* said) {
     uint8_t* all = messages_[turn_];
     turn_ = 1 - turn_;
@@ -134,32 +135,35 @@ class SharedMemory {
   struct alignas(128) Rank {
     pthread_mutex_t alive;
     std::atomic<uint32_t> arrived[MAX_ROUNDS]; // the last barrier that a round's sender came to
-    uint64_t doing[2]; // what it came to the last two barriers for
+    uint64_t doing[2]; // what it came to the last two barriers for: at the second, all have seen the first
   };
 
   struct File {
     int number = -1;
-    const char* name = nullptr;
+    std::string nameToRemove;
 
     ~File() {
-      unlinkNow();
+      removeName();
       if (number >= 0) {
         close(number);
       }
     }
 
-    void unlinkNow() {
-      if (name != nullptr && number >= 0) {
-        unlink(name);
+    void removeName() {
+      if (!nameToRemove.empty()) {
+        unlink(nameToRemove.c_str());
+        nameToRemove.clear();
       }
-      name = nullptr;
     }
 
-    // At most half of what is there: other programs share memory, too. Beyond a limit on files Linux sends SIGXFSZ,
-    // which Python ignores.
+    // In memory, and not more than half of what is there: other programs want some, too. (Beyond a limit on files Linux
+    // sends SIGXFSZ, which Python ignores.)
     bool reserve(size_t bytes) const {
-      struct statvfs all;
-      if (fstatvfs(number, &all) != 0 || all.f_bavail * all.f_frsize < 2 * bytes) {
+      struct statfs all;
+      if (fstatfs(number, &all) != 0 || all.f_type != TMPFS_MAGIC) {
+        return false;
+      }
+      if (all.f_blocks > 0 && all.f_bavail * all.f_bsize < 2 * bytes) { // 0: as much as one likes
         return false;
       }
       int error;
@@ -185,7 +189,7 @@ class SharedMemory {
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    locked_ = pthread_mutex_init(&ranks_[rank_].alive, &attributes) == 0 &&
+    usable_ = pthread_mutex_init(&ranks_[rank_].alive, &attributes) == 0 &&
         pthread_mutex_lock(&ranks_[rank_].alive) == 0;
     pthread_mutexattr_destroy(&attributes);
   }
@@ -275,7 +279,7 @@ class SharedMemory {
   // Returns when all ranks have called it (Hensgen, Finkel and Manber, 1988, "Two algorithms for barrier
   // synchronization": in each round everyone tells one other, twice as far away).
   void barrier(Operation operation, size_t bytes) {
-    if (!locked_) {
+    if (!usable_) {
       GLOO_THROW_IO_EXCEPTION("An exchange with the ranks of this host has failed before");
     }
     ++barrier_;
@@ -290,7 +294,7 @@ class SharedMemory {
     }
     for (size_t r = 0; r < size_; ++r) {
       if (doing(r) != doing(rank_)) {
-        fail(MakeString("Rank ", r, " on this host does something else"));
+        fail(MakeString("Rank ", r, " on this host came for ", describe(doing(r)), ", not ", describe(doing(rank_))));
       }
     }
   }
@@ -302,7 +306,7 @@ class SharedMemory {
     while (missing()) {
       syscall(SYS_futex, &arrived, FUTEX_WAIT, barrier_ - 1, &slice, nullptr, 0);
       if (missing() && !alive(sender) && missing()) { // it may have come, and ended, between the first two
-        fail(MakeString("Rank ", sender, " on this host has ended"));
+        fail(MakeString("Rank ", sender, " on this host has ended, or failed"));
       }
       if (missing() && std::chrono::steady_clock::now() > deadline) {
         fail(MakeString("Timed out waiting ", timeout_.count(), "ms for rank ", sender, " on this host"));
@@ -310,19 +314,30 @@ class SharedMemory {
     }
   }
 
+  static std::string describe(uint64_t doing) {
+    static const char* const names[] = {"a gather", "a broadcast", "an allreduce"};
+    return MakeString(names[doing & 3], " of ", doing >> 2, " bytes");
+  }
+
   // Whoever waits for this rank, here or at a socket, shall not wait any longer.
-  void fail(const std::string& why) {
-    locked_ = false;
+  [[noreturn]] void fail(const std::string& why) {
+    usable_ = false;
     pthread_mutex_unlock(&ranks_[rank_].alive);
     context_.closeConnections();
     GLOO_THROW_IO_EXCEPTION(why);
   }
 
   bool alive(size_t r) {
-    if (pthread_mutex_trylock(&ranks_[r].alive) == EBUSY) {
+    const int error = pthread_mutex_trylock(&ranks_[r].alive);
+    if (error == EBUSY) {
       return true;
     }
-    pthread_mutex_unlock(&ranks_[r].alive);
+    if (error == EOWNERDEAD) { // else it is lost with this unlock: glibc's trylock then keeps it, and says it did not
+      pthread_mutex_consistent(&ranks_[r].alive);
+    }
+    if (error == 0 || error == EOWNERDEAD) {
+      pthread_mutex_unlock(&ranks_[r].alive); // others will ask, too
+    }
     return false;
   }
 
@@ -348,7 +363,7 @@ class SharedMemory {
   const size_t partBytes_;
   int turn_ = 0;
   uint32_t barrier_ = 0;
-  bool locked_ = false; // this rank's mutex: until something failed
+  bool usable_ = false; // this rank holds its mutex, and nothing has failed
 };
 
 } // namespace gloo
