@@ -38,7 +38,7 @@ format: setup  ## let ruff rewrite what it can
 	@$(BIN)/python -m ruff format
 
 unit: setup  ## the tests that need no Spark (a minute)
-	@$(BIN)/python -m pytest tests/unit
+	@$(BIN)/python -m pytest $(PARALLEL) tests/unit
 
 benchmark: setup  ## every benchmark, as tables
 	@$(BIN)/python jobs/benchmark.py

@@ -1,4 +1,4 @@
-"""What tests share: an embedded Spark, and a real standalone cluster with a process for everything."""
+"""What tests share: an embedded Spark, a real standalone cluster with a process for everything, a small dataset."""
 
 import os
 import subprocess
@@ -7,23 +7,30 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import cloudpickle
+import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
 from sparkdl.benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.cluster.session import get_session
+from sparkdl.data import Dataset
+from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
+from sparkdl.data.write import write_row_group
 from sparkdl.garbage import no_collection
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
 ROOT = Path(__file__).parent.parent
+CLASSES = 4
+INPUT = InputSpec(column="features", kind="vector", shape=(CLASSES,), dtype="float32")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """See to it that JVMs start fast; the workers of pytest-xdist inherit it."""
-    if not hasattr(config, "workerinput") and not all("unit" in Path(arg).parts for arg in config.args):
+    if not hasattr(config, "workerinput") and not all({"unit", "ranks"} & set(Path(arg).parts) for arg in config.args):
         options = subprocess.run(
             [sys.executable, ROOT / "tests" / "class_archive.py"], stdout=subprocess.PIPE, text=True, check=True
         )
@@ -39,7 +46,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Workers of pytest-xdist take files in this order: first what waits most, last what is short."""
-    order = ["test_faults.py", "end_to_end", "cluster", "unit"]
+    order = ["test_faults.py", "end_to_end", "cluster", "ranks", "unit"]
     items.sort(key=lambda item: next(place for place, name in enumerate(order) if name in item.path.parts))
 
 
@@ -111,3 +118,34 @@ def end_processes(processes: list[psutil.Process]) -> None:
         process.terminate()
     for process in psutil.wait_procs(everyone, timeout=10)[1]:
         process.kill()
+
+
+@pytest.fixture(scope="session")
+def clouds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Four overlapping clouds of points: 106 rows to train on and 30 to validate with."""
+    folder = tmp_path_factory.mktemp("clouds") / "dataset"
+    random = np.random.default_rng(0)
+    splits = {}
+    for split, sizes in {"train": [27, 27, 26, 26], "validation": [15, 15]}.items():
+        (folder / split).mkdir(parents=True)
+        files = []
+        for number, rows in enumerate(sizes):
+            labels = random.integers(0, CLASSES, rows)
+            points = (random.normal(size=(rows, CLASSES)) + 2 * np.eye(CLASSES)[labels]).astype(np.float32)
+            column = pa.array(list(points), pa.list_(pa.float32()))
+            name = f"{split}/part-{number}.parquet"
+            record = write_row_group(str(folder / name), pa.table({"features": column, LABEL_COLUMN: labels}), INPUT)
+            keys = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
+            files.append(File(path=name, **{key: record[key] for key in keys}))
+        splits[split] = SplitCard(files=tuple(files), class_counts=(sum(sizes), 0, 0, 0))
+    card = Card.create(
+        input=INPUT,
+        label_names=tuple(map(str, range(CLASSES))),
+        splits=splits,
+        raw_columns={"features": "array<float>"},
+        preprocessing=False,
+        settings={"seed": 0},
+        source="3-abc",
+    )
+    (folder / "card.json").write_text(card.to_json())
+    return Dataset.open(str(folder))
