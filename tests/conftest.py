@@ -24,8 +24,6 @@ from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
 ROOT = Path(__file__).parent.parent
-CLASSES = 4
-INPUT = InputSpec(column="features", kind="vector", shape=(CLASSES,), dtype="float32")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -123,6 +121,8 @@ def end_processes(processes: list[psutil.Process]) -> None:
 @pytest.fixture(scope="session")
 def clouds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Four overlapping clouds of points: 106 rows to train on and 30 to validate with."""
+    classes = 4
+    inputs = InputSpec(column="features", kind="vector", shape=(classes,), dtype="float32")
     folder = tmp_path_factory.mktemp("clouds") / "dataset"
     random = np.random.default_rng(0)
     splits = {}
@@ -130,17 +130,17 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         (folder / split).mkdir(parents=True)
         files = []
         for number, rows in enumerate(sizes):
-            labels = random.integers(0, CLASSES, rows)
-            points = (random.normal(size=(rows, CLASSES)) + 2 * np.eye(CLASSES)[labels]).astype(np.float32)
+            labels = random.integers(0, classes, rows)
+            points = (random.normal(size=(rows, classes)) + 2 * np.eye(classes)[labels]).astype(np.float32)
             column = pa.array(list(points), pa.list_(pa.float32()))
             name = f"{split}/part-{number}.parquet"
-            record = write_row_group(str(folder / name), pa.table({"features": column, LABEL_COLUMN: labels}), INPUT)
+            record = write_row_group(str(folder / name), pa.table({"features": column, LABEL_COLUMN: labels}), inputs)
             keys = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
             files.append(File(path=name, **{key: record[key] for key in keys}))
         splits[split] = SplitCard(files=tuple(files), class_counts=(sum(sizes), 0, 0, 0))
     card = Card.create(
-        input=INPUT,
-        label_names=tuple(map(str, range(CLASSES))),
+        input=inputs,
+        label_names=tuple(map(str, range(classes))),
         splits=splits,
         raw_columns={"features": "array<float>"},
         preprocessing=False,

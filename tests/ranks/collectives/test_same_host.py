@@ -23,8 +23,6 @@ RING = 256 << 10
 """Bytes that sockets exchange by recursive doubling; more of them go around a ring."""
 CHUNK = 2 << 20
 """Bytes whose parts are summed up together."""
-
-
 LENGTHS = [1, *(limit // 4 + more for limit in (SMALL, RING, CHUNK) for more in (0, 1)), 1_234_567]
 
 
