@@ -18,7 +18,7 @@ from sparkdl.garbage import no_collection
 
 __all__ = ["keep_unchanged_archives", "main"]
 
-OF_DATA = ("sparkdl.data.write",)
+OF_DATA = ("sparkdl.data.preparing.write",)
 """What tasks run that prepare rows."""
 OF_NETWORKS = (
     "sparkdl.training.loop",

@@ -28,13 +28,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import array, col, lit, map_from_entries, struct
 
 from sparkdl.data import prepare
-from sparkdl.data.storage import locate
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.masking import without_credentials
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.columns import check_room
 from sparkdl.scoring.dataframe import score
 from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
+from sparkdl.storage import locate
 from sparkdl.tracking import download, download_whole
 from sparkdl.training.train import train
 

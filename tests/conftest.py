@@ -18,7 +18,7 @@ from sparkdl.benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.cluster.session import get_session
 from sparkdl.data import Dataset
 from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
-from sparkdl.data.write import write_row_group
+from sparkdl.data.preparing.write import write_row_group
 from sparkdl.garbage import no_collection
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect

@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.card import Card, InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
-from sparkdl.data.decode import decode
-from sparkdl.data.features import apply_preprocessing
-from sparkdl.data.fetch import fetch
-from sparkdl.data.prepare import prepare
-from sparkdl.data.shards import Phase
-from sparkdl.data.sources import open_source
+from sparkdl.data.preparing.features import apply_preprocessing
+from sparkdl.data.preparing.prepare import prepare
+from sparkdl.data.preparing.splits import split_rows
+from sparkdl.data.reading.decode import decode
+from sparkdl.data.reading.shards import Phase
+from sparkdl.data.sources.fetch import fetch
+from sparkdl.data.sources.open import open_source
 from sparkdl.data.sparse_rows import decode_sparse
-from sparkdl.data.splits import split_rows
 
 if TYPE_CHECKING:
-    from sparkdl.data.loader import Batch, Loader
-    from sparkdl.data.sparse import SparseBatch, SparseLoader
+    from sparkdl.data.reading.loader import Batch, Loader
+    from sparkdl.data.reading.sparse import SparseBatch, SparseLoader
 
 __all__ = [
     "Batch",
@@ -40,11 +40,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Imported on first use: tasks that read, write or score rows have no use for torch, which takes seconds to load.
     if name in ("Batch", "Loader"):
-        from sparkdl.data import loader
+        from sparkdl.data.reading import loader
 
         return getattr(loader, name)
     if name in ("SparseBatch", "SparseLoader"):
-        from sparkdl.data import sparse
+        from sparkdl.data.reading import sparse
 
         return getattr(sparse, name)
     raise AttributeError(f"module 'sparkdl.data' has no attribute {name!r}")

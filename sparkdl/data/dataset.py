@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING, Card, InputSpec
 from sparkdl.data.labels import read_labels
-from sparkdl.data.storage import hash_folder, join, locate
 from sparkdl.errors import DatasetError
+from sparkdl.storage import hash_folder, join, locate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

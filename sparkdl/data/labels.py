@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparkdl.data.card import LABELS_NAME, UNSEEN, LabelsFile
-from sparkdl.data.storage import join, locate, write_file
 from sparkdl.errors import DataError, DatasetError
+from sparkdl.storage import join, locate, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING
 from sparkdl.data.dataset import Dataset
-from sparkdl.data.storage import join, locate
+from sparkdl.storage import join, locate
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, InputSpec, LabelsFile
 from sparkdl.data.labels import index_labels
-from sparkdl.data.storage import write_file
 from sparkdl.errors import DataError
+from sparkdl.storage import write_file
 
 __all__ = ["COLUMNS", "SPARSE_COUNTS", "Rows", "decode_sparse", "read_rows", "write_sparse_row_group"]
 

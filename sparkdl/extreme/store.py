@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from sparkdl.data import SparseBatch
-from sparkdl.data.storage import is_local, join, locate, write_file
 from sparkdl.errors import ModelError
+from sparkdl.storage import is_local, join, locate, write_file
 
 __all__ = [
     "FORMAT",

@@ -21,15 +21,15 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 from pyspark.sql.types import ArrayType, DoubleType, NumericType, StringType, StructField, StructType
 
 from sparkdl.data.card import PREPROCESSING, InputSpec
-from sparkdl.data.features import apply_preprocessing, image_fits, width_of
-from sparkdl.data.preprocessing import check_preprocessing
-from sparkdl.data.storage import spark_url
+from sparkdl.data.preparing.features import apply_preprocessing, image_fits, width_of
+from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.errors import ConfigError
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
 from sparkdl.scoring.task import ERROR, ScoringTask
 from sparkdl.settings import Tracking
+from sparkdl.storage import spark_url
 from sparkdl.tracking import download
 
 __all__ = ["load_preprocessing", "score", "with_inputs"]

@@ -7,9 +7,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
 from sparkdl.data.failures import explained
-from sparkdl.data.staging import staging
-from sparkdl.data.storage import is_local, join, locate, spark_url, write_file
+from sparkdl.data.preparing.staging import staging
 from sparkdl.errors import DataError
+from sparkdl.storage import is_local, join, locate, spark_url, write_file
 
 __all__ = ["WrittenPredictions", "write_predictions"]
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import torch
 
-from sparkdl.data.storage import locate
 from sparkdl.errors import CheckpointError
+from sparkdl.storage import locate
 
 __all__ = [
     "Kind",

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from sparkdl.data import Dataset
-from sparkdl.data.storage import locate
 from sparkdl.errors import CheckpointError, ConfigError
 from sparkdl.settings import Train
+from sparkdl.storage import locate
 
 __all__ = ["RunRecord", "find_run", "parts_of", "recipe_of"]
 

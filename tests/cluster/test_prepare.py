@@ -21,9 +21,9 @@ from pyspark.sql import functions as sf
 
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
 from sparkdl.data.bad_rows import skip_bad_rows
-from sparkdl.data.examine import find_problems
-from sparkdl.data.features import choose_inputs
-from sparkdl.data.loader import Loader
+from sparkdl.data.preparing.examine import find_problems
+from sparkdl.data.preparing.features import choose_inputs
+from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Prepare, Source, Split, Stage
 

@@ -18,8 +18,8 @@ from pyspark.sql import functions as sf
 
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
 from sparkdl.data.card import UNSEEN
-from sparkdl.data.loader import Loader
-from sparkdl.data.sparse import SparseLoader
+from sparkdl.data.reading.loader import Loader
+from sparkdl.data.reading.sparse import SparseLoader
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Prepare, Source, Split, Stage
@@ -377,7 +377,7 @@ def test_lines_are_numbered_across_the_parts_of_a_file(
     lines = [f"{i % 9} {' '.join(f'{j}:{i}' for j in range(random.integers(1, 9)))}" for i in range(500)]
     lines[123] = lines[321] = "?"
     (tmp_path / "all.txt").write_text("500 10 9\n" + "\n".join(lines) + "\n")
-    monkeypatch.setattr("sparkdl.data.xc._CHUNK_BYTES", 4321)
+    monkeypatch.setattr("sparkdl.data.sources.xc._CHUNK_BYTES", 4321)
     rows = open_source(Source(format="xc", path=str(tmp_path / "all.txt")), spark).collect()
     assert sorted(row._problem.line for row in rows if row._problem) == [125, 323]
     expected = Counter(int(line.rpartition(":")[2]) for line in lines if line != "?")

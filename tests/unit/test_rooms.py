@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "sparkdl"
-GROUND = {"config", "environment", "errors", "garbage", "masking", "settings"}
+GROUND = {"config", "environment", "errors", "garbage", "masking", "settings", "storage"}
 FIRST = {"cluster", "collectives", "data", "models", "tracking"}
 SECOND = {"extreme", "scoring", "training"}
 
@@ -33,7 +33,7 @@ def test_a_room_knows_only_the_floors_below(room: str) -> None:
 
 
 def test_what_runs_in_tasks_and_on_ranks_does_not_load_mlflow() -> None:
-    modules = "sparkdl.data.write, sparkdl.scoring.task, sparkdl.extreme.tasks, sparkdl.training.loop"
+    modules = "sparkdl.data.preparing.write, sparkdl.scoring.task, sparkdl.extreme.tasks, sparkdl.training.loop"
     program = f"import sys, {modules}; print(sorted(sys.modules.keys() & {{'mlflow', 'matplotlib', 'pandas'}}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"

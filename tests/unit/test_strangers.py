@@ -17,7 +17,7 @@ from torch import nn
 from sparkdl.config import load_settings
 from sparkdl.data.card import Card, File, InputSpec, LabelsFile, SplitCard
 from sparkdl.data.labels import read_labels
-from sparkdl.data.preprocessing import check_preprocessing
+from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.errors import ConfigError, DatasetError, ModelError, RegistryError, SparkdlError
 from sparkdl.models import build
 from sparkdl.settings import Train

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import sparkdl
 from sparkdl.data import Dataset
-from sparkdl.data.read import verified_content
+from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.errors import ConfigError
 from sparkdl.extreme.metrics import Evaluation, evaluate

@@ -7,7 +7,7 @@ from sparkdl.benchmarks.extreme.made_up import Shape, write_dataset
 from sparkdl.benchmarks.extreme.rivals import write_rows
 from sparkdl.benchmarks.extreme.task import first_groups, rows_of
 from sparkdl.data import SparseLoader
-from sparkdl.data.xc_lines import parse_lines
+from sparkdl.data.sources.xc_lines import parse_lines
 
 SHAPE = Shape(rows=20_000, features=3_000, classes=400, draws=16)
 

@@ -20,8 +20,8 @@ from sparkdl.data.card import (
     SplitCard,
 )
 from sparkdl.data.dataset import Dataset
+from sparkdl.data.preparing.write import write_row_group
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
-from sparkdl.data.write import write_row_group
 
 VECTORS = InputSpec(column="features", kind="vector", shape=(3,), dtype="float32")
 IMAGES = InputSpec(column="image", kind="image", shape=(2, 2, 1), dtype="uint8", mean=(0.5,), std=(0.25,))

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, File, InputSpec, LabelsFile, SparseCounts
-from sparkdl.data.decode import decode
-from sparkdl.data.order import GROUP, PLACE, SPLIT
-from sparkdl.data.read import LENGTH_BYTES, view_inputs, view_labels
+from sparkdl.data.preparing.order import GROUP, PLACE, SPLIT
+from sparkdl.data.reading.decode import decode
+from sparkdl.data.reading.read import LENGTH_BYTES, view_inputs, view_labels
 from sparkdl.data.sparse_rows import COLUMNS, SPARSE_COUNTS, write_sparse_row_group
-from sparkdl.data.storage import join, locate, spark_url, write_file
 from sparkdl.errors import DataError
+from sparkdl.storage import join, locate, spark_url, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

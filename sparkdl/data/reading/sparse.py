@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from sparkdl.data.dataset import Dataset, RowGroup
-from sparkdl.data.read import verified_content
+from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.errors import DatasetError
 

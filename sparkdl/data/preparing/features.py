@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.bad_rows import PROBLEM
-from sparkdl.data.sources import known_image_shape
+from sparkdl.data.sources.open import known_image_shape
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.settings import Prepare, Stage
 

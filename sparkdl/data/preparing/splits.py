@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from sparkdl.data.features import choose_inputs
-from sparkdl.data.order import SPLIT, with_split
+from sparkdl.data.preparing.features import choose_inputs
+from sparkdl.data.preparing.order import SPLIT, with_split
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl.data.shards import deal, rank_sizes
+from sparkdl.data.reading.shards import deal, rank_sizes
 
 
 @given(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl.data.xc_lines import Lines, _parse_one_by_one, parse_lines
+from sparkdl.data.sources.xc_lines import Lines, _parse_one_by_one, parse_lines
 
 FEATURES, LABELS = 100, 20
 

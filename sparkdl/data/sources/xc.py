@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data.bad_rows import PROBLEM, PROBLEM_TYPE
-from sparkdl.data.storage import locate
-from sparkdl.data.xc_lines import LARGEST, BadLine, Lines, parse_lines
+from sparkdl.data.sources.xc_lines import LARGEST, BadLine, Lines, parse_lines
 from sparkdl.errors import DataError
 from sparkdl.settings import Source
+from sparkdl.storage import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

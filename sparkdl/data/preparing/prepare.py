@@ -10,18 +10,24 @@ import pyarrow as pa
 from sparkdl.data.bad_rows import PROBLEM, skip_bad_rows, take_good_lines
 from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
 from sparkdl.data.dataset import Dataset
-from sparkdl.data.examine import LABEL_NAME, Findings, examine, find_problems, label_name
 from sparkdl.data.failures import explained
-from sparkdl.data.features import Inputs, apply_preprocessing, choose_inputs, describe_pipeline, require_columns
 from sparkdl.data.labels import write_labels
-from sparkdl.data.order import GROUP, PLACE, SPLIT, num_groups, with_groups, with_split
-from sparkdl.data.sources import open_source
-from sparkdl.data.staging import staging
-from sparkdl.data.storage import hash_folder, join, locate, spark_url, write_file
-from sparkdl.data.write import write_row_groups
+from sparkdl.data.preparing.examine import LABEL_NAME, Findings, examine, find_problems, label_name
+from sparkdl.data.preparing.features import (
+    Inputs,
+    apply_preprocessing,
+    choose_inputs,
+    describe_pipeline,
+    require_columns,
+)
+from sparkdl.data.preparing.order import GROUP, PLACE, SPLIT, num_groups, with_groups, with_split
+from sparkdl.data.preparing.staging import staging
+from sparkdl.data.preparing.write import write_row_groups
+from sparkdl.data.sources.open import open_source
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Source
+from sparkdl.storage import hash_folder, join, locate, spark_url, write_file
 
 if TYPE_CHECKING:
     from pyspark.ml import Pipeline

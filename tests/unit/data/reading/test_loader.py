@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl.data.loader import Batch, Loader
-from sparkdl.data.shards import Phase
+from sparkdl.data.reading.loader import Batch, Loader
+from sparkdl.data.reading.shards import Phase
 from sparkdl.errors import DatasetError
 
-from .conftest import IMAGES, VECTORS, MakeDataset, make
+from ..conftest import IMAGES, VECTORS, MakeDataset, make
 
 
 def labels_of(batches: list[Batch]) -> list[int]:

@@ -3,10 +3,10 @@ import pyarrow as pa
 import pytest
 from numpy.testing import assert_array_equal
 
-from sparkdl.data.decode import decode
+from sparkdl.data.reading.decode import decode
 from sparkdl.errors import DataError
 
-from .conftest import IMAGES, VECTORS
+from ..conftest import IMAGES, VECTORS
 
 PIXELS = [bytes([i, i + 1, i + 2, i + 3]) for i in range(5)]
 ROWS = [[float(i), float(i) + 0.5, float(i) - 1] for i in range(5)]

@@ -10,8 +10,8 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
-from sparkdl.data.features import Inputs, image_fits, width_of
-from sparkdl.data.order import CONTENT_HASH, SPLIT
+from sparkdl.data.preparing.features import Inputs, image_fits, width_of
+from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from sparkdl.data.storage import join, locate, spark_url
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.settings import Source
+from sparkdl.storage import join, locate, spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl.data.fetch import DATA_SETS, Published, _from_package, _problem, fetch
+from sparkdl.data.sources.fetch import DATA_SETS, Published, _from_package, _problem, fetch
 from sparkdl.errors import DataError
 
 CONTENT = gzip.compress(b"eleven bytes", mtime=0)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from sparkdl.data.storage import PARTIAL, is_local, join, locate
 from sparkdl.errors import DatasetError
+from sparkdl.storage import PARTIAL, is_local, join, locate
 
 __all__ = ["Staging", "staging"]
 

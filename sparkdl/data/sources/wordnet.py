@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from sparkdl.data.storage import join, locate
 from sparkdl.errors import DataError
 from sparkdl.settings import Source
+from sparkdl.storage import join, locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

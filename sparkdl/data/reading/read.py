@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import InputSpec
 from sparkdl.data.dataset import RowGroup
-from sparkdl.data.shards import Segment
-from sparkdl.data.storage import locate
+from sparkdl.data.reading.shards import Segment
 from sparkdl.errors import DatasetError
+from sparkdl.storage import locate
 
 __all__ = ["LENGTH_BYTES", "read_segment", "verified_content", "view_inputs", "view_labels"]
 

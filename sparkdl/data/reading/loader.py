@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
-from sparkdl.data.read import read_segment
-from sparkdl.data.shards import Phase, Segment, Stretch, deal, rank_sizes, rows_after, share, without_first
+from sparkdl.data.reading.read import read_segment
+from sparkdl.data.reading.shards import Phase, Segment, Stretch, deal, rank_sizes, rows_after, share, without_first
 from sparkdl.errors import DatasetError
 
 __all__ = ["Batch", "Loader"]

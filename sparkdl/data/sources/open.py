@@ -3,13 +3,13 @@
 import re
 from typing import TYPE_CHECKING, Literal
 
-from sparkdl.data.idx import read_idx
-from sparkdl.data.images import read_images
-from sparkdl.data.storage import spark_url
-from sparkdl.data.wordnet import read_wordnet
-from sparkdl.data.xc import read_xc
+from sparkdl.data.sources.idx import read_idx
+from sparkdl.data.sources.images import read_images
+from sparkdl.data.sources.wordnet import read_wordnet
+from sparkdl.data.sources.xc import read_xc
 from sparkdl.errors import DataError
 from sparkdl.settings import Source
+from sparkdl.storage import spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,9 +26,9 @@ def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fai
 
     ``idx`` gives the columns ``image`` (binary, one byte a pixel), ``label`` and ``split`` (``train`` or ``test``, from
     the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``; for ``wordnet`` and
-    ``xc`` see :func:`sparkdl.data.wordnet.read_wordnet` and :func:`sparkdl.data.xc.read_xc`. All other formats give
-    what Spark's reader gives. Raises :class:`DataError` when the source is missing, empty or cannot be read. Files of
-    ``images`` that cannot be decoded make the tasks fail; with ``on_error="null"``, their image is null.
+    ``xc`` see :func:`sparkdl.data.sources.wordnet.read_wordnet` and :func:`sparkdl.data.sources.xc.read_xc`. All other
+    formats give what Spark's reader gives. Raises :class:`DataError` when the source is missing, empty or cannot be
+    read. Files of ``images`` that cannot be decoded make the tasks fail; with ``on_error="null"``, their image is null.
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException
 

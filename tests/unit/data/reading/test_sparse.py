@@ -14,13 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl.data import sparse
 from sparkdl.data.card import InputSpec
-from sparkdl.data.sparse import SparseBatch, SparseLoader
+from sparkdl.data.reading import sparse
+from sparkdl.data.reading.sparse import SparseBatch, SparseLoader
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import DataError, DatasetError
 
-from .conftest import SPARK_VECTOR, MakeDataset, make_sparse
+from ..conftest import SPARK_VECTOR, MakeDataset, make_sparse
 
 INPUT = InputSpec(column="x", kind="sparse", shape=(50,), dtype="float32")
 

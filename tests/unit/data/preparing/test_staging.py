@@ -10,14 +10,14 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from sparkdl.data import staging as module
 from sparkdl.data.card import CARD_NAME
 from sparkdl.data.dataset import Dataset
-from sparkdl.data.staging import staging
-from sparkdl.data.storage import locate
+from sparkdl.data.preparing import staging as module
+from sparkdl.data.preparing.staging import staging
 from sparkdl.errors import DatasetError
+from sparkdl.storage import locate
 
-from .conftest import MakeDataset
+from ..conftest import MakeDataset
 
 
 class ObjectStore(LocalFileSystem):
