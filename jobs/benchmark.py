@@ -1,8 +1,46 @@
 """Measure speed beside the usual alternatives: ``spark-submit jobs/benchmark.py [name ...] [--json]``."""
 
 import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
 
-from sparkdl import main
+import click
+import cloudpickle
+from pyspark import cloudpickle as spark_cloudpickle
+
+import benchmarks
+
+NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint", "faults")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1, type=click.Choice(NAMES), metavar=f"[{'|'.join(NAMES)}]...")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON per table instead of the table.")
+@click.option(
+    "--data",
+    nargs=2,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="TRAIN TEST",
+    help="For `extreme`: files in the Extreme Classification Repository's format, instead of WordNet.",
+)
+@click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For `faults`: which ones, and when.")
+def benchmark(names: Sequence[str], as_json: bool, data: tuple[str, str] | None, rounds: int, seed: int) -> None:
+    """Measure speed beside the usual alternatives; without names, everything."""
+    if data and names and "extreme" not in names:
+        raise click.UsageError("--data is for the benchmark extreme: jobs/benchmark.py extreme --data TRAIN TEST")
+    for pickle in (cloudpickle, spark_cloudpickle):  # executors have no copy of this folder
+        pickle.register_pickle_by_value(benchmarks)
+    tables = sys.stdout
+    with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
+        for name in names or NAMES:
+            measure = import_module(f"benchmarks.{name}").run
+            options = {"extreme": (data or (),), "faults": (rounds, seed)}.get(name, ())
+            reports = measure(*options) if name == "extreme" else [measure(*options)]
+            for report in reports:
+                click.echo(report.to_json() if as_json else f"{report}\n", file=tables)
+
 
 if __name__ == "__main__":
-    main(["benchmark", *sys.argv[1:]])
+    benchmark()

@@ -3,8 +3,6 @@
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,6 @@ from sparkdl.settings import Prepare, Section, Settings, Tracking
 from sparkdl.settings.describe import describe
 
 __all__ = ["main"]
-
-BENCHMARKS = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint", "faults")
 
 
 class Commands(click.Group):
@@ -191,32 +187,6 @@ def verify(dataset: str) -> None:
     opened = sparkdl.Dataset.open(dataset)
     opened.verify()
     click.echo(f"{opened.path} is whole: digest {opened.digest}")
-
-
-@commands.command()
-@click.argument("names", nargs=-1, type=click.Choice(BENCHMARKS), metavar=f"[{'|'.join(BENCHMARKS)}]...")
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON per table instead of the table.")
-@click.option(
-    "--data",
-    nargs=2,
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="TRAIN TEST",
-    help="For `extreme`: files in the Extreme Classification Repository's format, instead of WordNet.",
-)
-@click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For `faults`: which ones, and when.")
-def benchmark(names: Sequence[str], as_json: bool, data: tuple[str, str] | None, rounds: int, seed: int) -> None:
-    """Measure speed beside the usual alternatives; without names, everything."""
-    if data and names and "extreme" not in names:
-        raise click.UsageError("--data is for the benchmark extreme: sparkdl benchmark extreme --data TRAIN TEST")
-    tables = sys.stdout
-    with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
-        for name in names or BENCHMARKS:
-            measure = import_module(f"sparkdl.benchmarks.{name}").run
-            options = {"extreme": (data or (),), "faults": (rounds, seed)}.get(name, ())
-            reports = measure(*options) if name == "extreme" else [measure(*options)]
-            for report in reports:
-                click.echo(report.to_json() if as_json else f"{report}\n", file=tables)
 
 
 @commands.command()

@@ -14,7 +14,7 @@ import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
-from sparkdl.benchmarks.standalone import StandaloneCluster, standalone_cluster
+from benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.cluster.session import get_session
 from sparkdl.data import Dataset
 from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl.benchmarks.faults.run import disturbed, fault_bench
-from sparkdl.benchmarks.faults.scenario import LETTING_GO, SILENCE, Fault, Scenario, Verdict
+from benchmarks.faults.run import disturbed, fault_bench
+from benchmarks.faults.scenario import LETTING_GO, SILENCE, Fault, Scenario, Verdict
 
 KILLED_OR_STOPPED = [
     Fault("rank killed", 20),

@@ -1,13 +1,10 @@
 """The command line, where it needs no Spark."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from sparkdl import Tracking, main
-from sparkdl.benchmarks.report import Report, Target
-from sparkdl.cluster.logs import print_lines
 from sparkdl.settings import Settings
 from sparkdl.tracking import courier, start_run
 
@@ -31,7 +28,6 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         "sync",
         "fetch",
         "verify",
-        "benchmark",
         "keys",
     ):
         assert f"  {command} " in text
@@ -69,22 +65,6 @@ def test_the_keys_of_a_section_and_those_in_it_are_listed_with_defaults_and_choi
         "\nprepare.stages.0.columns (required)  [list of text]\n    The raw columns it applies" in listed["prepare"][1]
     )
     assert "\nprepare.split.fractions = {validation: 0.1, test: 0.1}  [mapping]" in listed["prepare"][1]
-
-
-def test_a_benchmarks_json_stands_alone_whatever_ranks_print(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measure() -> Report:
-        print_lines(1, ["UserWarning: something"])
-        return Report("loop", ["loop", "images/s"], [["sparkdl", 3.0]], targets=[Target("images/s", 3.0, 4.0)])
-
-    monkeypatch.setattr("sparkdl.benchmarks.loop.run", measure)
-    code, text, rest = run(["benchmark", "loop", "--json"], capsys)
-    assert code == 0
-    assert json.loads(text)["targets"] == [
-        {"name": "images/s", "value": 3.0, "limit": 4.0, "at_most": False, "reached": False}
-    ]
-    assert "[rank 1] UserWarning: something" in rest
 
 
 def test_a_missing_configuration_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.benchmarks.images import session
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.images import session
+from benchmarks.report import Report, Target
 from sparkdl.data import Dataset, Loader, prepare
 from sparkdl.settings import Prepare, Split
 

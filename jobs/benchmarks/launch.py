@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+import click
 import pyspark
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks, stop_spark
 from sparkdl.cluster.session import EMBEDDED_OPTIONS, ensure_java
-from sparkdl.errors import ConfigError
 
 __all__ = ["run"]
 
@@ -106,7 +106,7 @@ def _launch_by_distributor() -> list[float]:
 def _cluster() -> Iterator[SparkSession]:
     """Spark with executors as processes of their own."""
     if SparkSession.getActiveSession():
-        raise ConfigError("the launch benchmark starts a cluster of its own; stop the running Spark session first")
+        raise click.ClickException("launch starts a cluster of its own; stop the running Spark session first")
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(MASTER)

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparkdl.benchmarks.extreme.made_up import Shape, write_dataset
-from sparkdl.benchmarks.extreme.processes import alone
-from sparkdl.benchmarks.extreme.task import Task, rows_of
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.extreme.made_up import Shape, write_dataset
+from benchmarks.extreme.processes import alone
+from benchmarks.extreme.task import Task, rows_of
+from benchmarks.report import Report, Target
 from sparkdl.data import Dataset, SparseLoader
 from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.ensemble import Ensemble

@@ -12,7 +12,6 @@ import sparkdl
 from sparkdl.data import Dataset
 from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
-from sparkdl.errors import ConfigError
 from sparkdl.extreme.metrics import Evaluation, evaluate
 from sparkdl.extreme.plan import plan_extreme
 from sparkdl.settings import Extreme, Prepare, Source, Split
@@ -62,11 +61,6 @@ def prepared_task(data: Sequence[str], folder: Path, spark: SparkSession) -> Tas
         dataset = sparkdl.prepare(settings.source, settings, spark=spark)
         plan = plan_extreme(dataset.num_classes, num_features=dataset.input.shape[0], rows=dataset.rows("train"))
         return Task(Path(train).parent.name or train, dataset, Extreme(buckets=plan.num_buckets))
-    if not CONFIGURATION.exists():
-        raise ConfigError(
-            f"the WordNet task is described in {CONFIGURATION.name} of sparkdl's repository, which is not here; run "
-            "there, or name files with --data"
-        )
     configured = sparkdl.load_settings(str(CONFIGURATION), [f"prepare.output={output}", f"prepare.source.path={RAW}"])
     sparkdl.fetch("wordnet", Path(RAW))
     dataset = sparkdl.prepare(None, configured.require("prepare"), spark=spark)

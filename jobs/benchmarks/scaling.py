@@ -22,9 +22,9 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
-from sparkdl.benchmarks.images import image_dataset
-from sparkdl.benchmarks.loop import new_replica, timed_epoch
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.images import image_dataset
+from benchmarks.loop import new_replica, timed_epoch
+from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.cluster.devices import bind
 from sparkdl.collectives import Collectives, HorovodCollectives

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from tempfile import TemporaryDirectory
 
-from sparkdl.benchmarks.images import image_dataset
-from sparkdl.benchmarks.loop import new_replica
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.images import image_dataset
+from benchmarks.loop import new_replica
+from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import HorovodCollectives
 from sparkdl.data import Dataset

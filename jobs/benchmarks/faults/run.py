@@ -1,5 +1,6 @@
 """``jobs/benchmark.py faults``: how runs end whose processes are killed and stopped."""
 
+import os
 import random
 import socket
 import tempfile
@@ -13,8 +14,9 @@ import torch
 from pyspark.sql import SparkSession
 from tqdm.auto import tqdm
 
+import benchmarks
 import sparkdl
-from sparkdl.benchmarks.faults.scenario import (
+from benchmarks.faults.scenario import (
     EPOCHS,
     KINDS,
     LETTING_GO,
@@ -24,16 +26,18 @@ from sparkdl.benchmarks.faults.scenario import (
     Scenario,
     Verdict,
 )
-from sparkdl.benchmarks.faults.server import Server
-from sparkdl.benchmarks.images import session
-from sparkdl.benchmarks.report import Report, Target
-from sparkdl.benchmarks.standalone import standalone_cluster
+from benchmarks.faults.server import Server
+from benchmarks.images import session
+from benchmarks.report import Report, Target
+from benchmarks.standalone import standalone_cluster
 
 __all__ = ["disturbed", "fault_bench", "run"]
 
 ROWS = 400
 FAULTS_PER_RUN = 8
 CLASSES = 4
+IMPORTED_FROM = f"{Path(sparkdl.__file__).parents[1]}{os.pathsep}{Path(benchmarks.__file__).parents[1]}"
+"""Where the cluster's processes find what is submitted to them."""
 
 
 def run(rounds: int = 100, seed: int = 0) -> Report:
@@ -67,7 +71,7 @@ def fault_bench(folder: Path) -> Iterator[Scenario]:
         server = Server(folder, int(free.getsockname()[1]))
     server.start()
     try:
-        with standalone_cluster(folder, pythonpath=str(Path(sparkdl.__file__).parent.parent)) as cluster:
+        with standalone_cluster(folder, pythonpath=IMPORTED_FROM) as cluster:
             server.wait()
             bench = Scenario(cluster, dataset.path, dataset.rows("train"), folder / "undisturbed", server)
             if not bench.run([]).finished:

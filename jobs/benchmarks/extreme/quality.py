@@ -8,10 +8,10 @@ import psutil
 from pyspark.sql import SparkSession
 
 import sparkdl
-from sparkdl.benchmarks.extreme import rivals
-from sparkdl.benchmarks.extreme.processes import alone
-from sparkdl.benchmarks.extreme.task import Task
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.extreme import rivals
+from benchmarks.extreme.processes import alone
+from benchmarks.extreme.task import Task
+from benchmarks.report import Report, Target
 from sparkdl.extreme.metrics import Evaluation
 from sparkdl.extreme.plan import Plan
 from sparkdl.settings import Tracking

@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
-from sparkdl.benchmarks.faults.network import newest_call, uses_of_rows
-from sparkdl.benchmarks.faults.program import __file__ as program_file
-from sparkdl.benchmarks.faults.server import Server
-from sparkdl.benchmarks.standalone import StandaloneCluster, rank_threads
+from benchmarks.faults.network import newest_call, uses_of_rows
+from benchmarks.faults.program import __file__ as program_file
+from benchmarks.faults.server import Server
+from benchmarks.standalone import StandaloneCluster, rank_threads
 from sparkdl.settings import Tracking
 from sparkdl.tracking import sync
 from sparkdl.training.checkpoint import latest, load_checkpoint

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sparkdl.benchmarks.extreme import odp, prior, quality, scoring, slots
-from sparkdl.benchmarks.extreme.task import prepared_task
-from sparkdl.benchmarks.images import session
-from sparkdl.benchmarks.report import Report
+from benchmarks.extreme import odp, prior, quality, scoring, slots
+from benchmarks.extreme.task import prepared_task
+from benchmarks.images import session
+from benchmarks.report import Report
 
 __all__ = ["run"]
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import sparkdl
-from sparkdl.benchmarks.faults.network import Noting
+from benchmarks.faults.network import Noting
 
 __all__ = ["main"]
 

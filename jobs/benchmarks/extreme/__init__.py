@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from sparkdl.benchmarks.report import Report
+from benchmarks.report import Report
 
 __all__ = ["run"]
 
 
 def run(data: Sequence[str] = ()) -> Iterator[Report]:
-    """One table after another; see :mod:`sparkdl.benchmarks.extreme.tables`, which tasks have no use for."""
-    from sparkdl.benchmarks.extreme.tables import run
+    """One table after another; see :mod:`benchmarks.extreme.tables`, which tasks have no use for."""
+    from benchmarks.extreme.tables import run
 
     return run(data)

@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-from sparkdl.benchmarks.extreme.processes import servant
-from sparkdl.benchmarks.extreme.task import Task, first_groups
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.extreme.processes import servant
+from benchmarks.extreme.task import Task, first_groups
+from benchmarks.report import Report, Target
 from sparkdl.cluster import get_session
 from sparkdl.data import Dataset
 from sparkdl.extreme.tasks import run_tasks, train_pack

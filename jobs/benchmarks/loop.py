@@ -11,8 +11,8 @@ from statistics import median
 import torch
 from torch.nn import functional
 
-from sparkdl.benchmarks.images import image_dataset
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.images import image_dataset
+from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import Collectives, HorovodCollectives
 from sparkdl.data import Dataset, Loader

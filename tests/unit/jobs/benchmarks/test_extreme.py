@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sparkdl.benchmarks.extreme.made_up import Shape, write_dataset
-from sparkdl.benchmarks.extreme.rivals import write_rows
-from sparkdl.benchmarks.extreme.task import first_groups, rows_of
+from benchmarks.extreme.made_up import Shape, write_dataset
+from benchmarks.extreme.rivals import write_rows
+from benchmarks.extreme.task import first_groups, rows_of
 from sparkdl.data import SparseLoader
 from sparkdl.data.sources.xc_lines import parse_lines
 

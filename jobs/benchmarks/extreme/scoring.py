@@ -11,9 +11,9 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from sparkdl.benchmarks.extreme.processes import servant
-from sparkdl.benchmarks.extreme.task import Task
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.extreme.processes import servant
+from benchmarks.extreme.task import Task
+from benchmarks.report import Report, Target
 from sparkdl.cluster import limited_threads, retained_memory
 from sparkdl.data import Dataset, SparseLoader
 from sparkdl.extreme.decode import Decoder

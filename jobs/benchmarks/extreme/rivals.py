@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sparkdl.benchmarks.extreme.task import rows_of
+from benchmarks.extreme.task import rows_of
 from sparkdl.data import Dataset, SparseLoader
 from sparkdl.data.sparse_rows import Rows
 from sparkdl.settings import Extreme

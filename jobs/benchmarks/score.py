@@ -15,8 +15,8 @@ import torch
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
-from sparkdl.benchmarks.images import image_dataset, images
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.images import image_dataset, images
+from benchmarks.report import Report, Target
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring.dataframe import score

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from sparkdl.benchmarks.extreme.made_up import ROWS_PER_GROUP, Shape, write_dataset
-from sparkdl.benchmarks.extreme.processes import forget_peak, peak_bytes
-from sparkdl.benchmarks.extreme.task import first_groups
-from sparkdl.benchmarks.report import Report, Target
+from benchmarks.extreme.made_up import ROWS_PER_GROUP, Shape, write_dataset
+from benchmarks.extreme.processes import forget_peak, peak_bytes
+from benchmarks.extreme.task import first_groups
+from benchmarks.report import Report, Target
 from sparkdl.cluster import limited_threads, retained_memory
 from sparkdl.data import Dataset
 from sparkdl.extreme.fit import Epoch, fit
