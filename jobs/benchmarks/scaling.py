@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import distributed, nn
@@ -123,12 +123,8 @@ class _Alone(Collectives):
         pass
 
     @override
-    def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
-        return value
-
-    @override
-    def allgather_object(self, value: Any) -> list[Any]:
-        return [value]
+    def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.unsqueeze(0)
 
     @override
     def barrier(self) -> None:

@@ -8,6 +8,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
+from sparkdl.collectives.plain_values import as_bytes, from_bytes
+
 __all__ = ["Collectives", "ReduceOp", "is_expanded"]
 
 ReduceOp = Literal["sum", "mean"]
@@ -50,12 +52,22 @@ class Collectives(ABC):
         """Overwrite parameters and buffers of any type, but expanded ones, in place, with those of rank ``root``."""
 
     @abstractmethod
-    def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
-        """The value of rank ``root``; it is pickled, between the ranks of one run only."""
+    def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensors of all ranks, stacked by rank; shapes and types, any of PyTorch's, are the same everywhere."""
 
-    @abstractmethod
+    def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
+        """The value of rank ``root``. Raises TypeError, on all ranks, unless it is plain: made of tensors, numbers, texts,
+        lists, tuples and dicts."""
+        content = as_bytes(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        length = int(self.broadcast(torch.tensor(content.numel()), root=root))
+        return from_bytes(self.broadcast(_of_length(length, content), root=root), sender=root)
+
     def allgather_object(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank; they are pickled, between the ranks of one run only."""
+        """The values of all ranks, by rank. Raises TypeError, on all ranks, unless every value is plain."""
+        content = as_bytes(value)
+        lengths = self.allgather(torch.tensor(content.numel())).tolist()
+        contents = self.allgather(_of_length(max(lengths), content))
+        return [from_bytes(contents[rank, :length], sender=rank) for rank, length in enumerate(lengths)]
 
     @abstractmethod
     def barrier(self) -> None:
@@ -73,3 +85,8 @@ class Collectives(ABC):
 def is_expanded(tensor: torch.Tensor) -> bool:
     """Whether one number in memory is several elements, so that they cannot be overwritten."""
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _of_length(length: int, content: torch.Tensor) -> torch.Tensor:
+    """Zeros behind what there is: messages that meet have the same shape on all ranks."""
+    return nn.functional.pad(content, (0, length - content.numel()))

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import horovod.torch as hvd
 import torch
@@ -63,13 +63,9 @@ class HorovodCollectives(Collectives):
                 tensor.copy_(copy)
 
     @override
-    def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
-        # Messages of the same name meet; Horovod would name this one after the type that the value has on each rank.
-        return hvd.broadcast_object(value, root, name="object")
-
-    @override
-    def allgather_object(self, value: Any) -> list[Any]:
-        return hvd.allgather_object(value, name="objects")  # type: ignore[no-any-return]
+    def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
+        gathered = hvd.allgather(_bytes(tensor.contiguous()))
+        return gathered.view(tensor.dtype).reshape(self.size, *tensor.shape)  # type: ignore[no-any-return]
 
     @override
     def barrier(self) -> None:

@@ -1,7 +1,10 @@
 """Collectives on real ranks: two processes on this machine in one launch for most promises, four in another."""
 
+import os
 import random
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -83,6 +86,8 @@ def exercise(rank: Rank) -> dict:
         found["broadcast"] = collectives.broadcast(torch.tensor([number]), root=1).tolist()
         found["broadcast object"] = collectives.broadcast_object({"rank": rank.rank}, root=1)
         found["gathered"] = collectives.allgather_object("x" * (rank.rank + 1))
+        numbered = torch.full((2, 2), rank.rank, dtype=torch.bfloat16).t()
+        found["tensors gathered"] = collectives.allgather(numbered).tolist()
         another_type = "text" if rank.rank else None
         found["another type"] = collectives.broadcast_object(another_type, root=1)
         found["types gathered"] = collectives.allgather_object(another_type)
@@ -131,6 +136,7 @@ def test_tensors_and_objects_of_one_rank_reach_all(found) -> None:
         assert each["broadcast"] == [2.0]
         assert each["broadcast object"] == {"rank": 1}
         assert each["gathered"] == ["x", "xx"]
+        assert each["tensors gathered"] == [[[0, 0], [0, 0]], [[1, 1], [1, 1]]]
 
 
 def test_objects_may_have_another_type_on_every_rank(found) -> None:
@@ -165,3 +171,25 @@ def test_a_message_may_have_many_tensors(found) -> None:
 
 def test_a_rank_that_has_slept_answers_at_once(found) -> None:
     assert all(each["late"] < 5 for each in found)
+
+
+def test_what_a_rank_sends_runs_nothing_on_the_others(tmp_path: Path) -> None:
+    class Touch:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (tmp_path / f"executed by {os.getpid()}",))
+
+    def exchange(rank: Rank) -> list[str]:
+        with HorovodCollectives() as collectives:
+            value = Touch() if rank.rank == 0 else None
+            return [_refusal(collectives.broadcast_object, value), _refusal(collectives.allgather_object, value)]
+
+    for refusals in run_local(exchange, 2):
+        assert all("rank 0 sent something else than tensors and plain values" in text for text in refusals)
+    assert not list(tmp_path.iterdir())
+
+
+def _refusal(exchange: Callable[[object], object], value: object) -> str:
+    try:
+        return f"accepted: {exchange(value)}"
+    except TypeError as error:
+        return str(error)
