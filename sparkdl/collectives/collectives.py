@@ -56,8 +56,7 @@ class Collectives(ABC):
         """The tensors of all ranks, stacked by rank; shapes and types, any of PyTorch's, are the same everywhere."""
 
     def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
-        """The value of rank ``root``. Raises TypeError, on all ranks, unless it is plain: made of tensors, numbers, texts,
-        lists, tuples and dicts."""
+        """The value of rank ``root``. Raises TypeError, on all ranks, unless it is plain (tensors, numbers, text …)."""
         content = as_bytes(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = int(self.broadcast(torch.tensor(content.numel()), root=root))
         return from_bytes(self.broadcast(_of_length(length, content), root=root), sender=root)
