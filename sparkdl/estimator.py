@@ -6,6 +6,7 @@ Every key of :class:`sparkdl.settings.Train` is a ``Param`` of the same name, so
 import re
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
@@ -34,7 +35,7 @@ from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.columns import check_room
 from sparkdl.scoring.dataframe import score
 from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
-from sparkdl.storage import locate
+from sparkdl.storage import download_files, join, remove, upload_files
 from sparkdl.tracking import download, download_whole
 from sparkdl.training.train import train
 
@@ -142,8 +143,7 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
                 spark=dataset.sparkSession,
             )
         finally:
-            filesystem, location = locate(prepared.path)
-            filesystem.rm(location, recursive=True)  # the rows are the caller's; only the run's checkpoints stay
+            remove(prepared.path)  # the rows are the caller's; only the run's checkpoints stay
         return self._copyValues(TorchModel(trained.model_uri, tracking_uri=tracking_uri))
 
 
@@ -194,8 +194,7 @@ class _ModelWriter(MLWriter):
     def saveImpl(self, path: str) -> None:  # noqa: N802 - the name that pyspark.ml calls
         DefaultParamsWriter.saveMetadata(self.model, path, self.sc)
         tracking = Tracking(uri=self.model.tracking_uri)
-        filesystem, location = locate(path)
-        filesystem.put(str(download_whole(self.model.model_uri, tracking)), f"{location}/model", recursive=True)
+        upload_files(join(path, "model"), download_whole(self.model.model_uri, tracking))
 
 
 class _ModelReader(MLReader[TorchModel]):
@@ -203,10 +202,9 @@ class _ModelReader(MLReader[TorchModel]):
 
     def load(self, path: str) -> TorchModel:
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
-        filesystem, location = locate(path)
         folder = TemporaryDirectory(prefix="sparkdl-loaded-")  # what was loaded may be saved to the place it came from
         _loaded.append(folder)
-        filesystem.get(f"{location}/model", f"{folder.name}/model", recursive=True)
+        download_files(join(path, "model"), Path(folder.name, "model"))
         model = TorchModel(f"{folder.name}/model")
         DefaultParamsReader.getAndSetParams(model, metadata)
         return model

@@ -1,6 +1,5 @@
 """A prepared dataset: what it holds, and whether its files are still the ones that were written."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,15 +12,13 @@ from numpy.typing import NDArray
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING, Card, InputSpec
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError
-from sparkdl.storage import hash_folder, join, locate
+from sparkdl.storage import hash_file, hash_folder, join, list_folder, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Dataset", "RowGroup"]
 
-_HASH_CHUNK = 1 << 20
-"""Bytes read at a time while hashing: large enough to keep hashing the bottleneck."""
 _REPAIR = "Restore it, or remove the dataset and prepare it again."
 
 
@@ -52,17 +49,16 @@ class Dataset:
         Raises :class:`DatasetError` when there is no dataset, the card is not valid, or a file is missing or truncated.
         """
         path = str(path).rstrip("/")
-        filesystem, root = locate(path)
         try:
-            text = filesystem.cat_file(join(root, CARD_NAME))
+            text = read_file(join(path, CARD_NAME))
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetError(f"there is no dataset in {path}: {CARD_NAME} is missing. Prepare it first.") from None
         dataset = cls(path, Card.from_json(text, origin=join(path, CARD_NAME)))
         if dataset.card.labels:
-            _check_size(join(path, LABELS_NAME), dataset.card.labels.bytes, _sizes(filesystem, root).get(LABELS_NAME))
+            _check_size(join(path, LABELS_NAME), dataset.card.labels.bytes, _sizes(path).get(LABELS_NAME))
         dataset._check_preprocessing()
         for split in dataset.splits:
-            sizes = _sizes(filesystem, join(root, split))
+            sizes = _sizes(join(path, split))
             for group in dataset.row_groups(split):
                 _check_size(group.path, group.bytes, sizes.get(group.path.rpartition("/")[2]))
         return dataset
@@ -161,13 +157,9 @@ class Dataset:
             raise DatasetError(f"{path} was altered: its SHA-256 is not the card's. {_REPAIR}")
 
 
-def _sizes(filesystem: object, folder: str) -> dict[str, int]:
+def _sizes(folder: str) -> dict[str, int]:
     """File sizes by name, from one listing of the folder."""
-    try:
-        listing = filesystem.ls(folder, detail=True)  # type: ignore[attr-defined]
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    return {entry["name"].rpartition("/")[2]: int(entry["size"] or 0) for entry in listing if entry["type"] == "file"}
+    return {entry.name: entry.size for entry in list_folder(folder) if not entry.is_folder}
 
 
 def _check_size(path: str, expected: int, size: int | None) -> None:
@@ -179,17 +171,11 @@ def _check_size(path: str, expected: int, size: int | None) -> None:
 
 def _problem_with(group: RowGroup) -> str:
     """What is wrong with a file's content; empty when nothing is."""
-    filesystem, path = locate(group.path)
-    digest = hashlib.sha256()
     try:
-        with filesystem.open(path, "rb") as stream:
-            while chunk := stream.read(_HASH_CHUNK):
-                digest.update(chunk)
+        altered = hash_file(group.path) != group.sha256
     except FileNotFoundError:
         return f"{group.path} is missing. {_REPAIR}"
-    if digest.hexdigest() == group.sha256:
-        return ""
-    return f"{group.path} was altered: its SHA-256 is not the card's. {_REPAIR}"
+    return f"{group.path} was altered: its SHA-256 is not the card's. {_REPAIR}" if altered else ""
 
 
 def _problems_in_tasks(spark: "SparkSession", groups: list[RowGroup]) -> list[str]:

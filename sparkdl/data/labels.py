@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from sparkdl.data.card import LABELS_NAME, UNSEEN, LabelsFile
 from sparkdl.errors import DataError, DatasetError
-from sparkdl.storage import join, locate, write_file
+from sparkdl.storage import join, read_file, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,9 +65,8 @@ def read_labels(folder: str, expected: LabelsFile) -> pa.Table:
     Raises :class:`DatasetError` when the file is missing or is not the one that the card describes.
     """
     path = join(folder, LABELS_NAME)
-    filesystem, located = locate(path)
     try:
-        content = filesystem.cat_file(located)
+        content = read_file(path)
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing. Restore it, or remove the dataset and prepare it again.") from None
     if hashlib.sha256(content).hexdigest() != expected.sha256:

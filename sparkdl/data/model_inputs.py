@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING
 from sparkdl.data.dataset import Dataset
-from sparkdl.storage import join, locate
+from sparkdl.storage import download_files, join
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,11 +18,9 @@ def keep_inputs(dataset: Dataset, folder: Path) -> None:
     """Copy the card (schema, class names), the file of class names where there is one, and the fitted preprocessing."""
     (folder / CARD_NAME).write_text(dataset.card_json)
     if dataset.card.labels:
-        filesystem, location = locate(join(dataset.path, LABELS_NAME))
-        filesystem.get_file(location, str(folder / LABELS_NAME))
+        download_files(join(dataset.path, LABELS_NAME), folder / LABELS_NAME)
     if dataset.preprocessing_path:
-        filesystem, location = locate(dataset.preprocessing_path)
-        filesystem.get(location, str(folder / PREPROCESSING), recursive=True)
+        download_files(dataset.preprocessing_path, folder / PREPROCESSING)
 
 
 def example_row(dataset: Dataset) -> "pd.DataFrame | None":

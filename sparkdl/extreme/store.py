@@ -6,20 +6,18 @@ second copy of a task writes the same weights over the same files, on a machine 
 
 import hashlib
 import json
-import os
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-import pyarrow as pa
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from sparkdl.data import SparseBatch
 from sparkdl.errors import ModelError
-from sparkdl.storage import is_local, join, locate, write_file
+from sparkdl.storage import download_files, hash_file, join, local_path, make_folder, read_file, write_file
 
 __all__ = [
     "FORMAT",
@@ -39,8 +37,6 @@ scale and an offset for each feature, as tables of embeddings have (Guan et al.,
 evaluated is what is stored."""
 _OF_A_FEATURE = 8
 """Bytes of its scale and offset, which lie behind its weights: what PyTorch's kernel for such tables reads."""
-_CHUNK = 1 << 20
-"""Bytes read at a time while hashing."""
 _ROWS_AT_ONCE = 4096
 """Rows of a first layer that are rounded at a time."""
 
@@ -87,36 +83,32 @@ def save_repetition(
     record = Finished(
         repetition, made_of, hashlib.sha256(content).hexdigest(), tuple(losses), rate, seconds, socket.gethostname()
     )
-    filesystem, located = locate(folder)
-    filesystem.makedirs(located, exist_ok=True)
-    write_file(join(folder, weights_name(repetition)), pa.py_buffer(content))
-    write_file(join(folder, _record_name(repetition)), pa.py_buffer(record.to_json().encode()))
+    make_folder(folder)
+    write_file(join(folder, weights_name(repetition)), content)
+    write_file(join(folder, _record_name(repetition)), record.to_json().encode())
     return record
 
 
 def finished(folder: str, repetition: int, *, made_of: str) -> Finished | None:
     """The record of a repetition that is whole and made of the same things; None where it has to be trained."""
-    filesystem, located = locate(folder)
     try:
-        record = Finished.from_json(filesystem.cat_file(join(located, _record_name(repetition))))
-        with filesystem.open(join(located, weights_name(repetition)), "rb") as file:
-            if record.made_of != made_of or _sha256(file) != record.sha256:
-                return None
-    except (OSError, ValueError, TypeError, KeyError):
+        record = Finished.from_json(read_file(join(folder, _record_name(repetition))))
+        whole = record.made_of == made_of and hash_file(join(folder, weights_name(repetition))) == record.sha256
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
-    return record
+    return record if whole else None
 
 
 def fetch_repetition(folder: str, repetition: int, target: Path) -> None:
     """Bring a repetition's weights into a local folder: by a second name for the same file where that is possible."""
-    filesystem, located = locate(folder)
     name = weights_name(repetition)
+    local = local_path(join(folder, name))
     try:
-        if not is_local(filesystem):
+        if local is None:
             raise OSError("not on this machine")
-        os.link(join(located, name), target / name)
+        (target / name).hardlink_to(local)
     except OSError:  # nor are files on another disk
-        filesystem.get_file(join(located, name), str(target / name))
+        download_files(join(folder, name), target / name)
 
 
 def open_repetition(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
@@ -125,11 +117,10 @@ def open_repetition(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
     Raises :class:`ModelError` for a file that is missing or was altered.
     """
     try:
-        with path.open("rb") as content:
-            if _sha256(content) != sha256:
-                raise ModelError(
-                    f"{path} was altered after training: its checksum is another. Restore it, or train it again"
-                )
+        if hash_file(str(path)) != sha256:
+            raise ModelError(
+                f"{path} was altered after training: its checksum is another. Restore it, or train it again"
+            )
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError) as error:
@@ -175,10 +166,3 @@ def weights_name(repetition: int) -> str:
 
 def _record_name(repetition: int) -> str:
     return f"repetition-{repetition:04d}.json"
-
-
-def _sha256(file: Any) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
 from sparkdl.data.failures import explained
 from sparkdl.data.preparing.staging import staging
 from sparkdl.errors import DataError
-from sparkdl.storage import is_local, join, locate, spark_url, write_file
+from sparkdl.storage import join, local_path, spark_url, write_file
 
 __all__ = ["WrittenPredictions", "write_predictions"]
 
@@ -39,7 +38,7 @@ def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
             with staging(output, seal=_SEAL) as folder:
                 scored.write.mode("append").parquet(spark_url(folder.path))
                 # Other committers than Spark's own may have left it out.
-                write_file(join(folder.path, _SEAL), pa.py_buffer(b""))
+                write_file(join(folder.path, _SEAL), b"")
                 if not folder.publish():
                     raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
         else:
@@ -52,6 +51,6 @@ def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
 
 def _is_local(output: str) -> bool:
     try:
-        return is_local(locate(output)[0])
+        return local_path(output) is not None
     except (ImportError, ValueError):  # storage that Spark may know all the same
         return False

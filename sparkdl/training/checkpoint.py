@@ -8,7 +8,6 @@ import hashlib
 import io
 import logging
 import re
-import uuid
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from sparkdl.errors import CheckpointError
-from sparkdl.storage import locate
+from sparkdl.storage import list_folder, read_file, remove, remove_unfinished, write_file
 
 __all__ = [
     "Kind",
@@ -36,7 +35,6 @@ Kind = Literal["step", "best"]
 """``step-N-E`` holds all that a run is made of after N optimizer steps and E whole epochs, ``best-N-E`` the weights
 alone of what was the best epoch then."""
 NAME = re.compile(r"(?P<kind>step|best)-(?P<step>\d+)-(?P<epoch>\d+)\.(?P<digest>[0-9a-f]{16})\.pt")
-PARTIAL = ".partial"
 
 
 def save_checkpoint(folder: str, kind: Kind, state: Mapping[str, Any], *, step: int, epoch: int) -> str:
@@ -64,7 +62,7 @@ def load_checkpoint(path: str, device: torch.device | str = "cpu") -> dict[str, 
     Raises :class:`CheckpointError` when it is missing, torn or altered, or holds more than tensors and plain values.
     """
     try:
-        content = _read(path)
+        content = read_file(path)
     except OSError as error:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror or error}") from None
     return _open(path, content, device)
@@ -75,9 +73,10 @@ def list_checkpoints(folder: str, kind: Kind) -> list[str]:
 
     Raises :class:`CheckpointError` when storage does not say what is there.
     """
-    filesystem, location = locate(folder)
-    filesystem.invalidate_cache()
-    names = (path.rpartition("/")[2] for path in _list(filesystem, location))
+    try:
+        names = [entry.name for entry in list_folder(folder)]
+    except OSError as error:
+        raise CheckpointError(f"cannot list the checkpoints in {folder}: {error.strerror or error}") from None
     found = sorted((name for name in names if (named := NAME.fullmatch(name)) and named["kind"] == kind), reverse=True)
     return [f"{folder}/{name}" for name in found]
 
@@ -90,10 +89,10 @@ def latest(folder: str) -> str | None:
     for path in list_checkpoints(folder, "step"):
         read = path
         try:
-            state = _open(path, _read(path))
+            state = _open(path, read_file(path))
             if state["best"]:
                 read = f"{folder}/{state['best']}"
-                _open(read, _read(read))
+                _open(read, read_file(read))
         except FileNotFoundError:
             log.warning("the checkpoint %s is not there; using the one before %s", read, path)
         except CheckpointError as error:
@@ -129,29 +128,18 @@ def prune(folder: str, *, keep_last: int, keep_best: int, written: str, keep: Co
 
     Raises :class:`CheckpointError` when storage does not say what is there.
     """
-    filesystem, _ = locate(folder)
     for kind, kept in (("step", keep_last), ("best", max(keep_best, keep_last))):
         before = [path for path in list_checkpoints(folder, kind) if _place(path) < _place(written)]  # type: ignore[arg-type]
         others = [path for path in before if path.rpartition("/")[2] not in keep]
         for path in others[kept - 1 :]:
             with suppress(OSError):
-                filesystem.rm(locate(path)[1])
+                remove(path)
 
 
 def remove_partial(folder: str) -> None:
     """Remove what an attempt that was killed had begun to write. Runs on the driver while no rank does."""
-    filesystem, location = locate(folder)
-    with suppress(CheckpointError):  # what stays costs only space
-        for path in _list(filesystem, location):
-            if path.endswith(PARTIAL):
-                with suppress(OSError):
-                    filesystem.rm(path)
-
-
-def _read(path: str) -> bytes:
-    filesystem, location = locate(path)
-    content: bytes = filesystem.cat_file(location)
-    return content
+    with suppress(OSError):  # what stays costs only space
+        remove_unfinished(folder)
 
 
 def _open(path: str, content: bytes, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -166,32 +154,14 @@ def _open(path: str, content: bytes, device: torch.device | str = "cpu") -> dict
     return state
 
 
-def _list(filesystem: Any, location: str) -> list[str]:
-    """What is in a folder, nothing if it is not there. Raises :class:`CheckpointError` when storage does not say."""
-    try:
-        return [str(path) for path in filesystem.ls(location, detail=False)]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise CheckpointError(f"cannot list the checkpoints in {location}: {error.strerror or error}") from None
-
-
 def _digest(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _write(path: str, content: io.BytesIO) -> None:
-    """Write beside the place, then rename."""
-    filesystem, location = locate(path)
-    partial = f"{location}.{uuid.uuid4().hex}{PARTIAL}"
     try:
-        filesystem.makedirs(filesystem._parent(location), exist_ok=True)
-        with filesystem.open(partial, "wb") as file:
-            file.write(content.getbuffer())
-        filesystem.mv(partial, location)
+        write_file(path, content.getvalue())
     except OSError as error:
-        with suppress(OSError):
-            filesystem.rm(partial)
         raise CheckpointError(
             f"cannot write the checkpoint {path}: {error.strerror or error}; free space, or set train.run_dir to"
             " another place"

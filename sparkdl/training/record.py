@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 from sparkdl.data import Dataset
 from sparkdl.errors import CheckpointError, ConfigError
 from sparkdl.settings import Train
-from sparkdl.storage import locate
+from sparkdl.storage import join, list_folder, make_folder, read_file, write_file
 
 __all__ = ["RunRecord", "find_run", "parts_of", "recipe_of"]
 
@@ -43,14 +44,14 @@ class RunRecord:
     finished: bool = False
     parts: str = ""
     """The digest of what network, loss and optimizer are made of, by which callables that make others are found out."""
+    begun: float = 0.0
+    """When it was begun or last continued, in seconds since 1970 by the driver's clock."""
 
     def save(self, folder: str) -> None:
         """Write it into the run's folder. Raises :class:`CheckpointError` when the folder cannot be written."""
-        filesystem, location = locate(folder)
         try:
-            filesystem.makedirs(location, exist_ok=True)
-            filesystem.pipe_file(f"{location}/{NAME}.part", json.dumps(asdict(self), indent=2).encode())
-            filesystem.mv(f"{location}/{NAME}.part", f"{location}/{NAME}")
+            make_folder(folder)
+            write_file(join(folder, NAME), json.dumps(asdict(self), indent=2).encode())
         except OSError as error:
             raise CheckpointError(
                 f"cannot write to {folder}: {error.strerror or error}; set train.run_dir to another place"
@@ -59,9 +60,8 @@ class RunRecord:
     @classmethod
     def load(cls, folder: str) -> "RunRecord":
         """Read it. Raises :class:`ConfigError` when there is none to read, :class:`CheckpointError` when that fails."""
-        filesystem, location = locate(folder)
         try:
-            return cls(**json.loads(filesystem.cat_file(f"{location}/{NAME}")))
+            return cls(**json.loads(read_file(join(folder, NAME))))
         except (FileNotFoundError, NotADirectoryError):
             raise ConfigError(f"there is no run in {folder}, so that nothing can be continued") from None
         except PermissionError as error:
@@ -104,7 +104,7 @@ class RunRecord:
 
 
 def find_run(dataset: Dataset, settings: Train, parts: str) -> RunRecord | None:
-    """The run that ``train.resume`` asks for; with ``auto``, None when there is none that is unfinished.
+    """The run that ``train.resume`` asks for; with ``auto``, the unfinished one that was begun last, or None.
 
     ``parts`` is what :func:`parts_of` says now.
 
@@ -116,20 +116,14 @@ def find_run(dataset: Dataset, settings: Train, parts: str) -> RunRecord | None:
         record = RunRecord.load(f"{settings.run_dir}/{settings.resume}")
         record.check(dataset, settings, parts)
         return _told(record, settings)
-    filesystem, location = locate(settings.run_dir)
-    if not filesystem.isdir(location):
-        return None
-    entries = filesystem.ls(location, detail=True)
-    folders = [str(entry["name"]).rstrip("/") for entry in sorted(entries, key=_age) if entry["type"] == "directory"]
-    for folder in folders:
-        try:
-            record = RunRecord.load(f"{settings.run_dir}/{folder.rpartition('/')[2]}")
-            record.check(dataset, settings, parts)
-        except ConfigError:
-            continue
-        if not record.finished:
-            return _told(record, settings)
-    return None
+    unfinished = []
+    for entry in list_folder(settings.run_dir):
+        if entry.is_folder:
+            with suppress(ConfigError):
+                record = RunRecord.load(join(settings.run_dir, entry.name))
+                record.check(dataset, settings, parts)
+                unfinished += [] if record.finished else [record]
+    return _told(max(unfinished, key=lambda record: record.begun), settings) if unfinished else None
 
 
 def recipe_of(settings: Train) -> dict[str, str]:
@@ -171,8 +165,3 @@ def _text(value: Any) -> str:
     if isinstance(value, Callable):  # type: ignore[arg-type]
         return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
     return ADDRESS.sub("", str(value))
-
-
-def _age(entry: dict[str, Any]) -> float:
-    """The newest first; storage that does not say gives no order."""
-    return -float(entry.get("mtime") or 0)

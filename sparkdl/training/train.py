@@ -1,6 +1,7 @@
 """From a dataset to a registered model. Runs on the driver."""
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -93,7 +94,10 @@ def train(
     with exit_on_sigterm(), start_run(tracking, params=params, resume=resumed.run_id if resumed else None) as run:
         folder = f"{settings.run_dir}/{run.run_id}"
         reference = resumed.reference if resumed else cluster.ranks.max
-        record = RunRecord(run.run_id, dataset.digest, recipe_of(settings), reference, settings.epochs, parts=parts)
+        recipe = recipe_of(settings)
+        record = RunRecord(
+            run.run_id, dataset.digest, recipe, reference, settings.epochs, parts=parts, begun=time.time()
+        )
         record.save(folder)
         start = None
         if not resumed:

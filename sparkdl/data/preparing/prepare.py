@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from sparkdl.data.bad_rows import PROBLEM, skip_bad_rows, take_good_lines
 from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
 from sparkdl.data.dataset import Dataset
@@ -27,7 +25,7 @@ from sparkdl.data.sources.open import open_source
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Source
-from sparkdl.storage import hash_folder, join, locate, spark_url, write_file
+from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
 
 if TYPE_CHECKING:
     from pyspark.ml import Pipeline
@@ -82,7 +80,7 @@ def prepare(
         _examined(source, settings, spark, pipeline) as (rows, inputs, findings),
     ):
         card = _write(rows, inputs, findings, decisions, settings, folder.path)
-        write_file(join(folder.path, CARD_NAME), pa.py_buffer(card.to_json().encode()))
+        write_file(join(folder.path, CARD_NAME), card.to_json().encode())
         first = folder.publish()
     dataset = Dataset.open(settings.output)
     if not first:
@@ -106,8 +104,7 @@ def _decisions(settings: Prepare, pipeline: "Pipeline | None") -> dict[str, Any]
 
 def _open_existing(output: str, decisions: dict[str, Any]) -> Dataset | None:
     """The dataset that is there already, if it was made with these settings."""
-    filesystem, path = locate(output)
-    if not filesystem.exists(join(path, CARD_NAME)):
+    if not exists(join(output, CARD_NAME)):
         return None
     existing = Dataset.open(output)
     before = existing.card.settings

@@ -8,13 +8,24 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EEXIST, EISDIR, ENOTDIR, ENOTEMPTY
-from pathlib import Path
 
 import psutil
 
 from sparkdl.errors import DatasetError
-from sparkdl.storage import PARTIAL, is_local, join, locate
+from sparkdl.storage import (
+    claim_file,
+    exists,
+    join,
+    list_folder,
+    local_path,
+    make_folder,
+    move_files,
+    read_file,
+    remove,
+    remove_unfinished,
+    rename_folder,
+    renames,
+)
 
 __all__ = ["Staging", "staging"]
 
@@ -36,26 +47,26 @@ class Staging:
     """The temporary folder that is written to."""
 
     def __init__(self, output: str, *, seal: str) -> None:
-        self._filesystem, self._output = locate(output)
-        parent, _, self._name = self._output.rpartition("/")
+        self._output = output.rstrip("/")
         self._seal = seal
+        above, slash, self._name = self._output.rpartition("/")
+        self._parent = above if slash else "."
         self._prefix = f".{self._name}.preparing-"
-        self._folder = f"{parent}/{self._prefix}{_this_process()}"
-        # The same place, spelled the way the user spelled the output, so that Spark understands it too.
-        above, slash, _ = output.rstrip("/").rpartition("/")
-        self.path = join(above if slash else ".", self._folder.rpartition("/")[2])
+        self.path = join(self._parent, self._prefix + _this_process())
+        """Spelled the way the user spelled the output, so that Spark understands it, too."""
 
     def create(self) -> None:
         """Make the folder, after removing what dead processes left behind."""
         try:
             self._remove_abandoned()
-            self._filesystem.makedirs(self._folder)
+            make_folder(self.path)
+            taken = self._is_taken()
         except OSError as error:
             raise DatasetError(
                 f"cannot write to {self._output}: {error.strerror or error}. Choose another `output`, or make its "
                 "parent folder writable."
             ) from None
-        if self._is_taken():
+        if taken:
             raise DatasetError(
                 f"{self._output} exists already. Choose another `output`, or remove it if nothing needs it."
             )
@@ -63,86 +74,70 @@ class Staging:
     def publish(self) -> bool:
         """Move the folder, in which the seal is by now, to its place; False if another process was first.
 
-        On a local file system that is one step. Elsewhere files move one by one, after one process has claimed the
-        place, and the seal comes last.
+        On a local file system and on HDFS that is one step. On object stores files move one by one, after one process
+        has claimed the place, and the seal comes last.
         """
-        if is_local(self._filesystem):
-            for unfinished in Path(self._folder).rglob(f".*{PARTIAL}"):  # of tasks that were killed
-                unfinished.unlink(missing_ok=True)
-            return self._rename()
+        if renames(self._output):
+            remove_unfinished(self.path)
+            return rename_folder(self.path, self._output)
         return self._claim() and self._move()
 
     def discard(self) -> None:
         """Remove the folder if it is still there."""
         deadline = time.monotonic() + _REMOVE_SECONDS
-        while self._filesystem.exists(self._folder):
+        while True:
             try:
-                self._filesystem.rm(self._folder, recursive=True)
+                return remove(self.path)
             except OSError as error:
                 if time.monotonic() > deadline:
-                    _log.warning("cannot remove the unfinished %s: %s", self._folder, error)
-                    return
+                    return _log.warning("cannot remove the unfinished %s: %s", self.path, error)
                 time.sleep(0.1)
 
     def _is_taken(self) -> bool:
-        """Whether there is anything but an empty folder."""
-        if self._filesystem.isdir(self._output):
-            return bool(self._filesystem.ls(self._output, detail=False))
-        return bool(self._filesystem.exists(self._output))
-
-    def _rename(self) -> bool:
-        try:
-            Path(self._folder).rename(self._output)  # never onto a folder that holds anything, nor into one
-        except OSError as error:
-            if error.errno in (EEXIST, ENOTEMPTY, ENOTDIR, EISDIR):
-                return False
-            raise
-        return True
+        """Whether there is anything but an empty folder; even that is in the way on HDFS, which would move into it."""
+        found = [entry for entry in list_folder(self._parent) if entry.name == self._name]
+        hdfs = renames(self._output) and local_path(self._output) is None
+        return any(hdfs or not entry.is_folder for entry in found) or bool(list_folder(self._output))
 
     def _claim(self) -> bool:
-        if self._is_taken():
+        """Whether the place is this process's alone from here on."""
+        claim = join(self._output, _CLAIM)
+        if not claim_file(claim, self.path.rpartition("/")[2].encode()):
             return False
-        self._filesystem.makedirs(self._output, exist_ok=True)
-        owner = self._folder.rpartition("/")[2].encode()
-        try:
-            # Object stores decide by themselves who was first (on S3: If-None-Match).
-            self._filesystem.pipe_file(join(self._output, _CLAIM), owner, mode="create")
-        except FileExistsError:
-            return False
-        return True
+        if [entry.name for entry in list_folder(self._output)] == [_CLAIM]:
+            return True
+        remove(claim)  # somebody else has published since, and taken the claim away
+        return False
 
     def _move(self) -> bool:
-        names = [path.rstrip("/").rpartition("/")[2] for path in self._filesystem.ls(self._folder, detail=False)]
         try:
+            names = [entry.name for entry in list_folder(self.path)]
             for name in [*(name for name in names if name != self._seal), self._seal]:
-                self._filesystem.mv(join(self._folder, name), join(self._output, name), recursive=True)
+                move_files(join(self.path, name), join(self._output, name))
         except BaseException:
             self._remove(self._output)  # ours alone, by the claim
             raise
-        self._filesystem.rm_file(join(self._output, _CLAIM))
+        remove(join(self._output, _CLAIM))
         return True
 
     def _remove_abandoned(self) -> None:
-        parent = self._output.rpartition("/")[0]
-        siblings = self._filesystem.ls(parent, detail=False) if self._filesystem.isdir(parent) else []
-        for folder in (path.rstrip("/") for path in siblings):
+        for entry in list_folder(self._parent):
             # Somebody else may be cleaning up too, or a task that nobody told to end may still be writing there.
             with suppress(OSError):
-                if _abandoned(self._owner(folder)):
-                    self._remove(folder)
+                if _abandoned(self._owner(entry.name)):
+                    self._remove(join(self._parent, entry.name))
 
     def _remove(self, folder: str) -> None:
         """Remove a folder, and last what tells whose it is: this process may be killed too."""
-        for path in self._filesystem.ls(folder, detail=False):
-            if path.rpartition("/")[2] != _CLAIM:
-                self._filesystem.rm(path, recursive=True)
-        self._filesystem.rm(folder, recursive=True)
+        for entry in list_folder(folder):
+            if entry.name != _CLAIM:
+                remove(join(folder, entry.name))
+        remove(folder)
 
-    def _owner(self, folder: str) -> str:
-        """Which process is filling this folder, as its name or its claim tells; empty if it is none of ours."""
-        name = folder.rpartition("/")[2]
-        if name == self._name and not self._filesystem.exists(join(folder, self._seal)):
-            name = self._filesystem.cat_file(join(folder, _CLAIM)).decode(errors="replace")
+    def _owner(self, name: str) -> str:
+        """Which process is filling a folder, as its name or its claim tells; empty if it is none of ours."""
+        if name == self._name and not exists(join(self._output, self._seal)):
+            name = read_file(join(self._output, _CLAIM)).decode(errors="replace")
         return name.removeprefix(self._prefix) if name.startswith(self._prefix) else ""
 
 

@@ -21,7 +21,7 @@ from sparkdl.data.reading.decode import decode
 from sparkdl.data.reading.read import LENGTH_BYTES, view_inputs, view_labels
 from sparkdl.data.sparse_rows import COLUMNS, SPARSE_COUNTS, write_sparse_row_group
 from sparkdl.errors import DataError
-from sparkdl.storage import join, locate, spark_url, write_file
+from sparkdl.storage import join, make_folder, spark_url, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,8 +64,7 @@ def write_row_groups(
     """
     spark = rows.sparkSession
     for split in num_groups:
-        filesystem, path = locate(join(folder, split))
-        filesystem.makedirs(path, exist_ok=True)
+        make_folder(join(folder, split))
     keys = [SPLIT, GROUP]
     records = (
         rows.select(input.column, LABEL_COLUMN, *keys, PLACE)

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 
 from sparkdl.data.card import InputSpec
 from sparkdl.data.dataset import RowGroup
 from sparkdl.data.reading.shards import Segment
 from sparkdl.errors import DatasetError
-from sparkdl.storage import locate
+from sparkdl.storage import local_path, read_file
 
 __all__ = ["LENGTH_BYTES", "read_segment", "verified_content", "view_inputs", "view_labels"]
 
@@ -58,13 +57,13 @@ def verified_content(group: RowGroup) -> mmap.mmap | bytes:
 
     A local file is mapped: reading it would cost as much as all the rest.
     """
-    filesystem, path = locate(group.path)
+    path = local_path(group.path)
     try:
-        if not isinstance(filesystem, LocalFileSystem):
-            content: mmap.mmap | bytes = filesystem.cat_file(path)
+        if path is None:
+            content: mmap.mmap | bytes = read_file(group.path)
             _verify(content, group)
             return content
-        with Path(path).open("rb") as stream:
+        with path.open("rb") as stream:
             content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             status = os.fstat(stream.fileno())
     except FileNotFoundError:
@@ -78,7 +77,7 @@ def verified_content(group: RowGroup) -> mmap.mmap | bytes:
     return content
 
 
-_verified: set[tuple[str, int, int, int, int]] = set()
+_verified: set[tuple[Path, int, int, int, int]] = set()
 """Local files whose content this process has verified, in the state they had then."""
 
 

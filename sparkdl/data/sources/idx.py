@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sparkdl.errors import DataError
 from sparkdl.settings import Source
-from sparkdl.storage import join, locate
+from sparkdl.storage import join, list_folder, open_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,17 +54,11 @@ def read_idx(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[i
 
 
 def _find_pairs(folder: str) -> list[_Pair]:
-    filesystem, root = locate(folder)
-    try:
-        names = {path.rpartition("/")[2] for path in filesystem.ls(root, detail=False)}
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(
-            f"there is no folder {folder}; `idx` expects one with train-images-idx3-ubyte.gz etc."
-        ) from None
+    names = [entry.name for entry in list_folder(folder)]
     pairs = []
     for prefix, split in _SPLITS.items():
-        images = [name for name in sorted(names) if name.startswith(f"{prefix}-images")]
-        labels = [name for name in sorted(names) if name.startswith(f"{prefix}-labels")]
+        images = [name for name in names if name.startswith(f"{prefix}-images")]
+        labels = [name for name in names if name.startswith(f"{prefix}-labels")]
         if images and labels:
             pairs.append(_Pair(split, join(folder, images[0]), join(folder, labels[0])))
         elif images or labels:
@@ -107,8 +101,7 @@ def _read_pair(pair: _Pair) -> Iterator[pa.RecordBatch]:
 
 
 def _open(path: str) -> Any:
-    filesystem, located = locate(path)
-    stream = filesystem.open(located, "rb")
+    stream = open_file(path)
     magic = stream.read(len(_GZIP_MAGIC))
     stream.seek(0)
     return gzip.GzipFile(fileobj=stream) if magic == _GZIP_MAGIC else stream

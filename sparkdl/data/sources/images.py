@@ -1,5 +1,6 @@
 """A folder of image files with one sub-folder a class, decoded and resized by tasks."""
 
+import io
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -8,7 +9,7 @@ import pyarrow as pa
 
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.settings import Source
-from sparkdl.storage import join, locate, spark_url
+from sparkdl.storage import join, read_file, spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,9 +61,9 @@ def _decode(height: int, width: int, on_error: str, batches: Iterable[pa.RecordB
 def _pixels(path: str, height: int, width: int, on_error: str) -> bytes | None:
     from PIL import Image
 
-    filesystem, located = locate(path)
+    content = read_file(path)
     try:
-        with filesystem.open(located, "rb") as stream, Image.open(stream) as image:
+        with Image.open(io.BytesIO(content)) as image:
             if image.mode.startswith(("I", "F")):  # Pillow would make all that is over 255 white
                 raise OSError(f"it has more than 8 bits a channel (mode {image.mode})")
             return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR).tobytes()

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from sparkdl.errors import DataError
 from sparkdl.settings import Source
-from sparkdl.storage import join, locate
+from sparkdl.storage import exists, join, local_path, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,11 +40,10 @@ def read_wordnet(source: Source, spark: "SparkSession") -> "DataFrame":
     words are no input. Raises :class:`DataError` for files that are missing or in another format.
     """
     folder = str(source.path)
-    filesystem, located = locate(folder)
     # A task's working directory is not the driver's.
-    paths = [join(folder if "://" in folder else located, name) for name in _FILES]
-    for name, path in zip(_FILES, paths, strict=True):
-        if not filesystem.exists(join(located, name)):
+    paths = [join(str(local_path(folder) or folder), name) for name in _FILES]
+    for path in paths:
+        if not exists(path):
             raise DataError(f"there is no {path}; `wordnet` expects a folder with {' and '.join(_FILES)}")
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -59,9 +58,8 @@ def read_wordnet(source: Source, spark: "SparkSession") -> "DataFrame":
 
 
 def _read_file(path: str) -> pa.RecordBatch:
-    filesystem, located = locate(path)
     synsets = {}
-    for number, line in enumerate(filesystem.cat_file(located).decode("utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_file(path).decode("utf-8").splitlines(), start=1):
         if not line.startswith(_LICENCE):
             try:
                 synsets[line[:8]] = _parse(line)

@@ -4,6 +4,7 @@ The first line is ``rows features labels``; each other line is ``label,label fea
 labels and features are numbered from 0. A line that starts with a space has no labels.
 """
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from sparkdl.data.bad_rows import PROBLEM, PROBLEM_TYPE
 from sparkdl.data.sources.xc_lines import LARGEST, BadLine, Lines, parse_lines
 from sparkdl.errors import DataError
 from sparkdl.settings import Source
-from sparkdl.storage import locate
+from sparkdl.storage import glob, join, list_folder, local_path, open_file, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,24 +124,22 @@ def _find_files(path: str | dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _glob(path: str) -> list[str]:
-    filesystem, located = locate(path)
-    if filesystem.isdir(located):
-        names = [entry["name"] for entry in filesystem.ls(located, detail=True) if entry["type"] == "file"]
+    path = str(local_path(path) or path)  # a task's working directory is not the driver's
+    if any(sign in path for sign in "*?["):
+        names = glob(path)
     else:
-        names = filesystem.glob(located) if any(sign in located for sign in "*?[") else [located]
+        names = [join(path, entry.name) for entry in list_folder(path) if not entry.is_folder] or [path]
     if not names:
         raise DataError(f"there are no files in {path}")
-    prefix = path.partition("://")[0] + "://" if "://" in path else ""
-    return [name if "://" in name else prefix + name for name in sorted(names)]
+    return names
 
 
 def _open(path: str, split: str) -> _File:
-    filesystem, located = locate(path)
     try:
-        with filesystem.open(located, "rb") as stream:
+        with open_file(path) as stream:
             header = stream.readline()
-            size = filesystem.size(located)
-    except FileNotFoundError:
+            size = stream.seek(0, io.SEEK_END)
+    except (FileNotFoundError, IsADirectoryError):
         raise DataError(
             f"there is no file {path}; `xc` expects text with the first line `rows features labels`"
         ) from None
@@ -165,8 +164,7 @@ def _count_lines(chunks: Sequence[_Chunk], batches: Iterable[pa.RecordBatch]) ->
         found = []
         for index in batch.column(0).to_pylist():
             chunk = chunks[index]
-            filesystem, located = locate(chunk.file.path)
-            found.append(filesystem.cat_file(located, start=chunk.begin - 1, end=chunk.end - 1).count(b"\n"))
+            found.append(read_file(chunk.file.path, start=chunk.begin - 1, end=chunk.end - 1).count(b"\n"))
         yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(found, pa.int64())], names=["chunk", "lines"])
 
 
@@ -212,8 +210,7 @@ def _read_chunk(chunk: _Chunk, number: int) -> Iterator[pa.RecordBatch]:
 
 def _blocks(chunk: _Chunk) -> Iterator[bytes]:
     """The chunk's lines, some whole ones at a time."""
-    filesystem, located = locate(chunk.file.path)
-    with filesystem.open(located, "rb") as stream:
+    with open_file(chunk.file.path) as stream:
         stream.seek(chunk.begin - 1)
         # The line that spans the border belongs to the chunk that it begins in.
         at = chunk.begin - 1 + len(stream.readline())

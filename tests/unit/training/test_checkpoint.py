@@ -110,7 +110,7 @@ def test_the_best_one_stays_however_long_ago_it_was(tmp_path: Path) -> None:
 
 def test_what_a_killed_attempt_began_to_write_is_removed(tmp_path: Path) -> None:
     save(tmp_path, 10)
-    (tmp_path / "step-000000020-00000.abc.pt.partial").write_bytes(b"half")
+    (tmp_path / ".0123.part").write_bytes(b"half")
     remove_partial(str(tmp_path))
     assert len(list(tmp_path.iterdir())) == 1
 

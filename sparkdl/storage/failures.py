@@ -1,0 +1,137 @@
+"""What a failure of storage means, whoever's exception it is, and how long one that may pass is waited out."""
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+__all__ = ["patient"]
+
+PATIENCE_SECONDS = 300.0
+"""How long an outage is waited out: longer than servers take to start, shorter than ``cluster.stall_timeout``."""
+LONGEST_PAUSE_SECONDS = 5.0
+"""Between two tries."""
+
+_OUTAGE = errno.ETIMEDOUT
+"""It may pass: no connection, no answer in time, too many requests, a server that is starting or failing."""
+_CLIENTS = {"adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "requests", "urllib3"}
+"""Packages by which fsspec speaks to stores. Their exceptions are known by name: none of them has to be installed."""
+_BY_NAME = {
+    "aiohttp.client_exceptions.ClientConnectionError": _OUTAGE,
+    "aiohttp.client_exceptions.ClientPayloadError": _OUTAGE,
+    "azure.core.exceptions.ServiceRequestError": _OUTAGE,
+    "azure.core.exceptions.ServiceResponseError": _OUTAGE,
+    "botocore.exceptions.ConnectionError": _OUTAGE,
+    "botocore.exceptions.HTTPClientError": _OUTAGE,
+    "botocore.exceptions.IncompleteReadError": _OUTAGE,
+    "botocore.exceptions.NoCredentialsError": errno.EACCES,
+    "botocore.exceptions.PartialCredentialsError": errno.EACCES,
+    "google.auth.exceptions.DefaultCredentialsError": errno.EACCES,
+    "google.auth.exceptions.TransportError": _OUTAGE,
+    "requests.exceptions.ChunkedEncodingError": _OUTAGE,
+    "requests.exceptions.ConnectionError": _OUTAGE,
+    "requests.exceptions.Timeout": _OUTAGE,
+    "socket.gaierror": _OUTAGE,
+}
+_BY_STATUS: dict[int | None, int] = {
+    **dict.fromkeys((408, 425, 429, 500, 502, 503, 504), _OUTAGE),
+    **dict.fromkeys((401, 403), errno.EACCES),
+    **dict.fromkeys((404, 410), errno.ENOENT),
+    412: errno.EEXIST,  # "only if it is not there" was asked for
+    507: errno.ENOSPC,
+}
+_STATUS_NAMES = ("status", "status_code", "code")
+_LIBHDFS_UNKNOWN = 255
+"""What libhdfs makes of an exception of Java's that it has no number for: a name node in standby, no connection."""
+_BY_CLASS: dict[type[OSError], int] = {
+    FileExistsError: errno.EEXIST,
+    FileNotFoundError: errno.ENOENT,
+    IsADirectoryError: errno.EISDIR,
+    NotADirectoryError: errno.ENOTDIR,
+    PermissionError: errno.EACCES,
+}
+"""For those that come without their number."""
+_OUTAGE_NUMBERS = {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
+_OUTAGE_NUMBERS |= {errno.ESTALE, _LIBHDFS_UNKNOWN}
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+_log = logging.getLogger(__name__)
+
+
+def patient(operation: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """An operation on a path, its first argument, that waits out an outage and fails as one on a local file would.
+
+    An outage is tried again for :data:`PATIENCE_SECONDS`, which is told, and is a TimeoutError then. Everything else
+    fails at once: FileNotFoundError, PermissionError, and OSError for a full disk and for what a store or its client
+    says besides. The operation must be one that can be done twice.
+    """
+
+    @wraps(operation)
+    def wait_out(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        path = str(args[0])
+        retrying = Retrying(
+            retry=retry_if_exception(lambda error: _meaning(error) == _OUTAGE),
+            stop=stop_after_delay(PATIENCE_SECONDS),
+            wait=wait_random_exponential(multiplier=0.2, max=LONGEST_PAUSE_SECONDS),
+            before_sleep=lambda state: _tell(path, state),
+            reraise=True,
+        )
+        try:
+            return retrying(operation, *args, **kwargs)
+        except Exception as error:
+            raise _as_os_error(error, path) from error
+
+    return wait_out
+
+
+def _tell(path: str, state: RetryCallState) -> None:
+    if state.attempt_number == 1 and state.outcome:
+        _log.warning(
+            "the storage of %s does not answer (%s); trying again for %g s",
+            *(path, state.outcome.exception(), PATIENCE_SECONDS),
+        )
+
+
+def _as_os_error(error: Exception, path: str) -> Exception:
+    """The same in the terms of Python; what has nothing to do with storage stays as it is."""
+    meaning = _meaning(error)
+    if meaning is None or (isinstance(error, OSError) and error.errno == meaning):
+        return error
+    told = str(error) or type(error).__name__
+    return OSError(meaning, f"no answer for {PATIENCE_SECONDS:g} s: {told}" if meaning == _OUTAGE else told, path)
+
+
+def _meaning(error: BaseException) -> int | None:
+    """The number (``errno``) of what an exception, or one that caused it, says; None if it says nothing of storage."""
+    for each in _causes(error):
+        for cls in type(each).__mro__:
+            if number := _BY_NAME.get(f"{cls.__module__}.{cls.__qualname__}"):
+                return number
+        if number := _BY_STATUS.get(_status(each)):
+            return number
+        if isinstance(each, ConnectionError | TimeoutError) or getattr(each, "errno", None) in _OUTAGE_NUMBERS:
+            return _OUTAGE
+    if isinstance(error, OSError):
+        return error.errno or _BY_CLASS.get(type(error), errno.EIO)
+    return errno.EIO if type(error).__module__.partition(".")[0] in _CLIENTS else None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _status(error: BaseException) -> int | None:
+    """The status of the HTTP answer that an exception is about, wherever its client keeps it."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        status: Any = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return int(status) if status else None
+    kept = (getattr(response, "status_code", None), *(getattr(error, name, None) for name in _STATUS_NAMES))
+    return next((status for status in kept if isinstance(status, int)), None)

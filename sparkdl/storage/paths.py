@@ -1,0 +1,52 @@
+"""Where a path leads: one spelling for fsspec (driver, ranks and tasks) and one for Spark's JVM."""
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+__all__ = ["join", "local_path", "locate", "renames", "spark_url"]
+
+_DBFS_MOUNT = Path("/dbfs")
+"""On Databricks, the folder under which ``dbfs:/`` is mounted on the driver and on every executor."""
+_LOCAL = {"file"}
+_HDFS = {"hdfs", "arrow_hdfs", "webhdfs", "webHDFS"}
+
+
+def locate(path: str) -> tuple[Any, str]:
+    """The fsspec filesystem of a path or URI, and the path on it. Runs anywhere.
+
+    Nothing is remembered of a folder's listing: other processes write there, too.
+    """
+    if path.startswith("dbfs:/") and _DBFS_MOUNT.is_dir():
+        path = str(_DBFS_MOUNT / path.removeprefix("dbfs:").lstrip("/"))
+    filesystem, located = fsspec.url_to_fs(path, use_listings_cache=False)
+    return filesystem, str(located).rstrip("/")
+
+
+def join(path: str, *parts: str) -> str:
+    """A path below another one; both may be URIs."""
+    return "/".join([path.rstrip("/"), *parts])
+
+
+def spark_url(path: str) -> str:
+    """The same place as Spark and Petastorm spell it: local paths get an explicit ``file://``."""
+    if path.startswith("dbfs:/"):
+        return path
+    local = local_path(path)
+    return f"file://{local}" if local else path  # as it is: Hadoop would not decode a %20
+
+
+def local_path(path: str) -> Path | None:
+    """The same place for the operating system; None where it is not this machine's to open."""
+    return None if _LOCAL.isdisjoint(_protocols(path)) else Path(locate(path)[1])
+
+
+def renames(path: str) -> bool:
+    """Whether a file or a folder is renamed in one step there; object stores copy, but show a file once it is whole."""
+    return not _protocols(path).isdisjoint(_LOCAL | _HDFS)
+
+
+def _protocols(path: str) -> set[str]:
+    protocol = locate(path)[0].protocol
+    return {protocol} if isinstance(protocol, str) else set(protocol)
