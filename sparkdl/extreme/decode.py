@@ -1,13 +1,36 @@
-"""From the bucket scores of R repetitions to the k best of K classes, exactly or among likely candidates.
+"""From the bucket scores of R repetitions to the k best of K classes: a count-min sketch's query, learned.
 
-Both run wherever the logits are, on a CPU or a GPU, in a task or on the driver. On a CPU, estimators that are sums have
-compiled loops (:mod:`sparkdl.extreme.compiled`), which keep no scores but the best. Everything else is done with
-tensors, of at most ``block_bytes`` of scores at once: rows and classes are taken in blocks.
+Repetition r gives class k the probability p_r(k) of the bucket that k falls into, which k shares with the other classes
+there. For true class probabilities P(k) and 2-universal hashes into B buckets, E[p_r(k)] = P(k) + (1 - P(k)) / B.
+
+``mean_probability``
+    B/(B-1) (1/R sum_r p_r(k) - N/B), where N is the mass of a repetition's buckets, 1 after a softmax. Unbiased, by the
+    line above: MACH (Huang et al., 2018, arXiv 1810.04254); the sketch's form of it is Count-Mean-Min (Deng and Rafiei,
+    2007).
+``sum_logits``
+    sum_r z_r(k) of the buckets' logits: the next one without its normaliser.
+``mean_log_probability``
+    1/R sum_r log p_r(k), the logarithm of the geometric mean: a product of experts (Hinton, 2002).
+``minimum``
+    min_r p_r(k). A bucket's probability is never below its class's, so the smallest is the closest: Count-Min (Cormode
+    and Muthukrishnan, 2005), which the sequel (Medini et al., 2019, arXiv 1910.13830) shows MACH to be.
+``median``
+    The median over r of p_r(k), the lower one if R is even: Count Sketch (Charikar, Chen and Farach-Colton, 2002).
+
+After a softmax, ``sum_logits`` and ``mean_log_probability`` put the classes of a row in the same order: they differ by
+the row's normaliser. The first needs no exponentials and is faster.
+
+**Prior-aware.** Classes in a bucket share its probability in proportion to their training frequency: p_r(k) is replaced
+by p_r(k) s_r(k)^w, where s_r(k) is the share of k in the (add-one smoothed) training counts of its bucket, and w is
+:func:`prior_weight`. For logits, w log s_r(k) is added.
+
+Decoding is exact and runs where the logits are, on a CPU or a GPU, in a task or on the driver. Classes are taken in
+blocks, and no block's scores are larger than they may be.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +38,27 @@ import torch
 from torch.nn import functional
 
 from sparkdl.errors import ConfigError
-from sparkdl.extreme import compiled
-from sparkdl.extreme.blocks import GROUP, Classes, Prior
-from sparkdl.extreme.estimators import ADDITIVE, Activation, Estimator, bucket_values, class_scores, prior_weight
-from sparkdl.extreme.hashing import BucketHash
-from sparkdl.extreme.joint import Found, JointBuckets
+from sparkdl.extreme import loops
+from sparkdl.extreme.hashing import BucketHash, table
 
-__all__ = ["Decoder", "TopK"]
+__all__ = ["Activation", "Decoder", "Estimator", "TopK", "prior_weight"]
 
+Estimator = Literal["mean_probability", "sum_logits", "mean_log_probability", "minimum", "median"]
+Activation = Literal["softmax", "sigmoid"]
+
+ADDITIVE = ("sum_logits", "mean_log_probability")
+"""Estimators to which a prior adds one constant per class. On a CPU they have compiled loops."""
 ROWS = {"cpu": 32, "cuda": 1024}
-"""Rows decoded together. On a CPU the values of their buckets should fit into a core's cache (R B x 32 floats are 1 MB
-for R = 16, B = 512), and 32 floats fill the registers of a vectorised sum."""
-CANDIDATE_ROWS = {"cpu": 128, "cuda": 4096}
-"""Rows whose candidates are found together, at most: enough that starting each operation costs little."""
+"""Rows whose scores are computed together: on a CPU the values of their buckets should fit into a core's cache (R B x
+32 floats are 1 MB for R = 16, B = 512), and 32 floats fill the registers of a vectorised sum."""
+GROUP = 64
+"""Blocks are padded to whole groups of this many classes, of which the best ones are searched first."""
 CLASSES_IN_LOOPS = 1 << 20
-"""Classes in a block of the compiled loops, which store no scores."""
+"""Classes in a block of the compiled loops, which keep no scores but the best."""
+KEPT_BYTES = 1 << 30
+"""The buckets of all classes are kept from call to call if they fit in here, and hashed again otherwise."""
+_COUNTED_AT_ONCE = 1 << 20
+"""Classes whose counts are added up together."""
 
 
 class TopK(NamedTuple):
@@ -41,13 +70,22 @@ class TopK(NamedTuple):
     """float32 of shape (n, k): what the estimator says; logarithms for ``mean_log_probability``."""
 
 
-class Decoder:
-    """Turns bucket logits into classes. Cheap to make; tables are computed at first use.
+class Prior(NamedTuple):
+    """log s_r(k)^w, the weighted share of class k in its bucket's training counts, as a sum of two terms."""
 
-    ``counts`` are the training frequencies of the classes: with them the decoder is prior-aware (see
-    :mod:`sparkdl.extreme.estimators`), without them it is published MACH. ``prior`` replaces the weight that
-    :func:`~sparkdl.extreme.estimators.prior_weight` chooses. Raises :class:`ConfigError` for no hashes, hashes of
-    different widths, fewer than two buckets, or counts of another number of classes.
+    of_classes: torch.Tensor
+    """w log c_k of the smoothed counts c, float32 of shape (K,)."""
+    of_buckets: torch.Tensor
+    """-w log of the sum of c over each bucket, float32 of shape (R, B)."""
+
+
+class Decoder:
+    """Turns bucket logits into classes. Cheap to make; tables are computed at first use, for the logits' device.
+
+    With ``counts``, the training frequencies of the classes, it is prior-aware; without them it is published MACH.
+    ``prior`` replaces the exponent that :func:`prior_weight` chooses. ``block_bytes`` limits the scores that are
+    computed at once. Raises :class:`ConfigError` for no hashes, hashes of different widths, fewer than two buckets, or
+    counts of another number of classes.
     """
 
     def __init__(
@@ -67,103 +105,25 @@ class Decoder:
                 f"decoding needs at least one repetition, all with the same two or more buckets; these have "
                 f"{sorted(widths) or 'none'}"
             )
+        if counts is not None and np.shape(counts) != (num_classes,):
+            raise ConfigError(f"{num_classes} classes need as many counts, not an array of shape {np.shape(counts)}")
         self.num_repetitions = len(hashes)
         self.num_buckets = widths.pop()
         self.num_classes = num_classes
         self.estimator = estimator
         self.activation = activation
         self.block_bytes = block_bytes
-        weight = prior_weight(len(hashes)) if prior is None else prior
-        self._classes = Classes(hashes, num_classes, counts=counts, weight=weight)
-        self._joint: dict[torch.device, JointBuckets] = {}
+        self._hashes = tuple(hashes)
+        self._weight = prior_weight(len(hashes)) if prior is None else prior
+        self._counts = None if counts is None or not self._weight else np.asarray(counts, dtype=np.float64) + 1
+        self._places: dict[torch.device, torch.Tensor] = {}
+        self._priors: dict[torch.device, Prior] = {}
 
     def top_k(self, logits: torch.Tensor, k: int) -> TopK:
         """The k best of all classes for each row of ``logits``, of shape (R, n, B).
 
         Raises ValueError for another shape.
         """
-        self._check(logits, k)
-        best = _nothing(logits, k)
-        if self._in_loops(logits):
-            terms = self._terms(logits)
-            for block in self._classes.blocks(CLASSES_IN_LOOPS, logits.device):
-                compiled.scan(terms, block.places.numpy(), best.scores.numpy(), best.classes.numpy(), first=block.start)
-            return self._finished(best, logits, torch.from_numpy(terms.normalisers))
-        rows_at_once = ROWS[logits.device.type]
-        groups = self.block_bytes // (4 * rows_at_once * GROUP)
-        prior = self._classes.prior(logits.device)
-        for block in self._classes.blocks(max(groups, 1) * GROUP, logits.device):
-            for begin in range(0, logits.shape[1], rows_at_once):
-                rows = slice(begin, begin + rows_at_once)
-                scores = self._reduce(block.places, self._values(logits[:, rows]))
-                if prior is not None:
-                    of_block = prior.of_classes[block.start : block.start + len(scores), None]
-                    self._with_prior(scores[: len(of_block)], of_block, times=self.num_repetitions)
-                _keep_best(best, rows, *_best_of_columns(scores, k), first=block.start)
-        return self._finished(best, logits)
-
-    def candidates(self, logits: torch.Tensor, k: int, *, buckets: int | None = None) -> TopK:
-        """The k best of the classes that lie in one of the ``buckets`` best buckets of several repetitions at once.
-
-        These are found through an inverted index (see :mod:`sparkdl.extreme.joint`) and have exact scores; other
-        classes are not looked at, and the cost does not grow with the number of classes. By default ``buckets`` is
-        four where there are sixteen repetitions and two tell most classes apart. Rows with fewer than k candidates look
-        in twice as many, and again, until that is more than to look at all classes.
-        """
-        self._check(logits, k)
-        if logits.device not in self._joint:
-            self._joint[logits.device] = JointBuckets(self._classes.hashes, self.num_classes, logits.device)
-        joint = self._joint[logits.device]
-        buckets = min(buckets or joint.usual_buckets, self.num_buckets)
-        best = _nothing(logits, k)
-        if self._in_loops(logits) and (places := self._classes.kept(logits.device)) is not None:
-            terms = self._terms(logits)
-            best.classes.fill_(-1)  # which is no class, so that each is taken for a new one once
-            compiled.search(terms, places.numpy(), joint, buckets, best.scores.numpy(), best.classes.numpy())
-            finished = self._finished(best, logits, torch.from_numpy(terms.normalisers))
-        else:
-            self._score_found(logits, joint, buckets, best)
-            finished = self._finished(best, logits)
-        short = finished.scores[:, -1].isneginf().nonzero().squeeze(1)
-        if len(short):
-            those, wider = logits[:, short], min(2 * buckets, self.num_buckets)
-            worth_it = buckets < wider and joint.groups * wider**joint.joined < self.num_classes
-            again = self.candidates(those, k, buckets=wider) if worth_it else self.top_k(those, k)
-            finished.classes[short], finished.scores[short] = again.classes, again.scores
-        return finished
-
-    def _in_loops(self, logits: torch.Tensor) -> bool:
-        """Whether there are compiled loops for this."""
-        return logits.device.type == "cpu" and self.estimator in ADDITIVE
-
-    def _terms(self, logits: torch.Tensor) -> compiled.Terms:
-        """What the loops add up: of logits that go through a softmax, themselves, and normalisers to take off later."""
-        softmax = self.estimator == "mean_log_probability" and self.activation == "softmax"
-        values = logits if softmax else bucket_values(logits, self.estimator, self.activation, dim=2)
-        prior = self._classes.prior(logits.device)
-        if prior is None:
-            prior = Prior(torch.zeros(self.num_classes), torch.zeros(self.num_repetitions, self.num_buckets))
-        return compiled.Terms(
-            values.float().contiguous().numpy(),
-            prior.of_buckets.numpy(),
-            (self.num_repetitions * prior.of_classes).numpy(),
-            np.zeros(logits.shape[1] if softmax else 0, np.float32),
-        )
-
-    def _score_found(self, logits: torch.Tensor, joint: JointBuckets, buckets: int, best: TopK) -> None:
-        """Put the best of the classes that the joint buckets find into ``best``, a block of rows at a time."""
-        lookups = joint.groups * buckets**joint.joined
-        row_bytes = 8 * lookups + 16 * self.num_repetitions * joint.found_by_chance(buckets)
-        rows_at_once = min(max(int(self.block_bytes / row_bytes), 1), CANDIDATE_ROWS[logits.device.type])
-        for begin in range(0, logits.shape[1], rows_at_once):
-            rows = slice(begin, begin + rows_at_once)
-            part = logits[:, rows].float()
-            found = joint.find(part, buckets)
-            best.scores[rows], best.classes[rows] = _best_of_found(
-                found, self._score(part, found), part.shape[1], best.scores.shape[1], times=joint.groups
-            )
-
-    def _check(self, logits: torch.Tensor, k: int) -> None:
         expected = (self.num_repetitions, self.num_buckets)
         if logits.ndim != 3 or (logits.shape[0], logits.shape[2]) != expected:
             raise ValueError(
@@ -171,19 +131,60 @@ class Decoder:
             )
         if not 0 < k <= self.num_classes:
             raise ValueError(f"k must be between 1 and the number of classes, {self.num_classes}; found {k}")
+        shape = (logits.shape[1], k)
+        best = TopK(
+            torch.zeros(shape, dtype=torch.int64, device=logits.device),
+            torch.full(shape, -math.inf, dtype=torch.float32, device=logits.device),
+        )
+        (self._add_in_loops if self._in_loops(logits) else self._reduce_tensors)(logits, best)
+        return TopK(best.classes, self._estimates(best.scores, logits))
+
+    def _in_loops(self, logits: torch.Tensor) -> bool:
+        """Whether there are compiled loops for this."""
+        return logits.device.type == "cpu" and self.estimator in ADDITIVE
+
+    def _add_in_loops(self, logits: torch.Tensor, best: TopK) -> None:
+        """Find the best sums over repetitions; logits that go through a softmax are normalised afterwards."""
+        softmax = self.estimator == "mean_log_probability" and self.activation == "softmax"
+        values = logits if softmax else _bucket_values(logits, self.estimator, self.activation, dim=2)
+        prior = self._prior(logits.device) or Prior(
+            torch.zeros(self.num_classes), torch.zeros(self.num_repetitions, self.num_buckets)
+        )
+        terms = loops.Terms(
+            values.float().contiguous().numpy(),
+            prior.of_buckets.numpy(),
+            (self.num_repetitions * prior.of_classes).numpy(),
+            np.zeros(logits.shape[1] if softmax else 0, np.float32),
+        )
+        for first, places in self._blocks(CLASSES_IN_LOOPS, logits.device):
+            loops.scan(terms, places.numpy(), best.scores.numpy(), best.classes.numpy(), first=first)
+        if softmax:
+            best.scores.sub_(torch.from_numpy(terms.normalisers)[:, None])
+
+    def _reduce_tensors(self, logits: torch.Tensor, best: TopK) -> None:
+        """Find the best sums (minima, medians) over repetitions by operations on tensors, for any device."""
+        rows_at_once = ROWS[logits.device.type]
+        groups = self.block_bytes // (4 * rows_at_once * GROUP)
+        prior = self._prior(logits.device)
+        for first, places in self._blocks(max(groups, 1) * GROUP, logits.device):
+            for begin in range(0, logits.shape[1], rows_at_once):
+                rows = slice(begin, begin + rows_at_once)
+                scores = self._reduce(places, self._values(logits[:, rows]))
+                if prior is not None:
+                    of_block = prior.of_classes[first : first + len(scores), None]
+                    self._with_prior(scores[: len(of_block)], of_block, times=self.num_repetitions)
+                _keep_best(best, rows, *_best_of_columns(scores, best.scores.shape[1]), first=first)
 
     def _values(self, logits: torch.Tensor) -> torch.Tensor:
-        """What is added up, of shape (R B + 1, n): rows lie beside each other; the last line is for padding."""
+        """What is reduced, of shape (R B + 1, n): rows lie beside each other; the last line is for padding."""
         repetitions, rows, num_buckets = logits.shape
         values = logits.new_empty((repetitions * num_buckets + 1, rows), dtype=torch.float32)
         values[-1] = -math.inf
         inner = values[:-1].view(repetitions, num_buckets, rows)
         for target, source in zip(inner, logits, strict=True):  # a transposed copy of a matrix has a kernel of its own
             target.copy_(source.t())
-        found = bucket_values(inner, self.estimator, self.activation, dim=1)
-        if found is not inner:
-            inner.copy_(found)
-        prior = self._classes.prior(logits.device)
+        inner.copy_(_bucket_values(inner, self.estimator, self.activation, dim=1))
+        prior = self._prior(logits.device)
         if prior is not None:
             self._with_prior(inner, prior.of_buckets[:, :, None])
         return values
@@ -199,43 +200,79 @@ class Decoder:
         reduced = values.new_empty((len(places), values.shape[1]))
         step = max(self.block_bytes // (4 * self.num_repetitions * values.shape[1]), 1)
         for begin in range(0, len(reduced), step):
-            chunk = slice(begin, begin + step)
-            reduced[chunk] = _smallest_or_median(values[places[chunk]], self.estimator)
+            gathered = values[places[begin : begin + step]]
+            least = gathered.amin(1) if self.estimator == "minimum" else torch.median(gathered, dim=1).values
+            reduced[begin : begin + step] = least
         return reduced
 
-    def _score(self, logits: torch.Tensor, found: Found) -> torch.Tensor:
-        """The sum (minimum, median) over repetitions for pairs of a row and a class."""
-        values = bucket_values(logits, self.estimator, self.activation, dim=2)
-        places = self._classes.places_of(found.number)
-        by_repetition, by_row, by_bucket = values.stride()
-        first = torch.arange(self.num_repetitions, device=logits.device)
-        at = places if by_bucket == 1 else places * by_bucket
-        at = at + found.row[:, None] * by_row + first * (by_repetition - self.num_buckets * by_bucket)
-        end = sum((size - 1) * by for size, by in zip(values.shape, values.stride(), strict=True)) + 1
-        flat = values.as_strided((end,), (1,))
-        values = flat.index_select(0, at.flatten()).view(at.shape)  # several times faster than values[r, n, b]
-        prior = self._classes.prior(logits.device)
-        if prior is not None:
-            self._with_prior(values, prior.of_buckets.flatten().index_select(0, places.flatten()).view(places.shape))
-        least = self.estimator in ("minimum", "median")
-        scores = _smallest_or_median(values, self.estimator) if least else values.sum(1)
-        if prior is not None:
-            self._with_prior(scores, prior.of_classes.index_select(0, found.number), times=self.num_repetitions)
-        return scores
+    def _estimates(self, reduced: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """The estimator's scores from sums (minima, medians) over repetitions."""
+        if self.estimator == "mean_log_probability":
+            return reduced / self.num_repetitions
+        if self.estimator == "mean_probability":
+            mass = 1.0 if self.activation == "softmax" else logits.sigmoid().sum(2).mean(0)[:, None]
+            unbiased = self.num_buckets / (self.num_buckets - 1)
+            return (reduced / self.num_repetitions - mass / self.num_buckets) * unbiased
+        return reduced
 
-    def _finished(self, best: TopK, logits: torch.Tensor, normalisers: torch.Tensor | None = None) -> TopK:
-        mass: torch.Tensor | float = 1.0
-        if self.estimator == "mean_probability" and self.activation == "sigmoid":
-            mass = logits.sigmoid().sum(2).mean(0)[:, None]
-        reduced = best.scores if normalisers is None or not len(normalisers) else best.scores - normalisers[:, None]
-        scores = class_scores(
-            reduced, self.estimator, repetitions=self.num_repetitions, num_buckets=self.num_buckets, mass=mass
-        )
-        return TopK(best.classes, scores)
+    def _blocks(self, size: int, device: torch.device) -> Iterator[tuple[int, torch.Tensor]]:
+        """The classes in blocks of ``size``, which is whole groups: the first one, and their places on a device.
+
+        A class's place in repetition r is r B + its bucket: int32 of shape (classes, R). The last block is padded to
+        whole groups with R B, the place after the last one.
+        """
+        if self.num_classes * self.num_repetitions * 4 > KEPT_BYTES:
+            for first in range(0, self.num_classes, size):
+                yield first, self._places_of(first, min(first + size, self.num_classes)).to(device)
+            return
+        if device not in self._places:
+            self._places[device] = self._places_of(0, self.num_classes).to(device)
+        for first in range(0, self.num_classes, size):
+            yield first, self._places[device][first : first + size]
+
+    def _places_of(self, start: int, stop: int) -> torch.Tensor:
+        padded = -(-(stop - start) // GROUP) * GROUP
+        places = np.full((padded, self.num_repetitions), self.num_repetitions * self.num_buckets, dtype=np.int32)
+        buckets = table(self._hashes, stop, start=start)
+        places[: stop - start] = buckets.T + np.arange(self.num_repetitions, dtype=np.int32) * self.num_buckets
+        return torch.from_numpy(places)
+
+    def _prior(self, device: torch.device) -> Prior | None:
+        """The prior on a device; None without counts, or if the exponent is 0."""
+        if self._counts is None:
+            return None
+        if device not in self._priors:
+            totals = np.zeros((self.num_repetitions, self.num_buckets))
+            for start in range(0, self.num_classes, _COUNTED_AT_ONCE):
+                counts = self._counts[start : start + _COUNTED_AT_ONCE]
+                for total, row in zip(totals, table(self._hashes, start + len(counts), start=start), strict=True):
+                    total += np.bincount(row, weights=counts, minlength=self.num_buckets)
+            totals[totals == 0] = 1  # of a bucket that no class falls into, and nobody asks for
+            logarithms = np.log(self._counts), -np.log(totals)
+            self._priors[device] = Prior(
+                *(torch.from_numpy(self._weight * each).float().to(device) for each in logarithms)
+            )
+        return self._priors[device]
 
 
-def _smallest_or_median(gathered: torch.Tensor, estimator: Estimator) -> torch.Tensor:
-    return gathered.amin(1) if estimator == "minimum" else torch.median(gathered, dim=1).values
+def prior_weight(repetitions: int) -> float:
+    """The exponent w of the shares, between 0 (ignore the frequencies) and 1 (trust them).
+
+    With one repetition the frequencies are all that tells the classes of a bucket apart, and w = 1 is Bayes' rule. Each
+    further repetition tells more of them apart by itself, and what it sees already contains the prior: the weight falls
+    with the fifth power of their number. On rows of WordNet's training split that were held out, P@1 with it was 15.5,
+    35.4 and 37.4 for 1, 2 and 4 repetitions, and 4.9, 34.1 and 37.4 without; the third power cost 0.05 points at 4.
+    """
+    return 1.0 / repetitions**5
+
+
+def _bucket_values(logits: torch.Tensor, estimator: Estimator, activation: Activation, *, dim: int) -> torch.Tensor:
+    """What the estimator adds up (or takes the minimum or median of) for each bucket; these are along ``dim``."""
+    if estimator == "sum_logits":
+        return logits
+    if estimator == "mean_log_probability":
+        return logits.log_softmax(dim) if activation == "softmax" else functional.logsigmoid(logits)
+    return logits.softmax(dim) if activation == "softmax" else logits.sigmoid()
 
 
 def _best_of_columns(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -246,34 +283,6 @@ def _best_of_columns(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.
     members = groups[best, :, column].flatten(1)
     values, places = members.topk(min(k, members.shape[1]))
     return values, best.gather(1, places // GROUP) * GROUP + places % GROUP
-
-
-def _best_of_found(
-    found: Found, scores: torch.Tensor, rows: int, k: int, *, times: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores and numbers of the k best of each row's classes, which may occur so many ``times`` each."""
-    sizes = found.row.bincount(minlength=rows)
-    starts = sizes.cumsum(0) - sizes
-    place = torch.arange(len(scores), device=scores.device) - starts[found.row]
-    width = max(int(sizes.max()) if rows else 0, k)
-    padded = scores.new_full((rows, width), -math.inf)
-    padded[found.row, place] = scores
-    numbers = found.number.new_zeros((rows, width))
-    numbers[found.row, place] = found.number
-    values, places = padded.topk(min(k * times, width))
-    numbers, order = numbers.gather(1, places).sort(dim=1, stable=True)  # the same ones come to lie side by side
-    values = values.gather(1, order)
-    values[:, 1:].masked_fill_(numbers[:, 1:] == numbers[:, :-1], -math.inf)
-    values, places = values.topk(k)
-    return values, numbers.gather(1, places)
-
-
-def _nothing(logits: torch.Tensor, k: int) -> TopK:
-    shape = (logits.shape[1], k)
-    return TopK(
-        torch.zeros(shape, dtype=torch.int64, device=logits.device),
-        torch.full(shape, -math.inf, dtype=torch.float32, device=logits.device),
-    )
 
 
 def _keep_best(best: TopK, rows: slice, scores: torch.Tensor, numbers: torch.Tensor, *, first: int) -> None:

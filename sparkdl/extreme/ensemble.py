@@ -1,27 +1,38 @@
-"""The meta-models of all repetitions as one classifier: a folder of files, and what is computed with them."""
+"""The meta-models of all repetitions as one classifier: a folder of files, and what it says of rows."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sparkdl.data import Dataset, SparseBatch, SparseLoader
+from sparkdl.data import Dataset, InputSpec, SparseBatch, SparseLoader, decode_sparse
 from sparkdl.data.card import LabelsFile
 from sparkdl.data.labels import read_labels
-from sparkdl.errors import DatasetError, ModelError
+from sparkdl.data.model_inputs import keep_inputs
+from sparkdl.errors import DataError, DatasetError, ModelError
 from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.hashing import BucketHash, Family, FeatureHash
 from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.extreme.metrics import Evaluation, evaluate
-from sparkdl.extreme.store import first_layer, open_repetition, outputs_of, weights_name
+from sparkdl.extreme.store import (
+    Finished,
+    fetch_repetition,
+    first_layer,
+    open_repetition,
+    outputs_of,
+    weights_name,
+)
+from sparkdl.settings import Extreme
 
-__all__ = ["ENSEMBLE_NAME", "Ensemble", "EnsembleCard"]
+__all__ = ["ENSEMBLE_NAME", "Ensemble", "EnsembleCard", "EnsembleModel", "open_model", "write_model_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +186,92 @@ class Ensemble:
         }
 
 
+@dataclass(frozen=True)
+class EnsembleModel:
+    """What an ensemble says of a column of vectors. Runs anywhere; scoring asks it.
+
+    A class's probability is the geometric mean of what the repetitions give its bucket: what decoding ranks by, and at
+    most 1, but not a distribution over all classes, of which most are never looked at.
+    """
+
+    ensemble: Ensemble
+    decoder: Decoder
+    input: InputSpec
+
+    def top_k(
+        self, column: pa.Array | pa.ChunkedArray, k: int, *, batch_size: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The k likeliest classes of each row and their probabilities, both of shape (n, k).
+
+        ``column`` holds Spark's vectors as :func:`sparkdl.data.decode_sparse` reads them. Raises :class:`DataError` for
+        rows that are null, of another width, or give no finite result.
+        """
+        indices, values, offsets = decode_sparse(column, self.input)
+        rows = len(offsets) - 1
+        classes, scores = np.empty((rows, k), np.int64), np.empty((rows, k), np.float64)
+        for start in range(0, rows, batch_size):
+            stop = min(start + batch_size, rows)
+            logits = self.ensemble.logits(_batch(indices, values, offsets[start : stop + 1]))
+            found = self.decoder.top_k(logits, k)
+            classes[start:stop], scores[start:stop] = found.classes.numpy(), found.scores.double().numpy()
+        bad = int(np.count_nonzero(~np.isfinite(scores).all(axis=1)))
+        if bad:
+            raise DataError(f"column {self.input.column!r}: {bad} rows give no finite result; look there for NaN")
+        return classes, np.exp(scores)
+
+
+def open_model(folder: Path, input: InputSpec, num_classes: int) -> EnsembleModel:
+    """The ensemble in a model's folder; nothing there is executed.
+
+    Raises :class:`~sparkdl.errors.ModelError` for files that are missing, altered or do not fit together.
+    """
+    ensemble = Ensemble.open(folder)
+    card = ensemble.card
+    if (card.width, card.labels.classes) != (input.shape[0], num_classes):
+        raise ModelError(
+            f"the ensemble in {folder} is for {card.width} features and {card.labels.classes} classes, and its card "
+            f"tells of {input.shape[0]} and {num_classes}; the files of two models were mixed"
+        )
+    return EnsembleModel(ensemble, ensemble.decoder(), input)
+
+
+def write_model_folder(folder: Path, dataset: Dataset, settings: Extreme, records: Iterable[Finished]) -> EnsembleCard:
+    """Put some finished repetitions, and all that scoring needs beside them, into a new folder. Runs on the driver."""
+    if dataset.card.labels is None:
+        raise DatasetError(f"{dataset.path} is not sparse; prepare it with `prepare.sparse: true`")
+    card = EnsembleCard(
+        width=dataset.input.shape[0],
+        hashed_features=settings.hashed_features,
+        labels=dataset.card.labels,
+        hidden=tuple(settings.hidden),
+        buckets=settings.buckets,
+        hash_family=settings.hash_family,
+        seed=settings.seed,
+        loss=settings.loss,
+        asked=settings.repetitions,
+        repetitions={record.repetition: record.sha256 for record in records},
+    )
+    folder.mkdir(parents=True)
+    (folder / ENSEMBLE_NAME).write_text(card.model_dump_json(indent=1))
+    keep_inputs(dataset, folder)
+    for repetition in card.repetitions:
+        fetch_repetition(settings.run_dir, repetition, folder)
+    return card
+
+
 def _hashed(batch: SparseBatch, feature_hash: FeatureHash | None) -> SparseBatch:
     if feature_hash is None:
         return batch
     return batch._replace(indices=torch.from_numpy(feature_hash.columns(batch.indices.numpy())))
+
+
+def _batch(indices: NDArray[np.int32], values: NDArray[np.float32], offsets: NDArray[np.int64]) -> SparseBatch:
+    """Some rows as tensors; they have no labels."""
+    entries = slice(offsets[0], offsets[-1])
+    return SparseBatch(
+        torch.from_numpy(indices[entries].astype(np.int64)),
+        torch.from_numpy(np.array(values[entries])),
+        torch.from_numpy(offsets - offsets[0]),
+        torch.empty(0, dtype=torch.int64),
+        torch.zeros(len(offsets), dtype=torch.int64),
+    )

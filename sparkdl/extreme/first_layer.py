@@ -92,19 +92,22 @@ def _in_loops(table: torch.Tensor) -> bool:
 
 
 def _sums_in_loops(table: torch.Tensor, found: Occurrences) -> torch.Tensor:
-    from sparkdl.extreme import compiled_rows  # only where it is needed: it loads Numba
+    from sparkdl.extreme import loops  # only where they are needed: they load Numba
 
     sums = table.new_zeros(len(found.ends) - 1, table.shape[1])
-    compiled_rows.add_up(table.numpy(), found, sums.numpy())
+    by_row = found.features, found.ends, found.places, found.values
+    loops.in_threads(loops.add_up, len(sums), table.numpy(), *by_row, sums.numpy())
     return sums
 
 
 def _step_in_loops(
     table: torch.Tensor, squares: torch.Tensor, found: Occurrences, gradient: torch.Tensor, step: Step
 ) -> None:
-    from sparkdl.extreme import compiled_rows
+    from sparkdl.extreme import loops
 
-    compiled_rows.step_rows(table.numpy(), squares.numpy(), found, gradient.contiguous().numpy(), step)
+    by_feature = found.features, found.feature_ends, found.row_of, found.feature_values
+    arrays = table.numpy(), squares.numpy(), *by_feature, gradient.contiguous().numpy()
+    loops.in_threads(loops.step_rows, len(found.features), *arrays, *map(np.float32, step))
 
 
 def _sums(table: torch.Tensor, found: Occurrences) -> torch.Tensor:

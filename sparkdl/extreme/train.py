@@ -18,9 +18,8 @@ from sparkdl.cluster import count_slots, exit_on_sigterm, get_session, spark_rea
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
 from sparkdl.errors import ConfigError, DatasetError, TrainingError
-from sparkdl.extreme.ensemble import Ensemble
+from sparkdl.extreme.ensemble import Ensemble, write_model_folder
 from sparkdl.extreme.metrics import METRICS, Evaluation
-from sparkdl.extreme.model_folder import write_model_folder
 from sparkdl.extreme.plan import Plan, plan_extreme
 from sparkdl.extreme.store import FORMAT, Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
@@ -111,7 +110,11 @@ def train_extreme(
                 "plan": asdict(plan) | {"one_vs_all": [asdict(cost) for cost in plan.one_vs_all]},
             }
             model_uri = run.log_model(
-                folder, inputs=dataset.raw_columns, example=example_row(dataset), metadata=metadata
+                folder,
+                inputs=dataset.raw_columns,
+                example=example_row(dataset),
+                metadata=metadata,
+                requirements=["numba"],  # which compiles the loops that decode
             )
         registered = None
         if tracking.register_as:

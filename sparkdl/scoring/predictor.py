@@ -21,7 +21,11 @@ TOP_K = 5
 COLUMNS = ("prediction", "probability", "top_k")
 """The columns of an answer: label, its probability, and a list of (label, probability)."""
 
-OPENERS = {"image": "sparkdl.scoring.network", "vector": "sparkdl.scoring.network", "sparse": "sparkdl.extreme.answer"}
+OPENERS = {
+    "image": "sparkdl.scoring.network",
+    "vector": "sparkdl.scoring.network",
+    "sparse": "sparkdl.extreme.ensemble",
+}
 """The module whose ``open_model`` opens a model's folder, by the kind of its inputs. A name, because networks and
 ensembles of hashed meta-models know nothing of each other, and neither loads what only the other needs."""
 

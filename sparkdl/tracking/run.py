@@ -36,8 +36,8 @@ __all__ = ["Run"]
 
 log = logging.getLogger(__name__)
 
-# What a registered model needs; sparkdl itself is not among it: on PyPI, its name is that of somebody else's package.
-RECORDED = ("numba", "numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")
+# What any registered model needs; sparkdl itself is not among it: on PyPI, its name is that of somebody else's package.
+RECORDED = ("numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")
 
 
 class Run:
@@ -107,14 +107,16 @@ class Run:
         inputs: Mapping[str, str],
         example: "pd.DataFrame | None" = None,
         metadata: Mapping[str, Any] | None = None,
+        requirements: Sequence[str] = (),
     ) -> str:
         """Record a model folder (network, card, preprocessing) as an MLflow model; returns its address.
 
         ``inputs`` are the raw columns that the model reads, by name and Spark SQL type; ``example`` a few raw rows;
-        ``metadata`` what else MLflow shows of it. While the store cannot be reached, the address is that of a folder
-        beside the run's other records, which can be scored with as well and lasts until ``sparkdl sync`` has delivered
-        it. Raises :class:`TrackingError` if the model cannot be described, or the store refuses it: a run without its
-        model is of no use.
+        ``metadata`` what else MLflow shows of it; ``requirements`` the packages that it needs beside those that every
+        model needs. While the store cannot be reached, the address is that of a folder beside the run's other records,
+        which can be scored with as well and lasts until ``sparkdl sync`` has delivered it. Raises
+        :class:`TrackingError` if the model cannot be described, or the store refuses it: a run without its model is of
+        no use.
         """
         logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it tells that it tries the example
         described = signature(inputs)
@@ -131,7 +133,7 @@ class Run:
                 signature=described,
                 input_example=example,
                 metadata=dict(metadata or {}),
-                pip_requirements=[_requirement(name) for name in RECORDED],  # no guessing
+                pip_requirements=[_requirement(name) for name in (*RECORDED, *requirements)],  # no guessing
             )
             shutil.rmtree(place / "data")
         except Exception as error:

@@ -152,6 +152,7 @@ def test_the_ensemble_is_one_registered_model_over_raw_rows(
     assert metadata is not None
     assert (metadata["repetitions"], metadata["repetitions_asked"], metadata["repetitions_missing"]) == (4, 4, [])
     assert metadata["plan"]["mach"]["parameters"] == trained.plan.mach.parameters
+    assert "numba==" in (folder.parent.parent / "requirements.txt").read_text()
     plain = mlflow.pyfunc.load_model(str(folder.parent.parent)).predict(scored[["text"]])
     assert list(plain["prediction"]) == list(scored["prediction"])
     np.testing.assert_allclose(plain["probability"], scored["probability"], rtol=1e-5)

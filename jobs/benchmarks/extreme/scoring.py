@@ -1,4 +1,4 @@
-"""Rows a second from sparse rows to their five best classes, and what candidate decoding saves."""
+"""Rows a second from sparse rows to their five best classes."""
 
 import time
 from collections.abc import Callable
@@ -7,9 +7,6 @@ from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-
-import numpy as np
-import numpy.typing as npt
 
 from benchmarks.extreme.processes import servant
 from benchmarks.extreme.task import Task
@@ -21,6 +18,7 @@ from sparkdl.extreme.ensemble import Ensemble
 
 __all__ = ["run"]
 
+BOTH = "networks and decoding"
 PROCESSES = 2
 K = 5
 BATCH = 1024
@@ -49,38 +47,16 @@ def run(task: Task, model: Path, folder: Path) -> Report:
                 if lap:
                     rates.setdefault(way, []).append(rate)
     found = {way: median(each) for way, each in rates.items()}
-    precisions = {
-        name: 100 * task.evaluate(predicted).precision for name, predicted in _predictions(task.dataset, model).items()
-    }
-    lost = precisions["exact"] - precisions["candidates"]
-
-    def row(name: str, way: str, decoding: str) -> list[str | float]:
-        return [name, found[way], *([float(precisions[decoding][k - 1]) for k in (1, K)] if decoding else ["", ""])]
-
     return Report(
         title=f"extreme, scoring: the {K} best of {task.dataset.num_classes:,} classes, {PROCESSES} slots",
-        columns=["step", "rows/s", "P@1", f"P@{K}"],
-        rows=[
-            row("networks alone", "networks", ""),
-            row("networks, exact decoding", "networks, exact", "exact"),
-            row("networks, candidate decoding", "networks, candidates", "candidates"),
-            row("exact decoding alone", "exact", "exact"),
-            row("candidate decoding alone", "candidates", "candidates"),
-            row("exact decoding alone, sums of logits", "exact, logits", "exact"),
-            row("candidate decoding alone, sums of logits", "candidates, logits", "candidates"),
-        ],
-        targets=[
-            Target("networks and exact decoding, rows/s", found["networks, exact"], 20_000),
-            Target("candidate decoding, rows/s: five times that", found["candidates"], 100_000),
-            Target("points of P@1 lost by candidates", float(lost[0]), 0.2, at_most=True),
-        ],
+        columns=["step", "rows/s"],
+        rows=[[way, found[way]] for way in ways],
+        targets=[Target(f"{BOTH}, rows/s", found[BOTH], 20_000)],
         note=(
             f"Medians of {LAPS} laps of {SECONDS:g} s, the ways in turn; batches of {BATCH} rows, one thread a slot. "
-            f"Candidate decoding takes {found['exact'] / found['candidates']:.0%} of the time of exact decoding, which "
-            "grows with the number of classes. Sums of logits put classes in the same order as the default, the mean "
-            "log-probability; what it takes longer, with either decoding, is the softmax over all buckets."
+            "Sums of logits put classes in the same order as the default, the mean log-probability; what it takes "
+            "longer is the softmax over all buckets."
         ),
-        digits=4,
     )
 
 
@@ -92,13 +68,10 @@ def _measure_when_asked(connection: Connection, dataset: Dataset, model: Path) -
     with limited_threads(1), retained_memory():
         logits = [ensemble.logits(batch) for batch in batches]
         ways: dict[str, Callable[[int], object]] = {
-            "networks": lambda i: ensemble.logits(batches[i]),
-            "networks, exact": lambda i: decoder.top_k(ensemble.logits(batches[i]), K),
-            "networks, candidates": lambda i: decoder.candidates(ensemble.logits(batches[i]), K),
-            "exact": lambda i: decoder.top_k(logits[i], K),
-            "candidates": lambda i: decoder.candidates(logits[i], K),
-            "exact, logits": lambda i: by_logits.top_k(logits[i], K),
-            "candidates, logits": lambda i: by_logits.candidates(logits[i], K),
+            "networks alone": lambda i: ensemble.logits(batches[i]),
+            BOTH: lambda i: decoder.top_k(ensemble.logits(batches[i]), K),
+            "decoding alone": lambda i: decoder.top_k(logits[i], K),
+            "decoding alone, sums of logits": lambda i: by_logits.top_k(logits[i], K),
         }
         for way in ways.values():
             way(0)
@@ -116,15 +89,3 @@ def _measure_when_asked(connection: Connection, dataset: Dataset, model: Path) -
 def _by_logits(ensemble: Ensemble) -> Decoder:
     hashes = [ensemble.card.bucket_hash(repetition) for repetition in ensemble.repetitions]
     return Decoder(hashes, ensemble.card.labels.classes, estimator="sum_logits", counts=ensemble.label_counts)
-
-
-def _predictions(dataset: Dataset, model: Path) -> dict[str, npt.NDArray[np.int64]]:
-    """The best classes of all test rows, by exact and by candidate decoding."""
-    ensemble = Ensemble.open(model)
-    decoder = ensemble.decoder()
-    exact, likely = [], []
-    for batch in SparseLoader(dataset, "test", batch_size=BATCH, shuffle=False).epoch(0):
-        logits = ensemble.logits(batch)
-        exact.append(decoder.top_k(logits, K).classes.numpy())
-        likely.append(decoder.candidates(logits, K).classes.numpy())
-    return {"exact": np.concatenate(exact), "candidates": np.concatenate(likely)}

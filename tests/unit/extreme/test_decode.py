@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from sparkdl.errors import ConfigError
-from sparkdl.extreme import blocks
-from sparkdl.extreme.decode import Decoder
-from sparkdl.extreme.estimators import prior_weight
+from sparkdl.extreme import decode
+from sparkdl.extreme.decode import Decoder, prior_weight
 from sparkdl.extreme.hashing import bucket_hashes, table
 
 ESTIMATORS = ["mean_probability", "sum_logits", "mean_log_probability", "minimum", "median"]
@@ -83,8 +82,6 @@ def test_blocks_of_any_size_find_the_same(hashes, logits, counts, estimator, way
     whole = Decoder(hashes, CLASSES, estimator=estimator, counts=counts)
     blocked = Decoder(hashes, CLASSES, estimator=estimator, counts=counts, block_bytes=1)
     torch.testing.assert_close(blocked.top_k(logits, 7).scores, whole.top_k(logits, 7).scores)
-    found = [decoder.candidates(logits, 7, buckets=4).scores for decoder in (blocked, whole)]
-    torch.testing.assert_close(*found)
 
 
 def test_no_tensor_grows_beyond_the_block_size(hashes, monkeypatch):
@@ -100,12 +97,10 @@ def test_no_tensor_grows_beyond_the_block_size(hashes, monkeypatch):
 
 def test_tables_too_large_to_keep_are_hashed_again(hashes, logits, monkeypatch):
     expected = Decoder(hashes, CLASSES).top_k(logits, 5)
-    likely = Decoder(hashes, CLASSES).candidates(logits, 5)
-    monkeypatch.setattr(blocks, "KEPT_BYTES", 0)
+    monkeypatch.setattr(decode, "KEPT_BYTES", 0)
     decoder = Decoder(hashes, CLASSES)
     torch.testing.assert_close(decoder.top_k(logits, 5), expected)
-    torch.testing.assert_close(decoder.candidates(logits, 5), likely)
-    assert not decoder._classes._on_device
+    assert not decoder._places
 
 
 def test_all_classes_can_be_asked_for(logits):
@@ -119,14 +114,12 @@ def test_all_classes_can_be_asked_for(logits):
 def test_few_rows_work_too(hashes, logits, rows):
     decoder = Decoder(hashes, CLASSES)
     assert decoder.top_k(logits[:, :rows], 5).classes.shape == (rows, 5)
-    assert decoder.candidates(logits[:, :rows], 5).classes.shape == (rows, 5)
 
 
 def test_logits_may_lie_in_memory_as_a_network_left_them(hashes, logits):
     decoder = Decoder(hashes, CLASSES)
     turned = logits.transpose(1, 2).contiguous().transpose(1, 2)
     torch.testing.assert_close(decoder.top_k(turned, 5), decoder.top_k(logits, 5))
-    torch.testing.assert_close(decoder.candidates(turned, 5), decoder.candidates(logits, 5))
     torch.testing.assert_close(decoder.top_k(logits.bfloat16(), 5), decoder.top_k(logits.bfloat16().float(), 5))
 
 
@@ -134,7 +127,6 @@ def test_decoding_does_not_change_the_logits(hashes, logits):
     before = logits.clone()
     for estimator in ESTIMATORS:
         Decoder(hashes, CLASSES, estimator=estimator).top_k(logits.transpose(1, 2).contiguous().transpose(1, 2), 5)
-        Decoder(hashes, CLASSES, estimator=estimator).candidates(logits, 5)
     assert torch.equal(logits, before)
 
 
@@ -173,8 +165,8 @@ def test_with_one_repetition_the_most_frequent_class_of_the_best_bucket_wins(log
     best = [max(np.flatnonzero(places == bucket), key=lambda k: counts[k]) for bucket in logits[0].argmax(1).tolist()]
     for estimator in ESTIMATORS:
         decoder = Decoder(hashes, CLASSES, estimator=estimator, counts=counts)
-        for found in (decoder.top_k(logits, 1), decoder.candidates(logits, 1)):
-            np.testing.assert_array_equal(counts[found.classes[:, 0]], counts[best])
+        found = decoder.top_k(logits, 1)
+        np.testing.assert_array_equal(counts[found.classes[:, 0]], counts[best])
 
 
 def test_the_weight_of_the_prior_shrinks_with_the_repetitions():
@@ -182,58 +174,11 @@ def test_the_weight_of_the_prior_shrinks_with_the_repetitions():
     assert weights[0] == 1 and weights == sorted(weights, reverse=True) and weights[15] < 0.01
 
 
-@pytest.mark.parametrize("prior", [False, True])
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_candidates_have_exact_scores_and_include_clear_winners(estimator, prior, way):
-    hashes = bucket_hashes(128, 8, seed=0)
-    generator = torch.Generator().manual_seed(0)
-    truth = torch.randint(5000, (200,), generator=generator)
-    logits = torch.randn(8, 200, 128, generator=generator)
-    for each, bucket_hash in zip(logits, hashes, strict=True):
-        each[torch.arange(200), torch.from_numpy(bucket_hash.buckets(truth.numpy()))] += 5
-    counts = np.random.default_rng(0).zipf(1.5, 5000) if prior else None
-    decoder = Decoder(hashes, 5000, estimator=estimator, counts=counts)
-    exact = decoder.top_k(logits, 200)
-    for buckets in (1, 2, 3):
-        found = decoder.candidates(logits, 2, buckets=buckets)
-        assert torch.equal(found.classes[:, 0], truth)
-        torch.testing.assert_close(found.scores[:, 0], exact.scores[:, 0])
-        assert all(len(set(row)) == 2 for row in found.classes.tolist())
-        for row in range(200):
-            place = (exact.classes[row] == found.classes[row, 1]).nonzero()
-            if len(place):  # among the 200 best, at the place that its score gives it
-                torch.testing.assert_close(found.scores[row, 1], exact.scores[row, int(place)])
-
-
 def test_compiled_loops_and_tensors_find_the_same(hashes, logits, counts, monkeypatch):
     decoder = Decoder(hashes, CLASSES, counts=counts)
-    compiled = decoder.top_k(logits, 9), decoder.candidates(logits, 9)
+    compiled = decoder.top_k(logits, 9)
     monkeypatch.setattr(Decoder, "_in_loops", lambda self, logits: False)
-    torch.testing.assert_close((decoder.top_k(logits, 9), decoder.candidates(logits, 9)), compiled)
-
-
-def test_rows_with_too_few_candidates_are_decoded_exactly_if_there_are_few_classes(hashes, logits):
-    decoder = Decoder(hashes, CLASSES)
-    torch.testing.assert_close(decoder.candidates(logits, 500), decoder.top_k(logits, 500))
-
-
-@pytest.mark.parametrize("in_loops", [True, False])
-def test_rows_with_too_few_candidates_look_in_more_buckets_and_not_at_all_classes(in_loops, monkeypatch):
-    monkeypatch.setattr(Decoder, "_in_loops", lambda self, logits: in_loops)
-    monkeypatch.setattr(Decoder, "top_k", lambda self, logits, k: pytest.fail("exact decoding of many classes"))
-    decoder = Decoder(bucket_hashes(128, 8, seed=0), 5000)
-    logits = torch.randn(8, 200, 128, generator=torch.Generator().manual_seed(0))
-    narrow, wide = (decoder.candidates(logits, 5, buckets=buckets) for buckets in (2, 16))
-    assert narrow.scores.isfinite().all()
-    assert (narrow.scores[:, 0] <= wide.scores[:, 0]).all()
-    assert (narrow.scores[:, -1] <= wide.scores[:, -1]).all()
-
-
-def test_candidates_in_all_buckets_are_all_classes(logits):
-    hashes = bucket_hashes(BUCKETS, REPETITIONS, seed=0)
-    decoder = Decoder(hashes, CLASSES)
-    found = decoder.candidates(logits, 5, buckets=BUCKETS)
-    torch.testing.assert_close(found.scores, decoder.top_k(logits, 5).scores)
+    torch.testing.assert_close(decoder.top_k(logits, 9), compiled)
 
 
 def test_what_does_not_fit_is_an_error(hashes, logits):

@@ -13,8 +13,7 @@ import torch
 from sparkdl.data import InputSpec, SparseBatch
 from sparkdl.data.card import LabelsFile
 from sparkdl.errors import DataError, ModelError
-from sparkdl.extreme.answer import open_model
-from sparkdl.extreme.ensemble import ENSEMBLE_NAME, Ensemble, EnsembleCard
+from sparkdl.extreme.ensemble import ENSEMBLE_NAME, Ensemble, EnsembleCard, open_model
 from sparkdl.extreme.fit import new_models
 from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.extreme.store import save_repetition, weights_name

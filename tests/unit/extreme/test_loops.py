@@ -1,11 +1,11 @@
-"""The loops that decode on a CPU."""
+"""Compiled loops, and those that decode on a CPU."""
 
 import numpy as np
 import pytest
 import torch
 
-from sparkdl.extreme.compiled import Terms, scan
 from sparkdl.extreme.hashing import bucket_hashes, table
+from sparkdl.extreme.loops import Terms, _compiled, scan
 
 CLASSES, BUCKETS, ROWS, K = 700, 32, 70, 5
 
@@ -95,3 +95,9 @@ def test_normalisers_are_those_of_a_softmax(scale):
     scanned(terms)
     expected = torch.from_numpy(terms.values).double().logsumexp(2).sum(0)
     np.testing.assert_allclose(terms.normalisers, expected.numpy(), rtol=2e-6, atol=2e-6)
+
+
+def test_where_nothing_can_be_kept_on_disk_it_is_compiled_all_the_same():
+    namespace: dict = {}
+    exec("def twice(x):\n    return 2 * x", namespace)  # of no file, so Numba finds no place for what it compiles
+    assert _compiled()(namespace["twice"])(21) == 42
