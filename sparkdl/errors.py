@@ -66,8 +66,8 @@ class RankError(SparkdlError):
         self.rank = rank
         """The rank that failed first, if it is known."""
         self.exception_type = exception_type
-        """The name of the exception it raised, or what happened to it: ``process death`` (no time to raise one),
-        ``silent`` (no heartbeat), ``stalled`` (no progress) or ``not started``."""
+        """The exception it raised, as ``ValueError`` or ``package.module.Name``, or what happened to it: ``process
+        death`` (no time to raise one), ``silent`` (no heartbeat), ``stalled`` (no progress) or ``not started``."""
         self.reason = without_credentials(reason)
         """What that exception said, without the traceback."""
         self.step = step

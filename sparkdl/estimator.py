@@ -27,6 +27,7 @@ from pyspark.ml.util import (
 )
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import array, col, lit, map_from_entries, struct
+from pyspark.sql.types import NumericType
 
 from sparkdl.data import prepare
 from sparkdl.errors import ConfigError, DataError
@@ -117,6 +118,7 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
 
     def _fit(self, dataset: DataFrame) -> "TorchModel":
         """Prepare the rows, train, and drop the prepared copy, whether training ends well or not."""
+        _check_label(dataset, self.getLabelCol())
         folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
         settings = Train(
             **{name: self.getOrDefault(name) for name in self.FIELDS} | {"run_dir": f"{folder}/runs"},
@@ -219,12 +221,25 @@ def _by_index(names: Sequence[str]) -> list[str | None]:
     ``pyspark.ml`` counts from 0 up to the largest label. Where labels are none of its whole numbers, or that would be
     far more places than classes, these follow each other.
     """
-    if not all(re.fullmatch(r"0|[1-9]\d*", name) for name in names):
+    if not all(re.fullmatch(r"0|[1-9]\d{0,18}", name) for name in names):
         return list(names)
     places = {int(name): name for name in names}
     if max(places) >= _PLACES_PER_CLASS * len(places):
         return list(names)
     return [places.get(place) for place in range(max(places) + 1)]
+
+
+def _check_label(dataset: DataFrame, column: str) -> None:
+    """Predictions are doubles, as everywhere in ``pyspark.ml``: other labels than numbers would come back as null."""
+    if column not in dataset.columns:
+        raise DataError(f"there is no column {column!r} (labelCol); there are {', '.join(dataset.columns)}")
+    kind = dataset.schema[column].dataType
+    if not isinstance(kind, NumericType):
+        raise DataError(
+            f"the label column {column!r} is {kind.simpleString()}, and predictions are numbers: number strings with "
+            "pyspark.ml.feature.StringIndexer before (IndexToString turns predictions back), cast truth values to int, "
+            "or train with `sparkdl.train`, which takes labels as they are"
+        )
 
 
 def _arrays(dataset: DataFrame, column: str) -> Column:

@@ -139,11 +139,16 @@ def _describe(error: BaseException) -> dict[str, Any]:
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
     return {
-        "type": type(error).__qualname__,
+        "type": _full_name(type(error)),
         "reason": str(error)[:MAX_TEXT],
         "text": text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT // 2]}\n…\n{text[-MAX_TEXT // 2 :]}",
         "follows": _follows_another(error),
     }
+
+
+def _full_name(kind: type[BaseException]) -> str:
+    """The name as a traceback shows it: with its module, unless it is one of Python's own."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _follows_another(error: BaseException | None) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Collection
 from functools import reduce
 from operator import or_
@@ -135,9 +136,10 @@ def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Col
     if str(context.master).startswith("local") or shared.getUri().getScheme() == "file":
         return PipelineModel.load(local)
     target = jvm.org.apache.hadoop.fs.Path(f"sparkdl/{context.applicationId}/{_digest(source)}")
-    if not shared.exists(target):
-        shared.copyFromLocalFile(jvm.org.apache.hadoop.fs.Path(local), target)
-        shared.deleteOnExit(target)
+    with _shipping:
+        if not shared.exists(target):
+            shared.copyFromLocalFile(jvm.org.apache.hadoop.fs.Path(local), target)
+            shared.deleteOnExit(target)
     return PipelineModel.load(shared.makeQualified(target).toString())
 
 
@@ -220,14 +222,16 @@ def _ship(spark: SparkSession, file: Path) -> str:
     name = f"sparkdl-{digest[:32]}{file.suffix}"
     context = spark.sparkContext
     key = (str(context.applicationId), name)
-    if key not in _shipped:
-        folder = tempfile.TemporaryDirectory(prefix="sparkdl-ship-")  # Spark reads the file there when executors ask
-        shutil.copyfile(file, Path(folder.name, name))
-        context.addFile(Path(folder.name, name).as_uri())
-        _shipped[key] = folder
+    with _shipping:
+        if key not in _shipped:
+            folder = tempfile.TemporaryDirectory(prefix="sparkdl-ship-")  # Spark reads it there when executors ask
+            shutil.copyfile(file, Path(folder.name, name))
+            context.addFile(Path(folder.name, name).as_uri())
+            _shipped[key] = folder
     return name
 
 
+_shipping = threading.Lock()  # two threads may score one model, and Spark takes a file of each name once
 _shipped: dict[tuple[str, str], tempfile.TemporaryDirectory[str]] = {}  # removed when the driver's Python ends
 
 

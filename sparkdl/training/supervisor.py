@@ -29,9 +29,19 @@ log = logging.getLogger(__name__)
 OnMessage = Callable[[int, dict[str, Any]], None]
 LONGEST_PAUSE = 60.0  # seconds
 GROWTH_SECONDS = 10.0  # how often a run with fewer ranks than it may have looks for more slots
-FINAL = {error.__name__: error for error in (ConfigError, DataError, DatasetError, ModelError, TrainingError)}
+FINAL = {
+    f"{error.__module__}.{error.__name__}": error
+    for error in (ConfigError, DataError, DatasetError, ModelError, TrainingError)
+}
 """What another attempt would only find again."""
-FROM_OUTSIDE = ("process death", "silent", "stalled", "not started", "CheckpointError", "ConnectionError")
+FROM_OUTSIDE = (
+    "process death",
+    "silent",
+    "stalled",
+    "not started",
+    f"{CheckpointError.__module__}.CheckpointError",
+    "ConnectionError",
+)
 """What need not be the fault of the user's code."""
 
 

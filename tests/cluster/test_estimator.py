@@ -119,10 +119,21 @@ def test_probabilities_lie_at_their_labels_and_other_columns_may_have_any_name(e
         assert row.prediction == row.probability.argmax() and row.probability[0] == row.probability[2] == 0
 
 
-def test_labels_that_are_no_whole_numbers_have_probabilities_in_their_order(estimator, points):
-    truths = points.withColumn("label", points["label"] == 1)
-    scored = estimator(epochs=1).fit(truths).transform(truths)
-    assert {len(row.probability) for row in scored.collect()} == {2}
+def test_labels_that_are_no_indices_have_probabilities_in_their_order(estimator, points):
+    signs = points.withColumn("label", points["label"] * 2 - 1)
+    scored = estimator(epochs=1).fit(signs).transform(signs).collect()
+    assert {len(row.probability) for row in scored} == {2}
+    assert all(row.prediction == (-1, 1)[row.probability.argmax()] for row in scored)
+
+
+@pytest.mark.parametrize("kind", ["string", "boolean"])
+def test_labels_that_could_only_be_predicted_as_null_are_refused_before_anything_is_written(
+    estimator, points, tmp_path, kind
+):
+    other = points.withColumn("label", points["label"].cast(kind))
+    with pytest.raises(DataError, match=f"label column 'label' is {kind}.*StringIndexer"):
+        estimator().fit(other)
+    assert not (tmp_path / "store").exists()
 
 
 def test_no_copy_of_the_rows_is_left_when_training_fails(estimator, points, tmp_path):

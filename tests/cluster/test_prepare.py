@@ -294,6 +294,28 @@ def test_a_folder_of_images_is_decoded_and_resized(tmp_path: Path, spark: SparkS
         open_source(Source(format="images", path=str(tmp_path / "raw")), spark)
 
 
+def test_images_of_every_spelling_are_read_and_other_files_are_counted(
+    tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "raw" / "red"
+    folder.mkdir(parents=True)
+    names = ["a.JPeg", "b.WEBP", "c.tif", "d.TIFF", "e.Png", "f.jpg"]
+    for name in names:
+        Image.new("RGB", (6, 6), (255, 0, 0)).save(folder / name)
+    (folder / "notes.txt").write_text("not an image")
+    (folder / "g.png.part").write_text("not an image")
+    source = Source(format="images", path=str(tmp_path / "raw"), options={"height": 6, "width": 6})
+    rows = open_source(source, spark)
+    assert sorted(row.path.rpartition("/")[2] for row in rows.select("path").collect()) == names
+    assert "2 files are no images by their names and were passed over: g.png.part, notes.txt" in caplog.text
+
+
+def test_labels_may_be_numbers_of_any_length(people: DataFrame, tmp_path: Path) -> None:
+    rows = people.withColumn("label", sf.expr("concat(case when id % 2 = 0 then '-' else '' end, repeat('9', 5000))"))
+    settings = Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT)
+    assert prepare(rows, settings).label_names == ("-" + "9" * 5000, "9" * 5000)
+
+
 @pytest.mark.parametrize("format", ["parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images"])
 def test_a_source_that_does_not_exist_is_named(spark: SparkSession, tmp_path: Path, format: str) -> None:
     path = "no_such_table" if format == "table" else str(tmp_path / "nowhere")

@@ -1,9 +1,14 @@
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from shutil import copyfile
 
 import mlflow.pyfunc
 import numpy as np
@@ -134,6 +139,30 @@ def test_a_worker_loads_a_network_once_and_scoring_again_ships_nothing(
     files = spark.sparkContext._jsc.sc().listFiles().mkString(" ").split(" ")
     digest_names = [file.rsplit("/", 1)[-1] for file in files if "sparkdl-" in file and ".safetensors" in file]
     assert len(digest_names) == len(set(digest_names))
+
+
+def test_two_threads_may_score_one_model(
+    spark: SparkSession, tracking: Tracking, register: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = ModelCard(
+        input=InputSpec(column="image", kind="image", shape=(8, 6, 1), dtype="uint8"),
+        label_names=("day", "night"),
+        raw_columns={"image": "binary"},
+        preprocessing=False,
+    )
+    _write(tmp_path, card, "cnn")
+    model = register(tmp_path, dict(card.raw_columns))
+    met = threading.Barrier(2)
+
+    def copy(source: Path, target: Path) -> None:
+        with suppress(threading.BrokenBarrierError):  # where the other thread waits for this one
+            met.wait(timeout=2)
+        copyfile(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    with ThreadPoolExecutor(2) as pool:
+        scored = list(pool.map(lambda seed: score(_pictures(spark, 20), model, tracking=tracking).count(), range(2)))
+    assert scored == [20, 20]
 
 
 def test_columns_that_do_not_fit_are_refused_before_a_task_starts(

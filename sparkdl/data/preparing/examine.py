@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal  # unlike int, of any number of digits
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -257,4 +258,4 @@ def _label_names(counts: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
                 "training, drop them, or set `sparse`."
             )
     numeric = all(re.fullmatch(r"-?\d+", name) for name in names)
-    return tuple(sorted(names, key=(lambda name: (int(name), name)) if numeric else None))
+    return tuple(sorted(names, key=(lambda name: (Decimal(name), name)) if numeric else None))

@@ -1,6 +1,7 @@
 """A folder of image files with one sub-folder a class, decoded and resized by tasks."""
 
 import io
+import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from sparkdl.errors import ConfigError, DataError
+from sparkdl.masking import without_credentials
 from sparkdl.settings import Source
 from sparkdl.storage import join, read_file, spark_url
 
@@ -19,7 +21,11 @@ __all__ = ["read_images"]
 _CHANNELS = 3
 _BATCH_BYTES = 1 << 26
 """Decoded pixels that a task hands to Spark at a time."""
-_EXTENSIONS = "*.{jpg,jpeg,png,bmp,gif,webp,JPG,JPEG,PNG}"
+_IMAGE_NAME = r"(?i)\.(jpe?g|png|bmp|gif|webp|tiff?)$"
+_SHOWN_FILES = 5
+"""Files passed over that a warning names; all are counted."""
+
+_log = logging.getLogger(__name__)
 
 
 def read_images(
@@ -27,7 +33,8 @@ def read_images(
 ) -> "tuple[DataFrame, tuple[int, ...]]":
     """The images of a folder as RGB of one size, and their (height, width, channels). Runs on the driver.
 
-    Tasks decode and resize, with Pillow. Raises :class:`ConfigError` when the options lack ``height`` or ``width``; a
+    Tasks decode and resize, with Pillow. Files whose names are not those of images are passed over, and a warning
+    counts them. Raises :class:`ConfigError` when the options lack ``height`` or ``width``; a
     file that cannot be decoded is a :class:`DataError` that names it, when rows are read, or no image.
     """
     try:
@@ -36,15 +43,21 @@ def read_images(
         raise ConfigError(
             f"source.options needs {missing} for images, in pixels; all are resized to one size"
         ) from None
-    files = (
-        spark.read.format("binaryFile")
-        .option("pathGlobFilter", _EXTENSIONS)
-        .load(join(spark_url(str(source.path)), "*"))
-    )
-    rows = files.select("path").mapInArrow(
+    files = spark.read.format("binaryFile").load(join(spark_url(str(source.path)), "*")).select("path")
+    is_image = files["path"].rlike(_IMAGE_NAME)
+    _warn_of_others(files.where(~is_image), str(source.path))
+    rows = files.where(is_image).mapInArrow(
         partial(_decode, height, width, on_error), "image binary, label string, path string"
     )
     return rows, (height, width, _CHANNELS)
+
+
+def _warn_of_others(files: "DataFrame", folder: str) -> None:
+    if count := files.count():
+        names = [row.path.rpartition("/")[2] for row in files.orderBy("path").limit(_SHOWN_FILES).collect()]
+        shown = ", ".join(names) + (", ..." if count > len(names) else "")
+        place = without_credentials(folder)
+        _log.warning("%s: %d files are no images by their names and were passed over: %s", place, count, shown)
 
 
 def _decode(height: int, width: int, on_error: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

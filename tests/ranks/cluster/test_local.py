@@ -11,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sparkdl import errors
 from sparkdl.cluster import Rank, local, run_local
 from sparkdl.errors import RankError
+from sparkdl.training.supervisor import Budget
 
 NOBODY_WAITS_SECONDS = 45.0  # less than the minute after which results are missed
 
@@ -22,6 +24,30 @@ def nobody_waits():
     started = time.monotonic()
     yield
     assert time.monotonic() - started < NOBODY_WAITS_SECONDS
+
+
+class DataError(Exception):
+    """A user's own, with the name of one of ours."""
+
+
+def test_a_user_s_exception_named_like_one_of_ours_keeps_its_traceback() -> None:
+    def fail(rank: Rank) -> None:
+        raise DataError("no such tenant")
+
+    with pytest.raises(RankError) as caught:
+        run_local(fail, 1)
+    with pytest.raises(RankError, match=r"(?s)^Traceback.*in fail\n.*DataError: no such tenant"):
+        Budget(max_restarts=0, first_pause=0.0).spend(caught.value, 0)
+
+
+def test_an_exception_of_ours_is_told_as_itself() -> None:
+    def fail(rank: Rank) -> None:
+        raise errors.DataError("column 'x' is null")
+
+    with pytest.raises(RankError) as caught:
+        run_local(fail, 1)
+    with pytest.raises(errors.DataError, match=r"^column 'x' is null$"):
+        Budget(max_restarts=9, first_pause=0.0).spend(caught.value, 0)
 
 
 def test_a_program_that_outlives_its_rank_does_not_hold_its_result() -> None:

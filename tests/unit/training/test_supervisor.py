@@ -56,7 +56,7 @@ def test_another_exception_is_tried_again() -> None:
 
 
 def test_what_no_attempt_would_change_is_not_tried_again() -> None:
-    error = RankError("…", exception_type="TrainingError", reason="the loss is nan at step 5")
+    error = RankError("…", exception_type="sparkdl.errors.TrainingError", reason="the loss is nan at step 5")
     with pytest.raises(TrainingError, match=r"^the loss is nan at step 5"):
         Budget(max_restarts=9, first_pause=0.0).spend(error, 0)
 
@@ -73,7 +73,7 @@ def test_storage_that_fails_after_a_rank_does_not_hide_what_the_rank_died_of(
     cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     def fail(*_: object) -> None:
-        raise RankError(cause, exception_type="TrainingError" if "loss" in cause else None, reason=cause)
+        raise RankError(cause, exception_type="sparkdl.errors.TrainingError" if "loss" in cause else None, reason=cause)
 
     def gone(folder: str) -> str:
         raise CheckpointError("cannot list the checkpoints")
