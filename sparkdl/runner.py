@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster import Rank, Watch, count_slots, get_session, run_local, run_ranks
 from sparkdl.cluster.supervision import LogVerbosity
+from sparkdl.collectives import HorovodBackend
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Cluster
 
@@ -54,11 +55,13 @@ class HorovodRunner:
 
         call.__qualname__ = getattr(main, "__qualname__", "main")  # the name that errors mention
         if self.num_processor < 0:
-            return run_local(call, -self.num_processor)[0]
+            return run_local(call, -self.num_processor, backend=HorovodBackend())[0]
         spark = get_session(Cluster(embedded_slots=max(self.num_processor, Cluster().embedded_slots)))
         num_ranks = self.num_processor or _all_slots(spark)
         patient = Watch(start_timeout=math.inf)  # slots that other jobs hold are waited for, as long as that takes
-        return run_ranks(call, num_ranks, spark=spark, log_verbosity=self.driver_log_verbosity, watch=patient)[0]
+        verbosity = self.driver_log_verbosity
+        backend = HorovodBackend()
+        return run_ranks(call, num_ranks, spark=spark, backend=backend, log_verbosity=verbosity, watch=patient)[0]
 
 
 def _all_slots(spark: SparkSession) -> int:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.cluster.session import get_session
+from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
 from sparkdl.data.preparing.write import write_row_group
@@ -53,6 +54,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(module)
         spark_cloudpickle.register_pickle_by_value(module)
+
+
+@pytest.fixture(scope="session", params=[HorovodBackend(), TorchBackend()], ids=lambda backend: backend.name)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """By which library ranks exchange tensors: what is promised of ranks is promised with each of them."""
+    return request.param
 
 
 @pytest.fixture(scope="session")

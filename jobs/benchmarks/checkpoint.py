@@ -12,7 +12,7 @@ from benchmarks.images import image_dataset
 from benchmarks.loop import new_replica
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import HorovodBackend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import list_checkpoints
@@ -34,7 +34,7 @@ def run() -> Report:
     """Measure one rank. Runs on the driver."""
     rows = (1 + len(KINDS)) * STRETCH * SETTINGS.batch_size
     with image_dataset(rows) as (spark, dataset), TemporaryDirectory() as folder:
-        (found,) = run_ranks(partial(_measure, dataset, folder), 1, spark=spark)
+        (found,) = run_ranks(partial(_measure, dataset, folder), 1, spark=spark, backend=HorovodBackend())
     alone = fmean(found["alone"])
     differences = {
         key: [each - before for each, before in zip(found[key], found["alone"], strict=True)]
@@ -72,7 +72,7 @@ def run() -> Report:
 def _measure(dataset: Dataset, folder: str, rank: Rank) -> dict[str, list[float]]:
     """Seconds of each stretch."""
     stretches: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    with HorovodCollectives() as collectives:
+    with HorovodBackend().connect() as collectives:
         replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
         state = TrainingState()
         state.finish_epoch(train_epoch(replica, dataset, state, reporter))  # compiles kernels and fills caches

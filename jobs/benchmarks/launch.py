@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks, stop_spark
 from sparkdl.cluster.session import EMBEDDED_OPTIONS, ensure_java
+from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 
 __all__ = ["run"]
 
@@ -33,10 +35,18 @@ RIVAL_LAUNCHES = 3  # of 10 to 16 s each
 def run() -> Report:
     """Start the cluster, launch with each system, stop the cluster. Runs on the driver; no Spark may be running yet."""
     with _cluster() as spark:
-        ours = _measure(lambda: run_ranks(_reduce_by_sparkdl, NUM_RANKS, spark=spark), LAUNCHES)
+        ours, over_torch = (
+            _measure(partial(_launch_by_sparkdl, spark, backend), LAUNCHES)
+            for backend in (HorovodBackend(), TorchBackend())
+        )
         horovod = _measure(_launch_by_horovod, RIVAL_LAUNCHES)
         distributor = _measure(_launch_by_distributor, RIVAL_LAUNCHES)
-    found = {"sparkdl": ours, "horovod.spark.run": horovod, "TorchDistributor": distributor}
+    found = {
+        "sparkdl": ours,
+        "sparkdl, backend torch": over_torch,
+        "horovod.spark.run": horovod,
+        "TorchDistributor": distributor,
+    }
     return Report(
         title="launch: two warm ranks that all-reduce once, two executor processes",
         columns=["system", "median s", "fastest s", "slowest s", "launches", "times slower"],
@@ -48,6 +58,8 @@ def run() -> Report:
             Target("seconds", median(ours), 1.5, at_most=True),
             Target("times faster than horovod.spark.run", median(horovod) / median(ours), 8),
             Target("times faster than TorchDistributor", median(distributor) / median(ours), 8),
+            Target("seconds, backend torch", median(over_torch), 0.6, at_most=True),
+            Target("times faster than TorchDistributor, backend torch", median(distributor) / median(over_torch), 12),
         ],
         note=f"{MASTER}; the first launch of each system is not counted.",
     )
@@ -65,13 +77,14 @@ def _measure(launch: Callable[[], list[float]], repeats: int) -> list[float]:
     return seconds[1:]
 
 
-def _reduce_by_sparkdl(rank: Rank) -> float:
-    import torch
+def _launch_by_sparkdl(spark: SparkSession, backend: Backend) -> list[float]:
+    def reduce(rank: Rank) -> float:
+        import torch
 
-    from sparkdl.collectives import HorovodCollectives
+        with backend.connect() as communicator:
+            return communicator.all_reduce(torch.tensor([rank.rank + 1.0]), op="sum").item()
 
-    with HorovodCollectives() as collectives:
-        return collectives.allreduce(torch.tensor([rank.rank + 1.0]), op="sum").item()
+    return run_ranks(reduce, NUM_RANKS, spark=spark, backend=backend)
 
 
 def _launch_by_horovod() -> list[float]:

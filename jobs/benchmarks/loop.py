@@ -14,7 +14,7 @@ from torch.nn import functional
 from benchmarks.images import image_dataset
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
-from sparkdl.collectives import Collectives, HorovodCollectives
+from sparkdl.collectives import Communicator, HorovodBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.loop import train_epoch
@@ -34,7 +34,7 @@ SETTINGS = Train(model="cnn", epochs=1 + ROUNDS, batch_size=64, schedule="consta
 def run() -> Report:
     """Measure both loops in turn. Runs on the driver."""
     with image_dataset(ROWS) as (spark, dataset):
-        (rates,) = run_ranks(partial(_measure, dataset), 1, spark=spark)
+        (rates,) = run_ranks(partial(_measure, dataset), 1, spark=spark, backend=HorovodBackend())
     mine, theirs = median(rates["ours"]), median(rates["by hand"])
     ratio = median(a / b for a, b in zip(rates["ours"], rates["by hand"], strict=True))
     return Report(
@@ -46,7 +46,7 @@ def run() -> Report:
     )
 
 
-def new_replica(rank: Rank, dataset: Dataset, settings: Train, collectives: Collectives) -> Replica:
+def new_replica(rank: Rank, dataset: Dataset, settings: Train, collectives: Communicator) -> Replica:
     """What :func:`sparkdl.train` makes on each rank. Runs on a rank."""
     model = build_model(dataset, settings)
     return Replica(model, settings, create_strategy("allreduce", collectives), torch.device(rank.device))
@@ -83,7 +83,7 @@ def by_hand(dataset: Dataset, settings: Train) -> Iterator[float]:
 
 def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {"ours": [], "by hand": []}
-    with HorovodCollectives() as collectives:
+    with HorovodBackend().connect() as collectives:
         replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
         state = TrainingState()
         for theirs in by_hand(dataset, SETTINGS):

@@ -9,26 +9,23 @@ the most that a machine allows: the slower one of each step counts.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Self
 
 import torch
 from torch import distributed, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from typing_extensions import override
 
 from benchmarks.images import image_dataset
 from benchmarks.loop import new_replica, timed_epoch
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.cluster.devices import bind
-from sparkdl.collectives import Collectives, HorovodCollectives
-from sparkdl.collectives.collectives import ReduceOp
+from sparkdl.collectives import Communicator, HorovodBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.recipe import build_optimizer
@@ -49,7 +46,8 @@ OURS, THEIRS, WAITING = SYSTEMS = ("sparkdl", "DistributedDataParallel, Gloo", "
 def run() -> Report:
     """Launch two ranks, again and again. Runs on the driver."""
     with image_dataset(ROWS) as (spark, dataset):
-        launches = [run_ranks(partial(_measure, dataset), 2, spark=spark)[0] for _ in range(LAUNCHES)]
+        measure = partial(_measure, dataset)
+        launches = [run_ranks(measure, 2, spark=spark, backend=HorovodBackend())[0] for _ in range(LAUNCHES)]
     pairs = {name: [pair for launch in launches for pair in launch[name]] for name in SYSTEMS}
     efficiency = {name: median(two / (2 * one) for one, two in pairs[name]) for name in SYSTEMS}
     over_theirs = median(mine / other for (_, mine), (_, other) in zip(pairs[OURS], pairs[THEIRS], strict=True))
@@ -70,12 +68,12 @@ def run() -> Report:
 def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[tuple[float, float]]]:
     """Images per second of one rank and of two, by system and epoch; the first epoch is left out."""
     torch.set_num_threads(1)
-    with HorovodCollectives() as collectives:
+    with HorovodBackend().connect() as collectives:
         distributed.init_process_group("gloo", store=_meeting_point(collectives), rank=rank.rank, world_size=rank.size)
         try:
-            first = distributed.new_group([0])
+            first, of_one = distributed.new_group([0]), collectives.split(rank.rank)
             together = _systems(dataset, rank, collectives, None)
-            alone = _systems(dataset, replace(rank, size=1), _Alone(), first) if rank.rank == 0 else {}
+            alone = _systems(dataset, replace(rank, size=1), of_one, first) if rank.rank == 0 else {}
             rates: dict[str, list[tuple[float, float]]] = {name: [] for name in SYSTEMS}
             for _ in range(1 + EPOCHS):
                 for name in SYSTEMS:
@@ -90,7 +88,7 @@ def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[tuple[float, float]
 
 
 def _systems(
-    dataset: Dataset, rank: Rank, collectives: Collectives, group: distributed.ProcessGroup | None
+    dataset: Dataset, rank: Rank, collectives: Communicator, group: distributed.ProcessGroup | None
 ) -> dict[str, Iterator[float]]:
     """Images per second of all ranks, epoch by epoch, of each system."""
     return {
@@ -98,43 +96,6 @@ def _systems(
         THEIRS: _torch(partial(DistributedDataParallel, process_group=group), dataset, rank, group),
         WAITING: _torch(partial(_waiting, group=group), dataset, rank, group),
     }
-
-
-class _Alone(Collectives):
-    """One rank with no others, whatever training asks: nothing of it may wait for the rank that sleeps."""
-
-    rank = 0
-    size = 1
-
-    @override
-    def allreduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
-        return tensor
-
-    @override
-    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Callable[[], None]:
-        return lambda: None
-
-    @override
-    def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
-        return tensor
-
-    @override
-    def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
-        pass
-
-    @override
-    def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.unsqueeze(0)
-
-    @override
-    def barrier(self) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @contextmanager
@@ -148,7 +109,7 @@ def _any_core() -> Iterator[None]:
         bind(own)
 
 
-def _sparkdl(dataset: Dataset, rank: Rank, collectives: Collectives) -> Iterator[float]:
+def _sparkdl(dataset: Dataset, rank: Rank, collectives: Communicator) -> Iterator[float]:
     replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
     state = TrainingState()
     while True:
@@ -182,7 +143,7 @@ def _waiting(model: nn.Module, group: distributed.ProcessGroup | None) -> nn.Mod
     return model
 
 
-def _meeting_point(collectives: Collectives) -> distributed.TCPStore:
+def _meeting_point(collectives: Communicator) -> distributed.TCPStore:
     """Where ranks find each other: rank 0 listens at a free port, of which it tells the others."""
     host = os.environ["HOROVOD_HOSTNAME"]
     listening = None

@@ -1,5 +1,6 @@
 """Ranks on Spark: start them, let them find each other, hear them, bring their results home."""
 
+from sparkdl.cluster.backend import Backend
 from sparkdl.cluster.barrier import run_ranks, spark_reason
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory
 from sparkdl.cluster.interrupts import exit_on_sigterm, stop_spark
@@ -10,6 +11,7 @@ from sparkdl.cluster.slots import count_slots, wait_for_slots
 from sparkdl.cluster.watch import Watch
 
 __all__ = [
+    "Backend",
     "Rank",
     "Watch",
     "count_slots",

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.backend import Backend
 from sparkdl.cluster.devices import device_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.pickling import pickle_function
@@ -36,6 +37,7 @@ def run_ranks(
     num_ranks: int,
     *,
     spark: SparkSession,
+    backend: Backend | None = None,
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
     slot_timeout: float = 30.0,
@@ -43,6 +45,8 @@ def run_ranks(
     stop: threading.Event | None = None,
 ) -> list[T]:
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
+
+    ``backend`` is the library by which ranks exchange tensors; without one, they speak to the driver alone.
 
     While it runs, ``on_message(rank, message)`` is called here, in the caller's thread, with what ranks send; an error
     in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
@@ -63,7 +67,7 @@ def run_ranks(
     wait_for_slots(spark, num_ranks, timeout=slot_timeout)
     bind_address, host = _driver_addresses(spark)
     with Supervision(num_ranks, bind_address=bind_address, host=host, watch=watch or Watch(), stop=stop) as supervision:
-        stage = _Stage(spark, num_ranks, supervision.assignment(pickled, log_verbosity), supervision)
+        stage = _Stage(spark, num_ranks, supervision.assignment(pickled, backend, log_verbosity), supervision)
         return supervision.follow(stage, on_message)
 
 

@@ -16,22 +16,24 @@ __all__ = ["HEARTBEAT_SECONDS", "MAX_TEXT", "Heartbeat"]
 HEARTBEAT_SECONDS = 1.0
 MAX_TEXT = 50_000  # characters of a message, traceback or stack that are kept: escaped as JSON, they fit into one frame
 PR_SET_NAME = 15  # linux/prctl.h
-WAITING = ("horovod", "sparkdl.collectives", "torch.distributed")  # modules in which a rank waits for the others
 RUNNERS = ("sparkdl.cluster.rank", "sparkdl.cluster.local")  # modules that call the user's function
 
 
 class Heartbeat:
     """Tells the driver every second that this process is alive, from a thread of its own. Runs on a rank.
 
-    Made in the thread that is watched. With ``stack_after``, the stack of that thread is sent when nothing has been
-    heard of it for so many seconds.
+    Made in the thread that is watched; ``waits_in`` names the modules in which it waits for other ranks, by the
+    beginning of their names. With ``stack_after``, the stack of that thread is sent when nothing has been heard of it
+    for so many seconds.
     """
 
-    def __init__(self, sender: Sender, rank: int, *, stack_after: float | None = None) -> None:
+    def __init__(
+        self, sender: Sender, rank: int, *, waits_in: tuple[str, ...] = (), stack_after: float | None = None
+    ) -> None:
         self.step: int | None = None
         """The last step that :meth:`beat` was told."""
         self._beats = 0
-        self._sender, self._rank, self._stack_after = sender, rank, stack_after
+        self._sender, self._rank, self._waits_in, self._stack_after = sender, rank, waits_in, stack_after
         self._watched = threading.get_ident()
         self._executor = own_executor()
         self._ended = threading.Event()
@@ -64,7 +66,7 @@ class Heartbeat:
             if beats != self._beats:
                 beats, moved, sent = self._beats, now, ""
             frame = sys._current_frames().get(self._watched)
-            body: dict[str, Any] = {"step": self.step, "beats": beats, "waiting": _is_waiting(frame)}
+            body: dict[str, Any] = {"step": self.step, "beats": beats, "waiting": _is_in(frame, self._waits_in)}
             if is_stopped(self._executor):
                 body["executor_stopped"] = True
             if self._stack_after is not None and now - moved >= self._stack_after and (stack := _stack(frame)) != sent:
@@ -82,11 +84,11 @@ def _name_thread(name: str) -> None:
         libc.prctl(PR_SET_NAME, name.encode())
 
 
-def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether a thread is in a collective, where it depends on the other ranks."""
+def _is_in(frame: FrameType | None, modules: tuple[str, ...]) -> bool:
+    """Whether a thread is in one of these modules, where it depends on the other ranks."""
     while frame:
         name = str(frame.f_globals.get("__name__", ""))
-        if name.startswith(WAITING):
+        if name.startswith(modules):
             return True
         frame = frame.f_back
     return False

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, TypeVar
 
+from sparkdl.cluster.backend import Backend
 from sparkdl.cluster.devices import device_of_process, threads_of_process
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
@@ -37,6 +38,7 @@ def run_local(
     function: Callable[[Rank], T],
     num_ranks: int,
     *,
+    backend: Backend | None = None,
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
     watch: Watch | None = None,
@@ -51,7 +53,7 @@ def run_local(
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
     with Supervision(num_ranks, bind_address=LOOPBACK, host=LOOPBACK, watch=watch or Watch(), stop=stop) as supervision:
-        processes = _Processes(num_ranks, supervision.assignment(pickled, log_verbosity), supervision)
+        processes = _Processes(num_ranks, supervision.assignment(pickled, backend, log_verbosity), supervision)
         return supervision.follow(processes, on_message)
 
 

@@ -3,13 +3,14 @@
 import os
 import pickle
 import socket
-import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 
+from sparkdl.cluster.backend import Backend
 from sparkdl.cluster.devices import limited_threads, own_cores, retained_memory
 from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
 from sparkdl.cluster.logs import captured_output, own_streams
@@ -68,6 +69,8 @@ class Assignment:
     channel: tuple[str, int]
     rendezvous: RendezvousAddress = field(repr=False)
     secret: bytes = field(repr=False)
+    backend: Backend | None
+    """By which library ranks exchange tensors, if they do."""
     capture_output: bool
     stack_after: float | None = None
     """After how many seconds without progress a rank says where its stack is."""
@@ -89,13 +92,14 @@ def current_rank() -> Rank | None:
 def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int) -> Outcome:
     """Run the function as the rank at ``place``; leave the process as it was found.
 
-    The Horovod environment is set before the function is unpickled. A failure is reported over the channel at once,
-    then Horovod is shut down, so that ranks that wait for this one fail quickly too.
+    The backend's environment is set before the function is unpickled. A failure is reported over the channel at once,
+    then the backend disconnects, so that ranks that wait for this one fail quickly too.
     """
     global _current
     hello = {"rank": place.rank, "host": place.host, "machine": socket.gethostname(), "process": os.getpid()}
     sender = Sender(assignment.channel, secret=assignment.secret, **hello)
-    heartbeat = Heartbeat(sender, place.rank, stack_after=assignment.stack_after)
+    waits_in = assignment.backend.modules if assignment.backend else ()
+    heartbeat = Heartbeat(sender, place.rank, waits_in=waits_in, stack_after=assignment.stack_after)
     where = (place.rank, place.size, place.local_rank, place.local_size, place.host)
     rank = Rank(*where, device, threads, _sender=sender, _heartbeat=heartbeat)
     output = (
@@ -103,7 +107,9 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
         if assignment.capture_output
         else own_streams()
     )
-    variables = assignment.rendezvous.environment(place) | {"OMP_NUM_THREADS": str(threads)}
+    backend = assignment.backend
+    variables = backend.environment(place, assignment.rendezvous) if backend else {}
+    variables["OMP_NUM_THREADS"] = str(threads)
     cores = own_cores(device, place.local_rank, place.local_size, threads)
     result = None
     _current = rank
@@ -112,9 +118,11 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
             try:
                 result = _picklable(pickle.loads(assignment.function)(rank))
             except BaseException as error:
-                sender.send("failure", {**_describe(error), "step": heartbeat.step})
+                follows = backend is not None and any(map(backend.is_echo, _causes(error)))
+                sender.send("failure", {**_describe(error), "follows": follows, "step": heartbeat.step})
             finally:
-                _shut_down_horovod()
+                if backend:
+                    backend.disconnect()
                 heartbeat.wait_for_executor()
     finally:
         _current = None
@@ -142,7 +150,6 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "type": _full_name(type(error)),
         "reason": str(error)[:MAX_TEXT],
         "text": text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT // 2]}\n…\n{text[-MAX_TEXT // 2 :]}",
-        "follows": _follows_another(error),
     }
 
 
@@ -151,18 +158,8 @@ def _full_name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _follows_another(error: BaseException | None) -> bool:
-    """Whether the error is only the echo of another rank's end: Horovod's collectives fail on all ranks together."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that led to it."""
     while error:
-        if type(error).__name__ == "HorovodInternalError" or "Horovod has been shut down" in str(error):
-            return True
-        if "Horovod initialization failed" in str(error) or "Horovod has not been initialized" in str(error):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
-
-
-def _shut_down_horovod() -> None:
-    horovod = sys.modules.get("horovod.torch")
-    if horovod and horovod.is_initialized():
-        horovod.shutdown()

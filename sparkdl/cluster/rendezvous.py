@@ -1,4 +1,4 @@
-"""How the ranks of a run find each other: where each one is, and the server on the driver where Gloo's peers meet."""
+"""How the ranks of a run find each other: where each one is, and the server on the driver where they meet."""
 
 import asyncio
 import hmac
@@ -12,7 +12,6 @@ import psutil
 
 __all__ = ["Place", "Rendezvous", "RendezvousAddress", "interface_towards", "place_of"]
 
-GLOO_TIMEOUT_SECONDS = 120  # a rank may import for a minute before it meets the others; Horovod allows 30 s
 MAX_ENTRY_BYTES = 1 << 20  # Gloo's entries are addresses, about 100 bytes per peer
 MAX_HEAD_BYTES = 1 << 13  # of a request, without its body
 MAX_STRANGERS = 64  # connections that have not shown the token yet
@@ -53,31 +52,15 @@ class RendezvousAddress:
     port: int
     token: str
 
-    def environment(self, place: Place) -> dict[str, str]:
-        """The environment variables that ``hvd.init()`` reads."""
-        return {
-            "HOROVOD_RANK": str(place.rank),
-            "HOROVOD_SIZE": str(place.size),
-            "HOROVOD_LOCAL_RANK": str(place.local_rank),
-            "HOROVOD_LOCAL_SIZE": str(place.local_size),
-            "HOROVOD_CROSS_RANK": str(place.cross_rank),
-            "HOROVOD_CROSS_SIZE": str(place.cross_size),
-            "HOROVOD_HOSTNAME": place.host,
-            # Horovod requests http://ADDR:PORT/scope/key; with a path in ADDR every request carries the token,
-            # and the PORT that Horovod adds becomes a part of the path that the server ignores.
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{socket.gethostbyname(self.host)}:{self.port}/{self.token}",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": "0",
-            "HOROVOD_GLOO_IFACE": interface_towards(self.host),
-            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT_SECONDS),
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            # With cached responses each rank decides by itself which gradients to fuse; ranks that decide differently
-            # crash in Gloo ("op.preamble.length <= op.nbytes"). Without, rank 0 decides for all, at the same speed.
-            "HOROVOD_CACHE_CAPACITY": "0",
-            # Tensors that were sent as one message are never joined by others that happen to be ready: the order of a
-            # sum over three or more ranks would otherwise depend on timing.
-            "HOROVOD_DISABLE_GROUP_FUSION": "1",
-        }
+    @property
+    def address(self) -> str:
+        """The driver's IPv4 address."""
+        return socket.gethostbyname(self.host)
+
+    @property
+    def interface(self) -> str:
+        """The network interface of this rank from which the driver is reached."""
+        return interface_towards(self.host)
 
 
 def interface_towards(host: str) -> str:
@@ -92,10 +75,11 @@ def interface_towards(host: str) -> str:
 
 
 class Rendezvous:
-    """Where Gloo's peers leave their addresses for each other: a small HTTP server. Runs on the driver, during a run.
+    """Where ranks leave their addresses for each other: a small HTTP server. Runs on the driver, during a run.
 
-    Horovod's own listens on every interface, answers anybody, and starts a thread for each connection. This one listens
-    on one address, answers requests that carry the token, holds few connections open, and none for long.
+    Requests are those that Horovod's Gloo makes. Horovod's own server listens on every interface, answers anybody, and
+    starts a thread for each connection. This one listens on one address, answers requests that carry the token, holds
+    few connections open, and none for long.
     """
 
     def __init__(self, bind_address: str, *, host: str, token: str) -> None:

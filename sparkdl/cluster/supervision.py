@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
+from sparkdl.cluster.backend import Backend
 from sparkdl.cluster.channel import Channel, Event
 from sparkdl.cluster.interrupts import plain_interrupts
 from sparkdl.cluster.logs import print_lines, print_text
@@ -78,13 +79,14 @@ class Supervision:
         """Close the channel: ranks that still run, and can, end at once."""
         self._channel.close()
 
-    def assignment(self, function: bytes, log_verbosity: LogVerbosity) -> Assignment:
+    def assignment(self, function: bytes, backend: Backend | None, log_verbosity: LogVerbosity) -> Assignment:
         """What every rank needs to take part in this run."""
         return Assignment(
             function,
             channel=(self._host, self._channel.port),
             rendezvous=self._rendezvous.address,
             secret=self._secret,
+            backend=backend,
             capture_output=log_verbosity == "all",
             stack_after=self._watch.stall_timeout and self._watch.stall_timeout / 2,
         )

@@ -1,7 +1,20 @@
-"""What ranks say to each other; Horovod is the default."""
+"""What ranks say to each other, through Horovod or torch.distributed."""
 
-from sparkdl.collectives.collectives import Collectives, is_expanded
+from sparkdl.collectives.backend import Backend
+from sparkdl.collectives.choice import create_backend
+from sparkdl.collectives.communicator import Communicator, Messenger, Wait, is_expanded
+from sparkdl.collectives.distributed import TorchBackend
 from sparkdl.collectives.gradients import GradientAverager
-from sparkdl.collectives.horovod import HorovodCollectives
+from sparkdl.collectives.horovod import HorovodBackend
 
-__all__ = ["Collectives", "GradientAverager", "HorovodCollectives", "is_expanded"]
+__all__ = [
+    "Backend",
+    "Communicator",
+    "GradientAverager",
+    "HorovodBackend",
+    "Messenger",
+    "TorchBackend",
+    "Wait",
+    "create_backend",
+    "is_expanded",
+]

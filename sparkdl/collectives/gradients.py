@@ -1,17 +1,19 @@
 """Gradients averaged over ranks while back-propagation still runs.
 
 Parameters are packed into buckets, those of the last layers first; a bucket is reduced as soon as back-propagation has
-produced all of its gradients (Li et al., 2020, "PyTorch Distributed", arXiv 2006.15704, section 3.2). One that fills a
-bucket has it for itself: alone it is reduced in place, where several are copied together and back. Which gradients
-travel together depends on the network alone, so that sums are taken in the same order in every run.
+produced all of its gradients and all buckets before it have left (Li et al., 2020, "PyTorch Distributed", arXiv
+2006.15704, section 3.2). So all ranks reduce in one order, also when a branch of the network was used by some of them
+alone. A parameter that fills a bucket has it for itself: alone it is reduced in place, where several are copied
+together and back. Which gradients travel together depends on the network alone, so that sums are taken in the same
+order in every run.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
-from sparkdl.collectives.collectives import Collectives
+from sparkdl.collectives.communicator import Communicator, Wait
 
 __all__ = ["GradientAverager"]
 
@@ -29,14 +31,15 @@ class GradientAverager:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], collectives: Collectives, *, bucket_bytes: int = BUCKET_BYTES
+        self, parameters: Iterable[nn.Parameter], communicator: Communicator, *, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
-        self._collectives = collectives
-        exchanged = [parameter for parameter in parameters if parameter.requires_grad] if collectives.size > 1 else []
+        self._communicator = communicator
+        exchanged = [parameter for parameter in parameters if parameter.requires_grad] if communicator.size > 1 else []
         self._buckets = _buckets(reversed(exchanged), bucket_bytes)
         self._bucket_of = {parameter: index for index, bucket in enumerate(self._buckets) for parameter in bucket}
         self._missing: list[int] = []
-        self._waiting: dict[int, Callable[[], None]] = {}
+        self._waiting: list[Wait] = []
+        """For the buckets that have left, in their order."""
         self._last_pass = False
         for parameter in exchanged:
             parameter.register_post_accumulate_grad_hook(self._arrived)
@@ -49,10 +52,9 @@ class GradientAverager:
     def finish(self) -> None:
         """Reduce what was not reduced on the way, and wait until every gradient is the mean."""
         self._last_pass = False
-        for index in range(len(self._buckets)):
-            if index not in self._waiting:
-                self._start(index)
-        for wait in self._waiting.values():
+        while len(self._waiting) < len(self._buckets):
+            self._start_next()
+        for wait in self._waiting:
             wait()
         self._waiting.clear()
 
@@ -60,18 +62,19 @@ class GradientAverager:
         if not self._last_pass:
             return
         index = self._bucket_of[parameter]  # type: ignore[index]
-        if index in self._waiting:
+        if index < len(self._waiting):
             raise RuntimeError(
                 "a gradient was computed twice in one back-propagation, after it was sent to the other ranks; "
                 "with torch.utils.checkpoint, set use_reentrant=False"
             )
         self._missing[index] -= 1
-        if not self._missing[index]:
-            self._start(index)
+        while len(self._waiting) < len(self._buckets) and not self._missing[len(self._waiting)]:
+            self._start_next()
 
-    def _start(self, index: int) -> None:
+    def _start_next(self) -> None:
+        index = len(self._waiting)
         gradients = [_dense_gradient(parameter) for parameter in self._buckets[index]]
-        self._waiting[index] = self._collectives.start_mean(gradients, name=f"gradients.{index}")
+        self._waiting.append(self._communicator.start_mean(gradients, name=f"gradients.{index}"))
 
 
 def _buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

@@ -1,86 +1,147 @@
-"""Collectives by Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799): Gloo between CPUs, NCCL between GPUs."""
+"""Exchange by Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799): Gloo between CPUs, NCCL between GPUs.
 
-import itertools
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
+Horovod itself is imported when a rank connects.
+"""
 
-import horovod.torch as hvd
+import sys
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
 import torch
-from torch import nn
 from typing_extensions import override
 
-from sparkdl.collectives.collectives import Collectives, ReduceOp, is_expanded
+from sparkdl.collectives.backend import Backend, Meeting, Seat
+from sparkdl.collectives.communicator import Communicator, ReduceOp, Wait, bytes_of
 
-__all__ = ["HorovodCollectives"]
+__all__ = ["HorovodBackend", "HorovodCommunicator"]
+
+GLOO_TIMEOUT_SECONDS = 120  # a rank may import for a minute before it meets the others; Horovod allows 30 s
+ECHOES = ("Horovod has been shut down", "Horovod initialization failed", "Horovod has not been initialized")
 
 
-class HorovodCollectives(Collectives):
-    """Connects to the other ranks on entering, by the environment that a launch has set; without one, a single rank.
+class HorovodBackend(Backend):
+    """Horovod, as a launch needs it. ``hvd.init()`` in the user's function meets the other ranks, too."""
 
-    Tensors on a GPU are reduced there by NCCL, when Horovod was built with it.
-    """
+    name: ClassVar[str] = "horovod"
+    modules: ClassVar[tuple[str, ...]] = ("horovod",)
+
+    @override
+    def environment(self, place: Seat, meeting: Meeting) -> dict[str, str]:
+        return {
+            "HOROVOD_RANK": str(place.rank),
+            "HOROVOD_SIZE": str(place.size),
+            "HOROVOD_LOCAL_RANK": str(place.local_rank),
+            "HOROVOD_LOCAL_SIZE": str(place.local_size),
+            "HOROVOD_CROSS_RANK": str(place.cross_rank),
+            "HOROVOD_CROSS_SIZE": str(place.cross_size),
+            "HOROVOD_HOSTNAME": place.host,
+            # Horovod requests http://ADDR:PORT/scope/key; with a path in ADDR every request carries the token,
+            # and the PORT that Horovod adds becomes a part of the path that the server ignores.
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": f"{meeting.address}:{meeting.port}/{meeting.token}",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": "0",
+            "HOROVOD_GLOO_IFACE": meeting.interface,
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT_SECONDS),
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            # With cached responses each rank decides by itself which gradients to fuse; ranks that decide differently
+            # crash in Gloo ("op.preamble.length <= op.nbytes"). Without, rank 0 decides for all, at the same speed.
+            "HOROVOD_CACHE_CAPACITY": "0",
+            # Tensors that were sent as one message are never joined by others that happen to be ready: the order of a
+            # sum over three or more ranks would otherwise depend on timing.
+            "HOROVOD_DISABLE_GROUP_FUSION": "1",
+            "HOROVOD_DYNAMIC_PROCESS_SETS": "1",  # so that a communicator can be split
+        }
+
+    @override
+    def connect(self, device: torch.device | None = None) -> Communicator:
+        import horovod.torch as hvd
+
+        hvd.init()
+        return HorovodCommunicator(hvd, hvd.global_process_set)
+
+    @override
+    def is_echo(self, error: BaseException) -> bool:
+        return type(error).__name__ == "HorovodInternalError" or any(echo in str(error) for echo in ECHOES)
+
+    @override
+    def disconnect(self) -> None:
+        hvd = sys.modules.get("horovod.torch")
+        if hvd and hvd.is_initialized():
+            hvd.shutdown()
+
+
+class HorovodCommunicator(Communicator):
+    """The ranks of one of Horovod's process sets. Tensors on a GPU are reduced there if Horovod was built with NCCL."""
+
+    def __init__(self, hvd: Any, process_set: Any) -> None:
+        super().__init__()
+        self._hvd, self._process_set = hvd, process_set
 
     @property
     @override
     def rank(self) -> int:
-        return int(hvd.rank())
+        return int(self._process_set.rank())
 
     @property
     @override
     def size(self) -> int:
-        return int(hvd.size())
+        return int(self._process_set.size())
 
     @override
-    def allreduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
+    def split(self, color: int) -> Communicator:
+        colors = [int(each) for each in self.all_gather(torch.tensor(color))]
+        ranks = list(zip(self._process_set.ranks or range(self.size), colors, strict=True))
+        groups = {
+            each: self._hvd.add_process_set([rank for rank, other in ranks if other == each])
+            for each in sorted(set(colors))  # all ranks make all groups, in one order
+        }
+        return HorovodCommunicator(self._hvd, groups[color])
+
+    @override
+    def all_reduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
         if tensor.dtype in (torch.bfloat16, torch.float16):  # Gloo does not add up the first, and the second overflows
-            return self.allreduce(tensor.float(), op=op).to(tensor.dtype)
-        return hvd.allreduce(tensor, op=hvd.Sum if op == "sum" else hvd.Average)  # type: ignore[no-any-return]
+            return self.all_reduce(tensor.float(), op=op).to(tensor.dtype)
+        with self._counted(tensor):
+            chosen = self._hvd.Sum if op == "sum" else self._hvd.Average
+            return self._hvd.allreduce(tensor, op=chosen, process_set=self._process_set)  # type: ignore[no-any-return]
 
     @override
-    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Callable[[], None]:
+    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Wait:
+        average: dict[str, Any] = {"op": self._hvd.Average}
         if any(tensor.dtype == torch.float16 for tensor in tensors):  # divided first: a sum can overflow
-            handle = hvd.grouped_allreduce_async_(list(tensors), op=hvd.Sum, name=name, prescale_factor=1 / self.size)
-        else:
-            handle = hvd.grouped_allreduce_async_(list(tensors), op=hvd.Average, name=name)
-        return lambda: hvd.synchronize(handle)
+            average = {"op": self._hvd.Sum, "prescale_factor": 1 / self.size}
+        with self._counted(*tensors):
+            handle = self._hvd.grouped_allreduce_async_(
+                list(tensors), name=name, process_set=self._process_set, **average
+            )
+
+        def wait() -> None:
+            with self._counted():
+                self._hvd.synchronize(handle)
+
+        return wait
+
+    @override
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        with self._counted(tensor):
+            gathered = self._hvd.allgather(bytes_of(tensor.contiguous()), process_set=self._process_set)
+        return list(gathered.view(tensor.dtype).reshape(self.size, *tensor.shape))
 
     @override
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
         copy = tensor.clone(memory_format=torch.contiguous_format)
-        hvd.broadcast_(_bytes(copy), root)
+        members = self._process_set.ranks
+        with self._counted(tensor):  # Horovod wants the number that the root has among all ranks
+            world_root = members[root] if members else root
+            self._hvd.broadcast_(bytes_of(copy), world_root, process_set=self._process_set)
         return copy
 
     @override
-    def broadcast_parameters(self, module: nn.Module, *, root: int = 0) -> None:
-        found = itertools.chain(module.parameters(), module.buffers())
-        tensors = [tensor.detach() for tensor in found if tensor.numel() and not is_expanded(tensor)]
-        copies = [tensor.contiguous() for tensor in tensors]
-        for handle in [hvd.broadcast_async_(_bytes(copy), root) for copy in copies]:
-            hvd.synchronize(handle)
-        for tensor, copy in zip(tensors, copies, strict=True):
-            if tensor is not copy:
-                tensor.copy_(copy)
-
-    @override
-    def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
-        gathered = hvd.allgather(_bytes(tensor.contiguous()))
-        return gathered.view(tensor.dtype).reshape(self.size, *tensor.shape)  # type: ignore[no-any-return]
-
-    @override
     def barrier(self) -> None:
-        hvd.barrier()
+        with self._counted():
+            self._hvd.barrier(process_set=self._process_set)
 
-    def __enter__(self) -> Self:
-        hvd.init()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        hvd.shutdown()
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor without gaps: what is only sent may be of any type, also of one that Horovod lacks."""
-    return tensor.reshape(-1).view(torch.uint8)
+    @override
+    def close(self) -> None:
+        if self._process_set is self._hvd.global_process_set:
+            self._hvd.shutdown()

@@ -1,6 +1,6 @@
 """The section ``cluster``: on how many slots, and for how long a rank may be silent."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,6 +28,9 @@ class Cluster(Section):
     num_ranks: Positive | RankRange = 2
     """How many training processes; each takes one task slot. ``{min: 1, max: 8}`` goes on with fewer when slots are
     lost, and with more when they come back."""
+    backend: Literal["auto", "horovod", "torch"] = "auto"
+    """By which library ranks exchange tensors: Horovod, or torch.distributed. ``auto`` is Horovod where it is
+    installed, else torch."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """How many failures in a row, without a new checkpoint between them, are answered by another attempt."""
     restart_seconds: Annotated[float, Field(ge=0)] = 1.0

@@ -110,6 +110,7 @@ def write_file(path: str, content: Buffer) -> None:
     folder = located.rpartition("/")[0]
     partial = f"{folder}/.{uuid.uuid4().hex}{PARTIAL}"
     try:
+        filesystem.makedirs(folder, exist_ok=True)
         with filesystem.open(partial, "wb") as stream:
             stream.write(content)
         if local_path(path):

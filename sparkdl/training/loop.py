@@ -15,7 +15,7 @@ from math import ceil
 import torch
 
 from sparkdl.cluster import Rank
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
@@ -41,6 +41,8 @@ class Job:
     settings: Train
     folder: str
     """The run's directory, on storage that all ranks reach."""
+    backend: Backend
+    """By which library ranks exchange tensors."""
     reference: int
     """The number of ranks that the recipe is for."""
     start_weights: str | None = None
@@ -71,7 +73,7 @@ def train_rank(job: Job, rank: Rank) -> Outcome | None:
     Raises :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number; the last good checkpoint stays.
     """
     settings = job.settings
-    with HorovodCollectives() as collectives:
+    with job.backend.connect(torch.device(rank.device)) as collectives:
         model = build_model(job.dataset, settings)
         if job.start_weights and not job.checkpoint and rank.rank == 0:
             model.load_state_dict(load_checkpoint(job.start_weights)["model"])
@@ -149,7 +151,7 @@ def train_epoch(
         state.seconds = time.perf_counter() - started
         after_step(state)
     reporter.flush(state)
-    loss, correct_rows, rows_seen = collectives.allreduce(state.totals, op="sum").tolist()
+    loss, correct_rows, rows_seen = collectives.all_reduce(state.totals, op="sum").tolist()
     return {
         "train_loss": loss / rows_seen,
         "train_accuracy": correct_rows / rows_seen,

@@ -54,7 +54,7 @@ def collect(state: TrainingState, replica: Replica, batch_size: int) -> dict[str
     collectives = replica.strategy.collectives
     random_states = _random_states(replica.device)
     own = {"random": random_states, "buffers": _buffers(replica), "totals": state.totals}
-    ranks = collectives.allgather_object(own)
+    ranks = collectives.all_gather_object(own)
     if collectives.rank:
         return {}
     return {

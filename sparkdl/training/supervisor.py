@@ -120,6 +120,7 @@ def _attempt(job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMess
             partial(train_rank, job),
             size,
             spark=spark,
+            backend=job.backend,
             on_message=on_message,
             slot_timeout=cluster.slot_timeout,
             watch=Watch(

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import exit_on_sigterm, get_session
+from sparkdl.collectives import create_backend
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
 from sparkdl.errors import ConfigError, DataError, DatasetError
@@ -85,12 +86,14 @@ def train(
         )
     held_out = [split for split in dataset.splits if split != "train"]
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
+    backend = create_backend(cluster.backend)
     model = check_model(dataset, settings)
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
-    params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
+    params: dict[str, Any] = {name: section.model_dump() for name, section in sections.items()}
+    params |= {"dataset": dataset.path, "backend": backend.name}
     with exit_on_sigterm(), start_run(tracking, params=params, resume=resumed.run_id if resumed else None) as run:
         folder = f"{settings.run_dir}/{run.run_id}"
         reference = resumed.reference if resumed else cluster.ranks.max
@@ -106,7 +109,7 @@ def train(
             )
         if settings.start_from and latest(folder) is None:
             start = starting_weights(settings.start_from, model, folder, tracking)
-        job = Job(dataset, settings, folder, record.reference, start)
+        job = Job(dataset, settings, folder, backend, record.reference, start)
         with _how_to_resume(folder, run.run_id):
             outcome = _run(job, cluster, spark, run)
             trained = _finish(job, outcome, run, tracking)

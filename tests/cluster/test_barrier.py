@@ -7,6 +7,7 @@ import threading
 import time
 import venv
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import psutil
 import pytest
@@ -15,15 +16,19 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster import Rank, get_session, run_ranks, wait_for_slots
 from sparkdl.cluster.slots import is_local
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import Backend
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError, RunCancelledError
 from sparkdl.settings import Cluster
 
 
-def all_reduce(rank: Rank) -> tuple[int, float, int]:
-    with HorovodCollectives() as collectives:
-        total = collectives.allreduce(torch.tensor([rank.rank + 1.0]), op="sum")
+def all_reduce(backend: Backend, rank: Rank) -> tuple[int, float, int]:
+    with backend.connect() as collectives:
+        total = collectives.all_reduce(torch.tensor([rank.rank + 1.0]), op="sum")
     return rank.rank, total.item(), os.getpid()
+
+
+def sums(spark: SparkSession, backend: Backend, size: int = 2) -> list[float]:
+    return [total for _, total, _ in run_ranks(partial(all_reduce, backend), size, spark=spark, backend=backend)]
 
 
 def wait_until(condition, seconds: float = 10.0) -> bool:
@@ -37,8 +42,11 @@ def test_results_come_back_in_the_order_of_ranks(spark: SparkSession) -> None:
     assert run_ranks(lambda rank: (rank.rank, rank.size), 2, spark=spark) == [(0, 2), (1, 2)]
 
 
-def test_ranks_reduce_to_the_same_sum(spark: SparkSession) -> None:
-    assert [total for _, total, _ in run_ranks(all_reduce, 2, spark=spark)] == [3.0, 3.0]
+def test_ranks_reduce_to_the_same_sum(backend: Backend, spark: SparkSession) -> None:
+    assert sums(spark, backend) == [
+        3.0,
+        3.0,
+    ]
 
 
 def test_a_rank_knows_its_place_and_its_share_of_the_machine(spark: SparkSession) -> None:
@@ -46,13 +54,13 @@ def test_a_rank_knows_its_place_and_its_share_of_the_machine(spark: SparkSession
     assert ranks == [(0, 2, "cpu", 1), (1, 2, "cpu", 1)]
 
 
-def test_one_rank_is_enough(spark: SparkSession) -> None:
-    assert run_ranks(all_reduce, 1, spark=spark)[0][1] == 1.0
+def test_one_rank_is_enough(backend: Backend, spark: SparkSession) -> None:
+    assert sums(spark, backend, 1) == [1.0]
 
 
-def test_python_workers_are_reused_by_the_next_launch(spark: SparkSession) -> None:
-    first = {process for _, _, process in run_ranks(all_reduce, 2, spark=spark)}
-    second = {process for _, _, process in run_ranks(all_reduce, 2, spark=spark)}
+def test_python_workers_are_reused_by_the_next_launch(backend: Backend, spark: SparkSession) -> None:
+    first = {process for _, _, process in run_ranks(partial(all_reduce, backend), 2, spark=spark, backend=backend)}
+    second = {process for _, _, process in run_ranks(partial(all_reduce, backend), 2, spark=spark, backend=backend)}
     assert first == second
 
 
@@ -94,15 +102,17 @@ def test_with_log_callback_only_the_driver_stays_silent(spark: SparkSession, cap
     assert "[rank" not in capfd.readouterr().out
 
 
-def test_a_raising_rank_arrives_whole_with_its_own_traceback_first(spark: SparkSession, capfd) -> None:
+def test_a_raising_rank_arrives_whole_with_its_own_traceback_first(
+    backend: Backend, spark: SparkSession, capfd
+) -> None:
     def fail(rank: Rank) -> None:
-        with HorovodCollectives() as collectives:
+        with backend.connect() as collectives:
             if rank.rank == 1:
                 raise ValueError("the answer is not 41")
             collectives.barrier()
 
     with pytest.raises(RankError) as caught:
-        run_ranks(fail, 2, spark=spark)
+        run_ranks(fail, 2, spark=spark, backend=backend)
     message = str(caught.value)
     assert message.startswith("Traceback")
     assert 'raise ValueError("the answer is not 41")' in message.partition("rank 1 of 2")[0]
@@ -126,9 +136,11 @@ def test_a_rank_that_fails_while_others_compute_does_not_wait_for_them(spark: Sp
 
 
 @pytest.mark.parametrize("collective", [True, False])
-def test_a_killed_rank_is_an_error_and_not_a_hang(spark: SparkSession, capfd, collective: bool) -> None:
+def test_a_killed_rank_is_an_error_and_not_a_hang(
+    backend: Backend, spark: SparkSession, capfd, collective: bool
+) -> None:
     def die(rank: Rank) -> None:
-        with HorovodCollectives() as collectives:
+        with backend.connect() as collectives:
             collectives.barrier()
             if rank.rank == 1:
                 rank.send("goodbye")
@@ -142,21 +154,24 @@ def test_a_killed_rank_is_an_error_and_not_a_hang(spark: SparkSession, capfd, co
     with pytest.raises(
         RankError, match=r"killed, out of memory, or crashed[\s\S]*rank 1 of 2 failed on host"
     ) as caught:
-        run_ranks(die, 2, spark=spark, on_message=lambda *_: killed.append(time.monotonic()))
+        run_ranks(die, 2, spark=spark, backend=backend, on_message=lambda *_: killed.append(time.monotonic()))
     assert time.monotonic() - killed[0] < 15
     assert caught.value.rank == 1
     assert "at org.apache.spark" not in str(caught.value) + capfd.readouterr().err
 
 
-def test_after_a_failure_the_next_launches_work(spark: SparkSession) -> None:
+def test_after_a_failure_the_next_launches_work(backend: Backend, spark: SparkSession) -> None:
     for _ in range(2):
-        assert [total for _, total, _ in run_ranks(all_reduce, 2, spark=spark)] == [3.0, 3.0]
+        assert sums(spark, backend) == [
+            3.0,
+            3.0,
+        ]
 
 
 def test_more_ranks_than_slots_says_both_numbers_at_once(spark: SparkSession) -> None:
     started = time.monotonic()
     with pytest.raises(NotEnoughSlotsError, match="5 ranks were asked for, and this local Spark has 2 slots"):
-        run_ranks(all_reduce, 5, spark=spark)
+        run_ranks(lambda rank: None, 5, spark=spark)
     assert time.monotonic() - started < 2
 
 
@@ -181,13 +196,15 @@ def test_a_result_that_cannot_be_pickled_says_so(spark: SparkSession) -> None:
         run_ranks(lambda rank: (number for number in range(3)), 2, spark=spark)
 
 
-def test_a_python_without_the_packages_is_an_error_that_names_the_module(spark: SparkSession, tmp_path) -> None:
+def test_a_python_without_the_packages_is_an_error_that_names_the_module(
+    backend: Backend, spark: SparkSession, tmp_path
+) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
     before = spark.sparkContext.pythonExec
     spark.sparkContext.pythonExec = str(tmp_path / "bare" / "bin" / "python")
     try:
         with pytest.raises(RankError, match=r"^Traceback[\s\S]*ModuleNotFoundError: No module named") as caught:
-            run_ranks(all_reduce, 2, spark=spark)
+            run_ranks(partial(all_reduce, backend), 2, spark=spark, backend=backend)
     finally:
         spark.sparkContext.pythonExec = before
     assert "at org.apache.spark" not in str(caught.value)
@@ -199,7 +216,7 @@ def test_exiting_from_the_function_is_a_failure(spark: SparkSession) -> None:
     assert caught.value.exception_type == "SystemExit"
 
 
-def test_an_error_in_on_message_ends_the_run(spark: SparkSession) -> None:
+def test_an_error_in_on_message_ends_the_run(backend: Backend, spark: SparkSession) -> None:
     def send(rank: Rank) -> None:
         rank.send("step")
         time.sleep(120)
@@ -211,26 +228,33 @@ def test_an_error_in_on_message_ends_the_run(spark: SparkSession) -> None:
     with pytest.raises(OSError, match="the disk is full"):
         run_ranks(send, 2, spark=spark, on_message=receive)
     assert time.monotonic() - started < 15
-    assert [total for _, total, _ in run_ranks(all_reduce, 2, spark=spark)] == [3.0, 3.0]
+    assert sums(spark, backend) == [
+        3.0,
+        3.0,
+    ]
 
 
-def test_a_run_leaves_the_process_of_the_rank_as_it_found_it(spark: SparkSession) -> None:
-    def look(rank: Rank) -> tuple:
+def test_a_run_leaves_the_process_of_the_rank_as_it_found_it(backend: Backend, spark: SparkSession) -> None:
+    def look(rank: Rank) -> tuple[set[str], int, int]:
         time.sleep(0.5)  # the heartbeat's thread has found its executor by then
-        horovod = sorted(name for name in os.environ if name.startswith("HOROVOD"))
-        return len(horovod), os.environ["HOROVOD_RANK"], psutil.Process().num_fds(), threading.active_count()
+        return set(os.environ), psutil.Process().num_fds(), threading.active_count()
 
-    run_ranks(all_reduce, 2, spark=spark)
-    first = run_ranks(look, 2, spark=spark)
+    def held() -> list[tuple[int, int]]:
+        return sorted(found[1:] for found in run_ranks(look, 2, spark=spark, backend=backend))
+
+    sums(spark, backend)
+    given = run_ranks(look, 2, spark=spark, backend=backend)[0][0] - run_ranks(look, 2, spark=spark)[0][0]
+    assert len(given) >= 6
+    first = held()
     for _ in range(3):
-        run_ranks(all_reduce, 2, spark=spark)
-    assert sorted(found[2:] for found in run_ranks(look, 2, spark=spark)) == sorted(found[2:] for found in first)
+        sums(spark, backend)
+    assert held() == first
 
     def environment(batches):
         list(batches)
         import pyarrow as pa
 
-        yield pa.RecordBatch.from_arrays([pa.array([name for name in os.environ if "HOROVOD" in name])], ["name"])
+        yield pa.RecordBatch.from_arrays([pa.array(sorted(given & set(os.environ)))], ["name"])
 
     assert spark.range(2, numPartitions=2).mapInArrow(environment, "name string").count() == 0
 
@@ -267,11 +291,11 @@ def test_the_running_session_is_used_by_whoever_asks(spark: SparkSession) -> Non
     assert get_session(Cluster(embedded_slots=7)) is spark
 
 
-def test_nothing_is_left_over_on_the_driver(spark: SparkSession) -> None:
-    run_ranks(all_reduce, 2, spark=spark)
+def test_nothing_is_left_over_on_the_driver(backend: Backend, spark: SparkSession) -> None:
+    sums(spark, backend)
     driver = psutil.Process()
     ports = [c.laddr.port for c in driver.net_connections() if c.status == psutil.CONN_LISTEN]
-    run_ranks(all_reduce, 2, spark=spark)
+    sums(spark, backend)
     assert [c.laddr.port for c in driver.net_connections() if c.status == psutil.CONN_LISTEN] == ports
     assert wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("sparkdl")])
 
@@ -300,7 +324,9 @@ def test_a_function_that_replaces_stdout_keeps_its_result_and_leaves_the_worker_
     assert sorted(run_ranks(lambda rank: os.getpid(), 2, spark=spark)) == sorted(processes)
 
 
-def test_cancelling_the_callers_job_group_cancels_the_run_and_nothing_else(spark: SparkSession) -> None:
+def test_cancelling_the_callers_job_group_cancels_the_run_and_nothing_else(
+    backend: Backend, spark: SparkSession
+) -> None:
     context = spark.sparkContext
 
     def wait(rank: Rank) -> None:
@@ -314,7 +340,10 @@ def test_cancelling_the_callers_job_group_cancels_the_run_and_nothing_else(spark
             run_ranks(wait, 2, spark=spark, on_message=lambda *_: context.cancelJobGroup("mine"))
         assert context.getLocalProperty("spark.jobGroup.id") == "mine"
         assert context.getLocalProperty("spark.job.description") == "the caller's"
-        assert [total for _, total, _ in run_ranks(all_reduce, 2, spark=spark)] == [3.0, 3.0]
+        assert sums(spark, backend) == [
+            3.0,
+            3.0,
+        ]
     finally:
         for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
             context.setLocalProperty(name, None)

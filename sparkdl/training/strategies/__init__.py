@@ -1,6 +1,6 @@
 """How replicas agree: one file per strategy."""
 
-from sparkdl.collectives import Collectives
+from sparkdl.collectives import Communicator
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.strategy import Strategy
 
@@ -9,6 +9,6 @@ __all__ = ["AllReduce", "Strategy", "create_strategy"]
 STRATEGIES: dict[str, type[Strategy]] = {"allreduce": AllReduce}
 
 
-def create_strategy(name: str, collectives: Collectives) -> Strategy:
+def create_strategy(name: str, collectives: Communicator) -> Strategy:
     """The strategy that ``train.strategy`` names, for the ranks of these collectives."""
     return STRATEGIES[name](collectives)

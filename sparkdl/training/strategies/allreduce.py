@@ -17,7 +17,7 @@ class AllReduce(Strategy):
 
     def start(self, model: nn.Module) -> None:
         """Broadcast rank 0's weights and buffers; hook the all-reduce into back-propagation."""
-        self.collectives.broadcast_parameters(model)
+        self.collectives.broadcast_module(model)
         self._averager = GradientAverager(model.parameters(), self.collectives)
 
     def begin_last_pass(self) -> None:
@@ -37,4 +37,4 @@ class AllReduce(Strategy):
             if is_expanded(buffer):
                 continue  # made so by this step: it has nothing of its own to agree on
             mean = buffer.is_floating_point()
-            buffer.copy_(self.collectives.allreduce(buffer) if mean else self.collectives.broadcast(buffer))
+            buffer.copy_(self.collectives.all_reduce(buffer) if mean else self.collectives.broadcast(buffer))

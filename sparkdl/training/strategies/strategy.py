@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from torch import nn
 
-from sparkdl.collectives import Collectives
+from sparkdl.collectives import Communicator
 
 __all__ = ["Strategy"]
 
@@ -12,7 +12,7 @@ __all__ = ["Strategy"]
 class Strategy(ABC):
     """How the replicas of one model, one on each rank, come to the same weights. Runs on ranks."""
 
-    def __init__(self, collectives: Collectives) -> None:
+    def __init__(self, collectives: Communicator) -> None:
         self.collectives = collectives
 
     @abstractmethod

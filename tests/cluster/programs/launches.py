@@ -9,27 +9,28 @@ import psutil
 import torch
 
 from sparkdl.cluster import Rank, Watch, get_session, run_ranks
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import HorovodBackend
 from sparkdl.errors import SparkdlError
 
+BACKEND = HorovodBackend()
 WATCH = Watch(silence_timeout=5)
 
 
 def all_reduce(rank: Rank) -> tuple[float, int, int]:
-    with HorovodCollectives() as collectives:
-        total = collectives.allreduce(torch.tensor([rank.rank + 1.0]), op="sum").item()
+    with BACKEND.connect() as collectives:
+        total = collectives.all_reduce(torch.tensor([rank.rank + 1.0]), op="sum").item()
     return total, os.getpid(), executor()
 
 
 def raise_on_one(rank: Rank) -> None:
-    with HorovodCollectives() as collectives:
+    with BACKEND.connect() as collectives:
         if rank.rank == 1:
             raise ValueError("boom")
         collectives.barrier()
 
 
 def kill_the_executor_of_one(rank: Rank) -> None:
-    with HorovodCollectives() as collectives:
+    with BACKEND.connect() as collectives:
         if rank.rank == 1:
             os.kill(executor(), signal.SIGKILL)
             time.sleep(60)
@@ -38,7 +39,7 @@ def kill_the_executor_of_one(rank: Rank) -> None:
 
 def stop_the_rank(rank: Rank) -> None:
     rank.send("place", process=os.getpid(), executor=executor())
-    with HorovodCollectives() as collectives:
+    with BACKEND.connect() as collectives:
         for step in range(5):
             rank.beat(step)
             collectives.barrier()
@@ -50,7 +51,7 @@ def stop_the_rank(rank: Rank) -> None:
 
 def stop_the_executor(rank: Rank) -> None:
     rank.send("place", process=os.getpid(), executor=executor())
-    with HorovodCollectives() as collectives:
+    with BACKEND.connect() as collectives:
         collectives.barrier()  # a new executor may be seconds later than the other, and both are to be there
     if rank.rank == 1:
         os.kill(executor(), signal.SIGSTOP)
@@ -74,7 +75,11 @@ def outcome(function, num_ranks: int, **options) -> dict:
     places: dict[int, dict] = {}
     started = time.monotonic()
     try:
-        return {"results": run_ranks(function, num_ranks, spark=spark, on_message=places.__setitem__, **options)}
+        return {
+            "results": run_ranks(
+                function, num_ranks, spark=spark, backend=BACKEND, on_message=places.__setitem__, **options
+            )
+        }
     except SparkdlError as error:
         seconds = time.monotonic() - started
         return {

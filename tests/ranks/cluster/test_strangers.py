@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 import psutil
@@ -16,15 +17,16 @@ import torch
 from sparkdl.cluster import Rank, run_local
 from sparkdl.cluster.channel import MAX_STRANGERS
 from sparkdl.cluster.frames import MAX_PAYLOAD_BYTES, TO_DRIVER, TO_RANK, FrameWriter
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import Backend
 
 LOOPBACK = "127.0.0.1"
 NUM_STRANGERS = 220
 
 
-def work(rank: Rank) -> list[float]:
+def work(backend: Backend, rank: Rank) -> list[float]:
     """Sums over ranks until the driver says stop. What only a rank may know is told to the test."""
-    address, _, token = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"].partition("/")
+    where = next(os.environ[name] for name in ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "SPARKDL_MEETING") if name in os.environ)
+    address, _, token = where.partition("/")
     writer = rank._sender._writer
     recorded = FrameWriter(writer._secret, TO_DRIVER, bytes(16)).pack("hello", {"rank": 1, "nonce": "00"})
     channel = rank._sender._socket.getpeername()[1]
@@ -32,13 +34,13 @@ def work(rank: Rank) -> list[float]:
     rank.send("doors", channel=channel, rendezvous=rendezvous, token=token, secret=writer._secret.hex())
     rank.send("recorded", frame=recorded.hex())
     sums = []
-    with HorovodCollectives() as collectives:
+    with backend.connect() as collectives:
         stop = 0.0
         while not stop:
             step = len(sums)
             rank.send("step", step=step)
             values = torch.tensor([step + rank.rank, float(rank.stop_requested)], dtype=torch.float64)
-            total, stop = collectives.allreduce(values, op="sum").tolist()
+            total, stop = collectives.all_reduce(values, op="sum").tolist()
             sums.append(total)
             time.sleep(0.01)
     return sums
@@ -112,7 +114,7 @@ def is_answered_with(client: socket.socket) -> bytes:
 
 
 def test_two_hundred_strangers_change_nothing_in_a_running_job(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    backend: Backend, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparkdl.cluster.channel.STRANGER_SECONDS", 3.0)  # how long one may linger without a word
     monkeypatch.setattr("sparkdl.cluster.rendezvous.REQUEST_SECONDS", 3.0)
@@ -148,7 +150,7 @@ def test_two_hundred_strangers_change_nothing_in_a_running_job(
         elif message["kind"] != "recorded":
             others.append(message)
 
-    first, second = run_local(work, 2, on_message=receive, stop=stop)
+    first, second = run_local(partial(work, backend), 2, backend=backend, on_message=receive, stop=stop)
     assert first == second == [2.0 * step + 1 for step in range(len(first))]
     assert steps[0] == steps[1] == list(range(len(first)))
     assert others == []

@@ -1,14 +1,14 @@
 """Averaged gradients on real ranks: one launch for all promises."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
-from typing_extensions import override
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import GradientAverager, HorovodCollectives
+from sparkdl.collectives import Backend, Communicator, GradientAverager, Wait
 
 SIZE = 3
 
@@ -26,25 +26,27 @@ def inputs(number: int) -> torch.Tensor:
     return torch.randn(4, 3, generator=torch.Generator().manual_seed(number))
 
 
-class Recording(HorovodCollectives):
-    """Notes the shapes of what is sent together."""
+def recorded(communicator: Communicator) -> list[list[tuple[int, ...]]]:
+    """The shapes of what is sent together, from now on."""
+    sent: list[list[tuple[int, ...]]] = []
+    start = communicator.start_mean
 
-    def __init__(self) -> None:
-        self.sent: list[list[tuple[int, ...]]] = []
+    def record(tensors: Sequence[torch.Tensor], *, name: str) -> Wait:
+        sent.append([tuple(tensor.shape) for tensor in tensors])
+        return start(tensors, name=name)
 
-    @override
-    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Callable[[], None]:
-        self.sent.append([tuple(tensor.shape) for tensor in tensors])
-        return super().start_mean(tensors, name=name)
+    communicator.start_mean = record  # type: ignore[method-assign]
+    return sent
 
 
-def exercise(rank: Rank) -> dict:
+def exercise(backend: Backend, rank: Rank) -> dict:
     found: dict = {}
-    with Recording() as collectives:
+    with backend.connect() as communicator:
+        sent = recorded(communicator)
 
         def averaged(passes: list[torch.Tensor | None], bucket_bytes: int = 1 << 20) -> list[list[float]]:
             network = new_network()
-            averager = GradientAverager(network.parameters(), collectives, bucket_bytes=bucket_bytes)
+            averager = GradientAverager(network.parameters(), communicator, bucket_bytes=bucket_bytes)
             for number, rows in enumerate(passes):
                 if number == len(passes) - 1:
                     averager.begin_last_pass()
@@ -62,15 +64,37 @@ def exercise(rank: Rank) -> dict:
         found["no rows on rank 1"] = averaged([None if rank.rank == 1 else mine])
 
         network = new_network()
-        averager = GradientAverager(network.parameters(), collectives)
+        averager = GradientAverager(network.parameters(), communicator)
         averager.begin_last_pass()
         network[: 2 if rank.rank == 0 else 5](mine).sum().backward()  # rank 0 leaves the upper layers out
         averager.finish()
         found["branch"] = [parameter.grad is not None for parameter in network.parameters()]
 
+        torch.manual_seed(0)
+        branches = nn.ModuleList(nn.Linear(600, 600, bias=False) for _ in range(4))  # each fills a bucket
+        weights = list(branches.parameters())
+        averager = GradientAverager(weights, communicator)
+        found["of branches"] = []
+        for number in range(10):
+            output = torch.ones(1, 600) * (rank.rank + 1)
+            for place in range(3):  # each rank leaves another one out, and goes through the rest in another order
+                output = branches[(rank.rank + number + place) % 4](output).tanh()
+            own = torch.autograd.grad(output.sum(), weights, allow_unused=True, retain_graph=True)
+            for weight in weights:
+                weight.grad = None
+            averager.begin_last_pass()
+            output.sum().backward()
+            averager.finish()
+            of_all = [
+                communicator.all_reduce(torch.zeros_like(weight) if gradient is None else gradient)
+                for weight, gradient in zip(weights, own, strict=True)
+            ]
+            pairs = zip(weights, of_all, strict=True)
+            found["of branches"] += [torch.allclose(weight.grad, mean, atol=1e-7) for weight, mean in pairs]
+
         table = nn.Embedding(5, 2, sparse=True)
         nn.init.ones_(table.weight)
-        averager = GradientAverager(table.parameters(), collectives)
+        averager = GradientAverager(table.parameters(), communicator)
         averager.begin_last_pass()
         table(torch.tensor([rank.rank])).sum().backward()
         averager.finish()
@@ -79,7 +103,7 @@ def exercise(rank: Rank) -> dict:
         torch.manual_seed(0)
         picture, rows = nn.Conv2d(2, 3, 3), torch.rand(1, 2, 4, 4).to(memory_format=torch.channels_last)
         found["of one rank"] = torch.autograd.grad(picture(rows).sum(), picture.weight)[0].tolist()
-        averager = GradientAverager(picture.parameters(), collectives)
+        averager = GradientAverager(picture.parameters(), communicator)
         averager.begin_last_pass()
         if rank.rank:  # rank 0 has no rows, and the others' gradient has another layout than the zeros it sends
             picture(rows).sum().backward()
@@ -87,19 +111,19 @@ def exercise(rank: Rank) -> dict:
         found["layout"] = picture.weight.grad.tolist()
 
         deep = nn.Sequential(nn.Linear(3, 1024), nn.Linear(1024, 256))  # the upper layer has a megabyte
-        averager = GradientAverager(deep.parameters(), collectives)
-        collectives.sent.clear()
-        deep[0].weight.register_hook(lambda gradient: found.update(early=list(collectives.sent)))
+        averager = GradientAverager(deep.parameters(), communicator)
+        sent.clear()
+        deep[0].weight.register_hook(lambda gradient: found.update(early=list(sent)))
         averager.begin_last_pass()
         deep(mine).sum().backward()
         averager.finish()
-        found["sent"] = list(collectives.sent)
+        found["sent"] = list(sent)
     return found
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict]:
-    return run_local(exercise, SIZE)
+def found(backend: Backend) -> list[dict]:
+    return run_local(partial(exercise, backend), SIZE, backend=backend)
 
 
 def expected(batches: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -146,6 +170,10 @@ def test_a_rank_without_rows_counts_as_zero_and_holds_nobody_up(found) -> None:
 
 def test_a_branch_that_one_rank_did_not_use_is_averaged_all_the_same(found) -> None:
     assert all(all(each["branch"]) for each in found)
+
+
+def test_branches_that_differ_between_ranks_meet_in_one_order(found) -> None:
+    assert all(each["of branches"] == [True] * 40 for each in found)
 
 
 def test_sparse_gradients_are_made_dense(found) -> None:

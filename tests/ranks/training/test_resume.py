@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import latest, list_checkpoints, load_checkpoint
@@ -56,7 +56,7 @@ def interrupted_and_continued(job: Job, calls: list[int], rank: Rank) -> None:
         try:
             train_rank(replace(job, folder=folder, settings=failing), rank)
         except EndedError:
-            with HorovodCollectives() as collectives:
+            with job.backend.connect() as collectives:
                 collectives.barrier()  # rank 0 has written what it could
             train_rank(replace(job, folder=folder, checkpoint=latest(folder)), rank)
         else:
@@ -64,11 +64,12 @@ def interrupted_and_continued(job: Job, calls: list[int], rank: Rank) -> None:
 
 
 def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to_the_last_bit(
-    clouds: Dataset, tmp_path: pytest.TempPathFactory
+    backend: Backend, clouds: Dataset, tmp_path: pytest.TempPathFactory
 ) -> None:
     folder = f"{tmp_path}/run"
     calls = [1, 9, 16, 23]  # before the first checkpoint, in the first epoch, in the second, in the third
-    run_local(partial(interrupted_and_continued, Job(clouds, SETTINGS, folder, reference=3), calls), 3)
+    job = Job(clouds, SETTINGS, folder, backend, reference=3)
+    run_local(partial(interrupted_and_continued, job, calls), 3, backend=backend)
     whole = load_checkpoint(str(latest(folder)))
     assert whole["step"] == 3 * STEPS_PER_EPOCH
     for number in range(len(calls)):
@@ -101,13 +102,15 @@ def until_call(job: Job, calls: int, rank: Rank) -> None:
         train_rank(replace(job, settings=failing), rank)
 
 
-def test_another_number_of_ranks_goes_on_where_the_first_stopped(clouds: Dataset, tmp_path: object) -> None:
+def test_another_number_of_ranks_goes_on_where_the_first_stopped(
+    backend: Backend, clouds: Dataset, tmp_path: object
+) -> None:
     settings = SETTINGS.model_copy(update={"checkpoint_steps": 1, "keep_last": 9})
-    job = Job(clouds, settings, f"{tmp_path}/run", reference=3)
-    run_local(partial(until_call, job, 16), 3)
+    job = Job(clouds, settings, f"{tmp_path}/run", backend, reference=3)
+    run_local(partial(until_call, job, 16), 3, backend=backend)
     job = replace(job, checkpoint=latest(job.folder))
     assert load_checkpoint(str(job.checkpoint))["batches"] > 0  # in the middle of an epoch
-    outcome = run_local(partial(train_rank, job), 2)[0]
+    outcome = run_local(partial(train_rank, job), 2, backend=backend)[0]
     assert outcome is not None and len(outcome.history) == 3
     ends = {state["epoch"]: state for state in map(load_checkpoint, list_checkpoints(job.folder, "step"))}
     assert sum(own["totals"][2] for own in ends[2]["ranks"]) == 0

@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 from torch import nn
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import HorovodCollectives
+from sparkdl.collectives import HorovodBackend
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import latest, list_checkpoints, step_of
 from sparkdl.training.replica import Replica
@@ -39,7 +39,7 @@ class Listening:
 def attempt(folder: str, checkpoint: str | None, steps: list[int], rank: Rank, *, lists: bool = True) -> list[str]:
     """Save after each of these steps, two being kept, where storage ``lists`` what is there; returns what was told."""
     listening = Listening()
-    with HorovodCollectives() as collectives, pytest.MonkeyPatch.context() as patch:
+    with HorovodBackend().connect() as collectives, pytest.MonkeyPatch.context() as patch:
         if not lists:
             patch.setattr(LocalFileSystem, "ls", failing)
         settings = Train(keep_last=2)
@@ -59,18 +59,18 @@ def failing(*args: object, **options: object) -> None:
 
 
 def test_a_checkpoint_is_told_and_training_goes_on_where_old_ones_cannot_be_removed(tmp_path: Path) -> None:
-    told = run_local(partial(attempt, str(tmp_path), None, [10], lists=False), 1)[0]
+    told = run_local(partial(attempt, str(tmp_path), None, [10], lists=False), 1, backend=HorovodBackend())[0]
     assert told[0] == "checkpoint: 10"
     assert told[1].startswith("warning: cannot list the checkpoints in") and len(told) == 2
     assert step_of(latest(str(tmp_path))) == 10
 
 
 def test_the_checkpoint_an_attempt_began_from_stays_until_others_take_its_place(tmp_path: Path) -> None:
-    run_local(partial(attempt, str(tmp_path), None, [200, 300]), 1)
+    run_local(partial(attempt, str(tmp_path), None, [200, 300]), 1, backend=HorovodBackend())
     damaged = Path(list_checkpoints(str(tmp_path), "step")[0])
     damaged.write_bytes(b"damaged")
     begun = latest(str(tmp_path))
-    run_local(partial(attempt, str(tmp_path), begun, [350]), 1)
+    run_local(partial(attempt, str(tmp_path), begun, [350]), 1, backend=HorovodBackend())
     assert Path(str(begun)).exists()
-    run_local(partial(attempt, str(tmp_path), begun, [350, 400]), 1)
+    run_local(partial(attempt, str(tmp_path), begun, [350, 400]), 1, backend=HorovodBackend())
     assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [400, 350]

@@ -1,0 +1,24 @@
+"""What a launch asks of the library by which its ranks exchange tensors. The answers are in ``sparkdl.collectives``."""
+
+from typing import Protocol
+
+from sparkdl.cluster.rendezvous import Place, RendezvousAddress
+
+__all__ = ["Backend"]
+
+
+class Backend(Protocol):
+    """A library such as Horovod. The driver sends it to every rank, where all of its methods run."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules in which a rank waits for other ranks, by the beginning of their names."""
+
+    def environment(self, place: Place, meeting: RendezvousAddress) -> dict[str, str]:
+        """The environment variables by which the user's function finds the other ranks."""
+
+    def is_echo(self, error: BaseException) -> bool:
+        """Whether an error says only that another rank has failed."""
+
+    def disconnect(self) -> None:
+        """Close what the user's function has left open, so that ranks that wait for this one fail at once."""

@@ -1,0 +1,25 @@
+"""Which library ranks exchange tensors by. Runs on the driver, once for a job."""
+
+from importlib.util import find_spec
+from typing import Literal
+
+from sparkdl.collectives.backend import Backend
+from sparkdl.collectives.distributed import TorchBackend
+from sparkdl.collectives.horovod import HorovodBackend
+from sparkdl.errors import ConfigError
+
+__all__ = ["create_backend"]
+
+
+def create_backend(name: Literal["auto", "horovod", "torch"]) -> Backend:
+    """The backend that ``cluster.backend`` names; ``auto`` is Horovod where it is installed, else torch.
+
+    Raises :class:`ConfigError` when Horovod is asked for and not installed.
+    """
+    installed = find_spec("horovod") is not None
+    if name == "horovod" and not installed:
+        raise ConfigError(
+            "cluster.backend is 'horovod', and Horovod is not installed here; install the extra 'classic', or set"
+            " cluster.backend to 'torch'"
+        )
+    return HorovodBackend() if installed and name != "torch" else TorchBackend()

@@ -1,0 +1,148 @@
+"""The questions that training asks of the other ranks."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+
+from sparkdl.collectives.plain_values import as_bytes, from_bytes
+
+__all__ = ["Communicator", "Messenger", "ReduceOp", "Wait", "bytes_of", "is_expanded"]
+
+ReduceOp = Literal["sum", "mean"]
+BROADCAST_BYTES = 8 << 20  # of small tensors that are sent together
+Wait = Callable[[], None]
+"""Returns when what was begun is done."""
+
+
+class Communicator(ABC):
+    """What some ranks do together: all ranks of a run, or a group of them. Runs on ranks.
+
+    Each method is called by every rank of the group, in the same order. Tensors of one call have the same shape and
+    type on all ranks, and their results are the same on all ranks to the last bit. Used as a context manager; the
+    connections live as long as its block.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_sent = 0
+        """Bytes of the tensors that this rank has handed over to be exchanged; how often a library sends a byte on
+        depends on its algorithm."""
+        self.seconds_waited = 0.0
+        """Seconds that this rank has spent in exchanges, waiting for other ranks or for the network."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """The number of this rank in the group."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many ranks the group has."""
+
+    @abstractmethod
+    def split(self, color: int) -> "Communicator":
+        """The group of the ranks that give the same color, numbered in the order of their ranks here.
+
+        Groups close with the communicator of all ranks.
+        """
+
+    @abstractmethod
+    def all_reduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
+        """The sum or mean over ranks of a tensor of any shape, in its own type; the argument is not changed."""
+
+    @abstractmethod
+    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Wait:
+        """Begin to overwrite each tensor by its mean over ranks, all of them in one message; calling the result waits.
+
+        Ranks begin messages in the same order and under the same names. Tensors of one message have one type, and the
+        same strides on all ranks; nobody touches them until the wait is over.
+        """
+
+    @abstractmethod
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors of all ranks, by rank; of any type that PyTorch has."""
+
+    @abstractmethod
+    def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
+        """A copy of the tensor of rank ``root``; of any type that PyTorch has."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up the connections. Ranks that still wait for this one get an error."""
+
+    def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
+        """The value of rank ``root``. Raises TypeError, on all ranks, unless it is of tensors and plain values."""
+        content = as_bytes(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        length = int(self.broadcast(torch.tensor(content.numel()), root=root))
+        sent = self.broadcast(content if self.rank == root else torch.empty(length, dtype=torch.uint8), root=root)
+        return from_bytes(sent, sender=root)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank. Raises TypeError, on all ranks, unless they are tensors or plain."""
+        content = as_bytes(value)
+        lengths = [int(length) for length in self.all_gather(torch.tensor(content.numel()))]
+        contents = self.all_gather(nn.functional.pad(content, (0, max(lengths) - content.numel())))
+        return [from_bytes(contents[rank][:length], sender=rank) for rank, length in enumerate(lengths)]
+
+    def broadcast_module(self, module: nn.Module, *, root: int = 0) -> None:
+        """Overwrite parameters and buffers of any type, but expanded ones, in place, with those of rank ``root``."""
+        found = [*module.parameters(), *module.buffers()]
+        tensors = [tensor.detach() for tensor in found if tensor.numel() and not is_expanded(tensor)]
+        while tensors:
+            together = [tensors.pop(0)]
+            while tensors and sum(tensor.nbytes for tensor in together) + tensors[0].nbytes <= BROADCAST_BYTES:
+                together.append(tensors.pop(0))
+            message = torch.cat([bytes_of(tensor.contiguous()) for tensor in together])
+            parts = self.broadcast(message, root=root).split([tensor.nbytes for tensor in together])
+            for tensor, part in zip(together, parts, strict=True):
+                tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _counted(self, *tensors: torch.Tensor) -> Iterator[None]:
+        """Count the bytes of tensors that are exchanged in this block, and the seconds that it takes."""
+        self.bytes_sent += sum(tensor.nbytes for tensor in tensors)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds_waited += time.perf_counter() - started
+
+
+class Messenger(Communicator):
+    """A communicator whose ranks can also speak to a single other one: not every library offers it."""
+
+    @abstractmethod
+    def start_receive(self, tensor: torch.Tensor, *, source: int) -> Wait:
+        """Begin to overwrite a tensor by what rank ``source`` sends. Begin it before you send, or both take turns."""
+
+    @abstractmethod
+    def start_send(self, tensor: torch.Tensor, *, target: int) -> Wait:
+        """Begin to send a tensor to rank ``target``, which receives one of the same shape and type."""
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether one number in memory is several elements, so that they cannot be overwritten."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor without gaps: what is only sent may be of any type, also of one that a library lacks."""
+    return tensor.reshape(-1).view(torch.uint8)

@@ -1,0 +1,241 @@
+"""Exchange by torch.distributed (Li et al., 2020, arXiv 2006.15704): Gloo between CPUs, NCCL between GPUs.
+
+Its processes meet through a store. Here that is the run's own meeting place on the driver, which answers nobody but the
+ranks of the run. Gloo itself asks nobody who they are: whoever connects to a rank's port before another rank does takes
+that rank's place. So ranks prove to each other that they know the run's token before anything else is exchanged.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import ClassVar
+
+import torch
+from torch import distributed
+from typing_extensions import override
+
+from sparkdl.collectives.backend import Backend, Meeting, Seat
+from sparkdl.collectives.communicator import Communicator, Messenger, ReduceOp, Wait, bytes_of
+from sparkdl.collectives.store import MeetingStore
+
+__all__ = ["ExchangeError", "TorchBackend", "TorchCommunicator"]
+
+MEETING_SECONDS = 120  # a rank may import for a minute before it meets the others
+PROOF_SECONDS = 30
+EXCHANGE_SECONDS = 7 * 24 * 3600  # heartbeats notice a rank that does not answer; Gloo would give up after this
+MEETING = "SPARKDL_MEETING"  # the variable that says where ranks meet: host:port/token
+_met: Counter[str] = Counter()
+"""How often this process has met others in one place: each time needs keys of its own."""
+
+
+class ExchangeError(RuntimeError):
+    """An exchange between ranks has failed: another rank has ended, or is not one of the run's."""
+
+
+class TorchBackend(Backend):
+    """torch.distributed, as a launch needs it. It sets the variables that PyTorch's own launcher sets, too."""
+
+    name: ClassVar[str] = "torch"
+    modules: ClassVar[tuple[str, ...]] = ("torch.distributed",)
+
+    @override
+    def environment(self, place: Seat, meeting: Meeting) -> dict[str, str]:
+        return {
+            "RANK": str(place.rank),
+            "WORLD_SIZE": str(place.size),
+            "LOCAL_RANK": str(place.local_rank),
+            "LOCAL_WORLD_SIZE": str(place.local_size),
+            "GLOO_SOCKET_IFNAME": meeting.interface,
+            "NCCL_SOCKET_IFNAME": meeting.interface,
+            MEETING: f"{meeting.address}:{meeting.port}/{meeting.token}",
+        }
+
+    @override
+    def connect(self, device: torch.device | None = None) -> Communicator:
+        address, _, token = os.environ.get(MEETING, "").partition("/")
+        rank, size = (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if token else (0, 1)
+        store: distributed.Store = MeetingStore(address, token) if token else distributed.HashStore()
+        _met[token] += 1
+        with _failures_named():
+            distributed.init_process_group(
+                "cpu:gloo,cuda:nccl" if device and device.type == "cuda" else "gloo",
+                store=distributed.PrefixStore(str(_met[token]), store),
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=MEETING_SECONDS),
+            )
+        communicator = TorchCommunicator(distributed.group.WORLD, store)
+        try:
+            communicator.allow(PROOF_SECONDS)
+            _prove(communicator, token.encode())
+            communicator.allow(EXCHANGE_SECONDS)
+        except BaseException:
+            communicator.close()
+            raise
+        return communicator
+
+    @override
+    def is_echo(self, error: BaseException) -> bool:
+        return isinstance(error, ExchangeError | distributed.DistError) or "gloo/transport" in str(error)
+
+    @override
+    def disconnect(self) -> None:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+class TorchCommunicator(Messenger):
+    """The ranks of one of PyTorch's process groups."""
+
+    def __init__(self, group: distributed.ProcessGroup, store: distributed.Store) -> None:
+        super().__init__()
+        self._group = group
+        self._store = store  # the group calls it as long as it lives, and does not keep Python from collecting it
+
+    def allow(self, seconds: float) -> None:
+        """Let each exchange from now on take so long at most."""
+        self._group.set_timeout(timedelta(seconds=seconds))
+
+    @property
+    @override
+    def rank(self) -> int:
+        return int(self._group.rank())
+
+    @property
+    @override
+    def size(self) -> int:
+        return int(self._group.size())
+
+    @override
+    def split(self, color: int) -> Communicator:
+        colors = [int(each) for each in self.all_gather(torch.tensor(color))]
+        members = distributed.get_process_group_ranks(self._group)
+        groups = {
+            each: distributed.new_group([rank for rank, other in zip(members, colors, strict=True) if other == each])
+            for each in sorted(set(colors))  # all ranks make all groups, in one order
+        }
+        return TorchCommunicator(groups[color], self._store)
+
+    @override
+    def all_reduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
+        if tensor.dtype in (torch.bfloat16, torch.float16):  # their sums overflow, or are rounded at every rank
+            return self.all_reduce(tensor.float(), op=op).to(tensor.dtype)
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        with self._counted(tensor), _failures_named():
+            distributed.all_reduce(total, group=self._group)
+        if op == "mean":
+            total = total / self.size if total.is_floating_point() or total.is_complex() else total // self.size
+        return total
+
+    @override
+    def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Wait:
+        alone = len(tensors) == 1 and tensors[0].is_contiguous()
+        message = tensors[0] if alone else torch.cat([tensor.reshape(-1) for tensor in tensors])
+        message.div_(self.size)  # before the sum, which may overflow otherwise
+        with self._counted(*tensors), _failures_named():
+            work = distributed.all_reduce(message, group=self._group, async_op=True)
+
+        def wait() -> None:
+            with self._counted(), _failures_named():
+                work.wait()
+            if not alone:
+                parts = message.split([tensor.numel() for tensor in tensors])
+                for tensor, part in zip(tensors, parts, strict=True):
+                    tensor.copy_(part.view_as(tensor))
+
+        return wait
+
+    @override
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        gathered = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        with self._counted(tensor), _failures_named():
+            distributed.all_gather([bytes_of(each) for each in gathered], bytes_of(tensor.contiguous()), self._group)
+        return gathered
+
+    @override
+    def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
+        copy = tensor.clone(memory_format=torch.contiguous_format)
+        with self._counted(tensor), _failures_named():
+            distributed.broadcast(bytes_of(copy), group=self._group, group_src=root)
+        return copy
+
+    @override
+    def start_send(self, tensor: torch.Tensor, *, target: int) -> Wait:
+        with self._counted(tensor), _failures_named():
+            work = distributed.isend(bytes_of(tensor.contiguous()), group=self._group, group_dst=target)
+        return self._waiting(work)
+
+    @override
+    def start_receive(self, tensor: torch.Tensor, *, source: int) -> Wait:
+        if not tensor.is_contiguous():
+            raise ValueError("what is received into has to be contiguous")
+        with _failures_named():
+            work = distributed.irecv(bytes_of(tensor), group=self._group, group_src=source)
+        return self._waiting(work)
+
+    @override
+    def barrier(self) -> None:
+        with self._counted(), _failures_named():
+            distributed.barrier(self._group)
+
+    @override
+    def close(self) -> None:
+        # Ranks that are not neighbours of one that has died wait on until its neighbours give the group up.
+        if distributed.is_initialized() and self._group == distributed.group.WORLD:
+            distributed.destroy_process_group()
+
+    def _waiting(self, work: distributed.Work | None) -> Wait:
+        def wait() -> None:
+            with self._counted(), _failures_named():
+                if work is not None:
+                    work.wait()
+
+        return wait
+
+
+def _prove(communicator: TorchCommunicator, token: bytes) -> None:
+    """Let all ranks show each other that they know the token; raises :class:`ExchangeError` when one does not.
+
+    Each proof covers the nonces of all ranks, so that none can be recorded and sent again.
+    """
+    try:
+        nonces = b"".join(_gathered(communicator, secrets.token_bytes(16)))
+        proofs = _gathered(communicator, _proof(token, communicator.rank, nonces))
+    except ExchangeError as error:
+        raise ExchangeError(
+            f"the ranks could not prove to each other within {PROOF_SECONDS} s that they belong to the run: one of them"
+            f" has ended, or a stranger on their network has taken its place ({error})"
+        ) from error
+    for rank, proof in enumerate(proofs):
+        if not hmac.compare_digest(proof, _proof(token, rank, nonces)):
+            raise ExchangeError(
+                f"who took the place of rank {rank} does not know the run's secret: a stranger has connected to a rank"
+                " of this run. Let ranks listen where no others are (spark.driver.host decides on which interface)"
+            )
+
+
+def _proof(token: bytes, rank: int, nonces: bytes) -> bytes:
+    return hmac.digest(token, b"rank %d" % rank + nonces, hashlib.sha256)
+
+
+def _gathered(communicator: TorchCommunicator, content: bytes) -> list[bytes]:
+    found = communicator.all_gather(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+    return [bytes(each.tolist()) for each in found]
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    """Let whatever an exchange fails with be told from errors in the user's code."""
+    try:
+        yield
+    except ExchangeError:
+        raise
+    except RuntimeError as error:
+        # Of Gloo's message neither its source file nor its advice is of use here.
+        raise ExchangeError(re.sub(r"^\[\S+\] |\. This is .*", "", str(error).partition("\n")[0])) from error

@@ -1,0 +1,134 @@
+"""What Gloo leaves open, and torch.distributed needs: dead peers end the wait of all, and strangers are found out."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from sparkdl.cluster import Rank, run_local
+from sparkdl.collectives import Communicator, Messenger, TorchBackend
+from sparkdl.errors import RankError
+
+BACKEND = TorchBackend()
+
+
+def test_a_killed_rank_ends_the_exchange_on_all_others_within_a_second(tmp_path: Path) -> None:
+    def exchange(communicator: Communicator) -> None:
+        for number in range(10_000):
+            waits = [communicator.start_mean([torch.ones(300_000)], name=f"{number}.{part}") for part in range(3)]
+            for wait in waits:
+                wait()
+            if communicator.rank == 2 and number == 20:
+                (tmp_path / "killed").write_text(str(time.time()))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def work(rank: Rank) -> None:
+        try:
+            with BACKEND.connect() as communicator:
+                exchange(communicator)
+        finally:
+            (tmp_path / f"ended by {rank.rank}").write_text(str(time.time()))
+
+    with pytest.raises(RankError, match="killed, out of memory, or crashed") as caught:
+        run_local(work, 4, backend=BACKEND)
+    assert caught.value.rank == 2
+    killed = float((tmp_path / "killed").read_text())
+    assert all(float((tmp_path / f"ended by {rank}").read_text()) - killed < 1 for rank in (0, 1, 3))
+
+
+def test_ranks_that_do_not_know_the_secret_are_found_out_before_anything_is_exchanged() -> None:
+    def work(rank: Rank) -> str:
+        if rank.rank == 1:  # as far as the meeting place is concerned one of the run's, and no further
+            return _with_another_secret()
+        with BACKEND.connect():
+            return "connected"
+
+    with pytest.raises(RankError, match="who took the place of rank 1 does not know the run's secret"):
+        run_local(work, 2, backend=BACKEND)
+
+
+def _with_another_secret() -> str:
+    from sparkdl.collectives import distributed
+
+    prove = distributed._prove
+    distributed._prove = lambda communicator, token: prove(communicator, b"another")
+    try:
+        with BACKEND.connect():
+            return "connected"
+    except distributed.ExchangeError:
+        time.sleep(1)  # so that the other's error is the first
+        raise
+    finally:
+        distributed._prove = prove
+
+
+class Stranger(threading.Thread):
+    """Connects to every port that a rank opens, as soon as it is there, and counts as Gloo's peers do at first."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.stop = threading.Event()
+        self.connections: list[socket.socket] = []
+
+    def run(self) -> None:
+        known = set()
+        while not self.stop.wait(0.005):
+            for port in _listening() - known:
+                known.add(port)
+                for number in range(8):
+                    self.connections.append(socket.create_connection(("127.0.0.1", port)))
+                    self.connections[-1].sendall(struct.pack("<q", number))
+
+
+def _listening() -> set[int]:
+    """The ports at which child processes listen."""
+    ports = set()
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            ports |= {each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+    return ports
+
+
+def test_a_stranger_that_takes_a_ranks_place_ends_the_run_with_an_error_that_says_so() -> None:
+    def work(rank: Rank) -> None:
+        from sparkdl.collectives import distributed
+
+        distributed.PROOF_SECONDS = 2
+        if rank.rank == 0:
+            time.sleep(1)  # at the ports of the others, the stranger is earlier
+        with BACKEND.connect():
+            pass
+
+    stranger = Stranger()
+    stranger.start()
+    try:
+        with pytest.raises(RankError, match="a stranger on their network has taken its place"):
+            run_local(work, 3, backend=BACKEND)
+    finally:
+        stranger.stop.set()
+        stranger.join()
+    assert stranger.connections
+    for connection in stranger.connections:
+        connection.close()
+
+
+def test_a_rank_speaks_to_a_single_other_one() -> None:
+    def work(rank: Rank) -> list[int]:
+        with BACKEND.connect() as communicator:
+            assert isinstance(communicator, Messenger)
+            found = torch.empty(2, dtype=torch.int64)
+            before, after = (rank.rank - 1) % rank.size, (rank.rank + 1) % rank.size
+            received = communicator.start_receive(found, source=before)
+            communicator.start_send(torch.full((2,), rank.rank), target=after)()
+            received()
+            return found.tolist()
+
+    assert run_local(work, 3, backend=BACKEND) == [[2, 2], [0, 0], [1, 1]]
