@@ -13,8 +13,9 @@ from sparkdl.config import load_settings
 from sparkdl.errors import SparkdlError, TrackingError
 from sparkdl.garbage import end_without_collection
 from sparkdl.masking import without_credentials
-from sparkdl.settings import Prepare, Section, Settings, Tracking
-from sparkdl.settings.describe import describe
+from sparkdl.settings import Settings, Tracking
+from sparkdl.settings.describe import describe_key
+from sparkdl.settings.explain import find_key
 
 __all__ = ["main"]
 
@@ -190,11 +191,13 @@ def verify(dataset: str) -> None:
 
 
 @commands.command()
-@click.argument("section", type=click.Choice(list(Settings.model_fields)))
-def keys(section: str) -> None:
-    """List the keys of one section of the configuration, with defaults and what they may be."""
-    described: type[Section] = Prepare if section == "prepare" else Settings.model_fields[section].annotation  # type: ignore[assignment]
-    for line in describe(described, section):
+@click.argument("key")
+def keys(key: str) -> None:
+    """List the keys of one section of the configuration, with defaults and what they may be.
+
+    KEY is a section (train), a section in it (train.strategy), or a single key.
+    """
+    for line in describe_key(key, find_key(key, Settings)):
         click.echo(line)
 
 

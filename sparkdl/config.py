@@ -14,8 +14,9 @@ from yaml.error import MarkedYAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from sparkdl.errors import ConfigError
-from sparkdl.masking import masked, without_credentials
-from sparkdl.settings import Section, Settings
+from sparkdl.masking import without_credentials
+from sparkdl.settings import Settings
+from sparkdl.settings.explain import explain, find_place
 
 __all__ = ["import_object", "load_settings", "makes"]
 
@@ -24,10 +25,6 @@ _BRINGS_CODE = re.compile(
     r"|^spark\.files$|^spark\.pyspark\.(driver\.)?python$|^spark\.python\..*\.module$"
 )
 """Spark settings that name files to load or programs to run."""
-_ALTERNATIVE = re.compile(r"constrained-int|function-after\[.*")
-"""What Pydantic calls the two kinds of value that `cluster.num_ranks` may have, within a key."""
-_HARMLESS = re.compile(r"[\w.+-]*")
-"""What of a refused value may be shown: one plain word or number, in which no secret hides behind another name."""
 _CALLS_JAVA = re.compile(r"(?i)\b(java_method|(try_)?reflect)\b")
 """SQL functions that call any static method of any class."""
 
@@ -60,7 +57,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {_explain(problem, Settings)}" for problem in error.errors())) from None
+        raise ConfigError("\n".join(f"{path}: {explain(problem, Settings)}" for problem in error.errors())) from None
     _refuse_code(settings, path)
     return settings
 
@@ -137,8 +134,12 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     *parents, last = [*section.split("."), "options", name] if options else key.split(".")
     node: Any = tree
     try:
-        for parent in parents:
-            node = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, {})
+        for depth, parent in enumerate(parents, 1):
+            inner = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, {})
+            if isinstance(inner, str) and find_place(parents[:depth], Settings).kinds:
+                inner = {"kind": inner}
+                node[int(parent) if isinstance(node, list) else parent] = inner
+            node = inner
         if not isinstance(node, dict | list):
             raise ConfigError(f"cannot apply the override {shown!r}: {'.'.join(parents)!r} is not a section")
         if isinstance(node, list):
@@ -163,23 +164,6 @@ def _refuse_code(settings: Settings, path: Path) -> None:
         raise ConfigError(f"{path}: score.where: a condition must not call Java")
 
 
-def _explain(problem: Any, section: type[Section]) -> str:
-    """One validation problem as a sentence with the key, the value and what would be right."""
-    location = [part for part in map(str, problem["loc"]) if not _ALTERNATIVE.fullmatch(part)]
-    key = ".".join(location)
-    if problem["type"] == "extra_forbidden":
-        known = _fields_at(location[:-1], section)
-        near = difflib.get_close_matches(location[-1], known, n=1)
-        hint = f"did you mean {'.'.join([*location[:-1], near[0]])!r}?" if near else f"known here: {', '.join(known)}"
-        return f"unknown key {key!r}; {hint}"
-    if problem["type"] == "missing":
-        return f"the key {key!r} is missing"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = masked(problem["input"], name=key)
-    shown = f" (got {given!r})" if _HARMLESS.fullmatch(str(given)) else ""
-    return f"{key or 'the file'}: {message[0].lower()}{message[1:]}{shown}"
-
-
 def _problem(error: yaml.YAMLError) -> str:
     """What is wrong and where, without the line itself: there may be a secret in it."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
@@ -187,14 +171,3 @@ def _problem(error: yaml.YAMLError) -> str:
         problem = re.sub(r"(alias|anchor|tag|handle) '(?!tag:yaml)[^']*'", r"\1", str(error.problem))
         return f"{problem} in line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
     return without_credentials(str(error))
-
-
-def _fields_at(location: Sequence[str], section: type[Section]) -> list[str]:
-    """The keys that the section at this place below another one knows."""
-    for part in location:
-        if part.isdigit():
-            continue
-        annotation = section.model_fields[part].annotation
-        candidates = [annotation, *getattr(annotation, "__args__", ())]
-        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, Section))
-    return list(section.model_fields)

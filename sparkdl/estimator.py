@@ -35,7 +35,7 @@ from sparkdl.masking import without_credentials
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.columns import check_room
 from sparkdl.scoring.dataframe import score
-from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
+from sparkdl.settings import Cluster, Prepare, Section, Split, Tracking, Train
 from sparkdl.storage import download_files, join, remove, upload_files
 from sparkdl.tracking import download, download_whole
 from sparkdl.training.train import train
@@ -51,13 +51,18 @@ class _Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol, HasProbabilityCol)
     """The columns that estimator and model share, under ``pyspark.ml``'s own names."""
 
 
+def _plain(value: Any) -> Any:
+    """A section as the mapping that a file would have in its place: saving an estimator writes JSON."""
+    return value.model_dump() if isinstance(value, Section) else value
+
+
 class _Settings(Params):
     """One ``Param`` per key of :class:`Train`; the ones that follow from the DataFrame are left out."""
 
     FIELDS: ClassVar = [name for name in Train.model_fields if name not in ("dataset", "run_dir")]
 
     for _name in FIELDS:
-        locals()[_name] = Param(Params._dummy(), _name, Train.model_fields[_name].description or _name)  # type: ignore[attr-defined]
+        locals()[_name] = Param(Params._dummy(), _name, Train.model_fields[_name].description or _name, _plain)  # type: ignore[attr-defined]
 
 
 class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, DefaultParamsWritable):  # type: ignore[type-arg]

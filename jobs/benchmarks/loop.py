@@ -49,7 +49,7 @@ def run() -> Report:
 def new_replica(rank: Rank, dataset: Dataset, settings: Train, collectives: Communicator) -> Replica:
     """What :func:`sparkdl.train` makes on each rank. Runs on a rank."""
     model = build_model(dataset, settings)
-    return Replica(model, settings, create_strategy("allreduce", collectives), torch.device(rank.device))
+    return Replica(model, settings, create_strategy(settings.strategy, collectives), torch.device(rank.device))
 
 
 def timed_epoch(replica: Replica, dataset: Dataset, state: TrainingState, reporter: Reporter) -> float:

@@ -14,10 +14,12 @@ from sparkdl.settings.extreme import Extreme
 from sparkdl.settings.prepare import Prepare, Source, Split, Stage
 from sparkdl.settings.score import Score
 from sparkdl.settings.section import Section
+from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.settings.tracking import Gate, Tracking
 from sparkdl.settings.train import Recipe, Train
 
 __all__ = [
+    "AllReduceOptions",
     "Cluster",
     "Extreme",
     "Gate",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
+from sparkdl.settings.strategies import AllReduceOptions, Strategies
 
 __all__ = ["Recipe", "Train"]
 
@@ -58,8 +59,8 @@ class Train(Recipe):
     """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...)."""
     optimizer_options: dict[str, Any] = {}
     """Keyword arguments for the optimizer, for example ``momentum``."""
-    strategy: Literal["allreduce"] = "allreduce"
-    """How replicas agree: synchronous data parallelism by ring all-reduce."""
+    strategy: Strategies = AllReduceOptions()
+    """How replicas agree."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     best_by: Literal["loss", "accuracy"] = "accuracy"

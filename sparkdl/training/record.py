@@ -15,7 +15,7 @@ from torch import nn
 
 from sparkdl.data import Dataset
 from sparkdl.errors import CheckpointError, ConfigError
-from sparkdl.settings import Train
+from sparkdl.settings import Section, Train
 from sparkdl.storage import join, list_folder, make_folder, read_file, write_file
 
 __all__ = ["RunRecord", "find_run", "parts_of", "recipe_of"]
@@ -86,10 +86,11 @@ class RunRecord:
                 " new run"
             )
         now = recipe_of(settings)
+        then = _defaults_beside(settings) | self.recipe  # keys that sparkdl has learned since then
         changed = [
-            f"train.{key} was {self.recipe.get(key, 'not there')} and is {now.get(key, 'not there')}"
-            for key in sorted(self.recipe.keys() | now.keys())
-            if self.recipe.get(key) != now.get(key)
+            f"train.{key} was {then.get(key, 'not there')} and is {now.get(key, 'not there')}"
+            for key in sorted(then.keys() | now.keys())
+            if then.get(key) != now.get(key)
         ]
         if changed:
             raise ConfigError(
@@ -127,9 +128,23 @@ def find_run(dataset: Dataset, settings: Train, parts: str) -> RunRecord | None:
 
 
 def recipe_of(settings: Train) -> dict[str, str]:
-    """What decides the weights, as text."""
-    chosen = settings.model_dump(exclude=FREE)
-    return {key: _text(value) for key, value in chosen.items()}
+    """What decides the weights, as text: of a section that is one of several kinds, its kind and below it its keys."""
+    recipe: dict[str, str] = {}
+    for key, value in settings:
+        if key in FREE:
+            continue
+        if isinstance(value, Section):
+            keys = value.model_dump()
+            recipe |= {key: keys.pop("kind")} | {f"{key}.{name}": _text(option) for name, option in keys.items()}
+        else:
+            recipe[key] = _text(value)
+    return recipe
+
+
+def _defaults_beside(settings: Train) -> dict[str, str]:
+    """The recipe of which only the kinds of sections are chosen, and those as they are now."""
+    kinds = {key: value.model_dump()["kind"] for key, value in settings if isinstance(value, Section)}
+    return recipe_of(Train(**kinds))
 
 
 def parts_of(model: nn.Module, settings: Train) -> str:

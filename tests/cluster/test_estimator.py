@@ -12,6 +12,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 
 from sparkdl import TorchEstimator, TorchModel
 from sparkdl.errors import ConfigError, DataError, SparkdlError
+from sparkdl.settings import AllReduceOptions, Train
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +67,15 @@ def test_a_saved_model_predicts_the_same_after_loading(estimator, points, tmp_pa
 
 
 def test_an_estimator_saves_and_loads_with_its_settings(estimator, tmp_path):
-    estimator(epochs=7).write().save(str(tmp_path / "estimator"))
-    loaded = TorchEstimator.load(str(tmp_path / "estimator"))
-    assert loaded.getOrDefault(loaded.epochs) == 7
+    for name, strategy in {
+        "default": {},
+        "bare": {"strategy": "allreduce"},
+        "own": {"strategy": AllReduceOptions()},
+    }.items():
+        estimator(epochs=7, **strategy).write().save(str(tmp_path / name))
+        loaded = TorchEstimator.load(str(tmp_path / name))
+        assert loaded.getOrDefault(loaded.epochs) == 7
+        assert Train(strategy=loaded.getOrDefault(loaded.strategy)) == Train()
 
 
 def test_it_works_inside_a_pipeline_that_saves_and_loads(estimator, points, tmp_path):

@@ -67,6 +67,17 @@ def test_the_keys_of_a_section_and_those_in_it_are_listed_with_defaults_and_choi
     assert "\nprepare.split.fractions = {validation: 0.1, test: 0.1}  [mapping]" in listed["prepare"][1]
 
 
+def test_the_kinds_of_a_section_are_listed_and_an_unknown_key_names_its_neighbour(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, text, _ = run(["keys", "train.strategy"], capsys)
+    assert code == 0
+    assert text.startswith("train.strategy = allreduce  [allreduce") and "\ntrain.strategy.kind = allreduce\n" in text
+    code, _, problem = run(["keys", "train.stratgy"], capsys)
+    assert code == 1
+    assert "unknown key 'train.stratgy'; did you mean 'train.strategy'?" in problem
+
+
 def test_a_missing_configuration_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, problem = run(["train", "nowhere.yaml"], capsys)
     assert code == 1

@@ -39,6 +39,11 @@ def test_any_key_can_be_set_on_the_command_line(write):
     assert settings.prepare is not None and settings.prepare.stages[0].columns == ["a", "b"]
 
 
+def test_a_key_can_be_set_below_a_kind_that_the_file_only_names(write):
+    path = write("train: {strategy: allreduce}")
+    assert load_settings(path, ["train.strategy.kind=allreduce"]) == load_settings(path) == Settings()
+
+
 def test_a_number_with_an_exponent_is_a_number(write):
     path = write("train: {optimizer_options: {eps: 1e-8, momentum: 9E-1, name: e5}}")
     settings = load_settings(path, ["train.model_options.dropout=1e-1"])
@@ -88,6 +93,8 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("tracking: {gate: {minimun: 1}}", [], ["tracking.gate.minimun", "tracking.gate.minimum"]),
         ("prepare: {output: x, stages: [{kind: index, column: [a]}]}", [], ["prepare.stages.0.column", "columns"]),
         ("train: {zzz: 3}", [], ["'train.zzz'", "known here", "epochs"]),
+        ("train: {strategy: all_reduce}", [], ["train.strategy", "'all_reduce'", "did you mean 'allreduce'"]),
+        ("train: {strategy: allreduce}", ["train.strategy.knd=1"], ["'train.strategy.knd'", "'train.strategy.kind'"]),
         ("train: {epochs: many}", [], ["train.epochs", "integer", "'many'"]),
         ("train: {epochs: 0}", [], ["train.epochs", "greater than 0"]),
         ("train: {precision: int8}", [], ["train.precision", "'float32', 'bfloat16' or 'float16'"]),

@@ -1,11 +1,38 @@
 """Settings that cannot be meant."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from sparkdl.errors import ConfigError
 from sparkdl.settings import Cluster, Prepare, Section, Split, Tracking, Train
+from sparkdl.settings.describe import describe
+from sparkdl.settings.explain import explain, find_key
+from sparkdl.settings.section import OneKind, Positive
+
+
+class Bus(Section):
+    """Leaves on time."""
+
+    kind: Literal["bus"] = "bus"
+    line: str = "10"
+    """Its number."""
+
+
+class Bicycle(Section):
+    """Leaves when you do."""
+
+    kind: Literal["bicycle"] = "bicycle"
+    gears: Positive = 3
+
+
+class Journey(Section):
+    """Where the tests go."""
+
+    by: OneKind[Bus | Bicycle] = Bus()
+    """The vehicle."""
+    then: list[OneKind[Bus | Bicycle]] = Field(default_factory=list)
 
 
 @pytest.mark.parametrize(
@@ -31,3 +58,61 @@ def test_a_limit_of_time_may_be_infinite() -> None:
 def test_what_was_always_possible_still_is() -> None:
     assert Prepare(output="d", seed=-1).seed == -1
     assert not Tracking(register_as="").register_as
+
+
+@pytest.mark.parametrize("said", ["bicycle", {"kind": "bicycle"}, {"kind": "bicycle", "gears": 3}, Bicycle()])
+def test_a_bare_name_stands_for_its_kind_with_the_defaults(said: Any) -> None:
+    assert Journey(by=said, then=[said]) == Journey(by=Bicycle(), then=[Bicycle()])
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"by": {"kind": "bicycle", "gear": 7}}, "unknown key 'by.gear'; did you mean 'by.gears'?"),
+        ({"by": {"kind": "bus", "gears": 7}}, "unknown key 'by.gears'; known here: kind, line"),
+        ({"then": ["bus", {"kind": "bus", "lin": "1"}]}, "unknown key 'then.1.lin'; did you mean 'then.1.line'?"),
+        ({"by": {"kind": "bicycle", "gears": 0}}, "by.gears: input should be greater than 0 (got 0)"),
+        ({"by": "bycicle"}, "by: unknown kind 'bycicle'; did you mean 'bicycle'?"),
+        ({"by": "by foot"}, "by: unknown kind; known here: bus, bicycle"),
+        ({"by": {"gears": 7}}, "the key 'by.kind' is missing; known here: bus, bicycle"),
+        ({"by": 7}, "by: this must be the name of a kind, or a mapping with the key `kind` (got 7)"),
+    ],
+)
+def test_a_mistake_in_a_section_of_several_kinds_is_answered_for_that_kind(said: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Journey.model_validate(said)
+    assert [explain(problem, Journey) for problem in caught.value.errors()] == [says]
+
+
+def test_a_section_of_several_kinds_is_described_kind_by_kind() -> None:
+    assert list(describe(Journey, "trip")) == [
+        "trip.by = bus  [bus | bicycle]",
+        "    The vehicle.",
+        "trip.by.kind = bus",
+        "    Leaves on time.",
+        "trip.by.line = '10'  [text]",
+        "    Its number.",
+        "trip.by.kind = bicycle",
+        "    Leaves when you do.",
+        "trip.by.gears = 3  [whole number]",
+        "trip.then = []  [list of bus or bicycle]",
+        "trip.then.0.kind = bus",
+        "    Leaves on time.",
+        "trip.then.0.line = '10'  [text]",
+        "    Its number.",
+        "trip.then.0.kind = bicycle",
+        "    Leaves when you do.",
+        "trip.then.0.gears = 3  [whole number]",
+    ]
+
+
+def test_a_key_of_any_kind_is_found_and_others_are_named() -> None:
+    assert find_key("by.gears", Journey) is Bicycle.model_fields["gears"]
+    assert find_key("then.0.line", Journey) is Bus.model_fields["line"]
+    for key, says in {
+        "by.gear": "did you mean 'by.gears'",
+        "buy.line": "did you mean 'by'",
+        "by.line.line": "known",
+    }.items():
+        with pytest.raises(ConfigError, match=says):
+            find_key(key, Journey)

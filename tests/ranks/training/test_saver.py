@@ -43,7 +43,7 @@ def attempt(folder: str, checkpoint: str | None, steps: list[int], rank: Rank, *
         if not lists:
             patch.setattr(LocalFileSystem, "ls", failing)
         settings = Train(keep_last=2)
-        strategy = create_strategy("allreduce", collectives)
+        strategy = create_strategy(settings.strategy, collectives)
         replica = Replica(nn.Linear(2, 2), settings, strategy, torch.device("cpu"))
         reporter = Reporter(listening)  # type: ignore[arg-type]
         with Saver(folder, settings, listening, replica, reporter, batch_size=1) as saver:  # type: ignore[arg-type]

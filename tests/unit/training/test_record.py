@@ -4,6 +4,7 @@ import errno
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.nn import functional
 
 from sparkdl.data import Dataset
 from sparkdl.errors import CheckpointError, ConfigError
-from sparkdl.settings import Train
+from sparkdl.settings import Section, Train
 from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
 
 PARTS = parts_of(nn.Linear(2, 3), Train())
@@ -59,6 +60,25 @@ def test_another_recipe_is_an_error_that_names_what_changed(
     begin("abc", clouds, settings)
     with pytest.raises(ConfigError, match=says):
         find_run(clouds, resuming(settings, "abc", **changes), PARTS)
+
+
+def test_a_key_that_was_learned_later_passes_at_its_default_and_no_other(clouds: Dataset, settings: Train) -> None:
+    recipe = recipe_of(settings)
+    del recipe["label_smoothing"]
+    record = begin("abc", clouds, settings, recipe=recipe)
+    assert find_run(clouds, resuming(settings, "abc"), PARTS) == record
+    with pytest.raises(ConfigError, match=r"train\.label_smoothing was 0\.0 and is 0\.1"):
+        find_run(clouds, resuming(settings, "abc", label_smoothing=0.1), PARTS)
+
+
+def test_a_kind_is_written_as_its_bare_name_and_its_keys_below_it(settings: Train) -> None:
+    class Periodic(Section):
+        kind: Literal["periodic"] = "periodic"
+        period: int = 8
+
+    assert recipe_of(settings)["strategy"] == "allreduce"
+    recipe = recipe_of(settings.model_copy(update={"strategy": Periodic()}))
+    assert (recipe["strategy"], recipe["strategy.period"]) == ("periodic", "8")
 
 
 def test_another_dataset_is_an_error(clouds: Dataset, settings: Train) -> None:

@@ -1,0 +1,93 @@
+"""What is wrong with a configuration, for people: which key, and what would be right."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pydantic.fields import FieldInfo
+
+from sparkdl.errors import ConfigError
+from sparkdl.masking import masked
+from sparkdl.settings.section import Section, kinds_in, sections_in
+
+__all__ = ["Place", "explain", "find_key", "find_place"]
+
+_ALTERNATIVE = re.compile(r"constrained-int|function-after\[.*")
+"""What Pydantic calls the two kinds of value that `cluster.num_ranks` may have, within a key."""
+_HARMLESS = re.compile(r"[\w.+-]*")
+"""What of a refused value may be shown: one plain word or number, in which no secret hides behind another name."""
+
+
+class Place(NamedTuple):
+    """Where a key leads."""
+
+    key: tuple[str, ...]
+    """Its parts, as a file has them."""
+    section: type[Section] | None
+    """The section that it names; None for a value."""
+    kinds: Mapping[str, type[Section]]
+    """When it names a section that is one of several kinds: all of them."""
+
+    @property
+    def fields(self) -> dict[str, FieldInfo]:
+        """The keys that may stand there."""
+        sections = self.kinds.values() or filter(None, [self.section])
+        return {name: field for section in sections for name, field in section.model_fields.items()}
+
+
+def explain(problem: Any, section: type[Section]) -> str:
+    """One of Pydantic's validation problems as a sentence with the key, the value and what would be right."""
+    location = [part for part in map(str, problem["loc"]) if not _ALTERNATIVE.fullmatch(part)]
+    place = find_place(location, section)
+    key = ".".join(place.key)
+    if problem["type"] == "extra_forbidden":
+        return _unknown(key, find_place(location[:-1], section))
+    if problem["type"] == "missing":
+        return f"the key {key!r} is missing"
+    if problem["type"] == "union_tag_not_found":
+        return f"the key '{key}.kind' is missing; known here: {', '.join(place.kinds)}"
+    if problem["type"] == "union_tag_invalid":
+        kind = str(problem["ctx"]["tag"])
+        shown = f" {kind!r}" if _HARMLESS.fullmatch(kind) else ""
+        return f"{key}: unknown kind{shown}; {_nearest(kind, place.kinds)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = masked(problem["input"], name=key)
+    shown = f" (got {given!r})" if _HARMLESS.fullmatch(str(given)) else ""
+    return f"{key or 'the file'}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def find_key(key: str, section: type[Section]) -> FieldInfo:
+    """The key of this whole name below a section. Raises :class:`ConfigError`, which names the nearest one."""
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        place = find_place(parts[:depth], section)
+        if part not in place.fields and not part.isdigit():
+            raise ConfigError(_unknown(".".join(parts[: depth + 1]), place))
+    return place.fields[parts[-1]]
+
+
+def find_place(location: Sequence[str], section: type[Section]) -> Place:
+    """Where a location below a section leads; between a key and those of its kind may stand the kind's name."""
+    place = Place((), section, {})
+    for part in location:
+        if part in place.kinds:
+            place = Place(place.key, place.kinds[part], {})
+        elif part.isdigit():  # a place in a list
+            place = place._replace(key=(*place.key, part))
+        else:
+            annotation = place.fields[part].annotation if part in place.fields else None
+            found = next(iter(sections_in(annotation)), None)
+            place = Place((*place.key, part), found, kinds_in(annotation))
+    return place
+
+
+def _unknown(key: str, parent: Place) -> str:
+    *_, name = key.split(".")
+    return f"unknown key {key!r}; {_nearest(name, parent.fields, below='.'.join([*parent.key, '']))}"
+
+
+def _nearest(name: str, known: Iterable[str], *, below: str = "") -> str:
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {below + near[0]!r}?" if near else f"known here: {', '.join(names)}"
