@@ -1,7 +1,7 @@
 """Which bucket a class falls into: seeded hash families whose values are computed and never stored.
 
 Every value is a pure function of (family, seed, repetition, key), made of exact integer arithmetic and SHA-256, and so
-is the same on every platform, driver and task, one key at a time or many at once.
+is the same on every platform, driver and task, whatever keys it is asked of together.
 """
 
 import hashlib
@@ -48,18 +48,6 @@ class _Hash:
             flat_values[part] = self._many(flat_keys[part])
         return values
 
-    def one(self, key: int) -> int:
-        """The value of one key, by Python's own integers."""
-        if not 0 <= key < PRIME:
-            raise ValueError(f"keys to hash must lie in [0, {PRIME}); found {key}")
-        if self.family == "identity":
-            return key % self.num_values
-        if self.family == "murmur3":
-            word = np.frombuffer(key.to_bytes(8, "little"), dtype=np.uint8)
-            return int(murmur3_x86_32(word[None], seed=self._coefficients[0] & 0xFFFFFFFF)[0]) % self.num_values
-        factor, shift = self._coefficients
-        return (factor * key + shift) % PRIME % self.num_values
-
     def _many(self, keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         if self.family == "identity":
             return keys.astype(np.uint64) % np.uint64(self.num_values)
@@ -105,10 +93,6 @@ class BucketHash:
     def buckets(self, classes: npt.ArrayLike) -> Integers:
         """The buckets of an array of class indices, in its shape."""
         return self._hash(classes)
-
-    def bucket(self, number: int) -> int:
-        """The bucket of one class."""
-        return self._hash.one(number)
 
     @property
     def _hash(self) -> _Hash:

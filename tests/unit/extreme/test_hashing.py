@@ -16,12 +16,20 @@ SEEDS = st.integers(0, 2**63)
 KEYS = st.lists(st.integers(0, PRIME - 1), max_size=20)
 
 
+def bucket_of(function: BucketHash, key: int) -> int:
+    """The bucket of one class, by Python's own integers."""
+    factor, shift = function._hash._coefficients
+    if function.family == "murmur3":
+        return murmurhash3_32(key.to_bytes(8, "little"), seed=factor & 0xFFFFFFFF, positive=True) % function.num_buckets
+    return (factor * key + shift) % PRIME % function.num_buckets
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @given(keys=KEYS, seed=SEEDS, repetition=st.integers(0, 1000), buckets=st.integers(1, 2**31))
 def test_many_classes_hash_as_one_by_one(family, keys, seed, repetition, buckets):
     function = BucketHash(buckets, seed, repetition, family)
     found = function.buckets(np.array(keys, dtype=np.int64))
-    assert found.tolist() == [function.bucket(key) for key in keys]
+    assert found.tolist() == [bucket_of(function, key) for key in keys]
     assert all(0 <= bucket < buckets for bucket in found)
 
 
@@ -37,7 +45,7 @@ def test_the_values_are_the_same_on_every_platform(family, expected):
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint64])
 def test_the_type_of_the_indices_does_not_matter(kind):
     function = BucketHash(100, seed=0, repetition=0)
-    assert function.buckets(np.arange(9, dtype=kind)).tolist() == [function.bucket(key) for key in range(9)]
+    assert function.buckets(np.arange(9, dtype=kind)).tolist() == [bucket_of(function, key) for key in range(9)]
 
 
 @pytest.mark.parametrize(
@@ -125,13 +133,11 @@ def test_a_class_index_out_of_range_is_an_error(key):
     function = BucketHash(8, seed=0, repetition=0)
     with pytest.raises(ValueError, match=str(key)):
         function.buckets([0, key])
-    with pytest.raises(ValueError, match=str(key)):
-        function.bucket(key)
 
 
 def test_with_a_bucket_for_each_class_the_identity_tells_all_of_them_apart():
     identity = BucketHash(7, seed=3, repetition=2, family="identity")
-    assert identity.buckets(range(7)).tolist() == [identity.bucket(number) for number in range(7)] == list(range(7))
+    assert identity.buckets(range(7)).tolist() == list(range(7))
 
 
 def test_impossible_hashes_are_errors():
