@@ -14,7 +14,8 @@ from torch import nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from sparkdl.errors import ModelError
-from sparkdl.models.network_file import ARITHMETIC, CONSTANTS, VERSION, load_network
+from sparkdl.models.network_file import CONSTANTS, VERSION, load_network
+from sparkdl.models.operations import operation
 
 __all__ = ["export_network"]
 
@@ -103,13 +104,14 @@ def _is_check(node: torch.fx.Node) -> bool:
 
 
 def _operation_name(node: torch.fx.Node) -> str:
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
-        return str(target)
-    name = f"operator.{getattr(target, '__name__', target)}"
-    if ARITHMETIC.get(name) is target:
-        return name
-    raise ModelError(f"the network uses {target}, which cannot be exported: only PyTorch's own tensor operations can")
+    """What the file calls the operation; raises :class:`ModelError` for one that it may not ask for."""
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        name = str(target)
+    else:
+        name = f"{target.__module__.removeprefix('_')}.{target.__name__}"
+    operation(name)
+    return name
 
 
 def _encode(value: Any) -> Any:

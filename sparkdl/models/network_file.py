@@ -2,12 +2,11 @@
 
 ``torch.export.load`` unpickles, evaluates expressions and opens shared libraries found in a file. Here the graph is
 JSON in the header of a safetensors file (https://huggingface.co/docs/safetensors), beside the weights under their own
-names, and can reach nothing but the tensor operations of ATen. :mod:`sparkdl.models.export` writes such files.
+names, and can reach nothing but known tensor operations of ATen (:mod:`sparkdl.models.operations`).
+:mod:`sparkdl.models.export` writes such files.
 """
 
 import json
-import operator
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +17,14 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from sparkdl.errors import ModelError
+from sparkdl.models.operations import operation
 
-__all__ = ["ARITHMETIC", "CONSTANTS", "NETWORK_FILE", "VERSION", "Network", "load_network", "load_weights"]
+__all__ = ["CONSTANTS", "NETWORK_FILE", "VERSION", "Network", "load_network", "load_weights"]
 
 NETWORK_FILE = "network.safetensors"
 """What the network is called in the folder of a registered model."""
 
 VERSION = 1
-
-ARITHMETIC: dict[str, Callable[..., Any]] = {
-    f"operator.{name}": getattr(operator, name)
-    for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem")
-}
-"""What a graph may do with sizes, and the way to one of an operation's several results."""
 
 CONSTANTS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 """Arguments that are neither numbers nor tensors, kept by their name in ``torch``."""
@@ -128,30 +122,12 @@ class _Step:
     @classmethod
     def parse(cls, step: dict[str, Any]) -> "_Step":
         kwargs = {str(key): _decode(value) for key, value in step["kwargs"].items()}
-        return cls(str(step["name"]), _operation(step["op"]), [_decode(value) for value in step["args"]], kwargs)
+        return cls(str(step["name"]), operation(step["op"]), [_decode(value) for value in step["args"]], kwargs)
 
     @property
     def reads(self) -> set[str]:
         """The values among its arguments."""
         return _references([*self.args, *self.kwargs.values()])
-
-
-def _operation(name: str) -> Callable[..., Any]:
-    """The operation of this name, if it is one that only computes."""
-    if name in ARITHMETIC:
-        return ARITHMETIC[name]
-    match = re.fullmatch(r"aten\.([a-z_][A-Za-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)", name)
-    found = None
-    if match and not match[1].startswith("__"):
-        found = getattr(getattr(torch.ops.aten, match[1], None), match[2], None)
-    # Of ATen, the operations that return nothing act on something else than tensors, and two take the name of a file.
-    if (
-        not isinstance(found, torch._ops.OpOverload)
-        or not found._schema.returns
-        or any(argument.name == "filename" for argument in found._schema.arguments)
-    ):
-        raise ModelError(f"the network asks for {name!r}, which is not an operation on tensors; it is not loaded")
-    return found
 
 
 def _decode(value: Any) -> Any:
