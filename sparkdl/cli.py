@@ -142,6 +142,8 @@ def plan_extreme(classes: int, features: int, slot_memory: int | None, buckets: 
 @_pipeline_arguments
 def score(configuration: str, overrides: Sequence[str]) -> None:
     """Write a registered model's predictions for raw rows."""
+    from sparkdl.data.sql import condition  # what other commands need not import
+
     settings = load_settings(configuration, overrides)
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     source = settings.score.source or settings.require("prepare.source")
@@ -151,7 +153,7 @@ def score(configuration: str, overrides: Sequence[str]) -> None:
     if settings.score.split:
         rows = sparkdl.split_rows(rows, settings.require("prepare"), settings.score.split)
     if settings.score.where:
-        rows = rows.where(settings.score.where)
+        rows = rows.where(condition(settings.score.where, key="score.where"))
     scored = sparkdl.score(rows, model, **options, tracking=settings.tracking)
     written = sparkdl.write_predictions(scored, output)
     failed = f", {written.failed:,} of them without a prediction: see their column error" if written.failed else ""

@@ -25,8 +25,6 @@ _BRINGS_CODE = re.compile(
     r"|^spark\.files$|^spark\.pyspark\.(driver\.)?python$|^spark\.python\..*\.module$"
 )
 """Spark settings that name files to load or programs to run."""
-_CALLS_JAVA = re.compile(r"(?i)\b(java_method|(try_)?reflect)\b")
-"""SQL functions that call any static method of any class."""
 
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -160,8 +158,6 @@ def _refuse_code(settings: Settings, path: Path) -> None:
                 f"{path}: cluster.options: {option!r} may bring code along; give it to spark-submit, or write it into "
                 "Spark's own spark-defaults.conf"
             )
-    if settings.score.where and _CALLS_JAVA.search(settings.score.where):
-        raise ConfigError(f"{path}: score.where: a condition must not call Java")
 
 
 def _problem(error: yaml.YAMLError) -> str:

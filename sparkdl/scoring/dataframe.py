@@ -24,6 +24,7 @@ from pyspark.sql.types import ArrayType, DoubleType, NumericType, StringType, St
 from sparkdl.data.card import PREPROCESSING, InputSpec
 from sparkdl.data.preparing.features import apply_preprocessing, image_fits, width_of
 from sparkdl.data.preparing.preprocessing import check_preprocessing
+from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.columns import check_columns, check_room
@@ -109,15 +110,15 @@ def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages:
     column, sparse = card.input.column, card.input.kind == "sparse"
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
     refused = F.lit(None).cast("string").alias(REFUSED)
-    packed = df.select(F.struct("*").alias(ROW), *[F.col(_quote(name)) for name in card.raw_columns], refused)
+    packed = df.select(F.struct("*").alias(ROW), *[F.col(identifier(name)) for name in card.raw_columns], refused)
     if card.preprocessing:
         model = load_preprocessing(df.sparkSession, folder, trusted_stages=trusted_stages)
         as_fitted = [_as_fitted(packed, name, type_, model) for name, type_ in card.raw_columns.items()]
         refused = F.coalesce(*[reason for _, reason in as_fitted]).alias(REFUSED)
         packed = packed.select(ROW, *[value for value, _ in as_fitted], refused)
         packed = apply_preprocessing(packed, model, column, sparse=sparse)
-    kept = [F.col(f"{ROW}.{_quote(name)}") for name in df.columns]
-    input = F.col(_quote(column)) if sparse else _plain(packed, column, card.input)
+    kept = [F.col(f"{ROW}.{identifier(name)}") for name in df.columns]
+    input = F.col(identifier(column)) if sparse else _plain(packed, column, card.input)
     return packed.select(*kept, F.when(F.col(REFUSED).isNull(), input).alias(INPUT), REFUSED)
 
 
@@ -148,7 +149,7 @@ def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) ->
 
     Spark's stages end the whole job where a text is null, or a vector null or of another width.
     """
-    column, value = F.col(_quote(name)), _cast(df, name, sql_type)
+    column, value = F.col(identifier(name)), _cast(df, name, sql_type)
     refused = _is_changed(df, name, value)
     problem = F.concat(F.lit(": "), column.cast("string"), F.lit(f" is no {sql_type}, which the model was trained on"))
     if sql_type == "vector":
@@ -178,7 +179,7 @@ def _stages_on(name: str, model: PipelineModel) -> list[Any]:
 
 def _cast(df: DataFrame, name: str, sql_type: str) -> Column:
     """A raw column in the type that preprocessing was fitted on."""
-    column, found = F.col(_quote(name)), df.schema[name].dataType.simpleString()
+    column, found = F.col(identifier(name)), df.schema[name].dataType.simpleString()
     if found == sql_type:
         return column
     if sql_type == "vector":
@@ -191,12 +192,12 @@ def _cast(df: DataFrame, name: str, sql_type: str) -> Column:
 
 def _try_cast(name: str, sql_type: str) -> Column:
     """The column in another type, and null what does not fit into it, which under ANSI rules ends the job."""
-    return F.expr(f"try_cast({_quote(name)} AS {sql_type})")
+    return F.expr(f"try_cast({identifier(name)} AS {sql_type})")
 
 
 def _is_changed(df: DataFrame, name: str, value: Column) -> Column:
     """Whether a row has a number that is another one in the type that preprocessing was fitted on, as 1.5 is in int."""
-    column = F.col(_quote(name))
+    column = F.col(identifier(name))
     if not isinstance(df.schema[name].dataType, NumericType):
         return F.lit(False)
     return column.isNotNull() & ~F.isnan(column.cast("double")) & value.isNull()
@@ -206,12 +207,12 @@ def _plain(df: DataFrame, name: str, input: InputSpec) -> Column:
     """The input column in a form that Arrow carries without conversion: bytes, or an array of float32."""
     kind = df.schema[name].dataType.simpleString()
     if kind == "vector":
-        return vector_to_array(F.col(_quote(name)), "float32")
+        return vector_to_array(F.col(identifier(name)), "float32")
     if kind.startswith("array<") and kind != "array<float>":
         return _try_cast(name, "array<float>")
     if not kind.startswith("struct<"):
-        return F.col(_quote(name))
-    image = F.col(_quote(name))
+        return F.col(identifier(name))
+    image = F.col(identifier(name))
     fits = image_fits(image, input.shape)
     return F.when(fits, image["data"]).when(~fits, F.lit(b""))  # which has the wrong size, and is not null
 
@@ -243,7 +244,3 @@ def _digest(path: Path) -> str:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
-
-
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

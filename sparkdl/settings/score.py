@@ -20,7 +20,7 @@ class Score(Section):
     split: str | None = None
     """Scores only the rows that ``prepare`` puts into this split."""
     where: str | None = None
-    """A SQL condition that picks the rows to score, for example ``split = 'test'``."""
+    """A SQL condition that picks the rows to score, for example ``split = 'test'``: operators and plain functions."""
     output: Storage | None = None
     """Where the Parquet files with predictions go."""
     top_k: Positive = 5

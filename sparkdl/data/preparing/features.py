@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.bad_rows import PROBLEM
 from sparkdl.data.sources.open import known_image_shape
+from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.settings import Prepare, Stage
 
@@ -255,7 +256,8 @@ def _build_pipeline(
     assembled = f"{output}_unscaled" if unit_norm else output
     vectors = list(dict.fromkeys(current.values()))
     if widths is None:  # as it is: sparse ones may be of any width
-        parts.append(SQLTransformer(statement=f"SELECT *, `{vectors[0]}` AS `{assembled}` FROM __THIS__"))
+        copied = f"{identifier(vectors[0])} AS {identifier(assembled)}"
+        parts.append(SQLTransformer(statement=f"SELECT *, {copied} FROM __THIS__"))
     else:
         parts.append(VectorAssembler(inputCols=vectors, outputCol=assembled, handleInvalid="keep"))
     if unit_norm:

@@ -23,8 +23,10 @@ _STAGES = re.compile(
 """Of Spark's, what turns columns into columns and is made of numbers and words alone."""
 _OURS = frozenset({"sparkdl.data.text.LogCounts"})
 _JOINED = r"concat\((\w+|array\('\^'\)), \w+\)"
-_STATEMENT = re.compile(rf"SELECT \*, (`[^`]+`|{_JOINED}) AS (`[^`]+`|\w+) FROM __THIS__")
-"""The SQL that sparkdl's own stages are made of. Any other could start a program: ``TRANSFORM``, ``java_method``."""
+_NAME = r"`([^`$]|``|\$(?!\{))+`"
+_STATEMENT = re.compile(rf"SELECT \*, ({_NAME}|{_JOINED}) AS ({_NAME}|\w+) FROM __THIS__")
+"""The SQL that sparkdl's own stages are made of. Any other could start a program: ``TRANSFORM``, ``java_method``, and
+a name with ``${...}``, which Spark replaces by a setting."""
 _UID = re.compile(r"\w[\w.-]*")
 """The name of a stage, which is also the name of its folder."""
 
