@@ -8,10 +8,16 @@ from typing import Any
 __all__ = ["MASK", "masked", "without_credentials"]
 
 MASK = "***"
-SECRET_WORDS = {"apikey", "credential", "credentials", "key", "passphrase", "passwd", "password", "pwd", "sas"}
-SECRET_WORDS |= {"secret", "secrets", "token"}
+SECRET_WORD = re.compile(
+    r".*(credentials?|passphrase|passwd|password|pwd|secrets?|signature)"
+    r"|(.*(access|account|api|auth|private|secret|session|shared))?(key|token)|sas|sig"
+)
+MEASURES = {"dim", "dims", "dimension", "dimensions", "heads", "length", "size", "width"}
+"""What is counted in the last word of a name is no secret: ``key_dim`` is a number of an attention layer."""
 # Up to the last @, for a password may hold one. It may hold a slash, too, where what follows the colon is no port.
 CREDENTIALS = re.compile(r"(?<=://)(?:[^/:@\s\[]*:(?!\d{1,5}[/,])[^\s\"]*|[^/\s]*)@")
+ORACLE = re.compile(r"(?i)\b((?:jdbc|oracle)[:\w]*:)[^/:@\s]+/\S*@")  # jdbc:oracle:thin:user/password@host
+QUERY = re.compile(r"([?&;]([\w.-]+)=)[^&;\s]+")
 
 
 def masked(value: Any, *, name: str = "") -> Any:
@@ -37,11 +43,13 @@ def masked(value: Any, *, name: str = "") -> Any:
 
 def without_credentials(text: str) -> str:
     """The text with ``user:password@`` (and a lone ``token@``) in addresses, and secrets in their queries, masked."""
-    text = CREDENTIALS.sub(f"{MASK}@", text)
-    return re.sub(r"(?i)([?&;][\w.-]*(?:sig|key|token|password|secret)=)[^&;\s]+", rf"\1{MASK}", text)
+    text = ORACLE.sub(rf"\1{MASK}@", CREDENTIALS.sub(f"{MASK}@", text))
+    return QUERY.sub(lambda found: f"{found[1]}{MASK}" if _is_secret(found[2]) else found[0], text)
 
 
 def _is_secret(name: str) -> bool:
     """Whether one of the words in ``fs.s3a.secret.key``, ``apiToken`` or ``DB_PASSWORD`` tells of a secret."""
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
-    return any(word.lower() in SECRET_WORDS for word in words)
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+    if not words or words[-1] in MEASURES:
+        return False
+    return any(SECRET_WORD.fullmatch(word) for word in words) or "connectionstring" in "".join(words)
