@@ -17,14 +17,9 @@ from sparkdl.errors import ConfigError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Settings
 from sparkdl.settings.explain import explain, find_place
+from sparkdl.settings.file_options import check_options
 
 __all__ = ["import_object", "load_settings", "makes"]
-
-_BRINGS_CODE = re.compile(
-    r"(?i)jars|packages|repositor|ivy|classpath|javaoptions|librarypath|pyfiles|archives|script|env\."
-    r"|^spark\.files$|^spark\.pyspark\.(driver\.)?python$|^spark\.python\..*\.module$"
-)
-"""Spark settings that name files to load or programs to run."""
 
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -33,6 +28,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     Runs on the driver. Values on the command line are YAML, so ``train.epochs=3`` is a number and
     ``prepare.features=[age,fare]`` a list. Reading a file runs nothing and imports nothing, and a file cannot bring
     code along: a job imports what ``train.model``, ``train.loss`` and ``train.optimizer`` name among what is installed.
+    Of Spark's settings a file may make those that only say how much or how long; overrides may make any.
 
     Raises :class:`ConfigError`, which names the file, the key and what would be right, and never shows a secret.
     """
@@ -50,14 +46,13 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
         raise ConfigError(
             f"{path} must hold sections ({', '.join(Settings.model_fields)}), not a {type(tree).__name__}"
         )
+    check_options(tree, path)
     for override in overrides:
         _apply(tree, override)
     try:
-        settings = Settings.model_validate(tree)
+        return Settings.model_validate(tree)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {explain(problem, Settings)}" for problem in error.errors())) from None
-    _refuse_code(settings, path)
-    return settings
 
 
 def makes(found: Any, kind: type) -> bool:
@@ -148,16 +143,6 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         raise ConfigError(f"cannot apply the override {shown!r}: the list has no such position") from None
     except AttributeError:
         raise ConfigError(f"cannot apply the override {shown!r}: it reaches into a value, not a section") from None
-
-
-def _refuse_code(settings: Settings, path: Path) -> None:
-    """Refuse what Python may say but a file, which may be a stranger's, may not."""
-    for option in settings.cluster.options:
-        if _BRINGS_CODE.search(option):
-            raise ConfigError(
-                f"{path}: cluster.options: {option!r} may bring code along; give it to spark-submit, or write it into "
-                "Spark's own spark-defaults.conf"
-            )
 
 
 def _problem(error: yaml.YAMLError) -> str:

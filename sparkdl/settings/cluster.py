@@ -46,7 +46,8 @@ class Cluster(Section):
     slot_timeout: Annotated[float, Field(ge=0)] = 30.0
     """Seconds to wait for enough slots on a cluster that is still starting executors."""
     options: dict[str, str | int | float | bool] = {}
-    """Spark settings for the embedded session, for example ``spark.driver.memory: 4g``."""
+    """Spark settings for the embedded session, for example ``spark.driver.memory: 4g``. A file may make harmless ones
+    (memory, cores, shuffle, SQL, the web page); the command line and Python may make any."""
 
     @property
     def ranks(self) -> RankRange:

@@ -19,7 +19,8 @@ class Source(Section):
     """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name. ``xc`` also takes a file
     for each split, ``{train: ..., test: ...}``."""
     options: dict[str, str | int | float | bool] = {}
-    """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``."""
+    """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``.
+    Settings of Hadoop, which have a dot in their names, are not for a file."""
 
     @model_validator(mode="after")
     def _paths_are_for_xc(self) -> Self:

@@ -58,9 +58,8 @@ def test_a_spark_setting_is_set_by_its_own_name(write):
 
 
 def test_what_is_merged_in_can_be_overridden(write):
-    text = "train: &base {epochs: 1, model_options: &a {b: 1}}\nextreme: {epochs: 2}\n"
-    text += "score: {}\ncluster: {options: {<<: *a, b: 2}}"
-    assert load_settings(write(text)).cluster.options == {"b": 2}
+    text = "train: {epochs: 1, model_options: &a {b: 1}, optimizer_options: {<<: *a, b: 2}}"
+    assert load_settings(write(text)).train.optimizer_options == {"b": 2}
 
 
 def test_several_mappings_may_be_merged_in(write):

@@ -111,20 +111,56 @@ def test_a_name_in_a_configuration_calls_nothing_but_what_makes_a_network_or_an_
         "spark.driver.resource.gpu.discoveryScript",
         "spark.hadoop.net.topology.script.file.name",
         "spark.sql.hive.metastore.jars",
+        "spark.master",
+        "spark.driver.bindAddress",
+        "spark.plugins",
+        "spark.extraListeners",
+        "spark.sql.extensions",
+        "spark.sql.catalog.stranger",
+        "spark.serializer",
+        "spark.shuffle.manager",
+        "spark.ui.filters",
+        "spark.eventLog.dir",
+        "spark.hadoop.fs.s3a.endpoint",
+        "driver.memory",
     ],
 )
-def test_a_configuration_brings_no_code_to_spark(option: str, tmp_path: Path) -> None:
+def test_a_configuration_makes_only_harmless_settings_of_spark(option: str, tmp_path: Path) -> None:
     path = tmp_path / "pipeline.yaml"
     path.write_text(json.dumps({"cluster": {"options": {option: "http://stranger.example/code"}}}))
-    with pytest.raises(ConfigError, match="may bring code along; give it to spark-submit"):
+    told = rf"pipeline\.yaml: cluster\.options: '{option}' .* say so yourself: .* spark-submit --conf {option}="
+    with pytest.raises(ConfigError, match=told):
         load_settings(path)
-    harmless = {
-        "spark.driver.memory": "2g",
-        "spark.sql.files.maxPartitionBytes": 1,
-        "spark.hadoop.fs.s3a.endpoint": "x",
-    }
-    path.write_text(json.dumps({"cluster": {"options": harmless}}))
-    assert load_settings(path).cluster.options == harmless
+    with pytest.raises(ConfigError, match=told):
+        load_settings(path, [f"cluster.options.{option}=mine"])
+
+
+def test_what_says_how_much_how_long_or_how_to_read_may_stand_in_a_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    spark = {"spark.driver.memory": "2g", "spark.sql.files.maxPartitionBytes": 1, "spark.ui.enabled": True}
+    reader = {"header": True, "sep": ";", "pathGlobFilter": "*.csv"}
+    source = {"format": "csv", "path": "/rows", "options": reader}
+    path.write_text(json.dumps({"cluster": {"options": spark}, "score": {"source": source}}))
+    settings = load_settings(path)
+    assert settings.cluster.options == spark
+    assert settings.score.source is not None and settings.score.source.options == reader
+
+
+@pytest.mark.parametrize("section", ["prepare", "score"])
+def test_a_configuration_hands_no_settings_of_hadoop_to_a_reader(section: str, tmp_path: Path) -> None:
+    option, path = "parquet.crypto.factory.class", tmp_path / "pipeline.yaml"
+    source = {"format": "parquet", "path": "/rows", "options": {option: "a.strangers.Factory"}}
+    path.write_text(json.dumps({section: {"source": source, "output": "/out"}}))
+    with pytest.raises(ConfigError, match=rf"{section}\.source\.options: '{option}' is a setting of Hadoop"):
+        load_settings(path)
+
+
+def test_a_user_may_make_any_setting_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text("score: {source: {format: parquet, path: /rows}}")
+    settings = load_settings(path, ["cluster.options.spark.plugins=my.Plugin", "score.source.options.fs.s3a.path=x"])
+    assert settings.cluster.options == {"spark.plugins": "my.Plugin"}
+    assert settings.score.source is not None and settings.score.source.options == {"fs.s3a.path": "x"}
 
 
 def signed(tree: dict[str, Any]) -> str:

@@ -1,0 +1,78 @@
+"""Which options of others a configuration may hand on: those that only say how much, how long or how to read.
+
+A file may be a stranger's, and some settings of Spark and Hadoop load classes, open ports, start programs or choose the
+cluster. What a user says on the command line or in Python is the user's own and is handed on as it is.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sparkdl.errors import ConfigError
+
+__all__ = ["check_options"]
+
+_SPARK = """
+    app.name log.level
+    driver.cores driver.memory driver.memoryOverhead driver.memoryOverheadFactor driver.maxResultSize
+    executor.cores executor.instances executor.memory executor.memoryOverhead executor.memoryOverheadFactor
+    executor.pyspark.memory executor.heartbeatInterval python.worker.memory python.worker.reuse
+    memory.fraction memory.storageFraction memory.offHeap.enabled memory.offHeap.size
+    cores.max task.cpus task.maxFailures default.parallelism locality.wait network.timeout speculation
+    dynamicAllocation.enabled dynamicAllocation.minExecutors dynamicAllocation.maxExecutors
+    dynamicAllocation.initialExecutors
+    reducer.maxSizeInFlight shuffle.compress shuffle.spill.compress shuffle.file.buffer
+    shuffle.io.maxRetries shuffle.io.retryWait shuffle.sort.bypassMergeThreshold
+    broadcast.blockSize broadcast.compress rdd.compress io.compression.lz4.blockSize io.compression.zstd.level
+    kryoserializer.buffer kryoserializer.buffer.max rpc.message.maxSize
+    sql.shuffle.partitions sql.autoBroadcastJoinThreshold sql.broadcastTimeout sql.caseSensitive sql.ansi.enabled
+    sql.session.timeZone sql.debug.maxToStringFields sql.legacy.timeParserPolicy
+    sql.files.maxPartitionBytes sql.files.maxRecordsPerFile sql.files.minPartitionNum sql.files.maxPartitionNum
+    sql.files.openCostInBytes sql.files.ignoreCorruptFiles sql.files.ignoreMissingFiles
+    sql.parquet.compression.codec sql.parquet.filterPushdown sql.parquet.mergeSchema sql.parquet.binaryAsString
+    sql.parquet.int96AsTimestamp sql.parquet.enableVectorizedReader sql.parquet.columnarReaderBatchSize
+    sql.orc.compression.codec sql.orc.filterPushdown sql.orc.mergeSchema sql.orc.enableVectorizedReader
+    sql.adaptive.enabled sql.adaptive.advisoryPartitionSizeInBytes sql.adaptive.autoBroadcastJoinThreshold
+    sql.adaptive.coalescePartitions.enabled sql.adaptive.coalescePartitions.minPartitionSize
+    sql.adaptive.coalescePartitions.initialPartitionNum sql.adaptive.coalescePartitions.parallelismFirst
+    sql.adaptive.localShuffleReader.enabled sql.adaptive.skewJoin.enabled sql.adaptive.skewJoin.skewedPartitionFactor
+    sql.execution.arrow.pyspark.enabled sql.execution.arrow.maxRecordsPerBatch
+    sql.execution.arrow.pyspark.fallback.enabled
+    ui.enabled ui.showConsoleProgress ui.retainedJobs ui.retainedStages ui.retainedTasks
+"""
+"""Settings of the embedded Spark that are amounts, times and switches, by what follows ``spark.`` in their names."""
+
+_READER = re.compile(r"\w+")
+"""Spark's own readers take plain words; what has a dot goes to Hadoop, where some of it names a class to load."""
+
+
+def check_options(tree: dict[str, Any], path: Path) -> None:
+    """Refuse options that a file must not hand on. Runs on the driver.
+
+    ``tree`` is what the file ``path`` says, before it is validated and before the command line is applied. Raises
+    :class:`ConfigError`, which names the option and how it is set on purpose.
+    """
+    harmless = {f"spark.{name}" for name in _SPARK.split()}
+    for option in _options(tree, "cluster"):
+        if option not in harmless:
+            raise ConfigError(
+                f"{path}: cluster.options: {option!r} is not among the settings of Spark that a file may make; if you"
+                f" want it, say so yourself: cluster.options.{option}=... on the command line, spark-submit --conf"
+                f" {option}=..., SparkSession.builder.config(...) in Python, or Spark's own spark-defaults.conf"
+            )
+    for section in ("prepare", "score"):
+        for option in _options(tree, section, "source"):
+            if not _READER.fullmatch(option):
+                key = f"{section}.source.options"
+                raise ConfigError(
+                    f"{path}: {key}: {option!r} is a setting of Hadoop, which a file may not make; if you want it, say"
+                    f" so yourself: {key}.{option}=... on the command line, or spark-submit --conf"
+                    f" spark.hadoop.{option}=..."
+                )
+
+
+def _options(tree: Any, *section: str) -> list[str]:
+    """The names of the options in a section, if there is such a section and it holds options."""
+    for key in (*section, "options"):
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return [str(name) for name in tree] if isinstance(tree, dict) else []
