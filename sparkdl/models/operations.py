@@ -1,7 +1,7 @@
 """Which operations the file of a network may ask for: those that compute tensors from tensors and numbers.
 
 Listed is what ``torch.export`` writes for the layers and functions of ``torch.nn``. What reads files, gives memory that
-nobody has written, trusts indices that it does not check, draws random numbers or works backwards is not among it.
+nobody has written, trusts indices that it does not check or belongs to training is not among it.
 """
 
 import operator
