@@ -310,6 +310,27 @@ def test_images_of_every_spelling_are_read_and_other_files_are_counted(
     assert "2 files are no images by their names and were passed over: g.png.part, notes.txt" in caplog.text
 
 
+def test_a_split_that_was_asked_for_has_rows_or_is_an_error_before_anything_is_written(
+    people: DataFrame, tmp_path: Path
+) -> None:
+    found = set()
+    for seed in range(6):  # of which some choose no row of six, and others enough
+        settings = Prepare(
+            output=str(tmp_path / str(seed)),
+            features=["age"],
+            split=Split(fractions={"validation": 0.2}),
+            seed=seed,
+            num_ranks=1,
+        )
+        try:
+            found.add(prepare(people.where("id < 12 and id % 2 = 0"), settings).rows("validation") > 0)
+        except DataError as error:
+            assert "split 'validation' has 0 of 6 rows" in str(error) and "another share or `seed`" in str(error)
+            assert not (tmp_path / str(seed)).exists()
+            found.add(False)
+    assert found == {True, False}
+
+
 def test_labels_may_be_numbers_of_any_length(people: DataFrame, tmp_path: Path) -> None:
     rows = people.withColumn("label", sf.expr("concat(case when id % 2 = 0 then '-' else '' end, repeat('9', 5000))"))
     settings = Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT)
@@ -355,7 +376,7 @@ TEXT_X = [Stage(kind="hash_text", columns=["x"])]
         (
             {"part": "if(id < 1, 'test', 'train')"},
             {"split": Split(column="part")},
-            "split 'test' has 1 rows, fewer than the 2",
+            "split 'test' has 1 of 100 rows, fewer than the 2",
         ),
         ({"part": "'test'"}, {"split": Split(column="part")}, "no row is in the split 'train'"),
         ({"x": "double('inf')"}, {"features": ["x"]}, "column 'x' has 100 rows that are infinite"),

@@ -87,7 +87,7 @@ def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepa
     """Count, fingerprint and check the raw rows. Runs on the driver; rows are read by tasks, once.
 
     Raises :class:`DataError` that names the column and the count: missing labels or inputs, labels that the training
-    split does not have, splits that are smaller than the number of ranks.
+    split does not have, splits, asked-for ones without a row among them, that are smaller than the number of ranks.
     """
     from pyspark.sql import functions as sf
 
@@ -236,13 +236,15 @@ def _check_split(row: Any, settings: Prepare) -> None:
 
 
 def _check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
-    if "train" not in split_rows:
+    if "train" not in split_rows and settings.split.column:
         raise DataError(f"no row is in the split 'train'; column {settings.split.column!r} has {', '.join(split_rows)}")
-    for split, rows in split_rows.items():
+    for split, rows in ({"train": 0} | dict.fromkeys(settings.split.fractions, 0) | dict(split_rows)).items():
         if rows < settings.num_ranks:
+            by_hash = ", with another share or `seed`: a hash of the row and the seed chooses"
             raise DataError(
-                f"split {split!r} has {rows} rows, fewer than the {settings.num_ranks} ranks that share it; lower "
-                "`num_ranks` or give it more rows"
+                f"split {split!r} has {rows} of {sum(split_rows.values()):,} rows, fewer than the {settings.num_ranks} "
+                "ranks that share it; lower `num_ranks` or give it more rows"
+                f"{by_hash if split in settings.split.fractions else ''}"
             )
 
 
