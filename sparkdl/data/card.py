@@ -14,6 +14,7 @@ __all__ = [
     "CARD_NAME",
     "LABELS_NAME",
     "LABEL_COLUMN",
+    "METADATA_NAME",
     "PREPROCESSING",
     "SPLIT_NAME",
     "UNSEEN",
@@ -28,6 +29,8 @@ __all__ = [
 CARD_NAME = "card.json"
 PREPROCESSING = "preprocessing"
 LABELS_NAME = "labels.parquet"
+METADATA_NAME = "_common_metadata"
+"""The file in a split's folder that stock Petastorm readers look at, and nothing in this package."""
 UNSEEN = -1
 """The class index of a label that the training split does not have."""
 LABEL_COLUMN = "label"
@@ -96,6 +99,8 @@ class SplitCard(_Part):
     class_counts: tuple[Count, ...]
     """Rows of each class, in the order of the label names; empty where rows are sparse."""
     sparse: SparseCounts | None = None
+    metadata_sha256: Annotated[Hash | None, Field(exclude_if=lambda value: value is None)] = None
+    """Of the file beside them that stock Petastorm readers look at; left out by cards that were made without it."""
 
     @property
     def rows(self) -> int:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING, Card, InputSpec
+from sparkdl.data.card import CARD_NAME, LABELS_NAME, METADATA_NAME, PREPROCESSING, Card, InputSpec
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError
-from sparkdl.storage import hash_file, hash_folder, join, list_folder, read_file
+from sparkdl.storage import exists, hash_file, hash_folder, join, list_folder, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,6 +132,7 @@ class Dataset:
         Raises :class:`DatasetError` that names the first file that is missing, truncated or altered.
         """
         self._check_preprocessing()
+        self._check_metadata()
         if self.card.labels:
             read_labels(self.path, self.card.labels)
         groups = [group for split in self.splits for group in self.row_groups(split)]
@@ -155,6 +156,13 @@ class Dataset:
             raise DatasetError(f"{path} is missing. {_REPAIR}") from None
         if found != expected:
             raise DatasetError(f"{path} was altered: its SHA-256 is not the card's. {_REPAIR}")
+
+    def _check_metadata(self) -> None:
+        """Compare what Petastorm's readers would trust with the card; copies without hidden files lack it."""
+        for split, card in self.card.splits.items():
+            path = join(self.path, split, METADATA_NAME)
+            if card.metadata_sha256 and exists(path) and hash_file(path) != card.metadata_sha256:
+                raise DatasetError(f"{path} was altered: its SHA-256 is not the card's. {_REPAIR}")
 
 
 def _sizes(folder: str) -> dict[str, int]:

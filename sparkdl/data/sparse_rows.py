@@ -16,7 +16,7 @@ from sparkdl.data.labels import index_labels
 from sparkdl.errors import DataError
 from sparkdl.storage import write_file
 
-__all__ = ["COLUMNS", "SPARSE_COUNTS", "Rows", "decode_sparse", "read_rows", "write_sparse_row_group"]
+__all__ = ["COLUMNS", "SCHEMA", "SPARSE_COUNTS", "Rows", "decode_sparse", "read_rows", "write_sparse_row_group"]
 
 COLUMNS = {"indices": np.int32, "values": np.float32, "labels": np.int64}
 """The columns of a sparse dataset, each a list a row, and the type of their elements."""
@@ -25,7 +25,7 @@ SPARSE_COUNTS = "values", "labels", "unseen", "empty"
 _PAGE_BYTES = 1 << 30
 """So much that a column is always one page: fewer headers to parse."""
 # Stock Petastorm makes a matrix of lists, and fails where they are not all of one length; it leaves large lists alone.
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         pa.field(name, pa.large_list(pa.field("element", pa.from_numpy_dtype(kind), nullable=False)), nullable=False)
         for name, kind in COLUMNS.items()
@@ -133,13 +133,13 @@ def write_sparse_row_group(
     columns = [(offsets, indices), (offsets, values), (label_offsets, classes)]
     arrays = [
         pa.LargeListArray.from_arrays(pa.array(begins, pa.int64()), pa.array(content), type=field.type)
-        for (begins, content), field in zip(columns, _SCHEMA, strict=True)
+        for (begins, content), field in zip(columns, SCHEMA, strict=True)
     ]
     content = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        content, _SCHEMA, compression="NONE", use_dictionary=False, write_statistics=False, data_page_size=_PAGE_BYTES
+        content, SCHEMA, compression="NONE", use_dictionary=False, write_statistics=False, data_page_size=_PAGE_BYTES
     ) as writer:
-        writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA), row_group_size=len(table))
+        writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), row_group_size=len(table))
     written = content.getvalue()
     write_file(path, written)
     not_finite = np.flatnonzero(~np.isfinite(values))

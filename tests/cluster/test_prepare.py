@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from petastorm import make_batch_reader
+from petastorm import make_batch_reader, make_reader
 from PIL import Image
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import MinMaxScaler, VectorAssembler
@@ -130,6 +130,8 @@ def test_stock_petastorm_sees_exactly_the_same_images(digits_dataset: Dataset, s
         )
     assert seen.total() == digits_dataset.rows(split)
     assert seen == contents(digits_dataset, split)
+    with make_reader(Path(digits_dataset.path, split).as_uri(), num_epochs=1, workers_count=1) as reader:
+        assert Counter((row.image.tobytes(), int(row.label)) for row in reader) == seen
 
 
 def test_spark_reads_the_same_rows(spark: SparkSession, digits_dataset: Dataset) -> None:
@@ -242,6 +244,27 @@ def test_stock_petastorm_sees_exactly_the_same_vectors(spark: SparkSession, tmp_
         seen = Counter((row.tobytes(), int(label)) for b in reader for row, label in zip(b.x, b.label, strict=True))
     assert seen == contents(dataset, "train")
     assert seen.total() == 90
+    with make_reader(Path(dataset.path, "train").as_uri(), num_epochs=1, workers_count=1) as reader:
+        assert Counter((row.x.tobytes(), int(row.label)) for row in reader) == seen
+
+
+def test_what_petastorm_reads_of_images_and_vectors_is_no_pickle(digits_dataset: Dataset) -> None:
+    for split in digits_dataset.splits:
+        metadata = pq.read_schema(Path(digits_dataset.path, split, "_common_metadata")).metadata
+        assert set(metadata) == {b"dataset-toolkit.num_row_groups_per_file.v1"}
+        assert sum(json.loads(*metadata.values()).values()) == len(digits_dataset.row_groups(split))
+
+
+def test_a_changed_file_of_petastorm_is_named_by_verifying(people: DataFrame, tmp_path: Path) -> None:
+    dataset = prepare(people, Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT))
+    dataset.verify()
+    metadata = Path(dataset.path, "train", "_common_metadata")
+    schema = pq.read_schema(metadata)
+    pq.write_metadata(
+        schema.with_metadata({**schema.metadata, b"dataset-toolkit.unischema.v1": b"cos\nsystem"}), metadata
+    )
+    with pytest.raises(DatasetError, match="train/_common_metadata was altered"):
+        dataset.verify()
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv", "json", "orc"])

@@ -3,13 +3,14 @@
 import json
 import math
 import re
+import shutil
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from petastorm import make_batch_reader
+from petastorm import make_batch_reader, make_reader
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import HashingTF, RegexTokenizer
 from pyspark.ml.linalg import Vectors
@@ -130,6 +131,21 @@ def test_stock_petastorm_sees_exactly_the_same_rows(text_dataset: Dataset, split
             for indices, values, labels in zip(batch.indices, batch.values, batch.labels, strict=True)
         )
     assert seen == contents(text_dataset, split)
+    with make_reader(Path(text_dataset.path, split).as_uri(), num_epochs=1, workers_count=1) as reader:
+        assert seen == Counter(
+            (frozenset(zip(row.indices.tolist(), row.values.tolist(), strict=True)), tuple(row.labels.tolist()))
+            for row in reader
+        )
+
+
+def test_a_changed_schema_of_petastorm_is_named_by_verifying(text_dataset: Dataset, tmp_path: Path) -> None:
+    shutil.copytree(text_dataset.path, tmp_path / "copy")
+    copy = Dataset.open(str(tmp_path / "copy"))
+    copy.verify()
+    metadata = tmp_path / "copy" / "test" / "_common_metadata"
+    metadata.write_bytes(metadata.read_bytes().replace(b"petastorm.unischema", b"petastorm.unischemb"))
+    with pytest.raises(DatasetError, match="test/_common_metadata was altered"):
+        copy.verify()
 
 
 def test_spark_reads_the_same_rows(spark: SparkSession, text_dataset: Dataset) -> None:

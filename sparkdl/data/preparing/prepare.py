@@ -207,6 +207,7 @@ def _write(
         splits={
             split: SplitCard(
                 files=written.files[split],
+                metadata_sha256=written.metadata[split],
                 class_counts=findings.class_counts[split],
                 sparse=written.counts.get(split),
             )

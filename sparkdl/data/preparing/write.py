@@ -1,27 +1,26 @@
-"""Write row groups: one Parquet file each, in Spark tasks, inside Petastorm's ``materialize_dataset``."""
+"""Write row groups: one Parquet file each, in Spark tasks."""
 
 import hashlib
-import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.filesystem
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, File, InputSpec, LabelsFile, SparseCounts
+from sparkdl.data.card import LABEL_COLUMN, METADATA_NAME, File, InputSpec, LabelsFile, SparseCounts
 from sparkdl.data.preparing.order import GROUP, PLACE, SPLIT
+from sparkdl.data.preparing.petastorm import petastorm_metadata
 from sparkdl.data.reading.decode import decode
 from sparkdl.data.reading.read import LENGTH_BYTES, view_inputs, view_labels
-from sparkdl.data.sparse_rows import COLUMNS, SPARSE_COUNTS, write_sparse_row_group
+from sparkdl.data.sparse_rows import SCHEMA, SPARSE_COUNTS, write_sparse_row_group
 from sparkdl.errors import DataError
-from sparkdl.storage import join, make_folder, spark_url, write_file
+from sparkdl.storage import join, make_folder, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +45,8 @@ class Written(NamedTuple):
 
     files: dict[str, tuple[File, ...]]
     """By split, in the order of the rows."""
+    metadata: dict[str, str]
+    """By split, the SHA-256 of what Petastorm's readers look for."""
     mean: tuple[float, ...] | None
     """Of images: per channel, of value / 255 over the training split."""
     std: tuple[float, ...] | None
@@ -72,7 +73,7 @@ def write_row_groups(
         .sortWithinPartitions(*keys, PLACE)
         .mapInArrow(_writer(folder, input, labels), _RECORD)
     )
-    with _petastorm(spark, [join(folder, split) for split in num_groups], input), _small_batches(spark, input):
+    with _small_batches(spark, input):
         found = records.collect()
     unusable = sum(row.unusable for row in found)
     if unusable:
@@ -94,7 +95,15 @@ def write_row_groups(
         for split in files:
             sums = np.sum([row.counts for row in found if row.split == split], axis=0)
             counts[split] = SparseCounts(**dict(zip(SPARSE_COUNTS, map(int, sums), strict=True)))
-    return Written({split: tuple(found) for split, found in files.items()}, mean, std, counts)
+    metadata = {split: _write_metadata(join(folder, split), found, input) for split, found in files.items()}
+    return Written({split: tuple(found) for split, found in files.items()}, metadata, mean, std, counts)
+
+
+def _write_metadata(folder: str, files: Sequence[File], input: InputSpec) -> str:
+    """Write what stock Petastorm readers look for; returns its SHA-256."""
+    content = petastorm_metadata(_schema(input), [file.path.rpartition("/")[2] for file in files])
+    write_file(join(folder, METADATA_NAME), content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _file_name(group: int) -> str:
@@ -147,7 +156,7 @@ def write_row_group(path: str, table: pa.Table, input: InputSpec) -> dict[str, A
     """
     values = decode(table.column(input.column), input)
     labels = table.column(LABEL_COLUMN).to_numpy()
-    schema = pa.schema([pa.field(input.column, _arrow_type(input), False), pa.field(LABEL_COLUMN, pa.int64(), False)])
+    schema = _schema(input)
     content = pa.BufferOutputStream()
     with pq.ParquetWriter(
         content,
@@ -198,6 +207,12 @@ def _find_values(
     return begins
 
 
+def _schema(input: InputSpec) -> pa.Schema:
+    if input.kind == "sparse":
+        return SCHEMA
+    return pa.schema([pa.field(input.column, _arrow_type(input), False), pa.field(LABEL_COLUMN, pa.int64(), False)])
+
+
 def _arrow_type(input: InputSpec) -> pa.DataType:
     if input.kind == "image":
         return pa.binary()
@@ -244,36 +259,3 @@ def _small_batches(spark: "SparkSession", input: InputSpec) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(key, before)
-
-
-@contextmanager
-def _petastorm(spark: "SparkSession", folders: Sequence[str], input: InputSpec) -> Iterator[None]:
-    """Write Petastorm's metadata beside the files of each folder once they are there."""
-    from petastorm.codecs import ScalarCodec
-    from petastorm.etl.dataset_metadata import materialize_dataset
-    from petastorm.unischema import Unischema, UnischemaField
-    from pyspark.sql.types import BinaryType, LongType
-
-    label = UnischemaField(LABEL_COLUMN, np.int64, (), ScalarCodec(LongType()), False)
-    if input.kind == "image":
-        fields = [UnischemaField(input.column, np.bytes_, (), ScalarCodec(BinaryType()), False), label]
-    elif input.kind == "vector":
-        fields = [UnischemaField(input.column, np.float32, input.shape, None, False), label]
-    else:
-        fields = [UnischemaField(name, kind, (None,), None, False) for name, kind in COLUMNS.items()]
-    schema = Unischema("Row", fields)
-    with warnings.catch_warnings(), ExitStack() as stack:
-        # Petastorm uses pyarrow's former interface, which announces its end on every call.
-        warnings.simplefilter("ignore")
-        for folder in folders:
-            url = spark_url(folder)
-            filesystem = _quiet_local_filesystem if url.startswith("file:") else None
-            stack.enter_context(materialize_dataset(spark, url, schema, filesystem_factory=filesystem))
-        yield
-
-
-def _quiet_local_filesystem() -> Any:
-    """What Petastorm uses for local files, without a warning from each of its tasks."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pa.filesystem.LocalFileSystem.get_instance()

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import pickle
 from pathlib import Path
@@ -103,6 +104,14 @@ def test_a_card_that_is_not_valid_names_the_key(
 ) -> None:
     with pytest.raises(DatasetError, match=message):
         Card.from_json(json.dumps(json.loads(make_dataset([4]).card_json) | change))
+
+
+def test_a_card_made_before_petastorm_s_file_was_hashed_still_opens(make_dataset: MakeDataset) -> None:
+    content = json.loads(make_dataset([4]).card_json)
+    assert "metadata_sha256" not in content["splits"]["train"]
+    left_out = {key: value for key, value in content.items() if key not in ("digest", "preprocessing_sha256")}
+    text = json.dumps(left_out, sort_keys=True, separators=(",", ":"))
+    assert Card.from_json(json.dumps(content)).digest == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_row_groups_of_unequal_size_are_refused(make_dataset: MakeDataset) -> None:
