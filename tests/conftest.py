@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import cloudpickle
+import fsspec
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -23,6 +24,8 @@ from sparkdl.data.preparing.write import write_row_group
 from sparkdl.garbage import no_collection
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
+
+from .s3_server import S3Server, s3_server
 
 ROOT = Path(__file__).parent.parent
 
@@ -123,6 +126,25 @@ def end_processes(processes: list[psutil.Process]) -> None:
         process.terminate()
     for process in psutil.wait_procs(everyone, timeout=10)[1]:
         process.kill()
+
+
+@pytest.fixture(scope="session")
+def s3_process() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A real S3 server, to which ``s3://`` leads; in its bucket ``tests`` nothing is left by the tests before."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_process.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # it is our patience that is tried, and not botocore's
+    store = fsspec.filesystem("s3", use_listings_cache=False)
+    store.mkdir("tests")
+    yield s3_process
+    store.rm("tests", recursive=True)
 
 
 @pytest.fixture(scope="session")

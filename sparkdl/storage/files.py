@@ -133,7 +133,11 @@ def claim_file(path: str, content: bytes) -> bool:
     """
     filesystem, located = locate(path)
     with suppress(FileExistsError):
-        filesystem.pipe_file(located, content, mode="create")
+        if local := local_path(path):
+            with local.open("xb") as stream:
+                stream.write(content)
+        else:
+            filesystem.pipe_file(located, content, mode="create")
     return bool(filesystem.cat_file(located) == content)
 
 

@@ -76,7 +76,10 @@ def list_checkpoints(folder: str, kind: Kind) -> list[str]:
     try:
         names = [entry.name for entry in list_folder(folder)]
     except OSError as error:
-        raise CheckpointError(f"cannot list the checkpoints in {folder}: {error.strerror or error}") from None
+        raise CheckpointError(
+            f"cannot list the checkpoints in {folder}: {error.strerror or error}; resume the run"
+            " (train.resume) when the storage gives them again"
+        ) from None
     found = sorted((name for name in names if (named := NAME.fullmatch(name)) and named["kind"] == kind), reverse=True)
     return [f"{folder}/{name}" for name in found]
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
-from sparkdl.training.checkpoint import latest, list_checkpoints
+from sparkdl.training.checkpoint import latest
 from sparkdl.training.loop import Job, Outcome
 from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
 from sparkdl.training.progress import Progress
@@ -110,7 +110,7 @@ def train(
         if settings.start_from and latest(folder) is None:
             start = starting_weights(settings.start_from, model, folder, tracking)
         job = Job(dataset, settings, folder, backend, record.reference, start)
-        with _how_to_resume(folder, run.run_id):
+        with _how_to_resume(run.run_id):
             outcome = _run(job, cluster, spark, run)
             trained = _finish(job, outcome, run, tracking)
         replace(record, finished=True).save(folder)
@@ -118,14 +118,12 @@ def train(
 
 
 @contextmanager
-def _how_to_resume(folder: str, run_id: str) -> Iterator[None]:
-    """Whatever ends a run before its time says how it can be continued."""
+def _how_to_resume(run_id: str) -> Iterator[None]:
+    """Whatever ends a run before its time says how it can be continued; storage is not asked: it may be what failed."""
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # of storage that does not answer: what ended the run is what is told
-            if list_checkpoints(folder, "step"):
-                log.warning("run %s can be continued from its last checkpoint: train.resume=%s", run_id, run_id)
+        log.warning("run %s can be continued from its last checkpoint, if it has one: train.resume=%s", run_id, run_id)
         raise
 
 

@@ -10,6 +10,7 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from sparkdl.errors import CheckpointError
+from sparkdl.storage import read_file, write_file
 from sparkdl.training.checkpoint import (
     latest,
     list_checkpoints,
@@ -19,6 +20,8 @@ from sparkdl.training.checkpoint import (
     save_checkpoint,
     step_of,
 )
+
+from ...s3_server import S3Server
 
 
 def save(folder: Path, step: int, epoch: int = 0, *, best: str = "", seconds: float = 0.0) -> Path:
@@ -57,6 +60,19 @@ def test_a_checkpoint_whose_best_weights_are_gone_is_passed_over(tmp_path: Path)
     whole = save(tmp_path, 10)
     save(tmp_path, 20, 1, best="best-000000020-00001.0123456789abcdef.pt")
     assert latest(str(tmp_path)) == str(whole)
+
+
+def test_on_s3_checkpoints_are_listed_continued_from_and_pruned_as_anywhere(s3: S3Server) -> None:
+    folder = "s3://tests/runs/one"
+    assert latest(folder) is None
+    for step in (10, 20, 30):
+        written = save_checkpoint(folder, "step", {"model": {}, "best": ""}, step=step, epoch=0)
+        assert latest(folder) == written
+    prune(folder, keep_last=2, keep_best=1, written=written, keep=())
+    remove_partial(folder)
+    assert [step_of(path) for path in list_checkpoints(folder, "step")] == [30, 20]
+    write_file(written, read_file(written)[:-1])
+    assert step_of(latest(folder)) == 20
 
 
 def failing(*args: object, **options: object) -> None:

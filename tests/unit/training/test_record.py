@@ -17,6 +17,8 @@ from sparkdl.errors import CheckpointError, ConfigError
 from sparkdl.settings import Section, Train
 from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
 
+from ...s3_server import S3Server
+
 PARTS = parts_of(nn.Linear(2, 3), Train())
 
 
@@ -48,6 +50,17 @@ def test_auto_finds_the_unfinished_run_of_the_same_dataset_and_recipe(clouds: Da
     assert find_run(clouds, resuming(settings, "auto"), PARTS) is None
     record = begin("unfinished", clouds, settings)
     assert find_run(clouds, resuming(settings, "auto"), PARTS) == record
+
+
+def test_auto_finds_the_run_that_was_begun_last_whatever_the_storage_says_of_times(
+    clouds: Dataset, settings: Train, s3: S3Server
+) -> None:
+    for run_dir in (settings.run_dir, "s3://tests/runs"):
+        there = settings.model_copy(update={"run_dir": run_dir})
+        newest = begin("b", clouds, there, begun=2e9)
+        begin("a", clouds, there, begun=1e9)
+        begin("c", clouds, there)  # as one was written before there was such a thing
+        assert find_run(clouds, resuming(there, "auto"), PARTS) == newest
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,8 +17,9 @@ from sparkdl.data.dataset import Dataset
 from sparkdl.data.preparing import staging as module
 from sparkdl.data.preparing.staging import staging
 from sparkdl.errors import DatasetError
-from sparkdl.storage import join, locate, write_file
+from sparkdl.storage import join, list_folder, locate, upload_files, write_file
 
+from ....s3_server import S3Server
 from ..conftest import MakeDataset
 
 
@@ -120,6 +123,37 @@ def test_of_several_who_prepare_at_once_one_is_first_and_nothing_is_mixed(
     Dataset.open(output).verify()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "out"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [CARD_NAME, "train"]
+
+
+def test_on_s3_one_of_those_who_prepare_at_once_is_first_and_its_dataset_is_whole(
+    make_dataset: MakeDataset, s3: S3Server
+) -> None:
+    dataset, output = make_dataset([4, 4]), "s3://tests/out"
+    with ExitStack() as stack:
+        folders = [stack.enter_context(staging(output, seal=CARD_NAME)) for _ in range(4)]
+        for number, folder in enumerate(folders):
+            upload_files(folder.path, Path(dataset.path))
+            write_file(join(folder.path, f"of {number}"), b"")
+        with ThreadPoolExecutor(len(folders)) as pool:
+            found = list(pool.map(module.Staging.publish, folders))
+    assert sum(found) == 1
+    Dataset.open(output).verify()
+    assert [entry.name for entry in list_folder("s3://tests")] == ["out"]
+    assert [entry.name for entry in list_folder(output)] == [CARD_NAME, f"of {found.index(True)}", "train"]
+    with pytest.raises(DatasetError, match="exists already"), staging(output, seal=CARD_NAME):
+        pytest.fail("work began")
+
+
+def test_who_claims_the_place_of_a_dataset_that_is_there_meanwhile_leaves_it_alone(
+    make_dataset: MakeDataset, s3: S3Server
+) -> None:
+    dataset, output = make_dataset([4, 4]), "s3://tests/out"
+    with staging(output, seal=CARD_NAME) as late, staging(output, seal=CARD_NAME) as first:
+        upload_files(first.path, Path(dataset.path))
+        write_file(join(late.path, "train"), b"")  # without a seal: its move would fail, and clear the place
+        assert first.publish()
+        assert not late.publish()
+    Dataset.open(output).verify()
 
 
 def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
