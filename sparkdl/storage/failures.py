@@ -84,7 +84,9 @@ def patient(operation: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
         try:
             return retrying(operation, *args, **kwargs)
         except Exception as error:
-            raise _as_os_error(error, path) from error
+            if (told := _as_os_error(error, path)) is error:
+                raise
+            raise told from error
 
     return wait_out
 

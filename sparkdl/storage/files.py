@@ -116,7 +116,8 @@ def write_file(path: str, content: Buffer) -> None:
         if local_path(path):
             Path(partial).replace(located)
         else:
-            remove(path)  # HDFS does not rename onto a file
+            with suppress(FileNotFoundError):
+                filesystem.rm(located)  # HDFS does not rename onto a file
             filesystem.mv(partial, located)
     except BaseException:
         with suppress(Exception):  # what went wrong is told; what stays there costs only space
@@ -124,21 +125,15 @@ def write_file(path: str, content: Buffer) -> None:
         raise
 
 
-@patient
 def claim_file(path: str, content: bytes) -> bool:
     """Write a file unless there is one; whether this very content is in it then.
 
     Object stores decide by themselves who was first (on S3: If-None-Match). Content that nobody else writes tells a
     claim of one's own, whose answer an outage swallowed, from another's.
     """
-    filesystem, located = locate(path)
     with suppress(FileExistsError):
-        if local := local_path(path):
-            with local.open("xb") as stream:
-                stream.write(content)
-        else:
-            filesystem.pipe_file(located, content, mode="create")
-    return bool(filesystem.cat_file(located) == content)
+        _create_file(path, content)
+    return read_file(path) == content
 
 
 @patient
@@ -231,6 +226,17 @@ def hash_folder(path: str) -> str:
 
 
 @patient
+def _create_file(path: str, content: bytes) -> None:
+    """Raises FileExistsError where there is one."""
+    filesystem, located = locate(path)
+    if local := local_path(path):
+        with local.open("xb") as stream:
+            stream.write(content)
+    else:
+        filesystem.pipe_file(located, content, mode="create")
+
+
+@patient
 def _suffixes(path: str) -> list[str]:
     """What follows the path in that of each file below it: ``/name`` in a folder, nothing for a file."""
     filesystem, located = locate(path)
@@ -296,3 +302,9 @@ class _RemoteFile(io.RawIOBase):
         view[: len(content)] = content
         self._at += len(content)
         return len(content)
+
+    def readall(self) -> bytes:
+        """What is left, in one request: Python would ask for 8 KiB at a time."""
+        content = read_file(self._path, start=self._at, end=self._size) if self._at < self._size else b""
+        self._at += len(content)
+        return content

@@ -147,6 +147,15 @@ def test_a_full_disk_is_told_at_once(tmp_path: Path) -> None:
     assert raised.value.errno == errno.ENOSPC
 
 
+def test_an_operation_within_another_fails_with_the_same_error() -> None:
+    @patient
+    def inner(path: str) -> None:
+        raise FileNotFoundError(errno.ENOENT, "not there", path)
+
+    with pytest.raises(FileNotFoundError, match="not there"):
+        patient(inner)("here")
+
+
 def test_a_mistake_in_a_program_is_no_failure_of_storage() -> None:
     @patient
     def operation(path: str) -> None:
