@@ -126,12 +126,12 @@ def test_a_place_for_folders_on_local_disks_goes_to_one_of_them(tmp_path: Path) 
 class Hdfs(LocalFileSystem):
     """A folder with the renaming of HDFS, as its specification of file systems has it: into a folder that is there."""
 
-    protocol = "hdfs"
+    protocol = "webhdfs"
     renamed = threading.Lock()
 
     @classmethod
     def _strip_protocol(cls, path: str) -> Any:
-        return LocalFileSystem._strip_protocol(str(path).removeprefix("hdfs://"))
+        return LocalFileSystem._strip_protocol(str(path).removeprefix("webhdfs://"))
 
     def mv(self, path1: str, path2: str, **options: Any) -> None:
         with self.renamed:
@@ -142,10 +142,12 @@ class Hdfs(LocalFileSystem):
             Path(path1).rename(path2)
 
 
+fsspec.register_implementation("webhdfs", Hdfs, clobber=True)
+
+
 @pytest.fixture
-def hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(fsspec.registry.target, "hdfs", Hdfs)
-    return f"hdfs://{tmp_path}"
+def hdfs(tmp_path: Path) -> str:
+    return f"webhdfs://{tmp_path}"
 
 
 def test_on_hdfs_one_of_several_folders_takes_the_place_and_the_others_leave_it_alone(hdfs: str) -> None:
