@@ -148,7 +148,7 @@ def make_folder(path: str) -> None:
 def remove(path: str) -> None:
     """Remove a file, or a folder with all that is in it, if it is there."""
     filesystem, located = locate(path)
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         filesystem.rm(located, recursive=True)
 
 
