@@ -7,8 +7,6 @@ only what it needs.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.garbage import no_collection
-
 if TYPE_CHECKING:
     from sparkdl.cli import main
     from sparkdl.cluster import get_session
@@ -105,8 +103,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'sparkdl' has no attribute {name!r}")
-    with no_collection():
-        return getattr(import_module(_HOME_OF[name]), name)
+    return getattr(import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:

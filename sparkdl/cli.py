@@ -11,7 +11,6 @@ import click
 import sparkdl
 from sparkdl.config import load_settings
 from sparkdl.errors import SparkdlError, TrackingError
-from sparkdl.garbage import end_without_collection
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Settings, Tracking
 from sparkdl.settings.describe import describe_key
@@ -220,5 +219,4 @@ def _show(summary: dict[str, str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the ``sparkdl`` command; ``arguments`` default to those of the process. Runs on the driver."""
-    end_without_collection()
     commands(args=list(arguments) if arguments is not None else None, prog_name="sparkdl")

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from sparkdl.environment import HUGE_PAGES
-from sparkdl.garbage import no_collection
 
 __all__ = ["keep_unchanged_archives", "main"]
 
@@ -37,7 +36,7 @@ def main() -> None:
         keep_unchanged_archives()
     os.environ.update(HUGE_PAGES | os.environ)
     for name in OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS:
-        with no_collection(), suppress(Exception):  # a worker that needs it says what is wrong
+        with suppress(Exception):  # a worker that needs it says what is wrong
             importlib.import_module(name)
     from pyspark.daemon import manager
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cloudpickle
@@ -21,7 +21,6 @@ from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
 from sparkdl.data.preparing.write import write_row_group
-from sparkdl.garbage import no_collection
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
@@ -37,13 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
             [sys.executable, ROOT / "tests" / "class_archive.py"], stdout=subprocess.PIPE, text=True, check=True
         )
         os.environ.setdefault("JDK_JAVA_OPTIONS", options.stdout.strip())
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Import the tests, and all that they import, without looking for garbage in it."""
-    with no_collection():
-        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,6 @@ from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Super
 from sparkdl.cluster.watch import Watch
 from sparkdl.environment import HUGE_PAGES
 from sparkdl.errors import ConfigError
-from sparkdl.garbage import end_without_collection
 
 __all__ = ["main", "run_local"]
 
@@ -113,7 +112,6 @@ class _Processes:
 
 def main(result_fd: int) -> None:
     """Be one rank: read the assignment from stdin, write the result to a pipe. Runs on a rank."""
-    end_without_collection()
     os.set_inheritable(result_fd, False)  # what the function starts may outlive it, and shall not hold the pipe open
     assignment, rank, size = pickle.loads(_receive(sys.stdin.buffer) or b"")
     place = place_of(rank, ["localhost"] * size)

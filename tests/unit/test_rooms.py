@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "sparkdl"
-GROUND = {"config", "environment", "errors", "garbage", "masking", "settings", "storage"}
+GROUND = {"config", "environment", "errors", "masking", "settings", "storage"}
 FIRST = {"cluster", "collectives", "data", "models", "tracking"}
 SECOND = {"extreme", "scoring", "training"}
 

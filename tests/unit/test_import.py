@@ -1,0 +1,35 @@
+"""What the user's process is after `import sparkdl`: what it was before."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import faulthandler, gc, os, signal, sys
+
+def state():
+    return {
+        "collector": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.callbacks[:]),
+        "signal handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "environment": dict(os.environ),
+        "hooks": (sys.excepthook, sys.unraisablehook, faulthandler.is_enabled(), sys.getrecursionlimit()),
+        "streams": (sys.stdout, sys.stderr),
+        "folder": os.getcwd(),
+    }
+
+def changes(before):
+    return {name: (before[name], now) for name, now in state().items() if before[name] != now}
+
+before = state()
+import sparkdl
+print(changes(before))
+import mlflow  # which writes the number of its telemetry's session into the environment
+before = state()
+for name in sparkdl.__all__:
+    getattr(sparkdl, name)
+print(changes(before))
+"""
+
+
+def test_importing_every_public_name_leaves_the_process_as_it_was() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "{}\n{}\n"
