@@ -1,5 +1,6 @@
 """Python workers of the embedded Spark are forked from a process that has imported what they need."""
 
+import gc
 import os
 import sys
 import time
@@ -14,22 +15,25 @@ from sparkdl.cluster import Rank, run_local, run_ranks
 from sparkdl.errors import RankError
 
 
-def look(rank: Rank) -> tuple[int, bool, bool]:
+def look(rank: Rank) -> tuple[int, bool, bool, bool]:
     started = time.process_time()  # of this process alone, its fork included
     import horovod.torch
     import torch
 
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # which imports more
-    return os.getpid(), "mlflow" in sys.modules, time.process_time() - started < 0.5 and bool(optimizer and horovod)
+    loaded = time.process_time() - started < 0.5 and bool(optimizer and horovod)
+    return os.getpid(), "mlflow" in sys.modules, loaded, gc.get_freeze_count() > 0
 
 
-def test_the_worker_in_place_of_one_that_died_has_pytorch_already(spark: SparkSession) -> None:
+def test_the_worker_in_place_of_one_that_died_has_pytorch_already_and_its_collector_leaves_that_alone(
+    spark: SparkSession,
+) -> None:
     first = {process for process, *_ in run_ranks(look, 2, spark=spark)}
     with pytest.raises(RankError):
         run_ranks(lambda rank: os._exit(1), 2, spark=spark)
     found = run_ranks(look, 2, spark=spark)
     assert {process for process, *_ in found}.isdisjoint(first)
-    assert [each[1:] for each in found] == [(False, True)] * 2
+    assert [each[1:] for each in found] == [(False, True, True)] * 2
 
 
 def test_functions_that_sql_calls_are_forked_from_the_same_process(spark: SparkSession) -> None:
