@@ -25,6 +25,8 @@ __all__ = [
 
 GPU_NAMES = ("GPU-", "MIG-")  # how the names of GPUs, and of parts of them, begin
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+OWN_CORES, RETAINED_MEMORY = "SPARKDL_OWN_CORES", "SPARKDL_RETAINED_MEMORY"
+"""Environment variables; ``0`` turns off what has their name."""
 RETAINED_BYTES = 1 << 30
 GLIBC_THRESHOLD = 128 << 10  # what both are by default
 
@@ -97,10 +99,12 @@ def own_cores(device: str, local_rank: int, local_size: int, threads: int) -> It
 
     Left to the kernel, a thread of one rank moves to the core of another that waits for a moment. When that one goes
     on, the two share a core, and all ranks wait for them. Where a host has more cores than its ranks have threads,
-    nothing is bound: somebody else may be using those. Nor beside GPUs, of which each is nearer to other cores.
+    nothing is bound: somebody else may be using those. Nor beside GPUs, of which each is nearer to other cores, nor
+    where ``SPARKDL_OWN_CORES`` is 0.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if device != "cpu" or local_size < 2 or local_size * threads != len(cores):
+    unwanted = device != "cpu" or os.environ.get(OWN_CORES) == "0"
+    if unwanted or local_size < 2 or local_size * threads != len(cores):
         yield
         return
     bind(cores[local_rank * threads : (local_rank + 1) * threads])
@@ -122,10 +126,10 @@ def retained_memory() -> Iterator[None]:
     """Keep the memory that a step frees for the next step. Runs on a rank.
 
     glibc returns large blocks to the system, which then hands them out again zeroed, page by page: up to a third of a
-    training step on a CPU. Afterwards everything free is returned.
+    training step on a CPU. Afterwards everything free is returned. Does nothing where ``SPARKDL_RETAINED_MEMORY`` is 0.
     """
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
+    if not hasattr(libc, "mallopt") or os.environ.get(RETAINED_MEMORY) == "0":
         yield
         return
     for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):

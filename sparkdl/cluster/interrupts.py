@@ -1,5 +1,9 @@
-"""What ends a driver from outside, Ctrl-C and SIGTERM, and how it comes to an end in order. Runs on the driver."""
+"""What ends a driver from outside, Ctrl-C and SIGTERM, and how it comes to an end in order. Runs on the driver.
 
+Where the environment variable ``SPARKDL_INTERRUPTS`` is 0, all handlers stay as they are.
+"""
+
+import os
 import signal
 import sys
 import threading
@@ -10,13 +14,14 @@ from pyspark.sql import SparkSession
 
 __all__ = ["cancel_on_interrupt", "exit_on_sigterm", "held_interrupts", "plain_interrupts", "stop_spark"]
 
+INTERRUPTS = "SPARKDL_INTERRUPTS"
 CANCEL_SECONDS = 5.0  # how long Spark may take to cancel jobs
 
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
     """While this lasts, SIGTERM raises SystemExit in the main thread; elsewhere, and under another handler, nothing."""
-    if not _in_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not _may_handle() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -46,7 +51,7 @@ def plain_interrupts() -> Iterator[None]:
 @contextmanager
 def held_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait for the end of this block. A JVM whose start is interrupted never ends."""
-    if not _in_main_thread():
+    if not _may_handle():
         yield
         return
     heard = threading.Event()
@@ -94,8 +99,9 @@ def stop_spark(spark: SparkSession) -> None:
 
 def _spark_hears_interrupts() -> bool:
     handler = signal.getsignal(signal.SIGINT)
-    return _in_main_thread() and getattr(handler, "__module__", None) in ("pyspark.context", __name__)
+    return _may_handle() and getattr(handler, "__module__", None) in ("pyspark.context", __name__)
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+def _may_handle() -> bool:
+    """Python lets only the main thread set handlers."""
+    return os.environ.get(INTERRUPTS) != "0" and threading.current_thread() is threading.main_thread()

@@ -105,13 +105,28 @@ def test_other_ranks_are_bound_to_no_cores(device: str, local_size: int, threads
         assert os.sched_getaffinity(0) == cores
 
 
-def test_memory_that_a_step_frees_is_kept_for_the_next_step_and_returned_in_the_end() -> None:
-    def page_faults() -> int:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(20):
-            torch.zeros(4 << 20)  # 16 MiB, 4,096 pages
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+def test_ranks_are_bound_to_no_cores_where_that_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKDL_OWN_CORES", "0")
+    cores = os.sched_getaffinity(0)
+    with own_cores("cpu", 0, len(cores), 1):
+        assert os.sched_getaffinity(0) == cores
 
+
+def page_faults() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.zeros(4 << 20)  # 16 MiB, 4,096 pages
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_no_memory_is_kept_where_that_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKDL_RETAINED_MEMORY", "0")
+    with retained_memory():
+        page_faults()
+        assert page_faults() > 4_000
+
+
+def test_memory_that_a_step_frees_is_kept_for_the_next_step_and_returned_in_the_end() -> None:
     with retained_memory():
         page_faults()
         assert page_faults() < 4_096
