@@ -16,7 +16,7 @@ __all__ = ["HEARTBEAT_SECONDS", "MAX_TEXT", "Heartbeat"]
 HEARTBEAT_SECONDS = 1.0
 MAX_TEXT = 50_000  # characters of a message, traceback or stack that are kept: escaped as JSON, they fit into one frame
 PR_SET_NAME = 15  # linux/prctl.h
-RUNNERS = ("sparkdl.cluster.rank", "sparkdl.cluster.local")  # modules that call the user's function
+RUNNERS = (f"{__package__}.rank", f"{__package__}.local")  # modules that call the user's function
 
 
 class Heartbeat:

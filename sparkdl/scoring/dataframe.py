@@ -28,9 +28,9 @@ from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError
 from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.columns import check_columns, check_room
-from sparkdl.scoring.predictor import BATCH_SIZE, TOP_K
 from sparkdl.scoring.task import ERROR, ScoringTask
 from sparkdl.settings import Tracking
+from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.storage import spark_url
 from sparkdl.tracking import download
 

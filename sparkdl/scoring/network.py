@@ -13,7 +13,7 @@ from sparkdl.data.card import InputSpec
 from sparkdl.data.reading.decode import decode
 from sparkdl.errors import DataError
 from sparkdl.models import NETWORK_FILE, load_network
-from sparkdl.scoring.predictor import BATCH_SIZE
+from sparkdl.settings.score import BATCH_SIZE
 
 __all__ = ["NetworkModel", "open_model"]
 

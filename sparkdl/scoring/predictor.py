@@ -1,7 +1,6 @@
 """From a column of inputs to labels and probabilities. Runs anywhere."""
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -9,25 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sparkdl.data.card import InputSpec
 from sparkdl.scoring.card import ModelCard
+from sparkdl.settings.score import BATCH_SIZE, TOP_K
 
-__all__ = ["BATCH_SIZE", "COLUMNS", "TOP_K", "Model", "Predictor"]
-
-BATCH_SIZE = 256
-"""Rows per forward pass: what fits into a core's cache is faster than more (measured on ``cnn``: 142 µs a row, and 252
-with 1,024)."""
-TOP_K = 5
+__all__ = ["COLUMNS", "Model", "Predictor"]
 
 COLUMNS = ("prediction", "probability", "top_k")
 """The columns of an answer: label, its probability, and a list of (label, probability)."""
-
-OPENERS = {
-    "image": "sparkdl.scoring.network",
-    "vector": "sparkdl.scoring.network",
-    "sparse": "sparkdl.extreme.ensemble",
-}
-"""The module whose ``open_model`` opens a model's folder, by the kind of its inputs. A name, because networks and
-ensembles of hashed meta-models know nothing of each other, and neither loads what only the other needs."""
 
 
 class Model(Protocol):
@@ -60,9 +48,7 @@ class Predictor:
         """
         card = ModelCard.load(folder)
         names = card.read_label_names(folder)
-        return cls(
-            import_module(OPENERS[card.input.kind]).open_model(Path(folder), card.input, len(names)), card, names
-        )
+        return cls(_open_model(Path(folder), card.input, len(names)), card, names)
 
     def answer(
         self, column: pa.Array | pa.ChunkedArray, *, top_k: int = TOP_K, batch_size: int = BATCH_SIZE
@@ -80,3 +66,14 @@ class Predictor:
         offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * k)
         first = pa.array(np.arange(rows, dtype=np.int64) * k)
         return [labels.take(first), doubles.take(first), pa.ListArray.from_arrays(offsets, pairs)]
+
+
+def _open_model(folder: Path, input: InputSpec, num_classes: int) -> Model:
+    """A network or an ensemble of hashed meta-models, of which neither loads what only the other needs."""
+    if input.kind == "sparse":
+        from sparkdl.extreme.ensemble import open_model as open_ensemble
+
+        return open_ensemble(folder, input, num_classes)
+    from sparkdl.scoring.network import open_model as open_network
+
+    return open_network(folder, input, num_classes)

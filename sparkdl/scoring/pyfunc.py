@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from sparkdl.errors import DataError
 from sparkdl.scoring.card import ModelCard
-from sparkdl.scoring.predictor import BATCH_SIZE, COLUMNS, TOP_K, Predictor
+from sparkdl.scoring.predictor import COLUMNS, Predictor
+from sparkdl.settings.score import BATCH_SIZE, TOP_K
 
 __all__ = ["PyfuncModel"]
 
