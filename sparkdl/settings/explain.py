@@ -59,10 +59,10 @@ def explain(problem: Any, section: type[Section]) -> str:
 
 def find_key(key: str, section: type[Section]) -> FieldInfo:
     """The key of this whole name below a section. Raises :class:`ConfigError`, which names the nearest one."""
-    parts = key.split(".")
+    parts = [part for part in key.split(".") if not part.isdigit()] or [key]  # without places in lists
     for depth, part in enumerate(parts):
         place = find_place(parts[:depth], section)
-        if part not in place.fields and not part.isdigit():
+        if part not in place.fields:
             raise ConfigError(_unknown(".".join(parts[: depth + 1]), place))
     return place.fields[parts[-1]]
 

@@ -109,6 +109,7 @@ def test_a_section_of_several_kinds_is_described_kind_by_kind() -> None:
 def test_a_key_of_any_kind_is_found_and_others_are_named() -> None:
     assert find_key("by.gears", Journey) is Bicycle.model_fields["gears"]
     assert find_key("then.0.line", Journey) is Bus.model_fields["line"]
+    assert find_key("then.0", Journey) is Journey.model_fields["then"]
     for key, says in {
         "by.gear": "did you mean 'by.gears'",
         "buy.line": "did you mean 'by'",
