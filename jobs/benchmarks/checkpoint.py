@@ -1,134 +1,90 @@
-"""What checkpoints cost: short stretches of training with one, after one, and with nothing that could write any."""
+"""What checkpoints cost: stretches of one run's training that begin with a checkpoint, that follow, and that are alone.
+
+The run's loss is a function that takes the time of each step, which is all that a user has to bring along.
+"""
 
 import time
-from collections.abc import Callable
-from functools import partial
-from itertools import cycle
 from pathlib import Path
 from statistics import fmean, median, stdev
 from tempfile import TemporaryDirectory
 
+import numpy as np
+import torch
+from torch.nn import functional
+
+import sparkdl
 from benchmarks.images import image_dataset
-from benchmarks.loop import new_replica
 from benchmarks.report import Report, Target
-from sparkdl.cluster import Rank, run_ranks
-from sparkdl.collectives import HorovodBackend
-from sparkdl.data import Dataset
-from sparkdl.settings import Train
-from sparkdl.training.checkpoint import list_checkpoints
-from sparkdl.training.loop import train_epoch
-from sparkdl.training.reporter import Reporter
-from sparkdl.training.saver import Saver
-from sparkdl.training.state import TrainingState
 
 __all__ = ["run"]
 
-INTERVAL = 8  # stretches between two checkpoints, some ten seconds: far more often than anybody would
 STRETCH = 40  # steps; a checkpoint is written long before they are over
-KINDS = ("alone", "with", "after", "after", "with", "alone")  # forth and back, so that a drift cancels out
-EPOCHS = 20
-SETTINGS = Train(model="cnn", epochs=1 + EPOCHS, schedule="constant")
+KINDS = ("with", "after", "alone")
+CHECKPOINTS = 20
+EVERY = 8  # stretches between two checkpoints, some ten seconds: far more often than anybody would
+BATCH_SIZE = 64
 
 
 def run() -> Report:
     """Measure one rank. Runs on the driver."""
-    rows = (1 + len(KINDS)) * STRETCH * SETTINGS.batch_size
-    with image_dataset(rows) as (spark, dataset), TemporaryDirectory() as folder:
-        (found,) = run_ranks(partial(_measure, dataset, folder), 1, spark=spark, backend=HorovodBackend())
-    alone = fmean(found["alone"])
-    differences = {
-        key: [each - before for each, before in zip(found[key], found["alone"], strict=True)]
-        for key in ("with", "after")
-    }
-    while_written, later = (fmean(each) for each in differences.values())
-    costs = [one + (INTERVAL - 1) * other for one, other in zip(*differences.values(), strict=True)]
-    error = stdev(costs) / len(costs) ** 0.5 / (INTERVAL * alone)
+    cycle = len(KINDS) * STRETCH
+    with image_dataset((1 + CHECKPOINTS) * cycle * BATCH_SIZE) as (spark, dataset), TemporaryDirectory() as folder:
+        settings = sparkdl.Train(
+            model="cnn",
+            loss=TimedLoss(f"{folder}/times"),
+            epochs=1,
+            batch_size=BATCH_SIZE,
+            schedule="constant",
+            run_dir=f"{folder}/runs",
+            checkpoint_minutes=None,
+            checkpoint_steps=cycle,
+        )
+        tracking = sparkdl.Tracking(uri=f"sqlite:///{folder}/mlflow.db", spool=f"{folder}/spool")
+        sparkdl.train(dataset, settings, cluster=sparkdl.Cluster(num_ranks=1), tracking=tracking, spark=spark)
+        times = np.fromfile(f"{folder}/times")[-(1 + CHECKPOINTS) * cycle :]  # before, the loss was tried
+        size = max(file.stat().st_size for file in Path(folder, "runs").rglob("*") if file.is_file())
+    # The first cycle compiles kernels and fills caches. A checkpoint is written after the last step of a cycle.
+    stretches = np.diff(times[cycle - 1 :: STRETCH]).reshape(CHECKPOINTS, len(KINDS))
+    seconds = dict(zip(KINDS, stretches.T.tolist(), strict=True))
+    alone = fmean(seconds["alone"])
+    while_written, later = (fmean(seconds[kind]) - alone for kind in ("with", "after"))
+    costs = [one + other - 2 * without for one, other, without in stretches.tolist()]
+    error = stdev(costs) / len(costs) ** 0.5 / (EVERY * alone)
     kinds = {
-        "alone": "without checkpoints",
-        "with": f"with one of {found['bytes'][0] / 1e6:.1f} MB at the beginning",
+        "with": f"beginning with a checkpoint of {size / 1e6:.1f} MB",
         "after": "after such a stretch",
+        "alone": "after that",
     }
-    seconds = {key: median(found[key]) for key in kinds}
     return Report(
-        title=f"checkpoint: training on one rank, {len(costs)} stretches of {STRETCH} steps of each kind",
+        title=f"checkpoint: training on one rank, {CHECKPOINTS} stretches of {STRETCH} steps of each kind",
         columns=["", "ms (median)", "images/s"],
-        rows=[[kinds[key], 1000 * each, STRETCH * SETTINGS.batch_size / each] for key, each in seconds.items()],
+        rows=[
+            [kinds[kind], 1000 * each, STRETCH * BATCH_SIZE / each]
+            for kind, each in ((kind, median(found)) for kind, found in seconds.items())
+        ],
         targets=[
             Target(
-                f"cost of one every {INTERVAL * alone:.1f} s, of training time",
-                fmean(costs) / (INTERVAL * alone),
+                f"cost of one every {EVERY * alone:.1f} s, of training time",
+                fmean(costs) / (EVERY * alone),
                 0.02,
                 at_most=True,
             )
         ],
-        note="Stretches follow each other in the order of the table, and back. On average, one with a checkpoint takes "
-        f"{1000 * while_written:+.0f} ms longer than the one without checkpoints beside it, and one after it "
-        f"{1000 * later:+.0f} ms; the cost is the sum of one of the first kind and {INTERVAL - 1} of the second, with "
-        f"a standard error of {error:.4f}. By default there is a checkpoint every {SETTINGS.checkpoint_minutes:g} "
-        "minutes and after each epoch.",
+        note="Stretches follow each other in the order of the table. On average, the first kind takes "
+        f"{1000 * while_written:+.0f} ms longer than the last, and the second {1000 * later:+.0f} ms; a checkpoint "
+        f"costs the sum of both, with a standard error of {error:.4f} of training time. By default there is one every "
+        f"{sparkdl.Train().checkpoint_minutes:g} minutes and after each epoch.",
     )
 
 
-def _measure(dataset: Dataset, folder: str, rank: Rank) -> dict[str, list[float]]:
-    """Seconds of each stretch."""
-    stretches: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    with HorovodBackend().connect() as collectives:
-        replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
-        state = TrainingState()
-        state.finish_epoch(train_epoch(replica, dataset, state, reporter))  # compiles kernels and fills caches
+class TimedLoss:
+    """The cross-entropy, which writes down when it was asked for (float64 seconds), step after step. Runs on a rank."""
 
-        def new_saver() -> Saver:
-            return Saver(folder, SETTINGS, rank, replica, reporter, batch_size=SETTINGS.batch_size)
+    def __init__(self, path: str) -> None:
+        self._path = path
 
-        for _ in range(EPOCHS):
-            with _Clock(new_saver, stretches) as clock:
-                state.finish_epoch(train_epoch(replica, dataset, state, reporter, after_step=clock))
-    return stretches | {"bytes": [float(Path(list_checkpoints(folder, "step")[0]).stat().st_size)]}
-
-
-class _Clock:
-    """Called after each step of an epoch: takes the time of each stretch but the first, which opens the data.
-
-    A saver, and the thread in which it writes, lives as long as stretches have to do with checkpoints. It is asked
-    after each step, as ever, and a checkpoint is never due by the clock.
-    """
-
-    def __init__(self, new_saver: Callable[[], Saver], stretches: dict[str, list[float]]) -> None:
-        self._new_saver, self._stretches = new_saver, stretches
-        self._saver: Saver | None = None
-        self._kinds = cycle((*KINDS, None))
-        self._kind: str | None = None
-        self._steps = 0
-        self._started = 0.0
-
-    def __enter__(self) -> "_Clock":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def __call__(self, state: TrainingState) -> None:
-        """Take note of a step."""
-        if self._saver:
-            self._saver.after_step(state)
-        self._steps += 1
-        if self._steps % STRETCH:
-            return
-        if self._saver:
-            self._saver.finish()  # whatever of it is left belongs to its stretch
-        if self._kind:
-            self._stretches[self._kind].append(time.perf_counter() - self._started)
-        self._kind = next(self._kinds)
-        if self._kind in ("alone", None):
-            self._close()
-        elif not self._saver:
-            self._saver = self._new_saver()
-            self._saver.start(state)
-        self._started = time.perf_counter()
-        if self._saver and self._kind == "with":
-            self._saver.save(state)
-
-    def _close(self) -> None:
-        if self._saver:
-            self._saver.__exit__(None, None, None)
-            self._saver = None
+    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean over the batch."""
+        with Path(self._path).open("ab") as times:
+            times.write(np.float64(time.perf_counter()).tobytes())
+        return functional.cross_entropy(outputs, labels)

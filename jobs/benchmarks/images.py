@@ -8,9 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl.cluster import get_session, stop_spark
-from sparkdl.data import Dataset, prepare
-from sparkdl.settings import Prepare, Split
+import sparkdl
 
 __all__ = ["image_dataset", "images", "session"]
 
@@ -37,19 +35,19 @@ def images(spark: SparkSession, rows: int) -> DataFrame:
 def session() -> Iterator[SparkSession]:
     """The running Spark, or an embedded one that is stopped afterwards."""
     running = SparkSession.getActiveSession()
-    spark = running or get_session()
+    spark = running or sparkdl.get_session()
     try:
         yield spark
     finally:
         if running is None:
-            stop_spark(spark)
+            spark.stop()
 
 
 @contextmanager
-def image_dataset(rows: int) -> Iterator[tuple[SparkSession, Dataset]]:
+def image_dataset(rows: int) -> Iterator[tuple[SparkSession, sparkdl.Dataset]]:
     """Spark and a prepared dataset of so many training rows, gone afterwards."""
     with session() as spark, TemporaryDirectory() as folder:
-        settings = Prepare(
-            output=f"{folder}/dataset", image="image", image_shape=list(SHAPE), split=Split(fractions={})
+        settings = sparkdl.Prepare(
+            output=f"{folder}/dataset", image="image", image_shape=list(SHAPE), split=sparkdl.Split(fractions={})
         )
-        yield spark, prepare(images(spark, rows), settings)
+        yield spark, sparkdl.prepare(images(spark, rows), settings)

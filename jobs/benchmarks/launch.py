@@ -4,9 +4,7 @@ The rivals are ``horovod.spark.run`` and ``pyspark.ml.torch.distributor.TorchDis
 same run. Every system's first launch is not counted.
 """
 
-import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +17,9 @@ import pyspark
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
+import sparkdl
 from benchmarks.report import Report, Target
-from sparkdl.cluster import Rank, run_ranks, stop_spark
-from sparkdl.cluster.session import EMBEDDED_OPTIONS, ensure_java
+from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 
 __all__ = ["run"]
@@ -120,16 +118,11 @@ def _cluster() -> Iterator[SparkSession]:
     """Spark with executors as processes of their own."""
     if SparkSession.getActiveSession():
         raise click.ClickException("launch starts a cluster of its own; stop the running Spark session first")
-    ensure_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(MASTER)
-    for key, value in (EMBEDDED_OPTIONS | {"spark.executor.memory": "1g"}).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = sparkdl.get_session(sparkdl.Cluster(options={"spark.master": MASTER, "spark.executor.memory": "1g"}))
     # The executors of local-cluster always keep their logs in the folder of the installed Spark.
     logs = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
     try:
         yield spark
     finally:
-        stop_spark(spark)
+        spark.stop()
         shutil.rmtree(logs, ignore_errors=True)

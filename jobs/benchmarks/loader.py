@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+import sparkdl
 from benchmarks.images import session
 from benchmarks.report import Report, Target
-from sparkdl.data import Dataset, Loader, prepare
-from sparkdl.settings import Prepare, Split
+from sparkdl.data import Loader
 
 __all__ = ["run"]
 
@@ -35,7 +35,7 @@ WORKERS = 2
 WARM_UP_EPOCH = 0
 PARTITIONS = 2
 
-Reading = Callable[[Dataset, int], int]
+Reading = Callable[[sparkdl.Dataset, int], int]
 
 
 def run() -> Report:
@@ -47,7 +47,7 @@ def run() -> Report:
     targets: list[Target] = []
     with session() as spark, tempfile.TemporaryDirectory() as scratch:
         for kind, raw in {"uint8 images": _images(spark), "float32 vectors": _vectors(spark)}.items():
-            dataset = prepare(raw, _settings(raw, str(Path(scratch) / kind.split()[1])))
+            dataset = sparkdl.prepare(raw, _settings(raw, str(Path(scratch) / kind.split()[1])))
             rates = _measure(dataset)
             medians = {name: median(values) for name, values in rates.items()}
             rows += [[kind, name, rate, rate / medians["pyarrow"]] for name, rate in medians.items()]
@@ -64,12 +64,12 @@ def run() -> Report:
     )
 
 
-def ours(dataset: Dataset, epoch: int) -> int:
+def ours(dataset: sparkdl.Dataset, epoch: int) -> int:
     """An epoch of our loader: shuffled, as tensors; each file was verified in the first, which is not counted."""
     return sum(len(batch.labels) for batch in Loader(dataset, "train", batch_size=BATCH_SIZE).epoch(epoch))
 
 
-def petastorm(dataset: Dataset, epoch: int) -> int:
+def petastorm(dataset: sparkdl.Dataset, epoch: int) -> int:
     """An epoch of Petastorm's fastest loader: columnar batches, shuffled in memory, as tensors."""
     from petastorm import TransformSpec, make_batch_reader
     from petastorm.pytorch import BatchedDataLoader
@@ -90,7 +90,7 @@ def petastorm(dataset: Dataset, epoch: int) -> int:
         return sum(len(batch["label"]) for batch in loader)
 
 
-def pyarrow(dataset: Dataset, epoch: int) -> int:
+def pyarrow(dataset: sparkdl.Dataset, epoch: int) -> int:
     """Every file as an Arrow table, with pyarrow's own threads: no order, no tensors, no batches."""
     return sum(pq.read_table(group.path).num_rows for group in dataset.row_groups("train"))
 
@@ -100,7 +100,7 @@ def _as_arrays(frame: Any) -> Any:
     return frame
 
 
-def _measure(dataset: Dataset) -> dict[str, list[float]]:
+def _measure(dataset: sparkdl.Dataset) -> dict[str, list[float]]:
     readings: dict[str, Reading] = {"sparkdl": ours, "BatchedDataLoader": petastorm, "pyarrow": pyarrow}
     rates: dict[str, list[float]] = {name: [] for name in readings}
     with warnings.catch_warnings():
@@ -118,9 +118,11 @@ def _measure(dataset: Dataset) -> dict[str, list[float]]:
     return rates
 
 
-def _settings(raw: DataFrame, output: str) -> Prepare:
+def _settings(raw: DataFrame, output: str) -> sparkdl.Prepare:
     image = {"image": "image", "image_shape": [28, 28]} if "image" in raw.columns else {}
-    return Prepare.model_validate({"output": output, "split": Split(fractions={}), "num_ranks": 1, **image})
+    return sparkdl.Prepare.model_validate(
+        {"output": output, "split": sparkdl.Split(fractions={}), "num_ranks": 1, **image}
+    )
 
 
 def _images(spark: SparkSession) -> DataFrame:

@@ -1,27 +1,21 @@
-"""Rows per second of ``sparkdl.score`` beside ``mlflow.pyfunc.spark_udf`` of the same registered model, on one slot.
+"""Rows per second of ``sparkdl.score`` beside ``mlflow.pyfunc.spark_udf`` of the same model, on one slot.
 
 The rows lie in memory as one partition, so that one task works; both give label, probability and the five likeliest
 classes of every row, and the result is computed in full and thrown away (Spark's ``noop`` sink).
 """
 
 import time
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+import mlflow
 import mlflow.pyfunc
-import pandas as pd
-import torch
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
+import sparkdl
 from benchmarks.images import image_dataset, images
 from benchmarks.report import Report, Target
-from sparkdl.data import Dataset
-from sparkdl.models import NETWORK_FILE, build, export_network
-from sparkdl.scoring.dataframe import score
-from sparkdl.settings import Tracking
-from sparkdl.tracking import download_whole, start_run
 
 __all__ = ["run"]
 
@@ -35,15 +29,18 @@ def run() -> Report:
     rows: list[list[str | float]] = []
     targets: list[Target] = []
     with image_dataset(1_000) as (spark, dataset), TemporaryDirectory() as folder:
-        tracking = Tracking(uri=f"sqlite:///{folder}/mlflow.db", register_as="benchmark")
+        store = f"sqlite:///{folder}/mlflow.db"
+        tracking = sparkdl.Tracking(uri=store, spool=f"{folder}/spool")
+        mlflow.set_tracking_uri(store)  # where spark_udf looks for models
         for model, count in ROWS.items():
-            uri = _register(dataset, model, tracking)
+            settings = sparkdl.Train(model=model, epochs=1, run_dir=f"{folder}/runs")
+            cluster = sparkdl.Cluster(num_ranks=1)
+            uri = sparkdl.train(dataset, settings, cluster=cluster, tracking=tracking, spark=spark).model_uri
             raw = images(spark, count).coalesce(1).cache()
             raw.count()
-            saved = str(download_whole(uri, tracking))
-            answer = mlflow.pyfunc.spark_udf(spark, saved, env_manager="local", result_type=RESULT)
+            answer = mlflow.pyfunc.spark_udf(spark, uri, env_manager="local", result_type=RESULT)
             by_udf = raw.withColumn("answer", answer(F.struct("image")))
-            ours = score(raw, uri, tracking=tracking)
+            ours = sparkdl.score(raw, uri, tracking=tracking)
             mine, theirs = _take_turns(ours, by_udf, count)
             raw.unpersist()
             ratio = median(a / b for a, b in zip(mine, theirs, strict=True))
@@ -59,19 +56,6 @@ def run() -> Report:
         " network that is quick to compute: in the convolutional one, both spend most of their time in the same"
         " convolutions.",
     )
-
-
-def _register(dataset: Dataset, model: str, tracking: Tracking) -> str:
-    """Register an untrained network, which computes as fast as a trained one."""
-    spec = dataset.input
-    network = build(model, input_shape=spec.shape, num_classes=dataset.num_classes, mean=spec.mean, std=spec.std)
-    with TemporaryDirectory() as folder, start_run(tracking, params={"model": model}) as run:
-        export_network(network, Path(folder) / NETWORK_FILE, torch.zeros(1, *spec.shape, dtype=torch.uint8))
-        Path(folder, "card.json").write_text(dataset.card_json)
-        example = pd.DataFrame({spec.column: [bytes(spec.row_bytes)]})
-        model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=example)
-        registered = run.register(model_uri, {})
-    return registered.uri if registered else model_uri
 
 
 def _take_turns(ours: DataFrame, theirs: DataFrame, rows: int) -> tuple[list[float], list[float]]:

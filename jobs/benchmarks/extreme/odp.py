@@ -11,21 +11,19 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+import sparkdl
 from benchmarks.extreme.made_up import ROWS_PER_GROUP, Shape, write_dataset
 from benchmarks.extreme.processes import forget_peak, peak_bytes
 from benchmarks.extreme.task import first_groups
 from benchmarks.report import Report, Target
 from sparkdl.cluster import limited_threads, retained_memory
-from sparkdl.data import Dataset
 from sparkdl.extreme.fit import Epoch, fit
-from sparkdl.extreme.plan import plan_extreme
-from sparkdl.settings import Extreme
 
 __all__ = ["run"]
 
 CORES = 2
 EPOCHS = 10
-SETTINGS = Extreme(buckets=32, repetitions=25, hidden=[], repetitions_per_task=7, epochs=1)
+SETTINGS = sparkdl.Extreme(buckets=32, repetitions=25, hidden=[], repetitions_per_task=7, epochs=1)
 MEASURED = {7: 16, 1: 24}
 """Row groups that tasks of so many repetitions learn from while they are measured."""
 ALLOWED_BYTES = 500e6
@@ -38,7 +36,7 @@ def run(folder: Path, spark: SparkSession) -> Report:
     shape = SHAPE
     dataset = write_dataset(folder / "odp", shape)
     settings = SETTINGS
-    plan = plan_extreme(
+    plan = sparkdl.plan_extreme(
         shape.classes,
         num_features=shape.features,
         rows=shape.rows,
@@ -84,7 +82,7 @@ def run(folder: Path, spark: SparkSession) -> Report:
 
 
 def _train_in_tasks(
-    dataset: Dataset, settings: Extreme, packs: Sequence[Sequence[int]], spark: SparkSession
+    dataset: sparkdl.Dataset, settings: sparkdl.Extreme, packs: Sequence[Sequence[int]], spark: SparkSession
 ) -> list[tuple[float, int]]:
     """Rows a second and peak memory of each pack's task; all run at the same time."""
 

@@ -6,22 +6,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+import sparkdl
 from benchmarks.extreme.made_up import Shape, write_dataset
 from benchmarks.extreme.processes import alone
 from benchmarks.extreme.task import Task, rows_of
 from benchmarks.report import Report, Target
-from sparkdl.data import Dataset, SparseLoader
+from sparkdl.data import SparseLoader
 from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.ensemble import Ensemble
 from sparkdl.extreme.fit import bucket_hash, fit
 from sparkdl.extreme.hashing import BucketHash
 from sparkdl.extreme.metrics import evaluate
-from sparkdl.settings import Extreme
 
 __all__ = ["run"]
 
 SHAPE = Shape(rows=65_536, features=50_000, classes=20_000, labels=3, test_rows=8_192)
-SETTINGS = Extreme(buckets=256, repetitions=16, hidden=[32], epochs=3)
+SETTINGS = sparkdl.Extreme(buckets=256, repetitions=16, hidden=[32], epochs=3)
 REPETITIONS = (1, 2, 4, 8, 16)
 BATCH = 256
 Points = dict[int, tuple[float, float]]
@@ -58,7 +58,7 @@ def run(task: Task, model: Path, folder: Path) -> Report:
     )
 
 
-def _of_ensemble(dataset: Dataset, model: Path) -> Points:
+def _of_ensemble(dataset: sparkdl.Dataset, model: Path) -> Points:
     ensemble = Ensemble.open(model)
     batches = SparseLoader(dataset, "test", batch_size=BATCH, shuffle=False).epoch(0)
     logits = torch.cat([ensemble.logits(batch) for batch in batches], dim=1)
@@ -75,7 +75,9 @@ def _of_made_up(folder: Path) -> Points:
     return _points(dataset, hashes, dataset.label_counts, logits)
 
 
-def _points(dataset: Dataset, hashes: list[BucketHash], counts: npt.NDArray[np.int64], logits: torch.Tensor) -> Points:
+def _points(
+    dataset: sparkdl.Dataset, hashes: list[BucketHash], counts: npt.NDArray[np.int64], logits: torch.Tensor
+) -> Points:
     rows = rows_of(dataset, "test")
 
     def precision(number: int, known: npt.NDArray[np.int64] | None) -> float:

@@ -1,6 +1,5 @@
 """Precision, training time and size of the model: ours, the peers', and one-vs-all."""
 
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,11 +12,9 @@ from benchmarks.extreme.processes import alone
 from benchmarks.extreme.task import Task
 from benchmarks.report import Report, Target
 from sparkdl.extreme.metrics import Evaluation
-from sparkdl.extreme.plan import Plan
-from sparkdl.settings import Tracking
 from sparkdl.tracking import download
 
-__all__ = ["Ours", "compare", "train_ours"]
+__all__ = ["compare", "train_ours"]
 
 CORES = 2
 """Threads of each rival; ours has as many slots."""
@@ -29,29 +26,19 @@ ASKED = (1, 3, 5)
 MEGABYTE = 1e6
 
 
-@dataclass(frozen=True)
-class Ours:
-    """What our training came to."""
-
-    evaluation: Evaluation
-    seconds: float
-    model_bytes: int
-    plan: Plan
-
-
-def train_ours(task: Task, folder: Path, spark: SparkSession) -> tuple[Ours, Path]:
+def train_ours(task: Task, folder: Path, spark: SparkSession) -> tuple[sparkdl.TrainedEnsemble, Path]:
     """Train, evaluate and log the ensemble as the demo does; the model's folder comes with the figures."""
-    tracking = Tracking(uri=f"sqlite:///{folder}/mlflow.db")
+    tracking = sparkdl.Tracking(uri=f"sqlite:///{folder}/mlflow.db")
     settings = task.settings.model_copy(update={"run_dir": str(folder / "repetitions")})
-    trained = sparkdl.train_extreme(task.dataset, settings, tracking=tracking, spark=spark)
-    ours = Ours(trained.evaluations["test"], trained.seconds, trained.model_bytes, trained.plan)
-    return ours, download(trained.model_uri, tracking)
+    ours = sparkdl.train_extreme(task.dataset, settings, tracking=tracking, spark=spark)
+    return ours, download(ours.model_uri, tracking)
 
 
-def compare(task: Task, ours: Ours, folder: Path) -> Report:
+def compare(task: Task, ours: sparkdl.TrainedEnsemble, folder: Path) -> Report:
     """Train the others on the same rows, one after another, each in a process of its own. Runs on the driver."""
+    test = ours.evaluations["test"]
     linear, *behind = ours.plan.one_vs_all
-    rows: list[list[str | float]] = [_row(ours.plan.mach.name, ours.evaluation, ours.seconds, ours.model_bytes)]
+    rows: list[list[str | float]] = [_row(ours.plan.mach.name, test, ours.seconds, ours.model_bytes)]
     found = {}
     for name, (module, train) in PEERS.items():
         if find_spec(module) is None:
@@ -74,7 +61,7 @@ def compare(task: Task, ours: Ours, folder: Path) -> Report:
         else:
             found[cost.name] = task.evaluate(trained.predicted)
             rows.append(_row(cost.name, found[cost.name], trained.seconds, cost.model_bytes))
-    mine = ours.evaluation.precision
+    mine = test.precision
     targets = [
         Target(
             f"P@{k} less the best other's",
@@ -90,7 +77,7 @@ def compare(task: Task, ours: Ours, folder: Path) -> Report:
             Target("seconds of training", ours.seconds, 60, at_most=True),
         ]
     targets.append(Target("one-vs-all linear's size over the model's", linear.model_bytes / ours.model_bytes, 20))
-    dataset, test = task.dataset, ours.evaluation
+    dataset = task.dataset
     return Report(
         title=f"extreme, quality: {task.name}, {dataset.rows('train'):,} rows, {dataset.num_classes:,} classes",
         columns=["method", *(f"P@{k}" for k in ASKED), *(f"nDCG@{k}" for k in (3, 5)), "training s", "model MB"],

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import sparkdl
 from benchmarks.extreme.task import rows_of
-from sparkdl.data import Dataset, SparseLoader
+from sparkdl.data import SparseLoader
 from sparkdl.data.sparse_rows import Rows
-from sparkdl.settings import Extreme
 
 __all__ = ["LONGEST", "Outcome", "omikuji", "one_vs_all", "plt", "write_rows"]
 
@@ -38,7 +38,7 @@ class Outcome:
     model_bytes: int
 
 
-def write_rows(dataset: Dataset, split: str, path: Path) -> None:
+def write_rows(dataset: sparkdl.Dataset, split: str, path: Path) -> None:
     """Write a split in the Extreme Classification Repository's format, without labels that training never saw."""
     rows = rows_of(dataset, split)
     indices, values, labels = (array.tolist() for array in (rows.indices, rows.values, rows.labels))
@@ -51,7 +51,7 @@ def write_rows(dataset: Dataset, split: str, path: Path) -> None:
             file.write(f"{names} {pairs}\n")
 
 
-def omikuji(dataset: Dataset, folder: Path, threads: int) -> Outcome:
+def omikuji(dataset: sparkdl.Dataset, folder: Path, threads: int) -> Outcome:
     """Parabel (Prabhu et al., 2018) as omikuji has it, with its default settings."""
     import omikuji  # type: ignore[import-not-found,import-untyped]
 
@@ -65,7 +65,7 @@ def omikuji(dataset: Dataset, folder: Path, threads: int) -> Outcome:
     return Outcome(_padded(found), seconds, _bytes_in(folder / "omikuji"))
 
 
-def plt(dataset: Dataset, folder: Path, threads: int) -> Outcome:
+def plt(dataset: sparkdl.Dataset, folder: Path, threads: int) -> Outcome:
     """Probabilistic label trees (Jasinska et al., 2016) as napkinXC has them, with its default settings."""
     from napkinxc.models import PLT  # type: ignore[import-not-found,import-untyped]
 
@@ -78,7 +78,9 @@ def plt(dataset: Dataset, folder: Path, threads: int) -> Outcome:
     return Outcome(_padded(model.predict(_pairs(test), top_k=K)), seconds, _bytes_in(folder / "napkinxc"))
 
 
-def one_vs_all(dataset: Dataset, settings: Extreme, hidden: Sequence[int], threads: int) -> Outcome | float:
+def one_vs_all(
+    dataset: sparkdl.Dataset, settings: sparkdl.Extreme, hidden: Sequence[int], threads: int
+) -> Outcome | float:
     """One output per class behind the same hidden layer, or none; the seconds expected if they are too many.
 
     Plain PyTorch with the same epochs, batches and schedule as ours; labels of a row share one softmax.
@@ -140,4 +142,4 @@ def _bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-Rival = Callable[[Dataset, Path, int], Outcome]
+Rival = Callable[[sparkdl.Dataset, Path, int], Outcome]

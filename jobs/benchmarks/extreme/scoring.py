@@ -8,11 +8,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
+import sparkdl
 from benchmarks.extreme.processes import servant
 from benchmarks.extreme.task import Task
 from benchmarks.report import Report, Target
 from sparkdl.cluster import limited_threads, retained_memory
-from sparkdl.data import Dataset, SparseLoader
+from sparkdl.data import SparseLoader
 from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.ensemble import Ensemble
 
@@ -60,7 +61,7 @@ def run(task: Task, model: Path, folder: Path) -> Report:
     )
 
 
-def _measure_when_asked(connection: Connection, dataset: Dataset, model: Path) -> None:
+def _measure_when_asked(connection: Connection, dataset: sparkdl.Dataset, model: Path) -> None:
     """Name the ways to score, then answer each name with the rows a second of that way."""
     ensemble = Ensemble.open(model)
     decoder, by_logits = ensemble.decoder(), _by_logits(ensemble)

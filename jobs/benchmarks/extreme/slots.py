@@ -1,19 +1,14 @@
 """How much sooner the same tasks end on two slots than on one."""
 
-import time
 from contextlib import ExitStack
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
+import sparkdl
 from benchmarks.extreme.processes import servant
 from benchmarks.extreme.task import Task, first_groups
 from benchmarks.report import Report, Target
-from sparkdl.cluster import get_session
-from sparkdl.data import Dataset
-from sparkdl.extreme.tasks import run_tasks, train_pack
-from sparkdl.settings import Cluster, Extreme
 
 __all__ = ["run"]
 
@@ -55,22 +50,22 @@ def run(task: Task, folder: Path) -> Report:
     )
 
 
-def _train_when_asked(connection: Connection, slots: int, dataset: Dataset, settings: Extreme, folder: Path) -> None:
+def _train_when_asked(
+    connection: Connection, slots: int, dataset: sparkdl.Dataset, settings: sparkdl.Extreme, folder: Path
+) -> None:
     """Train once for each name that is sent, and answer with the seconds that it took."""
-    spark = get_session(Cluster(embedded_slots=slots, options={"spark.driver.memory": "1g"}))
+    own = folder / f"slots-{slots}"
+    own.mkdir()
+    tracking = sparkdl.Tracking(uri=f"sqlite:///{own}/mlflow.db", spool=str(own / "spool"))
+    spark = sparkdl.get_session(sparkdl.Cluster(embedded_slots=slots, options={"spark.driver.memory": "1g"}))
 
-    def seconds(of: Dataset, name: str) -> float:
-        here = settings.model_copy(update={"run_dir": str(folder / f"slots-{slots}" / name)})
-        started = time.perf_counter()
-        size = here.repetitions // PACKS
-        packs = [tuple(range(first, first + size)) for first in range(0, here.repetitions, size)]
-        for _, found in run_tasks(partial(train_pack, of, here, "benchmark"), packs, spark):
-            if isinstance(found, Exception):
-                raise found
-        return time.perf_counter() - started
+    def seconds(of: sparkdl.Dataset, name: str) -> float:
+        here = settings.model_copy(update={"run_dir": str(own / name)})
+        return sparkdl.train_extreme(of, here, tracking=tracking, spark=spark).seconds
 
+    only_training = first_groups(dataset, len(dataset.row_groups("train")))
     seconds(first_groups(dataset, 1), "warm-up")
     connection.send(None)
     for name in iter(connection.recv, None):
-        connection.send(seconds(dataset, name))
+        connection.send(seconds(only_training, name))
     spark.stop()

@@ -9,12 +9,9 @@ import numpy.typing as npt
 from pyspark.sql import SparkSession
 
 import sparkdl
-from sparkdl.data import Dataset
 from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.extreme.metrics import Evaluation, evaluate
-from sparkdl.extreme.plan import plan_extreme
-from sparkdl.settings import Extreme, Prepare, Source, Split
 
 __all__ = ["Task", "first_groups", "prepared_task", "rows_of"]
 
@@ -28,8 +25,8 @@ class Task:
     """A prepared sparse dataset with the splits ``train`` and ``test``, and how to train on it."""
 
     name: str
-    dataset: Dataset
-    settings: Extreme
+    dataset: sparkdl.Dataset
+    settings: sparkdl.Extreme
 
     @property
     def is_wordnet(self) -> bool:
@@ -50,30 +47,32 @@ def prepared_task(data: Sequence[str], folder: Path, spark: SparkSession) -> Tas
     output = str(folder / "dataset")
     if data:
         train, test = data
-        settings = Prepare(
-            source=Source(format="xc", path={"train": train, "test": test}),
+        settings = sparkdl.Prepare(
+            source=sparkdl.Source(format="xc", path={"train": train, "test": test}),
             output=output,
             features=["features"],
             sparse=True,
             on_bad_rows="skip",
-            split=Split(column="split", fractions={}),
+            split=sparkdl.Split(column="split", fractions={}),
         )
         dataset = sparkdl.prepare(settings.source, settings, spark=spark)
-        plan = plan_extreme(dataset.num_classes, num_features=dataset.input.shape[0], rows=dataset.rows("train"))
-        return Task(Path(train).parent.name or train, dataset, Extreme(buckets=plan.num_buckets))
+        plan = sparkdl.plan_extreme(
+            dataset.num_classes, num_features=dataset.input.shape[0], rows=dataset.rows("train")
+        )
+        return Task(Path(train).parent.name or train, dataset, sparkdl.Extreme(buckets=plan.num_buckets))
     configured = sparkdl.load_settings(str(CONFIGURATION), [f"prepare.output={output}", f"prepare.source.path={RAW}"])
     sparkdl.fetch("wordnet", Path(RAW))
     dataset = sparkdl.prepare(None, configured.require("prepare"), spark=spark)
     return Task("WordNet", dataset, configured.extreme)
 
 
-def rows_of(dataset: Dataset, split: str) -> Rows:
+def rows_of(dataset: sparkdl.Dataset, split: str) -> Rows:
     """All rows of a split, in the dataset's order."""
     return Rows.join([read_rows(verified_content(group)) for group in dataset.row_groups(split)])
 
 
-def first_groups(dataset: Dataset, number: int) -> Dataset:
+def first_groups(dataset: sparkdl.Dataset, number: int) -> sparkdl.Dataset:
     """A dataset of the first so many row groups of the training split, and of no other split."""
     train = dataset.card.splits["train"]
     part = train.model_copy(update={"files": train.files[:number]})
-    return Dataset(dataset.path, dataset.card.model_copy(update={"splits": {"train": part}}))
+    return sparkdl.Dataset(dataset.path, dataset.card.model_copy(update={"splits": {"train": part}}))

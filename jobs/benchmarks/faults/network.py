@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sparkdl.cluster import current_rank
-
 __all__ = ["Noting", "newest_call", "uses_of_rows"]
 
 
@@ -48,8 +46,8 @@ class Noting(nn.Module):
         if self._file is None:
             # The ranks of an attempt share the address where they meet; it holds a secret, so only its digest is shown.
             attempt = hashlib.sha256(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "").encode()).hexdigest()[:12]
-            rank = current_rank()
-            name = f"{time.time_ns()}.{attempt}.{rank.rank if rank else 0}.{os.getpid()}.rows"
+            rank = os.environ.get("HOROVOD_RANK", "0")
+            name = f"{time.time_ns()}.{attempt}.{rank}.{os.getpid()}.rows"
             self._file = os.open(Path(self._folder) / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.write(
             self._file, f"{int(self.calls)} {' '.join(map(str, rows))}\n".encode()

@@ -13,12 +13,11 @@ from typing import Any
 
 import psutil
 
+import sparkdl
 from benchmarks.faults.network import newest_call, uses_of_rows
 from benchmarks.faults.program import __file__ as program_file
 from benchmarks.faults.server import Server
 from benchmarks.standalone import StandaloneCluster, rank_threads
-from sparkdl.settings import Tracking
-from sparkdl.tracking import sync
 from sparkdl.training.checkpoint import latest, load_checkpoint
 
 __all__ = ["KINDS", "LETTING_GO", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
@@ -251,7 +250,8 @@ class Scenario:
         run_id = json.loads((self.folder / "result.json").read_text())["run_id"]
         self.server.wait()
         before = len(self.server.steps(run_id))
-        sync(Tracking(uri=self.server.uri, spool=str(self.spool)))  # what the end of the run did not wait for
+        tracking = sparkdl.Tracking(uri=self.server.uri, spool=str(self.spool))
+        sparkdl.sync(tracking)  # what the end of the run did not wait for
         steps = self.server.steps(run_id)
         expected = self.state()["step"]
         curve_errors = abs(len(steps) - len(set(steps))) + len(set(range(expected)) ^ set(steps))
