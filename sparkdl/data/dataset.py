@@ -86,6 +86,12 @@ class Dataset:
         return tuple(read_labels(self.path, self.card.labels).column("name").to_pylist())
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """What people call the classes, by class index: ``prepare.class_names``, and else the label itself."""
+        names = self.card.settings.get("class_names", {})
+        return tuple(names.get(label, label) for label in self.label_names)
+
+    @property
     def label_counts(self) -> NDArray[np.int64]:
         """Training rows that have each class, int64 of shape (classes,); read as ``label_names`` are."""
         if self.card.labels is None:

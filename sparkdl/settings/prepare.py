@@ -1,8 +1,8 @@
 """The section ``prepare``: where rows come from and how they become a dataset."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
 
@@ -74,6 +74,11 @@ class Split(Section):
         return self
 
 
+def _by_text(names: Any) -> Any:
+    """Labels as text, which is what a dataset keeps of them: in YAML, ``0`` is a number."""
+    return {str(label): name for label, name in names.items()} if isinstance(names, dict) else names
+
+
 class Prepare(Section):
     """How a raw table becomes a dataset."""
 
@@ -84,6 +89,9 @@ class Prepare(Section):
     label: str = "label"
     """The column to predict: whole numbers or strings, each distinct value one class; of ``sparse`` data also arrays of
     them, for rows with several labels."""
+    class_names: Annotated[dict[str, str], BeforeValidator(_by_text)] = {}
+    """What people call the classes, ``{0: T-shirt, 1: trouser}``: pictures show these names. Predictions stay what the
+    label's column holds; a label without a name is called what it is."""
     image: str | None = None
     """The column of images. Kept as uint8; scaling happens inside the network."""
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
@@ -120,4 +128,8 @@ class Prepare(Section):
             raise ValueError(f"`features` names the label {self.label!r}; a model would only copy it")
         if len(set(self.features or ())) < len(self.features or ()):
             raise ValueError("`features` names a column twice")
+        if len(set(self.class_names.values())) < len(self.class_names):
+            raise ValueError("`class_names` gives two classes the same name")
+        if self.sparse and self.class_names:
+            raise ValueError("`class_names` are for pictures, and none shows as many classes as `sparse` data has")
         return self

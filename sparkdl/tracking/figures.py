@@ -17,7 +17,7 @@ __all__ = ["accuracy_curve", "confusion_matrix", "loss_curve", "precision_curve"
 COLOURS = {"train": "#4C72B0", "validation": "#DD8452", "test": "#55A868"}
 MAX_LABELLED = 40  # classes whose names fit beside the matrix
 MAX_COUNTED = 20  # classes whose counts fit into their cells
-MAX_NAME = 24  # characters of a label's name
+MAX_NAME = 24  # characters of a class's name
 
 
 def loss_curve(history: Sequence[Mapping[str, float]]) -> Figure:
@@ -56,14 +56,14 @@ def precision_curve(precision: Mapping[int, Sequence[float]], cutoffs: Sequence[
     return figure
 
 
-def confusion_matrix(counts: Any, label_names: Sequence[str]) -> Figure:
+def confusion_matrix(counts: Any, class_names: Sequence[str]) -> Figure:
     """How often each true class (row) was predicted as each class (column); ``counts`` is (classes, classes).
 
     A cell's colour is its share of the row, so that rare classes can be read too. Names are written for up to
     40 classes and counts for up to 20; beyond that the axes are numbered.
     """
     matrix: npt.NDArray[np.float64] = np.asarray(counts, dtype=np.float64)
-    classes = len(label_names)
+    classes = len(class_names)
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     side = float(np.clip(2.6 + 0.52 * classes, 4.2, 11.0))
     figure = Figure(figsize=(side + 1.0, side), layout="constrained")
@@ -76,7 +76,7 @@ def confusion_matrix(counts: Any, label_names: Sequence[str]) -> Figure:
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
     if classes <= MAX_LABELLED:
-        names = [_shorten(name) for name in label_names]
+        names = [_shorten(name) for name in class_names]
         size = 9 if classes <= MAX_COUNTED else 7
         axes.set_xticks(range(classes), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=size)
         axes.set_yticks(range(classes), names, fontsize=size)

@@ -172,7 +172,7 @@ def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> Trained
     run.log_figure(accuracy_curve(outcome.history), "accuracy.png")
     for split, found in outcome.evaluations.items():
         if found.confusion is not None:
-            run.log_figure(confusion_matrix(found.confusion, dataset.label_names), f"confusion_{split}.png")
+            run.log_figure(confusion_matrix(found.confusion, dataset.class_names), f"confusion_{split}.png")
     with TemporaryDirectory() as folder:
         write_model_folder(folder, dataset, job.settings, outcome.checkpoint)
         model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=example_row(dataset))

@@ -21,6 +21,7 @@ from pyspark.sql import functions as sf
 
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
 from sparkdl.data.bad_rows import skip_bad_rows
+from sparkdl.data.card import Card
 from sparkdl.data.preparing.examine import find_problems
 from sparkdl.data.preparing.features import choose_inputs
 from sparkdl.data.reading.loader import Loader
@@ -149,6 +150,33 @@ def test_verifying_in_tasks_names_the_altered_file(spark: SparkSession, people: 
     altered.write_bytes(content)
     with pytest.raises(DatasetError, match=rf"{altered.stem}\.parquet was altered"):
         dataset.verify(spark)
+
+
+def test_classes_have_the_names_that_people_gave_them_and_labels_stay(
+    digits_settings: Prepare, tmp_path: Path, spark: SparkSession
+) -> None:
+    settings = digits_settings.model_copy(update={"output": str(tmp_path / "named"), "class_names": {"1": "one"}})
+    dataset = prepare(None, settings, spark=spark)
+    assert dataset.label_names == ("0", "1", "2")
+    assert dataset.class_names == ("0", "one", "2")
+    swapped = settings.model_copy(update={"output": str(tmp_path / "swapped"), "class_names": {"one": "1"}})
+    with pytest.raises(DataError, match=r"`class_names` names none of the labels \(0, 1, 2\)"):
+        prepare(None, swapped, spark=spark)
+
+
+def test_a_dataset_from_before_a_key_was_known_is_recognised_at_its_default(
+    digits_dataset: Dataset, digits_settings: Prepare, tmp_path: Path, spark: SparkSession
+) -> None:
+    folder = shutil.copytree(digits_dataset.path, tmp_path / "older")
+    settings_then = {key: value for key, value in digits_dataset.card.settings.items() if key != "class_names"}
+    content = dict(digits_dataset.card) | {"settings": settings_then}
+    del content["digest"]
+    older = Card.create(**content)
+    (folder / "card.json").write_text(older.to_json())
+    settings = digits_settings.model_copy(update={"output": str(folder)})
+    assert prepare(None, settings, spark=spark).digest == older.digest
+    with pytest.raises(DatasetError, match=r"class_names was \{\} and is now \{'1': 'one'\}"):
+        prepare(None, settings.model_copy(update={"class_names": {"1": "one"}}), spark=spark)
 
 
 def test_preparing_again_is_recognised_and_skipped(

@@ -40,6 +40,8 @@ class Journey(Section):
     [
         (Prepare, {"output": "d", "features": ["age", "label"]}, "names the label 'label'; a model would only copy it"),
         (Prepare, {"output": "d", "features": ["age", "fare", "age"]}, "names a column twice"),
+        (Prepare, {"output": "d", "class_names": {0: "cat", 1: "cat"}}, "two classes the same name"),
+        (Prepare, {"output": "d", "class_names": {0: "cat"}, "sparse": True}, "`class_names` are for pictures"),
         (Split, {"fractions": {"train": 0.2}}, "`train` is not among the fractions"),
         (Train, {"seed": 2**64}, "less than"),
         (Train, {"learning_rate": float("inf")}, "finite number"),
@@ -49,6 +51,10 @@ class Journey(Section):
 def test_what_cannot_be_meant_is_an_error(section: type[Section], values: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         section.model_validate(values)
+
+
+def test_a_class_is_named_by_its_label_whether_that_is_a_number_or_text() -> None:
+    assert Prepare(output="d", class_names={0: "cat", "b": "dog"}).class_names == {"0": "cat", "b": "dog"}  # type: ignore[dict-item]
 
 
 def test_a_limit_of_time_may_be_infinite() -> None:

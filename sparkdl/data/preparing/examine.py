@@ -124,6 +124,9 @@ def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepa
     for row in found:
         counts[row[SPLIT]][row[LABEL_NAME]] = row["rows"]
     label_names = _label_names(counts)
+    if settings.class_names and not settings.class_names.keys() & set(label_names):
+        shown = f"{', '.join(label_names[:_SHOWN_LABELS])}{', ...' if len(label_names) > _SHOWN_LABELS else ''}"
+        raise DataError(f"`class_names` names none of the labels ({shown}); write {{label: name}}")
     class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
     return Findings(label_names, class_counts, split_rows, fingerprint)
 

@@ -107,7 +107,8 @@ def _open_existing(output: str, decisions: dict[str, Any]) -> Dataset | None:
     if not exists(join(output, CARD_NAME)):
         return None
     existing = Dataset.open(output)
-    before = existing.card.settings
+    usual = _decisions(Prepare(output=output), None)
+    before = usual | existing.card.settings  # keys that sparkdl has learned since then
     differing = [
         f"{key} was {before.get(key)!r} and is now {decisions.get(key)!r}"
         for key in sorted(before.keys() | decisions.keys())
