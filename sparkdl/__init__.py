@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sparkdl.extreme.train import TrainedEnsemble, train_extreme
     from sparkdl.runner import HorovodRunner
     from sparkdl.scoring.dataframe import score
-    from sparkdl.scoring.write import write_predictions
+    from sparkdl.scoring.output import write_predictions
     from sparkdl.settings import (
         Cluster,
         Extreme,
@@ -78,7 +78,7 @@ _HOMES = {
     "sparkdl.extreme.train": ["TrainedEnsemble", "train_extreme"],
     "sparkdl.runner": ["HorovodRunner"],
     "sparkdl.scoring.dataframe": ["score"],
-    "sparkdl.scoring.write": ["write_predictions"],
+    "sparkdl.scoring.output": ["write_predictions"],
     "sparkdl.settings": [
         *[
             "Cluster",

@@ -32,9 +32,9 @@ from pyspark.sql.types import NumericType
 from sparkdl.data import prepare
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.masking import without_credentials
-from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.columns import check_room
 from sparkdl.scoring.dataframe import score
+from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Cluster, Prepare, Section, Split, Tracking, Train
 from sparkdl.storage import download_files, join, remove, upload_files
 from sparkdl.tracking import download, download_whole

@@ -27,8 +27,8 @@ def end_stopped(executor: Sequence[psutil.Process]) -> None:
     """Kill what is stopped, so that Spark replaces it at once.
 
     It does not hear that it shall end: Spark's own worker asks a JVM to, and kills it ten seconds later; a daemon ends
-    when its JVM does, if it can. By the driver's way alone (``executors.py``) a stopped JVM was there for up to 15.7 s more
-    after its silence, and with this for 1.6 s.
+    when its JVM does, if it can. Without this a stopped JVM outlived its silence by up to 15.7 s (``executors.py`` was
+    alone with it), and with it by 1.6.
     """
     for process in filter(_is_stopped, executor):
         with suppress(psutil.Error):

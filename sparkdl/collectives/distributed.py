@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
 from sparkdl.collectives.communicator import Communicator, Messenger, ReduceOp, Wait, bytes_of
-from sparkdl.collectives.store import MeetingStore
+from sparkdl.collectives.meeting import MeetingStore
 
 __all__ = ["ExchangeError", "TorchBackend", "TorchCommunicator"]
 

@@ -7,7 +7,7 @@ from sparkdl.data.dataset import Dataset, RowGroup
 from sparkdl.data.preparing.features import apply_preprocessing
 from sparkdl.data.preparing.prepare import prepare
 from sparkdl.data.preparing.splits import split_rows
-from sparkdl.data.reading.decode import decode
+from sparkdl.data.reading.arrays import decode
 from sparkdl.data.reading.shards import Phase
 from sparkdl.data.sources.fetch import fetch
 from sparkdl.data.sources.open import open_source

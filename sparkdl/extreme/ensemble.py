@@ -22,7 +22,7 @@ from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.hashing import BucketHash, Family, FeatureHash
 from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.extreme.metrics import Evaluation, evaluate
-from sparkdl.extreme.store import (
+from sparkdl.extreme.repetitions import (
     Finished,
     fetch_repetition,
     first_layer,

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster import device_of_task, limited_threads, retained_memory
 from sparkdl.data import Dataset
 from sparkdl.extreme.fit import Epoch, fit
-from sparkdl.extreme.store import Finished, save_repetition
+from sparkdl.extreme.repetitions import Finished, save_repetition
 from sparkdl.settings import Extreme
 
 __all__ = ["Pack", "run_tasks", "train_pack"]

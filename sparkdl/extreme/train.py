@@ -21,7 +21,7 @@ from sparkdl.errors import ConfigError, DatasetError, TrainingError
 from sparkdl.extreme.ensemble import Ensemble, write_model_folder
 from sparkdl.extreme.metrics import METRICS, Evaluation
 from sparkdl.extreme.plan import Plan, plan_extreme
-from sparkdl.extreme.store import FORMAT, Finished, finished
+from sparkdl.extreme.repetitions import FORMAT, Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
 from sparkdl.settings import Cluster, Extreme, Tracking
 from sparkdl.tracking import Registered, Run, check_gate, start_run

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, NumericType
 
 from sparkdl.errors import DataError
-from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.model_card import ModelCard
 
 __all__ = ["check_columns", "check_room"]
 

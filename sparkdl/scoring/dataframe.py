@@ -26,8 +26,8 @@ from sparkdl.data.preparing.features import apply_preprocessing, image_fits, wid
 from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError
-from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.columns import check_columns, check_room
+from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.task import ERROR, ScoringTask
 from sparkdl.settings import Tracking
 from sparkdl.settings.score import BATCH_SIZE, TOP_K

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sparkdl.data.card import InputSpec
-from sparkdl.data.reading.decode import decode
+from sparkdl.data.reading.arrays import decode
 from sparkdl.errors import DataError
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings.score import BATCH_SIZE

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sparkdl.data.card import InputSpec
-from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 
 __all__ = ["COLUMNS", "Model", "Predictor"]

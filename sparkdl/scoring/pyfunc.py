@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sparkdl.errors import DataError
-from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import COLUMNS, Predictor
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 

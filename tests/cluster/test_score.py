@@ -23,12 +23,12 @@ from sparkdl.data import Dataset, prepare
 from sparkdl.data.card import Card, InputSpec
 from sparkdl.errors import ConfigError, DataError, DatasetError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
-from sparkdl.scoring.card import ModelCard
 from sparkdl.scoring.dataframe import INPUT, score, with_inputs
+from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.network import NetworkModel
+from sparkdl.scoring.output import write_predictions
 from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.pyfunc import PyfuncModel
-from sparkdl.scoring.write import write_predictions
 from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
 

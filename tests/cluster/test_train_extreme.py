@@ -33,7 +33,7 @@ from sparkdl import (
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError, TrainingError
 from sparkdl.extreme.ensemble import EnsembleCard
-from sparkdl.extreme.store import Finished, finished
+from sparkdl.extreme.repetitions import Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
 from sparkdl.tracking import download
 

@@ -1,8 +1,9 @@
-"""Who may know whom, as the README's layout says, and no circles."""
+"""Who may know whom, as the README's layout says; no circles; no two files of one name."""
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -17,6 +18,13 @@ ALSO = {"scoring": {"extreme"}}
 """Rooms that a room may know beside those below it: scoring opens what extreme has made."""
 ENTRY_POINTS = {"sparkdl.daemon", "sparkdl.scoring.pyfunc"}
 """What Spark and MLflow import by name in processes of their own: to say that name is not to import it."""
+MIRRORS = {
+    "train.py": {"settings", "training", "extreme"},  # settings mirror what they are for, MACH the lockstep training
+    "prepare.py": {"settings", "data"},
+    "backend.py": {"cluster", "collectives"},  # what a launch asks of a library, and what libraries answer
+    "horovod.py": {"", "collectives"},  # sparkdl.horovod is the name that Databricks' users import
+}
+"""Files that have one name in several rooms on purpose."""
 
 
 def name_of(file: Path) -> str:
@@ -93,6 +101,14 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
     graph = {module: set(known(MODULES[module], for_types=False)) & others - {module} for module in others}
     assert circle(graph) == []
     assert circle(graph | {"sparkdl.errors": {"sparkdl.config"}}) != []
+
+
+def test_no_two_files_have_one_name_but_those_that_mirror_each_other() -> None:
+    rooms = defaultdict(list)
+    for file in ROOT.rglob("*.py"):
+        rooms[file.name].append((*file.relative_to(ROOT).parts[:-1], "")[0])
+    shared = {name: places for name, places in rooms.items() if len(places) > 1 and name != "__init__.py"}
+    assert {name: places for name, places in shared.items() if set(places) != MIRRORS.get(name)} == {}
 
 
 def test_what_runs_in_tasks_and_on_ranks_does_not_load_mlflow() -> None:

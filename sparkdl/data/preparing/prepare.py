@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sparkdl.data.bad_rows import PROBLEM, skip_bad_rows, take_good_lines
 from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
 from sparkdl.data.dataset import Dataset
-from sparkdl.data.failures import explained
+from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
 from sparkdl.data.preparing.examine import LABEL_NAME, Findings, examine, find_problems, label_name
 from sparkdl.data.preparing.features import (

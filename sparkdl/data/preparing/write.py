@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sparkdl.data.card import LABEL_COLUMN, METADATA_NAME, File, InputSpec, LabelsFile, SparseCounts
 from sparkdl.data.preparing.order import GROUP, PLACE, SPLIT
 from sparkdl.data.preparing.petastorm import petastorm_metadata
-from sparkdl.data.reading.decode import decode
+from sparkdl.data.reading.arrays import decode
 from sparkdl.data.reading.read import LENGTH_BYTES, view_inputs, view_labels
 from sparkdl.data.sparse_rows import SCHEMA, SPARSE_COUNTS, write_sparse_row_group
 from sparkdl.errors import DataError

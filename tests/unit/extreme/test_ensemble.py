@@ -16,7 +16,7 @@ from sparkdl.errors import DataError, ModelError
 from sparkdl.extreme.ensemble import ENSEMBLE_NAME, Ensemble, EnsembleCard, open_model
 from sparkdl.extreme.fit import new_models
 from sparkdl.extreme.meta_model import MetaModels
-from sparkdl.extreme.store import save_repetition, weights_name
+from sparkdl.extreme.repetitions import save_repetition, weights_name
 from sparkdl.settings import Extreme
 
 WIDTH, CLASSES, BUCKETS = 50, 30, 8

@@ -5,7 +5,7 @@ import torch
 
 from sparkdl.data.card import InputSpec
 from sparkdl.models import NETWORK_FILE, build, export_network
-from sparkdl.scoring.card import ModelCard
+from sparkdl.scoring.model_card import ModelCard
 
 
 def make_folder(folder: Path, spec: InputSpec, labels: tuple[str, ...]) -> Path:

@@ -8,7 +8,7 @@ import torch
 
 from sparkdl.data import SparseBatch
 from sparkdl.errors import ModelError
-from sparkdl.extreme.store import (
+from sparkdl.extreme.repetitions import (
     Finished,
     fetch_repetition,
     finished,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
-from sparkdl.data.failures import explained
+from sparkdl.data.job_errors import explained
 from sparkdl.data.preparing.staging import staging
 from sparkdl.errors import DataError
 from sparkdl.storage import join, local_path, spark_url, write_file

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 from numpy.testing import assert_array_equal
 
-from sparkdl.data.reading.decode import decode
+from sparkdl.data.reading.arrays import decode
 from sparkdl.errors import DataError
 
 from ..conftest import IMAGES, VECTORS
