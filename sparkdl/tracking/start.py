@@ -24,6 +24,7 @@ from mlflow.utils.git_utils import get_git_commit
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
 
 from sparkdl.errors import RunCancelledError, TrackingError
+from sparkdl.extras import DISTRIBUTION
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
 from sparkdl.tracking.courier import Courier
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-LIBRARIES = ("sparkdl", "torch", "horovod", "pyspark", "petastorm", "pyarrow", "mlflow", "numpy")
+LIBRARIES = ("torch", "horovod", "pyspark", "petastorm", "pyarrow", "mlflow", "numpy")
 
 
 @contextmanager
@@ -168,7 +169,8 @@ def _origin() -> dict[str, str]:
 
     The commit is the working folder's; MLflow itself looks where the program's file lies.
     """
-    versions = {f"version.{name}": version for name in LIBRARIES if (version := _version(name))}
+    packages = {"sparkdl": DISTRIBUTION} | {name: name for name in LIBRARIES}
+    versions = {f"version.{name}": version for name, package in packages.items() if (version := _version(package))}
     commit = get_git_commit(".")
     return {**({MLFLOW_GIT_COMMIT: commit} if commit else {}), **resolve_tags(), **versions}
 

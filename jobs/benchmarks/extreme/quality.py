@@ -42,7 +42,7 @@ def compare(task: Task, ours: sparkdl.TrainedEnsemble, folder: Path) -> Report:
     found = {}
     for name, (module, train) in PEERS.items():
         if find_spec(module) is None:
-            rows.append([name, "not installed: pip install 'sparkdl[bench]'", *[""] * 6])
+            rows.append([name, "not installed: pip install 'sparkdl-cluster[bench]'", *[""] * 6])
             continue
         place = folder / module
         place.mkdir()

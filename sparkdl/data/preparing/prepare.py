@@ -23,6 +23,7 @@ from sparkdl.data.preparing.staging import staging
 from sparkdl.data.preparing.write import write_row_groups
 from sparkdl.data.sources.open import open_source
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.extras import require
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Source
 from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
@@ -74,6 +75,7 @@ def prepare(
         place = without_credentials(settings.output)
         _log.info("%s holds these rows with these settings already; nothing to prepare", place)
         return existing
+    require("petastorm", extra="classic")  # before minutes are spent on reading rows
     with (
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,

