@@ -44,8 +44,8 @@ class Delivery:
         self._journal, self._settings, self._connected = journal, settings, client
         self._doubt = client is None or bool(journal.pending)
         self._experiment = ""
-        self._last_steps: dict[str, dict[str, int]] = {}
-        """Of runs, by metric: where their curves ended when they were last in doubt."""
+        self._curves: dict[str, Curves] = {}
+        """What the store has of each run that was written to."""
         self._send: dict[str, Callable[[Entry], Any]] = {
             "params": self._params,
             "dataset": self._dataset,
@@ -152,15 +152,15 @@ class Delivery:
         self._log_metrics(self._run_id, metrics)
 
     def _log_metrics(self, run_id: str, metrics: list[Metric]) -> None:
-        if self._doubt:  # what is there now stays in doubt: a run that was resumed offline takes those steps again
-            metrics_there = self._client.get_run(run_id).data._metric_objs
-            self._last_steps[run_id] = {metric.key: metric.step for metric in metrics_there}
-        known = self._last_steps.get(run_id, {})
-        doubtful = {metric.key for metric in metrics if metric.step <= known.get(metric.key, metric.step - 1)}
-        if doubtful:
-            there = {(key, old.step) for key in doubtful for old in self._client.get_metric_history(run_id, key)}
-            metrics = [metric for metric in metrics if (metric.key, metric.step) not in there]
-        self._client.log_batch(run_id, metrics=metrics)
+        """Send the numbers whose steps a curve does not have yet.
+
+        A step comes again when an answer got lost, and when an attempt or a resumed run takes it again.
+        """
+        if self._doubt or run_id not in self._curves:
+            self._curves[run_id] = Curves(self._client, run_id)
+        new = self._curves[run_id].without(metrics)
+        self._client.log_batch(run_id, metrics=new)
+        self._curves[run_id].add(new)
 
     def _params(self, entry: Entry) -> None:
         self._client.log_batch(self._run_id, params=[Param(*pair) for pair in entry.content["params"].items()])
@@ -245,3 +245,33 @@ class Delivery:
         run = self._run()
         if run.data.tags.get(OPENED_AS) == entry.content["opened_as"]:  # not when it was resumed elsewhere since
             self._client.set_terminated(run.info.run_id, entry.content["status"], end_time=entry.content["time"])
+
+
+class Curves:
+    """Which steps the metrics of one run have in the store, which is asked for no more than what has to be known."""
+
+    def __init__(self, client: MlflowClient, run_id: str) -> None:
+        self._client, self._run_id = client, run_id
+        self._ends = {metric.key: metric.step for metric in client.get_run(run_id).data._metric_objs}
+        self._steps: dict[str, set[int]] = {}
+        """All steps of those metrics of which some have come again."""
+
+    def without(self, metrics: Iterable[Metric]) -> list[Metric]:
+        """Those that are not there yet, the first of each step."""
+        new = {(metric.key, metric.step): metric for metric in reversed(list(metrics)) if not self._has(metric)}
+        return list(reversed(new.values()))
+
+    def add(self, metrics: Iterable[Metric]) -> None:
+        """The store has taken these."""
+        for metric in metrics:
+            self._ends[metric.key] = max(metric.step, self._ends.get(metric.key, metric.step))
+            if metric.key in self._steps:
+                self._steps[metric.key].add(metric.step)
+
+    def _has(self, metric: Metric) -> bool:
+        if metric.step > self._ends.get(metric.key, metric.step - 1):
+            return False
+        if metric.key not in self._steps:
+            history = self._client.get_metric_history(self._run_id, metric.key)
+            self._steps[metric.key] = {there.step for there in history}
+        return metric.step in self._steps[metric.key]

@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import logging
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from sparkdl.tracking.interface import LOADER_MODULE, signature
 from sparkdl.tracking.journal import Journal
 from sparkdl.tracking.params import flatten
 from sparkdl.tracking.registry import Registered
-from sparkdl.tracking.system import PREFIX, SystemWatch
+from sparkdl.tracking.system import SystemWatch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,31 +42,17 @@ RECORDED = ("numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")
 class Run:
     """An open run; made by :func:`~sparkdl.tracking.start_run`."""
 
-    def __init__(
-        self, run_id: str, settings: Tracking, journal: Journal, courier: Courier, last_steps: Mapping[str, int]
-    ) -> None:
+    def __init__(self, run_id: str, settings: Tracking, journal: Journal, courier: Courier) -> None:
         self.run_id = run_id
         """Its id in MLflow; of a run that was started offline, the id that it has until it is delivered, and as its tag
         ``sparkdl.created_as`` from then on."""
         self._settings, self._journal, self._courier = settings, journal, courier
-        self._last_steps = dict(last_steps)
-        for entry in journal.pending:
-            if entry.kind == "metrics":
-                self._last_steps |= dict.fromkeys(entry.content["metrics"], entry.content["step"])
-        self._lock = threading.Lock()
         self._models: dict[str, str] = {}
 
     def log_metrics(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Record numbers at a step.
-
-        A curve never goes back: numbers at or before its last step are left out, because a restarted attempt takes
-        steps again that have been recorded.
-        """
-        with self._lock:
-            new = {name: float(value) for name, value in metrics.items() if step > self._last_steps.get(name, step - 1)}
-            if new:
-                self._last_steps |= dict.fromkeys(new, step)
-                self._journal.append("metrics", {"time": _now(), "step": step, "metrics": new})
+        """Record numbers at a step; where a curve has the step already, as after a restart, its first number stays."""
+        numbers = {name: float(value) for name, value in metrics.items()}
+        self._journal.append("metrics", {"time": _now(), "step": step, "metrics": numbers})
 
     def log_dataset(self, *, name: str, digest: str, source: str, card: str) -> None:
         """Record the dataset that the run reads: its digest, where it lies, and its card (JSON)."""
@@ -165,16 +150,15 @@ class Run:
         log.warning("the model will be registered as %r by `sparkdl sync`", self._settings.register_as)
         return None
 
-    def open(self, params: Mapping[str, Any], *, resumed: bool, uri: str) -> None:
-        """Record the settings, and start to deliver and to watch the machine."""
+    def open(self, params: Mapping[str, Any], *, resumed: bool, uri: str, first_sample: int) -> None:
+        """Record the settings, and start to deliver and to watch the machine, from this sample's number on."""
         if not resumed:
             self._journal.append("params", {"params": flatten(params)})
         name = f"settings_resumed_{time.strftime('%Y%m%d_%H%M%S')}.json" if resumed else "settings.json"
         self._log_text(json.dumps(masked(params), indent=2), name)
         self._courier.start()
-        steps = [step for key, step in self._last_steps.items() if key.startswith(PREFIX)]
         self._watch = SystemWatch(
-            lambda metrics, step: self.log_metrics(metrics, step=step), first_step=max(steps, default=-1) + 1, uri=uri
+            lambda metrics, step: self.log_metrics(metrics, step=step), first_step=first_sample, uri=uri
         )
         self._watch.start()
 

@@ -33,6 +33,7 @@ from sparkdl.tracking.journal import HEADER, Journal
 from sparkdl.tracking.params import flatten
 from sparkdl.tracking.run import Run
 from sparkdl.tracking.store import connect, experiment_id, is_refusal, our_calls, told, tracking_uri
+from sparkdl.tracking.system import PREFIX
 
 __all__ = ["start_run"]
 
@@ -109,9 +110,9 @@ def _open(settings: Tracking, params: Mapping[str, Any], tags: dict[str, str], r
                 journal.close()
                 raise
             log.warning("%s; it begins in MLflow when that answers again, or with `sparkdl sync`", error)
-    last_steps = {metric.key: metric.step for metric in known.data._metric_objs} if known else {}
-    run = Run(run_id, settings, journal, Courier(journal, delivery), last_steps)
-    run.open(params, resumed=resume is not None, uri=uri)
+    run = Run(run_id, settings, journal, Courier(journal, delivery))
+    samples = [metric.step for metric in known.data._metric_objs if metric.key.startswith(PREFIX)] if known else []
+    run.open(params, resumed=resume is not None, uri=uri, first_sample=max(samples, default=-1) + 1)
     return run
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-__all__ = ["SystemWatch"]
+__all__ = ["PREFIX", "SystemWatch"]
 
 log = logging.getLogger(__name__)
 

@@ -84,7 +84,6 @@ def train_rank(job: Job, rank: Rank) -> Outcome | None:
         seed_everything(settings.seed, saved["step"] if saved else 0, 1 + rank.rank)
         state = restore(saved, replica, batch_size) if saved else TrainingState()
         reporter = Reporter(rank)
-        reporter.repeat(state)
         try:
             with Saver(job.folder, settings, rank, replica, reporter, batch_size=batch_size) as saver:
                 saver.start(state, checkpoint=job.checkpoint)

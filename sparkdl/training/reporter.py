@@ -16,8 +16,7 @@ __all__ = ["Reporter"]
 
 T = TypeVar("T")
 FLUSH_SECONDS = 0.25  # reading a loss back from a GPU waits for it, so it is done now and then, not every step
-KEPT_FIGURES = 10_000  # steps; what is reported again after a restart, in case the driver had no time to pass it on
-REPEATED = 5_000  # of them in one message
+KEPT_FIGURES = 10_000  # steps that a checkpoint tells, in case a message was lost with the driver or a rank
 
 
 class Reporter:
@@ -25,7 +24,7 @@ class Reporter:
 
     Messages: ``epoch_started`` (epoch, epochs, step, and the total of steps that the run will have taken), ``steps``
     (a list of [step, loss, accuracy, learning rate] over rank 0's rows, and the rows that all ranks have seen since the
-    epoch started), ``epoch`` (epoch, figures over all rows), ``repeated`` (history and steps of a continued run).
+    epoch started), ``epoch`` (epoch, figures over all rows).
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -33,13 +32,6 @@ class Reporter:
         self._flushed = 0.0
         self._global_rows = 0
         self._steps: list[tuple[int, float, Sequence[BatchFigures]]] = []
-
-    def repeat(self, state: TrainingState) -> None:
-        """Tell again what was reported before a checkpoint."""
-        if state.step:
-            self._send("repeated", history=state.history, steps=[])
-        for start in range(0, len(state.figures), REPEATED):
-            self._send("repeated", history=[], steps=state.figures[start : start + REPEATED])
 
     def start_epoch(self, state: TrainingState, *, total: int, epochs: int) -> None:
         """Begin an epoch, or the rest of one."""

@@ -79,9 +79,18 @@ class Budget:
 
 
 def supervise(
-    job: Job, cluster: Cluster, spark: SparkSession, *, on_message: OnMessage, checkpoint: str | None = None
+    job: Job,
+    cluster: Cluster,
+    spark: SparkSession,
+    *,
+    on_message: OnMessage,
+    on_checkpoint: Callable[[str], None],
+    checkpoint: str | None = None,
 ) -> Outcome:
     """Train in as many attempts as it takes, the first one from ``checkpoint`` if there is one.
+
+    ``on_message`` is called with a rank and what it tells, ``on_checkpoint`` with each checkpoint that an attempt
+    goes on from, before it does.
 
     Raises :class:`RankError` when the restarts are used up or storage does not give the checkpoint to go on from,
     :class:`~sparkdl.errors.NotEnoughSlotsError`, and what no restart would change: for example :class:`TrainingError`
@@ -90,9 +99,10 @@ def supervise(
     budget = Budget(cluster.max_restarts, cluster.restart_seconds)
     while True:
         remove_partial(job.folder)
-        attempt = replace(job, checkpoint=checkpoint)
+        if checkpoint:
+            on_checkpoint(checkpoint)
         try:
-            outcome = _attempt(attempt, cluster, spark, on_message)
+            outcome = _attempt(replace(job, checkpoint=checkpoint), cluster, spark, on_message)
         except RankError as error:
             if _spark_is_gone(spark):
                 raise

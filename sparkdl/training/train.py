@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
-from sparkdl.training.checkpoint import latest
+from sparkdl.training.checkpoint import latest, load_checkpoint
 from sparkdl.training.loop import Job, Outcome
 from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
 from sparkdl.training.progress import Progress
@@ -141,14 +142,21 @@ def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run) -> Outcome:
                 case {"kind": "epoch", "epoch": epoch, "figures": figures}:
                     progress.epoch(epoch=epoch, figures=figures)
                     run.log_metrics(figures, step=epoch + 1)
-                case {"kind": "repeated", "history": history, "steps": steps}:
-                    _log_steps(run, steps)
-                    for epoch, figures in enumerate(history):
-                        run.log_metrics(figures, step=epoch + 1)
                 case {"kind": "warning", "text": text}:
                     log.warning("rank %d: %s", rank, text)
 
-        return supervise(job, cluster, spark, on_message=receive, checkpoint=latest(job.folder))
+        checkpoint = latest(job.folder)
+        return supervise(
+            job, cluster, spark, on_message=receive, on_checkpoint=partial(_log_measured, run), checkpoint=checkpoint
+        )
+
+
+def _log_measured(run: Run, checkpoint: str) -> None:
+    """Log what was measured up to a checkpoint: messages of its last steps may have been lost with a rank or driver."""
+    measured = load_checkpoint(checkpoint)
+    _log_steps(run, measured["figures"].tolist())
+    for epoch, figures in enumerate(measured["history"], start=1):
+        run.log_metrics(figures, step=epoch)
 
 
 def _log_steps(run: Run, steps: list[list[float]]) -> None:
@@ -164,10 +172,7 @@ def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> Trained
         for split, found in outcome.evaluations.items()
         for name, value in (("loss", found.loss), ("accuracy", found.accuracy))
     }
-    already = outcome.history[outcome.best_epoch]  # the validation figures have been logged with their epoch
-    run.log_metrics(
-        {name: value for name, value in metrics.items() if name not in already}, step=outcome.best_epoch + 1
-    )
+    run.log_metrics(metrics, step=outcome.best_epoch + 1)
     run.log_figure(loss_curve(outcome.history), "loss.png")
     run.log_figure(accuracy_curve(outcome.history), "accuracy.png")
     for split, found in outcome.evaluations.items():

@@ -12,7 +12,7 @@ from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, list_checkpoints, load_checkpoint
+from sparkdl.training.checkpoint import latest, list_checkpoints, load_checkpoint, save_checkpoint
 from sparkdl.training.loop import Job, _merit, train_rank
 
 
@@ -117,6 +117,17 @@ def test_another_number_of_ranks_goes_on_where_the_first_stopped(
     assert outcome.history[1]["train_accuracy"] * 106 == pytest.approx(
         round(outcome.history[1]["train_accuracy"] * 106)
     )
+
+
+def test_a_run_of_very_many_epochs_goes_on(clouds: Dataset, tmp_path: object) -> None:
+    job = Job(clouds, SETTINGS.model_copy(update={"epochs": 1}), f"{tmp_path}/run", reference=1)
+    run_local(partial(train_rank, job), 1)
+    saved, epochs = load_checkpoint(str(latest(job.folder))), 20_000
+    saved |= {"epoch": epochs, "history": saved["history"] * epochs}
+    checkpoint = save_checkpoint(job.folder, "step", saved, step=saved["step"] + 1, epoch=epochs)
+    longer = SETTINGS.model_copy(update={"epochs": epochs + 1})
+    outcome = run_local(partial(train_rank, replace(job, settings=longer, checkpoint=checkpoint)), 1)[0]
+    assert outcome is not None and len(outcome.history) == epochs + 1
 
 
 def test_an_epoch_without_a_validation_loss_is_better_than_none_and_no_better_than_any() -> None:

@@ -82,7 +82,9 @@ def test_storage_that_fails_after_a_rank_does_not_hide_what_the_rank_died_of(
     monkeypatch.setattr(supervisor, "latest", gone)
     job = supervisor.Job(cast(Any, None), cast(Any, None), str(tmp_path), cast(Any, None), 1)
     with pytest.raises((RankError, TrainingError)) as told:
-        supervise(job, Cluster(), cast(Any, SimpleNamespace()), on_message=lambda *_: None)
+        supervise(
+            job, Cluster(), cast(Any, SimpleNamespace()), on_message=lambda *_: None, on_checkpoint=lambda _: None
+        )
     assert str(told.value).startswith(cause)
     if isinstance(told.value, RankError):
         assert "there was no other attempt: cannot list the checkpoints" in str(told.value)
