@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from sparkdl.errors import TrackingError
 
-__all__ = ["Entry", "Journal"]
+__all__ = ["Entry", "Journal", "read_header"]
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Journal:
         self.pending: deque[Entry] = deque()
         self._unwritten: deque[tuple[Entry, bytes]] = deque()
         self._warned = self._closed = False
-        self._guard = threading.RLock()
+        self._guard, self._saving = threading.RLock(), threading.Lock()
         try:
             if header is not None:
                 (folder / FILES).mkdir(parents=True, exist_ok=True)
@@ -62,9 +62,10 @@ class Journal:
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             self._take()
             self._file = os.open(folder / ENTRIES, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            self.header: dict[str, Any] = {"delivered": 0, **self._read_header(), **(header or {})}
+            known = read_header(folder) if (folder / HEADER).exists() else {"delivered": 0}
+            self.header: dict[str, Any] = {**known, **(header or {})}
             self._size = self._read_entries()
-            self.note(**self.header)
+            self._save_header()
         except OSError as error:
             raise TrackingError(
                 f"cannot keep a run's records in {folder}: {error.strerror or error}; set tracking.spool to a folder"
@@ -112,7 +113,8 @@ class Journal:
                 self.pending.popleft()
                 if self._unwritten and self._unwritten[0][0] is entry:
                     self._unwritten.popleft()
-            self.note(delivered=entries[-1].number)
+        self.note(delivered=entries[-1].number)
+        with self._guard:
             if not self.pending and self._size > SHRINK_BYTES:
                 os.ftruncate(self._file, 0)
                 self._size = 0
@@ -122,13 +124,10 @@ class Journal:
 
     def note(self, **facts: Any) -> None:
         """Remember something about the run itself, for example its id in the store."""
-        with self._guard, contextlib.suppress(OSError):
+        with self._guard:
             self.header |= facts
-            new = self.folder / f"{HEADER}.new"
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(self.header, file)
-            new.replace(self.folder / HEADER)
+        with contextlib.suppress(OSError):
+            self._save_header()
 
     def sync(self) -> None:
         """Bring what was written to the disk itself; without it, a power failure takes the last moments with it."""
@@ -142,7 +141,7 @@ class Journal:
 
         Except where a model's folder was handed out in place of its address in the store.
         """
-        with self._guard:
+        with self._saving, self._guard:
             if self.header.get("ended") and not self.pending and not self.header.get("handed_out"):
                 shutil.rmtree(self.folder, ignore_errors=True)
                 with contextlib.suppress(OSError):
@@ -183,12 +182,21 @@ class Journal:
             self._unwritten.clear()
             self._warned = False
 
-    def _read_header(self) -> dict[str, Any]:
-        try:
-            header: dict[str, Any] = json.loads((self.folder / HEADER).read_text())
-        except FileNotFoundError:
-            return {}
-        return header
+    def _save_header(self) -> None:
+        """Replace the header whole, also where the power fails meanwhile; nobody who records waits for the disk."""
+        with self._saving:
+            with self._guard:
+                text = json.dumps(self.header)
+            new = self.folder / f"{HEADER}.new"
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(descriptor)
+            new.replace(self.folder / HEADER)
+            folder = os.open(self.folder, os.O_RDONLY)
+            os.fsync(folder)  # which holds the file's name
+            os.close(folder)
 
     def _read_entries(self) -> int:
         """What was not delivered, up to the first line that a crash left torn; returns the size of the whole ones."""
@@ -201,10 +209,29 @@ class Journal:
                     log.warning("%s is torn after %d bytes; what follows is lost", self.folder / ENTRIES, whole)
                     break
                 whole += len(line)
-                if entry.kind == "end" and entry.content["opened_as"] == self.header.get("opened_as"):
+                if entry.kind == "end" and entry.content.get("opened_as") == self.header.get("opened_as"):
                     self.header["ended"] = True
                 if entry.number > self.header["delivered"]:
                     self.pending.append(entry)
                 self._number = max(self._number, entry.number)
         os.ftruncate(self._file, whole)
         return whole
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """What a journal's header says. Raises :class:`TrackingError` for a damaged one, and FileNotFoundError."""
+    path = folder / HEADER
+    try:
+        header = json.loads(path.read_text())
+    except ValueError as error:  # of JSON, or of its encoding
+        raise _damaged(path, str(error)) from None
+    if not isinstance(header, dict) or not isinstance(header.get("delivered"), int) or "opened_as" not in header:
+        raise _damaged(path, "it does not say whose the records are and how many were delivered")
+    return header
+
+
+def _damaged(path: Path, reason: str) -> TrackingError:
+    return TrackingError(
+        f"{path} is damaged ({reason}), and the records beside it cannot be delivered: restore it from a copy, or move"
+        f" {path.parent} out of the spool"
+    )

@@ -5,7 +5,6 @@ run of its own open.
 """
 
 import importlib.metadata
-import json
 import logging
 import re
 import time
@@ -29,7 +28,7 @@ from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
 from sparkdl.tracking.courier import Courier
 from sparkdl.tracking.delivery import CREATED_AS, OPENED_AS, Delivery
-from sparkdl.tracking.journal import HEADER, Journal
+from sparkdl.tracking.journal import Journal, read_header
 from sparkdl.tracking.params import flatten
 from sparkdl.tracking.run import Run
 from sparkdl.tracking.store import connect, experiment_id, is_refusal, our_calls, told, tracking_uri
@@ -146,8 +145,13 @@ def _find(client: MlflowClient, settings: Tracking, run_id: str) -> RunEntity:
 def _journal_of(spool: Path, run_id: str) -> Path | None:
     """The journal that an earlier process left of this run."""
     for folder in Journal.folders(spool):
-        if run_id in (folder.name, json.loads((folder / HEADER).read_text()).get("run_id")):
-            return folder
+        try:
+            if run_id in (folder.name, read_header(folder).get("run_id")):
+                return folder
+        except FileNotFoundError:
+            continue  # its own process has just delivered the rest
+        except TrackingError as error:
+            log.warning("%s", error)
     return None
 
 

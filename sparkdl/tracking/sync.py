@@ -1,6 +1,5 @@
 """Delivering what runs could not deliver themselves. Runs on the driver, or on any machine that sees the spool."""
 
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -10,7 +9,7 @@ from sparkdl.errors import TrackingError
 from sparkdl.masking import MASK, without_credentials
 from sparkdl.settings import Tracking
 from sparkdl.tracking.delivery import Delivery
-from sparkdl.tracking.journal import HEADER, Journal
+from sparkdl.tracking.journal import Journal, read_header
 from sparkdl.tracking.registry import Registered
 from sparkdl.tracking.store import our_calls, tracking_uri
 
@@ -55,22 +54,22 @@ def sync(settings: Tracking | None = None) -> list[Synced]:
 def _sync(settings: Tracking) -> Iterator[Synced]:
     store = without_credentials(tracking_uri(settings))
     for folder in Journal.folders(settings.spool):
+        run_id = folder.name
         try:
-            header = json.loads((folder / HEADER).read_text())
+            run_id = read_header(folder).get("run_id") or run_id
+            journal = Journal(folder)
         except FileNotFoundError:
             continue  # its own process has just delivered the rest
-        run_id = header.get("run_id") or folder.name
-        try:
-            journal = Journal(folder)
         except TrackingError as error:
             if folder.exists():
                 yield Synced(run_id, 0, 0, (), str(error))
             continue
         try:
-            if _place(header["store"]) == _place(store):
+            its_store = str(journal.header.get("store", "unknown"))
+            if _place(its_store) == _place(store):
                 yield _deliver(journal, settings)
             else:
-                reason = f"its store is {header['store']}, not {store}; set tracking.uri"
+                reason = f"its store is {its_store}, not {store}; set tracking.uri"
                 yield Synced(run_id, 0, len(journal.pending), (), reason)
         finally:
             journal.close()

@@ -1,3 +1,4 @@
+import os
 import resource
 import stat
 from collections.abc import Iterator
@@ -87,6 +88,17 @@ def test_a_file_of_delivered_entries_does_not_grow_for_ever(tmp_path: Path, monk
     journal.close()
     again = Journal(tmp_path / "run")
     assert [(entry.number, entry.content["step"]) for entry in again.pending] == [(101, 100)]
+
+
+def test_a_header_is_on_the_disk_itself_before_it_takes_the_place_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk: set[int] = set()
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), on_disk.add(os.fstat(file).st_ino)))
+    journal = Journal(tmp_path / "run", {"opened_as": "a"})
+    journal.note(run_id="r")
+    assert {(tmp_path / "run" / name).stat().st_ino for name in ("run.json", "")} <= on_disk
 
 
 def test_nothing_is_recorded_once_a_run_is_over(tmp_path: Path) -> None:

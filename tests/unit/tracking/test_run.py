@@ -14,6 +14,7 @@ from sparkdl.errors import RunCancelledError, TrackingError
 from sparkdl.settings import Tracking
 from sparkdl.tracking import courier, download, journal, page_command, start_run, sync, tracking_uri
 from sparkdl.tracking.figures import loss_curve
+from sparkdl.tracking.journal import Journal
 
 Make = Callable[..., Tracking]
 
@@ -106,6 +107,27 @@ def test_a_run_that_is_still_going_on_is_neither_resumed_nor_synced(
         assert [words in synced.reason for synced in sync(settings())] == [True]
     assert client.get_run(run.run_id).info.status == "FINISHED"
     assert not sync(settings())
+
+
+@pytest.mark.parametrize("damage", ["", '{"run_id": ', "[]", '{"opened_as": "a", "delivered": "x"}', "\udcff"])
+def test_a_damaged_header_holds_up_no_other_run(
+    settings: Make, client: MlflowClient, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    with pytest.raises(RunCancelledError), start_run(settings(), params={}) as run:
+        raise RunCancelledError("somebody pressed stop")
+    damaged, whole = (tmp_path / "spool" / name for name in ("a-damaged", "b-whole"))
+    for folder in (damaged, whole):
+        left = Journal(folder, {"opened_as": "a", "run_id": run.run_id, "store": settings().uri})
+        left.append("metrics", {"time": 1, "step": 0, "metrics": {folder.name: 1.0}})
+        left.close()
+    (damaged / "run.json").write_text(damage, errors="surrogateescape")
+    told, synced = sync(settings())
+    assert f"{damaged}/run.json is damaged" in told.reason and synced.left == 0
+    with caplog.at_level(logging.WARNING, "sparkdl"), start_run(settings(), params={}, resume=run.run_id):
+        pass
+    assert f"{damaged}/run.json is damaged" in caplog.text
+    assert client.get_run(run.run_id).data.metrics["b-whole"] == 1.0
+    assert (damaged / "entries.jsonl").exists()
 
 
 def test_a_run_that_is_not_there_cannot_be_resumed(settings: Make) -> None:
