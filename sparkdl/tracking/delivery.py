@@ -1,8 +1,8 @@
 """From a journal to MLflow: in order, and each entry once, whatever happens in between. Runs on the driver.
 
 An answer can get lost: the store did what was asked, and nobody heard. So after a failure, and when a journal is
-opened again, the store is asked what it has before anything is sent a second time. What is created (runs, models)
-carries the entry's number as a tag, numbers of a curve are recognised by their step, a registered version by its
+opened again, the store is asked what it has before anything is sent a second time. Runs carry their entry's number as a
+tag, models the digest of their files; numbers of a curve are recognised by their step, a registered version by its
 model. Everything else is the same when done twice.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, LoggedModelStatus, Metric, Param, RunTag
 from mlflow.entities import Run as RunEntity
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
@@ -20,6 +20,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from sparkdl.errors import RegistryError, TrackingError
 from sparkdl.settings import Tracking
+from sparkdl.storage import hash_folder
 from sparkdl.tracking.journal import Entry, Journal
 from sparkdl.tracking.registry import Registered, register
 from sparkdl.tracking.store import check_reachable, connect, experiment_id, is_refusal, told
@@ -198,20 +199,19 @@ class Delivery:
         self._client.set_terminated(child.info.run_id, "FINISHED")
 
     def _model(self, entry: Entry) -> str:
-        run_id, key, folder = self._run_id, self._key(entry), self._journal.files(entry) / "model"
-        logged = None
-        if self._doubt:
-            found = self._client.search_logged_models([self._experiment], f"tags.`{CREATED_AS}` = '{key}'")
-            logged = next(iter(found), None)
-        logged = logged or self._client.create_logged_model(
+        run_id, folder = self._run_id, self._journal.files(entry) / "model"
+        key = f"{run_id}-{hash_folder(str(folder / 'data'))}"  # a run that is resumed at its end makes it once more
+        found = self._client.search_logged_models([self._experiment], f"tags.`{CREATED_AS}` = '{key}'")
+        logged = next(iter(found), None) or self._client.create_logged_model(
             self._experiment, name="model", source_run_id=run_id, tags={CREATED_AS: key}
         )
-        model = Model.load(str(folder))
-        model.run_id, model.artifact_path = run_id, logged.artifact_location
-        model.model_uuid = model.model_id = logged.model_id
-        model.save(str(folder / "MLmodel"))
-        self._client.log_model_artifacts(logged.model_id, str(folder))
-        self._client.finalize_logged_model(logged.model_id, "READY")
+        if logged.status != LoggedModelStatus.READY:
+            model = Model.load(str(folder))
+            model.run_id, model.artifact_path = run_id, logged.artifact_location
+            model.model_uuid = model.model_id = logged.model_id
+            model.save(str(folder / "MLmodel"))
+            self._client.log_model_artifacts(logged.model_id, str(folder))
+            self._client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
         outputs = self._client.get_run(run_id).outputs
         if logged.model_id not in [output.model_id for output in (outputs.model_outputs if outputs else [])]:
             self._client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])

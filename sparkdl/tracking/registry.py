@@ -1,33 +1,33 @@
-"""Registered models: a new version, whether the alias moves to it, and the way back from a name to its files.
+"""Registered models: a new version, and whether the alias moves to it. Runs on the driver.
 
-Runs on the driver.
+Nothing in a registry is set only if nobody else has set it meanwhile, so that two jobs may each find their version
+better than the one that the alias points to, and set it in any order. Therefore every version that passed the gate is
+marked before the alias is touched, and a job that has moved the alias looks again: it has ended when the alias points
+to the best of all that are marked. Whoever sets the alias last has seen all marks that were there before.
 """
 
-import atexit
 import math
-import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from mlflow import MlflowClient, artifacts
+from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from sparkdl.errors import ConfigError, RegistryError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Gate, Tracking
-from sparkdl.tracking.interface import LOADER_MODULE
-from sparkdl.tracking.store import connect, is_refusal
+from sparkdl.tracking.store import is_refusal, on_databricks
 
-__all__ = ["Registered", "check_gate", "download", "download_whole", "register"]
+__all__ = ["Registered", "check_gate", "register", "versions_of"]
 
-MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
+PASSED = "sparkdl_passed"
+"""The tag that marks a version as one that the alias may point to."""
+DECIDING, DECIDED = "deciding", "decided"
+"""Whether the job that marked it still moves the alias."""
+ABANDONED_MILLISECONDS = 600_000  # by the registry's clock; deciding takes less than a second
+ROUNDS = 20  # after which jobs whose gates contradict each other leave the alias where it is
 USUAL_METRICS = [f"{split}_{name}" for split in ("test", "validation") for name in ("accuracy", "precision_at_1")]
 SMALLER_IS_BETTER = ("loss", "error", "perplexity")  # the last word of a metric's name
 
@@ -64,11 +64,13 @@ def register(
     try:
         current = _version_of_alias(client, name, alias)
         version = _create_version(client, name, model_uri, run_id, metrics)
-        if current is not None and int(current.version) == version:
-            return Registered(name, version, alias, moved=True, reason=f"alias '{alias}' points to version {version}")
         refusal, praise = _judge(settings.gate, metrics, current)
+        if current is not None and int(current.version) == version:
+            refusal = praise = ""
         if not refusal:
-            client.set_registered_model_alias(name, alias, str(version))
+            current = _move_alias(client, name, settings, version)
+            if int(current.version) != version:
+                refusal = _judge(settings.gate, metrics, current)[0] or "it is newer, and no worse"
     except MlflowException as error:
         if not is_refusal(error):
             raise  # it may be answered another time
@@ -82,106 +84,16 @@ def register(
     return Registered(name, version, alias, moved=not refusal, reason=reason)
 
 
-def download(model_uri: str, settings: Tracking | None = None) -> Path:
-    """Bring a model's folder (network, card, preprocessing) to the driver's disk; one that is there is not copied.
-
-    ``model_uri`` is ``models:/name@alias``, ``models:/name/version``, any other URI that MLflow understands, or the
-    path of a saved model. Raises :class:`RegistryError` for what does not exist (and names what does) and for models
-    that were not made here.
-    """
-    folder = download_whole(model_uri, settings or Tracking())
-    try:
-        flavour = Model.load(str(folder)).flavors["python_function"]
-        if flavour["loader_module"] != LOADER_MODULE:
-            raise RegistryError(f"{model_uri} was not made by sparkdl (its loader is {flavour['loader_module']})")
-        return folder / str(flavour["data"])
-    except (MlflowException, KeyError, OSError) as error:
-        raise RegistryError(f"{model_uri} is not a model that sparkdl can load: {error}") from error
-
-
-_downloads: dict[tuple[str, str], Path] = {}
-
-
-def download_whole(model_uri: str, settings: Tracking) -> Path:
-    """The same with what MLflow keeps around it: the folder of an MLflow model, as it can be copied and loaded."""
-    if (path := Path(model_uri.removeprefix("file://"))).exists():
-        return path
-    client = connect(settings)
-    uri = str(client.tracking_uri)
-    try:
-        if match := MODEL_URI.fullmatch(model_uri):
-            version = _find(client, match["name"], alias=match["alias"], version=match["version"])
-            model_uri, location = f"models:/{version.name}/{version.version}", _location(client, version)
-        elif re.fullmatch(r"models:/[^/@]+", model_uri):
-            location = client.get_logged_model(model_uri.removeprefix("models:/")).artifact_location
-        else:
-            location = model_uri
-    except MlflowException as error:
-        raise RegistryError(f"there is no model {model_uri}: {error.message}") from error
-
-    def fetch() -> str:
-        if _on_databricks(client) or location.startswith(("runs:", "models:")):
-            # Databricks' registry hands out the credentials for its storage.
-            name = model_uri if _on_databricks(client) else location
-            stores = {"tracking_uri": uri, "registry_uri": client._registry_uri}
-            fetched = artifacts.download_artifacts(name, dst_path=_scratch(), **stores)  # type: ignore[no-untyped-call]
-            return str(fetched)
-        repository = get_artifact_repository(location, tracking_uri=uri)
-        if isinstance(repository, LocalArtifactRepository):
-            return str(repository.artifact_dir)
-        return str(repository.download_artifacts("", dst_path=_scratch()))  # type: ignore[no-untyped-call]
-
-    return _once((uri, location), fetch, model_uri)
-
-
-def _once(key: tuple[str, str], fetch: Callable[[], str], model_uri: str) -> Path:
-    """Fetch it unless this process has done so already; versions never change."""
-    if key not in _downloads or not _downloads[key].exists():
-        try:
-            _downloads[key] = Path(fetch())
-        except (MlflowException, OSError) as error:
-            raise RegistryError(f"cannot download {model_uri}: {error}") from error
-    return _downloads[key]
-
-
-def _scratch() -> str:
-    """A folder that lasts as long as this process."""
-    folder = tempfile.mkdtemp(prefix="sparkdl-model-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _location(client: MlflowClient, version: ModelVersion) -> str:
-    """Where the files of a version lie, behind the name of the logged model it was made of."""
-    location = str(client.get_model_version_download_uri(version.name, version.version))
-    if re.fullmatch(r"models:/[^/@]+", location):
-        return str(client.get_logged_model(location.removeprefix("models:/")).artifact_location)
-    return location
-
-
-def _find(client: MlflowClient, name: str, *, alias: str | None, version: str | None) -> ModelVersion:
-    """The version, or an error that names what there is instead."""
-    try:
-        model = client.get_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        known = ", ".join(sorted(repr(found.name) for found in client.search_registered_models(max_results=50)))
-        raise RegistryError(f"there is no registered model {name!r}; registered are {known or 'none'}") from None
-    number = str(model.aliases.get(alias, "")) if alias else version
-    if not number:
-        aliases = ", ".join(f"{known!r} (version {at})" for known, at in sorted(model.aliases.items()))
-        raise RegistryError(f"the registered model {name!r} has no alias {alias!r}; it has {aliases or 'none'}")
-    try:
-        return client.get_model_version(name, number)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        versions = sorted(int(found.version) for found in client.search_model_versions(_named(name)))
-        known = ", ".join(map(str, versions))
-        raise RegistryError(
-            f"the registered model {name!r} has no version {number}; it has {known or 'none'}"
-        ) from None
+def versions_of(client: MlflowClient, name: str) -> list[ModelVersion]:
+    """All versions of a registered model."""
+    # MLflow knows no escapes in its filters: the quotes are those that the name has not.
+    quote = '"' if "'" in name else "'"
+    found = client.search_model_versions(f"name = {quote}{name}{quote}")
+    versions = list(found)
+    while found.token:
+        found = client.search_model_versions(f"name = {quote}{name}{quote}", page_token=found.token)
+        versions += found
+    return versions
 
 
 def _version_of_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
@@ -191,7 +103,12 @@ def _version_of_alias(client: MlflowClient, name: str, alias: str) -> ModelVersi
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        client.create_registered_model(name)
+        try:
+            client.create_registered_model(name)
+        except MlflowException as refused:
+            if refused.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            return _version_of_alias(client, name, alias)  # another job was quicker
         return None
     number = model.aliases.get(alias)
     return None if number is None else client.get_model_version(name, str(number))
@@ -202,23 +119,61 @@ def _create_version(client: MlflowClient, name: str, model_uri: str, run_id: str
     tags = {metric: f"{value:.6g}" for metric, value in metrics.items()}
     model_id = model_uri.removeprefix("models:/")
     # A registry in a database resolves "models:/" through MLflow's global store, which need not be ours.
-    source = model_uri if _on_databricks(client) else client.get_logged_model(model_id).artifact_location
-    there = client.search_model_versions(_named(name))
-    while True:
-        for version in there:
-            if version.run_id == run_id and (version.model_id == model_id or version.source == source):
-                return int(version.version)
-        if not there.token:
-            break
-        there = client.search_model_versions(_named(name), page_token=there.token)
+    source = model_uri if on_databricks(client) else client.get_logged_model(model_id).artifact_location
+    for version in versions_of(client, name):
+        if version.run_id == run_id and (version.model_id == model_id or version.source == source):
+            return int(version.version)
     created = client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
     return int(created.version)
 
 
-def _named(name: str) -> str:
-    """The filter for a model's versions. MLflow knows no escapes in it: the quotes are those that the name has not."""
-    quote = '"' if "'" in name else "'"
-    return f"name = {quote}{name}{quote}"
+def _move_alias(client: MlflowClient, name: str, settings: Tracking, version: int) -> ModelVersion:
+    """Let the alias point to the best of the versions that passed since it was last at rest; returns that one."""
+    own = client.get_model_version(name, str(version))
+    passed = _passed(client, name, settings.alias)
+    if not any(_is_deciding(other, own) for other in passed):
+        for other in passed:  # the alias points to the best of them, or a person has moved it: they have had their turn
+            client.delete_model_version_tag(name, other.version, PASSED)
+    client.set_model_version_tag(name, own.version, PASSED, f"{settings.alias} {DECIDING}")
+    for _ in range(ROUNDS):
+        passed = _passed(client, name, settings.alias)
+        current = _version_of_alias(client, name, settings.alias)
+        best = _best(settings.gate, [own, *passed, *([current] if current else [])])
+        if current and current.version == best.version:
+            break
+        client.set_registered_model_alias(name, settings.alias, best.version)
+    client.set_model_version_tag(name, own.version, PASSED, f"{settings.alias} {DECIDED}")
+    return best
+
+
+def _passed(client: MlflowClient, name: str, alias: str) -> list[ModelVersion]:
+    """The versions that are marked as ones this alias may point to."""
+    marks = {f"{alias} {DECIDING}", f"{alias} {DECIDED}"}
+    return [version for version in versions_of(client, name) if version.tags.get(PASSED) in marks]
+
+
+def _is_deciding(other: ModelVersion, own: ModelVersion) -> bool:
+    """Whether another version's job still moves the alias, and has not been killed long ago."""
+    age = own.creation_timestamp - other.creation_timestamp
+    return other.version != own.version and other.tags[PASSED].endswith(DECIDING) and age < ABANDONED_MILLISECONDS
+
+
+def _best(gate: Gate, versions: Iterable[ModelVersion]) -> ModelVersion:
+    """The version that the alias would point to had they come one after another."""
+    best, *others = sorted(versions, key=lambda version: int(version.version))
+    for other in others:
+        if not _judge(gate, _figures(other), best)[0]:
+            best = other
+    return best
+
+
+def _figures(version: ModelVersion) -> dict[str, float]:
+    """The metrics that a version carries as tags."""
+    figures = {}
+    for name, text in version.tags.items():
+        with suppress(ValueError):
+            figures[name] = float(text)
+    return figures
 
 
 def check_gate(settings: Tracking, metrics: Iterable[str]) -> None:
@@ -254,9 +209,8 @@ def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | Non
     praise = f"{metric} {value:.4g}" + (" is within the gate" if bounded else "")
     if not gate.better_than_current or current is None:
         return "", praise if bounded else ""
-    try:
-        before = float(current.tags[metric])
-    except (KeyError, ValueError):
+    before = _figures(current).get(metric)
+    if before is None:
         return "", f"{praise}, and version {current.version} does not tell its {metric}"
     smaller = gate.minimum is None and (gate.maximum is not None or metric.endswith(SMALLER_IS_BETTER))
     # Tags hold six digits, so that is how closely two versions can be told apart.
@@ -264,7 +218,3 @@ def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | Non
     if better < worse and not math.isclose(value, before, rel_tol=1e-5):
         return f"{metric} {value:.4g} is worse than its {before:.4g}", ""
     return "", f"{praise}{',' if bounded else ' is'} no worse than the {before:.4g} of version {current.version}"
-
-
-def _on_databricks(client: MlflowClient) -> bool:
-    return str(client._registry_uri).startswith("databricks")

@@ -24,6 +24,7 @@ __all__ = [
     "connect",
     "experiment_id",
     "is_refusal",
+    "on_databricks",
     "our_calls",
     "page_command",
     "told",
@@ -132,6 +133,11 @@ def our_calls() -> AbstractContextManager[None]:
     they hold for the whole process, for as long as one of us is in here.
     """
     return _OURS
+
+
+def on_databricks(client: MlflowClient) -> bool:
+    """Whether the registry is Databricks' own, which finds and hands out files in its own way."""
+    return str(client._registry_uri).startswith("databricks")
 
 
 def told(error: Exception) -> str:

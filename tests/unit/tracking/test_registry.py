@@ -1,4 +1,9 @@
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mlflow.pyfunc
@@ -7,7 +12,8 @@ from mlflow import MlflowClient
 
 from sparkdl.errors import ConfigError, RegistryError
 from sparkdl.settings import Gate, Tracking
-from sparkdl.tracking import Registered, check_gate, download, start_run
+from sparkdl.tracking import Registered, check_gate, download, start_run, sync
+from sparkdl.tracking.registry import register
 
 Make = Callable[..., Tracking]
 
@@ -28,6 +34,101 @@ def test_versions_count_up_and_the_alias_follows_the_better_one(
     assert better.reason.endswith("no worse than the 0.9 of version 1")
     assert client.get_model_version_by_alias(better.name, "candidate").version == 3
     assert better.uri == f"models:/{better.name}/3"
+
+
+class Held:
+    """A client of the registry that waits before one of its calls until it is let go."""
+
+    def __init__(self, client: MlflowClient, before: int) -> None:
+        self._client, self._left = client, before
+        self.waits, self.let_go = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._client, name)
+        if not callable(found):
+            return found
+
+        def call(*args: object, **keys: object) -> object:
+            self._left -= 1
+            if self._left == 0:
+                self.waits.set()
+                assert self.let_go.wait(timeout=60)
+            return found(*args, **keys)
+
+        return call
+
+
+@pytest.mark.parametrize("first", ["worse", "better"])
+def test_the_alias_ends_on_the_better_of_two_whatever_the_interleaving(
+    settings: Make, client: MlflowClient, tmp_path: Path, first: str
+) -> None:
+    """One job is held before each of its calls in turn, while the other one registers; the name is new for both."""
+    second = "worse" if first == "better" else "better"
+    accuracy = {"worse": 0.90, "better": 0.95}
+    logged = {}
+    for kind in accuracy:
+        with start_run(settings(), params={}) as run:
+            (tmp_path / kind).mkdir()
+            (tmp_path / kind / "card.json").write_text(kind)
+            logged[kind] = run.run_id, run.log_model(tmp_path / kind, inputs={"a": "double"})
+    ends = []
+    while True:
+        ours = settings(register_as=f"{settings().register_as}-{len(ends)}")
+
+        def job(client: MlflowClient, kind: str, ours: Tracking = ours) -> Registered:
+            run_id, model = logged[kind]
+            return register(client, model, ours, run_id=run_id, metrics={"test_accuracy": accuracy[kind]})
+
+        held = Held(client, before=len(ends) + 1)
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(job, held, first)  # type: ignore[arg-type]
+            while not held.waits.wait(0.01) and not future.done():
+                pass
+            if future.done():
+                break
+            job(client, second)
+            held.let_go.set()
+            future.result()
+        at = client.get_model_version_by_alias(str(ours.register_as), "candidate")
+        ends.append(at.tags["test_accuracy"])
+    assert len(ends) > 5 and set(ends) == {"0.95"}
+
+
+def test_a_version_that_a_person_has_taken_the_alias_from_does_not_get_it_back(
+    settings: Make, client: MlflowClient, folder: Path
+) -> None:
+    for accuracy in (0.90, 0.99):
+        name = _register(settings(), folder, test_accuracy=accuracy).name
+    client.set_registered_model_alias(name, "candidate", "1")
+    assert _register(settings(), folder, test_accuracy=0.95).moved
+    assert client.get_model_version_by_alias(name, "candidate").version == 3
+
+
+KILLED = """
+import os, sys
+from sparkdl.settings import Tracking
+from sparkdl.tracking import courier, start_run
+courier.Courier.run = lambda self: None  # the store has taken nothing when the process ends
+courier.Courier.wait_for = lambda self, entry, uploading: False
+with start_run(Tracking.model_validate_json(sys.argv[1]), params={}) as run:
+    run.register(run.log_model(sys.argv[2], inputs={"a": "double"}), {"test_accuracy": 0.9})
+    print(run.run_id, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_driver_killed_before_it_registered_then_synced_then_resumed_makes_one_version(
+    settings: Make, client: MlflowClient, folder: Path
+) -> None:
+    program = [sys.executable, "-c", KILLED, settings().model_dump_json(), str(folder)]
+    killed = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (synced,) = sync(settings())
+    assert [made.version for made in synced.registered] == [1]
+    with start_run(settings(), params={}, resume=killed.stdout.strip()) as run:
+        made = run.register(run.log_model(folder, inputs={"a": "double"}), {"test_accuracy": 0.9})
+    assert made is not None and (made.version, made.moved) == (1, True)
+    assert len(client.get_run(run.run_id).outputs.model_outputs) == 1
 
 
 def test_a_threshold_keeps_the_alias_away(settings: Make, folder: Path) -> None:

@@ -1,0 +1,126 @@
+"""The way back from a registered model's name to its files. Runs on the driver."""
+
+import atexit
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from mlflow import MlflowClient, artifacts
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
+from sparkdl.errors import RegistryError
+from sparkdl.settings import Tracking
+from sparkdl.tracking.interface import LOADER_MODULE
+from sparkdl.tracking.registry import versions_of
+from sparkdl.tracking.store import connect, on_databricks
+
+__all__ = ["download", "download_whole"]
+
+MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
+
+
+def download(model_uri: str, settings: Tracking | None = None) -> Path:
+    """Bring a model's folder (network, card, preprocessing) to the driver's disk; one that is there is not copied.
+
+    ``model_uri`` is ``models:/name@alias``, ``models:/name/version``, any other URI that MLflow understands, or the
+    path of a saved model. Raises :class:`RegistryError` for what does not exist (and names what does) and for models
+    that were not made here.
+    """
+    folder = download_whole(model_uri, settings or Tracking())
+    try:
+        flavour = Model.load(str(folder)).flavors["python_function"]
+        if flavour["loader_module"] != LOADER_MODULE:
+            raise RegistryError(f"{model_uri} was not made by sparkdl (its loader is {flavour['loader_module']})")
+        return folder / str(flavour["data"])
+    except (MlflowException, KeyError, OSError) as error:
+        raise RegistryError(f"{model_uri} is not a model that sparkdl can load: {error}") from error
+
+
+_downloads: dict[tuple[str, str], Path] = {}
+
+
+def download_whole(model_uri: str, settings: Tracking) -> Path:
+    """The same with what MLflow keeps around it: the folder of an MLflow model, as it can be copied and loaded."""
+    if (path := Path(model_uri.removeprefix("file://"))).exists():
+        return path
+    client = connect(settings)
+    uri = str(client.tracking_uri)
+    try:
+        if match := MODEL_URI.fullmatch(model_uri):
+            version = _find(client, match["name"], alias=match["alias"], version=match["version"])
+            model_uri, location = f"models:/{version.name}/{version.version}", _location(client, version)
+        elif re.fullmatch(r"models:/[^/@]+", model_uri):
+            location = client.get_logged_model(model_uri.removeprefix("models:/")).artifact_location
+        else:
+            location = model_uri
+    except MlflowException as error:
+        raise RegistryError(f"there is no model {model_uri}: {error.message}") from error
+
+    def fetch() -> str:
+        if on_databricks(client) or location.startswith(("runs:", "models:")):
+            # Databricks' registry hands out the credentials for its storage.
+            name = model_uri if on_databricks(client) else location
+            stores = {"tracking_uri": uri, "registry_uri": client._registry_uri}
+            fetched = artifacts.download_artifacts(name, dst_path=_scratch(), **stores)  # type: ignore[no-untyped-call]
+            return str(fetched)
+        repository = get_artifact_repository(location, tracking_uri=uri)
+        if isinstance(repository, LocalArtifactRepository):
+            return str(repository.artifact_dir)
+        return str(repository.download_artifacts("", dst_path=_scratch()))  # type: ignore[no-untyped-call]
+
+    return _once((uri, location), fetch, model_uri)
+
+
+def _once(key: tuple[str, str], fetch: Callable[[], str], model_uri: str) -> Path:
+    """Fetch it unless this process has done so already; versions never change."""
+    if key not in _downloads or not _downloads[key].exists():
+        try:
+            _downloads[key] = Path(fetch())
+        except (MlflowException, OSError) as error:
+            raise RegistryError(f"cannot download {model_uri}: {error}") from error
+    return _downloads[key]
+
+
+def _scratch() -> str:
+    """A folder that lasts as long as this process."""
+    folder = tempfile.mkdtemp(prefix="sparkdl-model-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _location(client: MlflowClient, version: ModelVersion) -> str:
+    """Where the files of a version lie, behind the name of the logged model it was made of."""
+    location = str(client.get_model_version_download_uri(version.name, version.version))
+    if re.fullmatch(r"models:/[^/@]+", location):
+        return str(client.get_logged_model(location.removeprefix("models:/")).artifact_location)
+    return location
+
+
+def _find(client: MlflowClient, name: str, *, alias: str | None, version: str | None) -> ModelVersion:
+    """The version, or an error that names what there is instead."""
+    try:
+        model = client.get_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        known = ", ".join(sorted(repr(found.name) for found in client.search_registered_models(max_results=50)))
+        raise RegistryError(f"there is no registered model {name!r}; registered are {known or 'none'}") from None
+    number = str(model.aliases.get(alias, "")) if alias else version
+    if not number:
+        aliases = ", ".join(f"{known!r} (version {at})" for known, at in sorted(model.aliases.items()))
+        raise RegistryError(f"the registered model {name!r} has no alias {alias!r}; it has {aliases or 'none'}")
+    try:
+        return client.get_model_version(name, number)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        known = ", ".join(map(str, sorted(int(found.version) for found in versions_of(client, name))))
+        raise RegistryError(
+            f"the registered model {name!r} has no version {number}; it has {known or 'none'}"
+        ) from None
