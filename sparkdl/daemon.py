@@ -10,7 +10,6 @@ import importlib
 import os
 from contextlib import suppress
 
-from sparkdl.environment import HUGE_PAGES
 
 __all__ = ["main"]
 
@@ -29,7 +28,6 @@ survive a fork (OpenBLAS and jemalloc start theirs again), so that the workers c
 
 def main() -> None:
     """Import what workers need and fork them as Spark asks for them. Ends with the executor."""
-    os.environ.update(HUGE_PAGES | os.environ)
     for name in OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS:
         with suppress(Exception):  # a worker that needs it says what is wrong
             importlib.import_module(name)

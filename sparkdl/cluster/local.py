@@ -20,7 +20,6 @@ from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
 from sparkdl.cluster.rendezvous import place_of
 from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Supervision
 from sparkdl.cluster.watch import Watch
-from sparkdl.environment import HUGE_PAGES
 from sparkdl.errors import ConfigError
 
 __all__ = ["main", "run_local"]
@@ -64,7 +63,7 @@ class _Processes:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        environment = HUGE_PAGES | os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         pipes = []
         for _ in range(self._num_ranks):
             read_fd, write_fd = os.pipe()

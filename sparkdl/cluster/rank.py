@@ -4,7 +4,8 @@ import os
 import pickle
 import socket
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,6 @@ from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
 from sparkdl.cluster.logs import captured_output, own_streams
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 from sparkdl.cluster.sender import Sender
-from sparkdl.environment import environment
 
 __all__ = ["Assignment", "Outcome", "Rank", "current_rank", "run_rank"]
 
@@ -114,7 +114,7 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     result = None
     _current = rank
     try:
-        with heartbeat, environment(variables), cores, limited_threads(threads), retained_memory(), output:
+        with heartbeat, _environment(variables), cores, limited_threads(threads), retained_memory(), output:
             try:
                 result = _picklable(pickle.loads(assignment.function)(rank))
             except BaseException as error:
@@ -128,6 +128,21 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
         _current = None
         sender.close()
     return Outcome(place.rank, result)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process, and put back what was there; all its threads see them."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _picklable(result: Any) -> bytes:

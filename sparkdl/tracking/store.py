@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +15,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.credentials import get_default_host_creds
 from pydantic import ValidationError
 
-from sparkdl.environment import SharedEnvironment
 from sparkdl.errors import RegistryError, TrackingError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
@@ -33,9 +33,7 @@ __all__ = [
 
 DEFAULT_URI = "sqlite:///output/mlflow.db"
 REACH_SECONDS = 10.0  # a healthy server answers in milliseconds; MLflow's own retries would take four minutes
-_OURS = SharedEnvironment(
-    {MLFLOW_HTTP_REQUEST_MAX_RETRIES.name: "0", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.name: "true"}
-)
+OURS = {MLFLOW_HTTP_REQUEST_MAX_RETRIES.name: "0", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.name: "true"}
 REFUSALS = {"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"}
 
 
@@ -125,6 +123,32 @@ def check_reachable(uri: str) -> None:
         raise _unusable(uri, error) from None
 
 
+class _OurCalls:
+    """Sets environment variables for the first of those that overlap, as threads do; puts back after the last."""
+
+    def __init__(self) -> None:
+        self._lock, self._users = threading.Lock(), 0
+        self._before: dict[str, str | None] = {}
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._before = {name: os.environ.get(name) for name in OURS}
+                os.environ.update(OURS)
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                for name, value in self._before.items():
+                    os.environ.pop(name)
+                    os.environ.update({name: value} if value is not None else {})
+
+
+_our_calls = _OurCalls()
+
+
 def our_calls() -> AbstractContextManager[None]:
     """While this lasts, MLflow asks once and does not repeat a call by itself, and prints no address.
 
@@ -132,7 +156,7 @@ def our_calls() -> AbstractContextManager[None]:
     address that it prints at the end of a run has the password in it. MLflow takes both from the environment alone, so
     they hold for the whole process, for as long as one of us is in here.
     """
-    return _OURS
+    return _our_calls
 
 
 def on_databricks(client: MlflowClient) -> bool:

@@ -5,13 +5,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Rank, run_local, run_ranks
+from sparkdl.cluster import Rank, run_ranks
 from sparkdl.errors import RankError
 
 
@@ -42,18 +41,3 @@ def test_functions_that_sql_calls_are_forked_from_the_same_process(spark: SparkS
 
     of_sql = {row.process for row in spark.range(2).mapInArrow(parent, "process long").collect()}
     assert of_sql == set(spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect())
-
-
-def test_large_tensors_are_in_huge_pages_where_linux_has_them(spark: SparkSession) -> None:
-    def kilobytes_in_huge_pages(rank: Rank) -> int:
-        import torch
-
-        large = torch.ones(16 << 20)
-        pages = Path("/proc/self/smaps_rollup").read_text()
-        (found,) = (line.split()[1] for line in pages.splitlines() if line.startswith("AnonHugePages"))
-        return int(found) if len(large) else 0
-
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    expected = setting.exists() and "[never]" not in setting.read_text()
-    for found in (run_ranks(kilobytes_in_huge_pages, 1, spark=spark), run_local(kilobytes_in_huge_pages, 1)):
-        assert (found[0] > 16 << 10) == expected

@@ -29,6 +29,12 @@ def test_the_next_launch_reuses_the_python_workers(report) -> None:
     assert first == second
 
 
+def test_large_tensors_lie_in_huge_pages_where_linux_has_them(report) -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    expected = setting.exists() and "[never]" not in setting.read_text()
+    assert (report["huge pages"]["results"][0] > 16 << 10) == expected
+
+
 def test_too_many_ranks_are_refused_after_the_timeout_with_both_numbers_said_before(report, done) -> None:
     assert "waiting up to 1 s for 3 slots; the cluster has 2 now" in done.stdout
     assert report["too many"]["error"] == "NotEnoughSlotsError"

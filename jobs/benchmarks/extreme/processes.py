@@ -9,8 +9,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparkdl.environment import HUGE_PAGES, environment
-
 __all__ = ["alone", "forget_peak", "peak_bytes", "quietly", "servant"]
 
 T = TypeVar("T")
@@ -23,7 +21,7 @@ def alone(function: Callable[..., T], *args: Any, log: Path) -> T:
     Raises what the function raises, or BrokenProcessPool if the process dies.
     """
     pool = ProcessPoolExecutor(1, mp_context=_SPAWN, initializer=quietly, initargs=(log,))
-    with environment(HUGE_PAGES), pool as process:
+    with pool as process:
         return process.submit(function, *args).result()
 
 
@@ -32,8 +30,7 @@ def servant(function: Callable[..., None], *args: Any, log: Path) -> Iterator[Co
     """A process that calls ``function(connection, *args)``, and the other end of the connection; None ends it."""
     mine, its = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_serve, args=(function, its, log, *args), daemon=True)
-    with environment(HUGE_PAGES):  # as Spark's workers have them
-        process.start()
+    process.start()
     its.close()
     try:
         yield mine

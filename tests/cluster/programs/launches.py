@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import torch
@@ -58,6 +59,13 @@ def stop_the_executor(rank: Rank) -> None:
     time.sleep(60)
 
 
+def kilobytes_in_huge_pages(rank: Rank) -> int:
+    large = torch.ones(16 << 20)
+    pages = Path("/proc/self/smaps_rollup").read_text()
+    (found,) = (line.split()[1] for line in pages.splitlines() if line.startswith("AnonHugePages"))
+    return int(found) if len(large) else 0
+
+
 def executor() -> int:
     """The executor's JVM: the nearest ancestor that is not Python."""
     return next(process.pid for process in psutil.Process().parents() if "java" in process.name())
@@ -100,6 +108,7 @@ logger.error("Failed to send RPC", spark._jvm.java.io.IOException("Broken pipe")
 report = {
     "first": outcome(all_reduce, 2),
     "second": outcome(all_reduce, 2),
+    "huge pages": outcome(kilobytes_in_huge_pages, 1),
     "too many": outcome(all_reduce, 3, slot_timeout=1.0),
     "raising": outcome(raise_on_one, 2),
     "stopped": outcome(stop_the_rank, 2, watch=WATCH),

@@ -1,7 +1,9 @@
+import os
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from sparkdl.errors import TrackingError
 from sparkdl.settings import Tracking
-from sparkdl.tracking.store import connect
+from sparkdl.tracking.store import connect, our_calls
 
 CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
 
@@ -77,6 +79,21 @@ def test_a_server_that_asks_who_we_are_is_shown_mlflows_certificate(
     both.write_text(certificate.read_text() + certificate.with_name("key.pem").read_text())
     monkeypatch.setenv("MLFLOW_TRACKING_CLIENT_CERT_PATH", str(both))
     assert connect(Tracking(uri=server)).search_experiments() == []
+
+
+def test_what_mlflow_is_told_by_the_environment_lasts_until_the_last_of_us_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "7")
+    monkeypatch.delenv("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", raising=False)
+    for _ in range(2):
+        with ExitStack() as second:
+            with our_calls():
+                second.enter_context(our_calls())
+            assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
+            assert os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] == "true"
+        assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "7"
+        assert "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT" not in os.environ
 
 
 def test_settings_that_contradict_each_other_are_told(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
