@@ -70,7 +70,7 @@ def _ensemble(dataset: sparkdl.Dataset, settings: sparkdl.Settings) -> tuple[spa
 
     step("     One-vs-all with the same hidden layer and by the same recipe, to compare")
     changes: dict[str, Any] = {"repetitions": 1, "minimum_repetitions": None, "hash_family": "identity"}
-    changes |= {"buckets": dataset.num_classes, "run_dir": f"{extreme.run_dir}-one-vs-all"}
+    changes |= {"buckets": dataset.num_classes}
     unregistered = tracking.model_copy(update={"register_as": None})
     alone = extreme.model_copy(update=changes)
     rival = sparkdl.train_extreme(dataset, alone, cluster=settings.cluster, tracking=unregistered)

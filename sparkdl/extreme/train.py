@@ -24,6 +24,7 @@ from sparkdl.extreme.plan import Plan, plan_extreme
 from sparkdl.extreme.repetitions import FORMAT, Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
 from sparkdl.settings import Cluster, Extreme, Tracking
+from sparkdl.storage import join
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import precision_curve
 
@@ -88,12 +89,15 @@ def train_extreme(
     plan = _plan(dataset, settings, count_slots(spark) or 1)
     sections = {"extreme": settings, "cluster": cluster, "tracking": tracking}
     params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
+    made_of = _digest(dataset, settings)
+    # Jobs with other settings have their repetitions beside these, though they name the same place.
+    settings = settings.model_copy(update={"run_dir": join(settings.run_dir, made_of[:16])})
     with exit_on_sigterm(), start_run(tracking, params=params) as run:
         run.log_dataset(
             name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
         )
         started = time.perf_counter()
-        records = _train_missing(dataset, settings, spark, run)
+        records = _train_missing(dataset, settings, made_of, spark, run)
         seconds = time.perf_counter() - started
         with TemporaryDirectory() as scratch:
             Path(scratch, "plan.txt").write_text(f"{plan}\n")
@@ -138,9 +142,8 @@ def train_extreme(
     )
 
 
-def _train_missing(dataset: Dataset, settings: Extreme, spark: SparkSession, run: Run) -> list[Finished]:
+def _train_missing(dataset: Dataset, settings: Extreme, made_of: str, spark: SparkSession, run: Run) -> list[Finished]:
     """The records of all repetitions, or of enough of them, in order."""
-    made_of = _digest(dataset, settings)
     kept = (finished(settings.run_dir, repetition, made_of=made_of) for repetition in range(settings.repetitions))
     records = {record.repetition: record for record in kept if record is not None}
     missing = [repetition for repetition in range(settings.repetitions) if repetition not in records]

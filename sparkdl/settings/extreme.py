@@ -15,8 +15,8 @@ class Extreme(Section):
     dataset: Storage | None = None
     """The prepared sparse dataset's folder; by default ``prepare.output`` of the same file."""
     run_dir: Storage = "output/extreme"
-    """Where finished repetitions are kept: storage that driver and executors both reach. A job that is started again
-    with the same settings goes on with the missing ones."""
+    """Where finished repetitions are kept, in a folder for each dataset and recipe: storage that driver and executors
+    both reach. A job that is started again with the same settings goes on with the missing ones."""
     buckets: Annotated[int, Field(ge=2)] = 512
     """What the classes of a repetition are hashed to."""
     repetitions: Positive = 16

@@ -23,6 +23,7 @@ from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curv
 from sparkdl.training.checkpoint import latest, load_checkpoint
 from sparkdl.training.loop import Job, Outcome
 from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
+from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
 from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
 from sparkdl.training.supervisor import supervise
@@ -95,8 +96,14 @@ def train(
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
     params: dict[str, Any] = {name: section.model_dump() for name, section in sections.items()}
     params |= {"dataset": dataset.path, "backend": backend.name}
-    with exit_on_sigterm(), start_run(tracking, params=params, resume=resumed.run_id if resumed else None) as run:
+    with (
+        exit_on_sigterm(),
+        Owner(f"{settings.run_dir}/{resumed.run_id}" if resumed else None) as owner,
+        start_run(tracking, params=params, resume=resumed.run_id if resumed else None) as run,
+    ):
         folder = f"{settings.run_dir}/{run.run_id}"
+        if not resumed:
+            owner.claim(folder)
         reference = resumed.reference if resumed else cluster.ranks.max
         recipe = recipe_of(settings)
         record = RunRecord(
@@ -112,7 +119,8 @@ def train(
             start = starting_weights(settings.start_from, model, folder, tracking)
         job = Job(dataset, settings, folder, backend, record.reference, start)
         with _how_to_resume(run.run_id):
-            outcome = _run(job, cluster, spark, run)
+            outcome = _run(job, cluster, spark, run, owner)
+            owner.check()
             trained = _finish(job, outcome, run, tracking)
         replace(record, finished=True).save(folder)
         return trained
@@ -128,11 +136,12 @@ def _how_to_resume(run_id: str) -> Iterator[None]:
         raise
 
 
-def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run) -> Outcome:
+def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner) -> Outcome:
     """All attempts, watched: rank 0's messages become the progress bar and the run's metrics."""
     with Progress() as progress:
 
         def receive(rank: int, message: dict[str, Any]) -> None:
+            owner.check()
             match message:
                 case {"kind": "epoch_started", **started}:
                     progress.epoch_started(**started)

@@ -178,11 +178,11 @@ def test_the_ensemble_is_one_registered_model_over_raw_rows(
 def test_what_is_finished_is_never_trained_again_and_what_was_damaged_is(
     spark: SparkSession, dataset: Dataset, trained: TrainedEnsemble, tmp_path: Path
 ) -> None:
-    run = Path(shutil.copytree(trained.folder, tmp_path / "run"))
+    run = Path(shutil.copytree(trained.folder, tmp_path / Path(trained.folder).name))
     before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in run.iterdir()}
     weights = run / "repetition-0002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
-    settings = Extreme(run_dir=str(run), **(SETTINGS | {"repetitions": 5}))
+    settings = Extreme(run_dir=str(tmp_path), **(SETTINGS | {"repetitions": 5}))
     more = train_extreme(dataset, settings, spark=spark)
     after = {path.name: (path.stat().st_ino, path.read_bytes()) for path in run.iterdir()}
     assert {name for name in before if before[name] != after[name]} == {
@@ -191,6 +191,19 @@ def test_what_is_finished_is_never_trained_again_and_what_was_damaged_is(
     }
     assert after.keys() - before.keys() == {"repetition-0004.safetensors", "repetition-0004.json"}
     assert more.evaluations["test"].precision[0] > 0.9
+
+
+def test_jobs_with_other_settings_in_the_same_place_leave_each_others_repetitions_alone(
+    spark: SparkSession, dataset: Dataset, tmp_path: Path
+) -> None:
+    settings = Extreme(run_dir=str(tmp_path), **(SETTINGS | {"repetitions": 1, "epochs": 1}))
+    first = train_extreme(dataset, settings, spark=spark)
+    before = {path: path.stat().st_ino for path in Path(first.folder).iterdir()}
+    other = train_extreme(dataset, settings.model_copy(update={"seed": 5}), spark=spark)
+    assert shas(other.repetitions) != shas(first.repetitions)
+    again = train_extreme(dataset, settings, spark=spark)
+    assert shas(again.repetitions) == shas(first.repetitions)
+    assert before == {path: path.stat().st_ino for path in Path(first.folder).iterdir()}
 
 
 def shas(records: Sequence[Finished]) -> list[str]:

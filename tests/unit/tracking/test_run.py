@@ -117,7 +117,8 @@ def test_a_damaged_header_holds_up_no_other_run(
         raise RunCancelledError("somebody pressed stop")
     damaged, whole = (tmp_path / "spool" / name for name in ("a-damaged", "b-whole"))
     for folder in (damaged, whole):
-        left = Journal(folder, {"opened_as": "a", "run_id": run.run_id, "store": settings().uri})
+        header = {"opened_as": "a", "ended": False, "handed_out": False}
+        left = Journal(folder, header | {"run_id": run.run_id, "store": settings().uri})
         left.append("metrics", {"time": 1, "step": 0, "metrics": {folder.name: 1.0}})
         left.close()
     (damaged / "run.json").write_text(damage, errors="surrogateescape")
