@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import sparkdl
 
@@ -69,8 +68,7 @@ def _ensemble(dataset: sparkdl.Dataset, settings: sparkdl.Settings) -> tuple[spa
     trained = sparkdl.train_extreme(dataset, extreme, cluster=settings.cluster, tracking=tracking)
 
     step("     One-vs-all with the same hidden layer and by the same recipe, to compare")
-    changes: dict[str, Any] = {"repetitions": 1, "minimum_repetitions": None, "hash_family": "identity"}
-    changes |= {"buckets": dataset.num_classes}
+    changes = {"repetitions": 1, "minimum_repetitions": None, "hash_family": "identity", "buckets": dataset.num_classes}
     unregistered = tracking.model_copy(update={"register_as": None})
     alone = extreme.model_copy(update=changes)
     rival = sparkdl.train_extreme(dataset, alone, cluster=settings.cluster, tracking=unregistered)

@@ -1,11 +1,11 @@
 """MLflow, spoken to from the driver alone: what was run, what came out, and which version is the one to use."""
 
+from sparkdl.tracking.courier import Synced, sync
 from sparkdl.tracking.download import download, download_whole
 from sparkdl.tracking.registry import Registered, check_gate
 from sparkdl.tracking.run import Run
 from sparkdl.tracking.start import start_run
 from sparkdl.tracking.store import page_command, tracking_uri
-from sparkdl.tracking.sync import Synced, sync
 
 __all__ = [
     "Registered",

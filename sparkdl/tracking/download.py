@@ -16,9 +16,9 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from sparkdl.errors import RegistryError
 from sparkdl.settings import Tracking
-from sparkdl.tracking.interface import LOADER_MODULE
 from sparkdl.tracking.registry import versions_of
 from sparkdl.tracking.store import connect, on_databricks
+from sparkdl.tracking.translate import LOADER_MODULE
 
 __all__ = ["download", "download_whole"]
 

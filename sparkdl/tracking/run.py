@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,24 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 import mlflow.pyfunc
 from mlflow.models import Model
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from sparkdl.errors import RegistryError, TrackingError
 from sparkdl.masking import masked, without_credentials
 from sparkdl.settings import Tracking
 from sparkdl.tracking.courier import Courier
-from sparkdl.tracking.interface import LOADER_MODULE, signature
 from sparkdl.tracking.journal import Journal
-from sparkdl.tracking.params import flatten
 from sparkdl.tracking.registry import Registered
-from sparkdl.tracking.system import SystemWatch
+from sparkdl.tracking.translate import LOADER_MODULE, flatten, signature
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Run"]
+__all__ = ["PREFIX", "Run"]
 
 log = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 5.0  # of the driver's machine; MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL sets another number
+PREFIX = "system/"  # where MLflow's page looks for them
 
 # What any registered model needs; sparkdl itself is not among it: on PyPI, its name is that of somebody else's package.
 RECORDED = ("numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")
@@ -205,3 +208,36 @@ def _requirement(package: str) -> str:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+class SystemWatch(threading.Thread):
+    """Reads MLflow's own gauges and hands the numbers to ``record(metrics, step)``.
+
+    MLflow's monitor would also send them, and give up at the first call that fails.
+    """
+
+    def __init__(self, record: Callable[[Mapping[str, float], int], None], *, first_step: int, uri: str) -> None:
+        super().__init__(name="mlflow-system-metrics", daemon=True)
+        logging.getLogger("mlflow.system_metrics").setLevel(logging.WARNING)
+        self._record, self._step = record, first_step
+        self._monitor = SystemMetricsMonitor(  # type: ignore[no-untyped-call]
+            "", sampling_interval=SAMPLE_SECONDS, tracking_uri=uri
+        )
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End at once."""
+        self._stopped.set()
+        self.join()
+
+    def run(self) -> None:
+        """A sample every few seconds."""
+        while True:
+            self._monitor.collect_metrics()  # type: ignore[no-untyped-call]
+            if self._stopped.wait(self._monitor.sampling_interval):
+                return
+            metrics = self._monitor.aggregate_metrics()  # type: ignore[no-untyped-call]
+            for gauge in self._monitor.monitors:
+                gauge.clear_metrics()  # type: ignore[no-untyped-call]
+            self._record({f"{PREFIX}{name}": value for name, value in metrics.items()}, self._step)
+            self._step += 1

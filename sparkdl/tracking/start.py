@@ -29,10 +29,9 @@ from sparkdl.settings import Tracking
 from sparkdl.tracking.courier import Courier
 from sparkdl.tracking.delivery import CREATED_AS, OPENED_AS, Delivery
 from sparkdl.tracking.journal import Journal, read_header
-from sparkdl.tracking.params import flatten
-from sparkdl.tracking.run import Run
+from sparkdl.tracking.run import PREFIX, Run
 from sparkdl.tracking.store import connect, experiment_id, is_refusal, our_calls, told, tracking_uri
-from sparkdl.tracking.system import PREFIX
+from sparkdl.tracking.translate import flatten
 
 __all__ = ["start_run"]
 

@@ -1,15 +1,18 @@
-"""What goes into a registered model and what comes out of it, in MLflow's words."""
+"""Settings, columns and models in MLflow's words: flat parameters without secrets, and a model's signature."""
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import AnyType, Array, Object, Property
 
 from sparkdl.errors import TrackingError
+from sparkdl.masking import masked
 
-__all__ = ["LOADER_MODULE", "signature"]
+__all__ = ["LOADER_MODULE", "flatten", "signature"]
 
 LOADER_MODULE = "sparkdl.scoring.pyfunc"
 """The module that opens a registered model: MLflow calls its ``_load_pyfunc`` with the model's folder."""
@@ -34,6 +37,29 @@ OUTPUTS = Schema(
         ColSpec(Array(Object([Property("label", DataType.string), Property("probability", DataType.double)])), "top_k"),
     ]
 )
+
+MAX_PARAM_LENGTH = 500  # characters; what the oldest servers in use take
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, str]:
+    """``{"train": {"epochs": 3}}`` as ``{"train.epochs": "3"}``; secrets masked, long values cut with an ellipsis.
+
+    What MLflow does not want in a name becomes ``_``: it would refuse the parameters all together.
+    """
+    return {re.sub(r"[^/\w.\- :]", "_", name): _shorten(text) for name, text in _leaves(masked(tree), prefix="")}
+
+
+def _leaves(tree: Mapping[str, Any], *, prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, prefix=f"{name}.")
+        else:
+            yield name, value if isinstance(value, str) else json.dumps(value)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_PARAM_LENGTH else text[: MAX_PARAM_LENGTH - 1] + "…"
 
 
 def signature(columns: Mapping[str, str]) -> ModelSignature:

@@ -1,7 +1,7 @@
 import pytest
 
 from sparkdl.masking import masked, without_credentials
-from sparkdl.tracking.params import flatten
+from sparkdl.tracking.translate import flatten
 
 
 def test_a_tree_of_settings_becomes_flat_names() -> None:
