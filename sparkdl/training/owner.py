@@ -19,15 +19,16 @@ from typing import Any, Self
 from uuid import uuid4
 
 from sparkdl.errors import CheckpointError, ConfigError, TrainingError
-from sparkdl.storage import join, locate
+from sparkdl.storage import claim_file, join, list_folder, make_folder, read_file, remove, write_file
 
 __all__ = ["Owner"]
 
 log = logging.getLogger(__name__)
 
 RENEW_SECONDS = 3.0
-DEAD_SECONDS = 20.0  # without a change; shorter than what it takes to find out by other means, longer than a hiccup
+DEAD_SECONDS = 20.0  # without a change: several renewals, so that one that is late costs nobody the run
 WATCH_SECONDS = 0.5  # between two looks at another owner's file
+RELEASE_SECONDS = 5.0  # that the end of a driver waits for storage that does not answer
 NAME = re.compile(r"owner-(\d{6})\.json")
 
 
@@ -40,9 +41,8 @@ class Owner:
 
     def __init__(self, folder: str | None = None) -> None:
         self._folder = folder
-        self._path = ""
         self._number = 0
-        self._content: dict[str, Any] = {"host": socket.gethostname(), "process": os.getpid(), "released": False}
+        self._content: dict[str, Any] = {"host": socket.gethostname(), "process": os.getpid(), "changed": uuid4().hex}
         self._closing = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="sparkdl-owner", daemon=True)
         self._successor = ""
@@ -56,32 +56,26 @@ class Owner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let others have the run at once."""
-        if self._path:
+        if self._number:
             self._closing.set()
-            self._renewal.join()
-            with suppress(OSError):  # then others have to watch for a while
-                self._write(released=True)
+            self._renewal.join(RELEASE_SECONDS)
 
     def claim(self, folder: str) -> None:
         """Take a run's folder, which is made if it is new."""
         try:
-            filesystem, location = locate(folder)
-            filesystem.makedirs(location, exist_ok=True)
+            make_folder(folder)
             before = _newest(folder)
-            path = join(location, _name(before + 1))
             if before and _is_alive(folder, before):
                 raise _taken(folder)
-            try:
-                filesystem.pipe_file(path, self._encoded(), mode="create")
-            except FileExistsError:
-                raise _taken(folder) from None
+            if not claim_file(join(folder, _name(before + 1)), self._encoded()):
+                raise _taken(folder)
         except OSError as error:
             raise CheckpointError(
                 f"cannot write to {folder}: {error.strerror or error}; set train.run_dir to another place"
             ) from None
-        self._folder, self._number, self._path = folder, before + 1, path
+        self._folder, self._number = folder, before + 1
         with suppress(OSError):  # what stays costs only space
-            filesystem.rm_file(join(location, _name(before)))
+            remove(join(folder, _name(before)))
         self._renewal.start()
 
     def check(self) -> None:
@@ -93,23 +87,24 @@ class Owner:
             )
 
     def _renew(self) -> None:
-        while not self._closing.wait(RENEW_SECONDS) and not self._successor:
+        while not self._closing.wait(RENEW_SECONDS):
             with suppress(OSError):  # of storage that will answer again
                 newest = _newest(str(self._folder))
                 if newest > self._number:
                     self._successor = _described(_read(str(self._folder), newest))
-                else:
-                    self._write()
+                    return
+                self._write()
+        self._content["released"] = True
+        with suppress(OSError):  # then others have to watch for a while
+            self._write()
 
-    def _write(self, **changes: Any) -> None:
-        self._content |= changes
-        filesystem, _ = locate(str(self._folder))
-        partial = f"{self._path}.part"
-        filesystem.pipe_file(partial, self._encoded())
-        filesystem.mv(partial, self._path)
+    def _write(self) -> None:
+        """Change the file."""
+        self._content["changed"] = uuid4().hex
+        write_file(join(str(self._folder), _name(self._number)), self._encoded())
 
     def _encoded(self) -> bytes:
-        return json.dumps(self._content | {"changed": uuid4().hex}).encode()
+        return json.dumps(self._content).encode()
 
 
 def _name(number: int) -> str:
@@ -118,17 +113,13 @@ def _name(number: int) -> str:
 
 def _newest(folder: str) -> int:
     """The number of the last owner; 0 if there has been none."""
-    filesystem, location = locate(folder)
-    filesystem.invalidate_cache()
-    names = (str(path).rpartition("/")[2] for path in filesystem.ls(location, detail=False))
-    return max((int(found[1]) for name in names if (found := NAME.fullmatch(name))), default=0)
+    return max((int(found[1]) for entry in list_folder(folder) if (found := NAME.fullmatch(entry.name))), default=0)
 
 
 def _read(folder: str, number: int) -> dict[str, Any]:
     """What an owner's file says; nothing when it is gone, as after its successor came."""
-    filesystem, location = locate(folder)
     try:
-        found = json.loads(filesystem.cat_file(join(location, _name(number))))
+        found = json.loads(read_file(join(folder, _name(number))))
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -140,11 +131,14 @@ def _is_alive(folder: str, number: int) -> bool:
     if found.get("released"):
         return False
     log.info("watching for up to %g s whether %s lives, which has this run", DEAD_SECONDS, _described(found))
-    started = time.monotonic()
-    while time.monotonic() - started < DEAD_SECONDS:
+    silent = 0.0
+    while silent < DEAD_SECONDS:
+        started = time.monotonic()
         time.sleep(WATCH_SECONDS)
         if (now := _read(folder, number)) != found:
             return not now.get("released")
+        took = time.monotonic() - started
+        silent = silent + took if took < RENEW_SECONDS else 0.0  # storage that stumbles silences the owner, too
     return False
 
 

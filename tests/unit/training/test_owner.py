@@ -86,7 +86,7 @@ def test_a_driver_that_was_taken_for_dead_stops_when_it_wakes_up(tmp_path: Path)
 
 
 def test_of_many_that_want_the_run_of_a_dead_driver_one_gets_it(tmp_path: Path) -> None:
-    content = {"host": "elsewhere", "process": 1, "released": False, "changed": ""}
+    content = {"host": "elsewhere", "process": 1, "changed": ""}
     (tmp_path / "owner-000007.json").write_text(json.dumps(content))
     together, over = threading.Barrier(8), threading.Event()
 
