@@ -133,12 +133,13 @@ def _is_alive(folder: str, number: int) -> bool:
     log.info("watching for up to %g s whether %s lives, which has this run", DEAD_SECONDS, _described(found))
     silent = 0.0
     while silent < DEAD_SECONDS:
-        started = time.monotonic()
         time.sleep(WATCH_SECONDS)
+        asked = time.monotonic()
         if (now := _read(folder, number)) != found:
             return not now.get("released")
-        took = time.monotonic() - started
-        silent = silent + took if took < RENEW_SECONDS else 0.0  # storage that stumbles silences the owner, too
+        silent += WATCH_SECONDS
+        if time.monotonic() - asked > RENEW_SECONDS:
+            silent = 0.0  # storage that stumbles silences the owner, too
     return False
 
 
