@@ -120,12 +120,13 @@ def test_another_number_of_ranks_goes_on_where_the_first_stopped(
 
 
 def test_a_run_of_very_many_epochs_goes_on(backend: Backend, clouds: Dataset, tmp_path: object) -> None:
-    job = Job(clouds, SETTINGS.model_copy(update={"epochs": 1}), f"{tmp_path}/run", backend, reference=1)
+    settings = SETTINGS.model_copy(update={"epochs": 1, "checkpoint_steps": None})
+    job = Job(clouds, settings, f"{tmp_path}/run", backend, reference=1)
     run_local(partial(train_rank, job), 1, backend=backend)
     saved, epochs = load_checkpoint(str(latest(job.folder))), 6_000
     saved |= {"epoch": epochs, "history": saved["history"] * epochs}
     checkpoint = save_checkpoint(job.folder, "step", saved, step=saved["step"] + 1, epoch=epochs)
-    longer = SETTINGS.model_copy(update={"epochs": epochs + 1})
+    longer = settings.model_copy(update={"epochs": epochs + 1})
     job = replace(job, settings=longer, checkpoint=checkpoint)
     outcome = run_local(partial(train_rank, job), 1, backend=backend)[0]
     assert outcome is not None and len(outcome.history) == epochs + 1
