@@ -10,7 +10,6 @@ import importlib
 import os
 from contextlib import suppress
 
-
 __all__ = ["main"]
 
 OF_DATA = ("sparkdl.data.preparing.write",)
