@@ -109,7 +109,11 @@ def test_a_run_that_is_still_going_on_is_neither_resumed_nor_synced(
     assert not sync(settings())
 
 
-@pytest.mark.parametrize("damage", ["", '{"run_id": ', "[]", '{"opened_as": "a", "delivered": "x"}', "\udcff"])
+@pytest.mark.parametrize(
+    "damage",
+    ["", '{"run_id": ', "[]", '{"opened_as": "a", "delivered": "x"}', "\udcff"],
+    ids=["empty", "torn", "a list", "no number", "no text"],
+)
 def test_a_damaged_header_holds_up_no_other_run(
     settings: Make, client: MlflowClient, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
