@@ -30,6 +30,7 @@ from pyspark.sql.functions import array, col, lit, map_from_entries, struct
 from pyspark.sql.types import NumericType
 
 from sparkdl.data import prepare
+from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.masking import without_credentials
 from sparkdl.scoring.columns import check_room
@@ -131,7 +132,7 @@ class TorchEstimator(Estimator, _Columns, _Settings, DefaultParamsReadable, Defa
         tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
         tracking = Tracking(uri=tracking_uri, experiment=self.getOrDefault(self.experiment))
         prepared = prepare(
-            dataset.select(_arrays(dataset, self.getFeaturesCol()), _col(self.getLabelCol()).alias(LABEL)),
+            dataset.select(_arrays(dataset, self.getFeaturesCol()), col(identifier(self.getLabelCol())).alias(LABEL)),
             Prepare(
                 output=f"{folder}/dataset",
                 label=LABEL,
@@ -251,10 +252,5 @@ def _arrays(dataset: DataFrame, column: str) -> Column:
     """The column as arrays of numbers under the name ``features``, from arrays or from vectors."""
     if column not in dataset.columns:
         raise DataError(f"there is no column {column!r} (featuresCol); there are {', '.join(dataset.columns)}")
-    is_vector = isinstance(dataset.schema[column].dataType, VectorUDT)
-    return (vector_to_array(_col(column), "float32") if is_vector else _col(column)).alias(FEATURES)
-
-
-def _col(name: str) -> Column:
-    """A column by its whole name: a dot in it is no field's."""
-    return col(f"`{name.replace('`', '``')}`")
+    value, is_vector = col(identifier(column)), isinstance(dataset.schema[column].dataType, VectorUDT)
+    return (vector_to_array(value, "float32") if is_vector else value).alias(FEATURES)

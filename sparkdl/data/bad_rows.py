@@ -4,17 +4,20 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["PROBLEM", "PROBLEM_TYPE", "skip_bad_rows", "take_good_lines"]
+__all__ = ["COUNT", "PROBLEM", "PROBLEM_TYPE", "skip_bad_rows", "take_good_lines"]
 
-PROBLEM = "_problem"
+PROBLEM = f"{WORKING}problem"
 """The column of a source that knows the places of its rows: what is wrong with a row, or null."""
 PROBLEM_TYPE = {"kind": "string", "file": "string", "line": "bigint", "detail": "string"}
+COUNT = "{count}"
+"""Stands in a message for how many rows it is about; the names of columns in it may have braces, too."""
 _SHOWN_LINES = 5
 """Bad lines that are named; all are counted."""
 
@@ -58,5 +61,5 @@ def skip_bad_rows(rows: "DataFrame", problems: "Mapping[str, Column]") -> "DataF
     counts = rows.where(bad).agg(*sums).first()
     for index, message in enumerate(problems):
         if counts is not None and counts[index]:
-            _log.warning("skipped: %s", message.format(count=f"{counts[index]:,}"))
+            _log.warning("skipped: %s", message.replace(COUNT, f"{counts[index]:,}"))
     return rows.where(~bad)

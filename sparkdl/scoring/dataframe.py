@@ -8,14 +8,14 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.ml import PipelineModel
-from pyspark.ml.feature import RegexTokenizer, Tokenizer, VectorSizeHint
+from pyspark.ml.feature import RegexTokenizer, SQLTransformer, Tokenizer, VectorSizeHint
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
@@ -25,6 +25,7 @@ from sparkdl.data.card import PREPROCESSING, InputSpec
 from sparkdl.data.preparing.features import apply_preprocessing, image_fits, width_of
 from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError
 from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.model_card import ModelCard
@@ -46,10 +47,12 @@ ANSWER = StructType(
 )
 """The columns that are added."""
 
+_COPY = re.compile(r"SELECT \*, (`.+`) AS `(\w+)` FROM __THIS__")
+"""The stage that gives a column another name, where Spark ML cannot take its own."""
 _WHOLE = {"tinyint", "smallint", "int", "bigint"}
 _BOUNDED = re.compile(rf"{'|'.join(_WHOLE)}|decimal\(\d+,\d+\)")
 """Types that are too small for some numbers. Nothing else of a card may stand in SQL."""
-ROW, INPUT, REFUSED = "__sparkdl_row", "__sparkdl_input", "__sparkdl_refused"
+ROW, INPUT, REFUSED = f"{WORKING}row", f"{WORKING}input", f"{WORKING}refused"
 
 
 def score(
@@ -107,7 +110,7 @@ def score(
 
 def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages: Collection[str] = ()) -> DataFrame:
     """All columns of ``df`` as they are, the model's input, and why preprocessing refuses a row (or null)."""
-    column, sparse = card.input.column, card.input.kind == "sparse"
+    column, sparse = card.input_column, card.input.kind == "sparse"
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
     refused = F.lit(None).cast("string").alias(REFUSED)
     packed = df.select(F.struct("*").alias(ROW), *[F.col(identifier(name)) for name in card.raw_columns], refused)
@@ -167,14 +170,20 @@ def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) ->
 
 
 def _stages_on(name: str, model: PipelineModel) -> list[Any]:
-    """The stages of a pipeline, and of those in it, that read this column alone."""
-    found: list[Any] = []
-    for stage in model.stages:
-        if isinstance(stage, PipelineModel):
-            found += _stages_on(name, stage)
-        elif stage.hasParam("inputCol") and stage.isSet("inputCol") and stage.getOrDefault("inputCol") == name:
+    """The stages of a pipeline, and of those in it, that read this column alone, by its own name or as a copy."""
+    names, found = {name}, []
+    for stage in _flat(model):
+        copy = _COPY.fullmatch(stage.getStatement() or "") if isinstance(stage, SQLTransformer) else None
+        if copy and copy[1] in map(identifier, names):
+            names.add(copy[2])
+        elif stage.hasParam("inputCol") and stage.isSet("inputCol") and stage.getOrDefault("inputCol") in names:
             found.append(stage)
     return found
+
+
+def _flat(model: PipelineModel) -> Iterator[Any]:
+    for stage in model.stages:
+        yield from _flat(stage) if isinstance(stage, PipelineModel) else [stage]
 
 
 def _cast(df: DataFrame, name: str, sql_type: str) -> Column:

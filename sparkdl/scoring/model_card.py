@@ -35,6 +35,11 @@ class ModelCard(BaseModel):
             raise ValueError("it names no classes")
         return self
 
+    @property
+    def input_column(self) -> str:
+        """The column that holds the inputs of prepared rows: what preprocessing makes, or the only raw one."""
+        return self.input.column if self.preprocessing else next(iter(self.raw_columns), self.input.column)
+
     @classmethod
     def load(cls, folder: str | Path) -> "ModelCard":
         """Read the card in a model's folder. Runs anywhere; raises :class:`ModelError` if there is no valid one."""

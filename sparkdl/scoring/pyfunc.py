@@ -38,7 +38,7 @@ class PyfuncModel:
         missing = [name for name in card.raw_columns if name not in model_input]
         if missing:
             raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))} that the model reads")
-        inputs = self._preprocess(model_input) if card.preprocessing else _column(model_input[card.input.column], card)
+        inputs = self._preprocess(model_input) if card.preprocessing else _column(model_input[card.input_column], card)
         answer = self.predictor.answer(inputs, **options)
         predictions: pd.DataFrame = pa.table(answer, names=list(COLUMNS)).to_pandas()
         return predictions.set_index(model_input.index)

@@ -22,10 +22,12 @@ from pyspark.sql import functions as sf
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
 from sparkdl.data.bad_rows import skip_bad_rows
 from sparkdl.data.card import Card
-from sparkdl.data.preparing.examine import find_problems
+from sparkdl.data.preparing.examine import LABEL_NAME, find_problems
 from sparkdl.data.preparing.features import choose_inputs
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.scoring.dataframe import INPUT, REFUSED, with_inputs
+from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare, Source, Split, Stage
 
 NO_SPLIT = Split(fractions={})
@@ -449,8 +451,8 @@ TEXT_X = [Stage(kind="hash_text", columns=["x"])]
             {"features": ["x"], "stages": IMPUTE_X + TEXT_X},
             "of type string, and `impute` is for numbers",
         ),
-        ({"sepal.length": "age"}, {"features": ["sepal.length"]}, "a dot in its name; rename 'sepal.length'"),
-        ({"Label": "array(age)"}, {"features": ["Label"], "label": "part"}, "inputs are in a column 'Label'"),
+        ({"__SPARKDL_x": "age"}, {"features": ["__SPARKDL_x"]}, "'__SPARKDL_x' begins with __sparkdl_, .* rename it"),
+        ({"a{0}b": "if(id < 3, null, age)"}, {"features": ["a{0}b"]}, r"column 'a\{0\}b' has 3 rows that are null"),
         ({"x": "array(1.0, double(null))"}, {"features": ["x"]}, "column 'x' has 100 rows that are null or NaN"),
         ({"image": "binary('abcd')"}, {"image": "image"}, "the size of the images in 'image' is not known"),
         (
@@ -595,11 +597,75 @@ def test_bad_rows_of_wide_tables_are_skipped(spark: SparkSession, tmp_path: Path
     names = [f"x{number}" for number in range(700)]
     values = np.ones((4, len(names)))
     values[2, 600] = np.inf
-    columns = {name: values[:, place] for place, name in enumerate(names)} | {"label": ["a"] * 4, "_label": ["a"] * 4}
+    columns = {name: values[:, place] for place, name in enumerate(names)} | {"label": ["a"] * 4, LABEL_NAME: ["a"] * 4}
     pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
     rows = spark.read.parquet(str(tmp_path / "wide.parquet"))
     settings = Prepare(output="unused", on_bad_rows="skip", features=names)
     assert skip_bad_rows(rows, find_problems(rows, choose_inputs(rows, settings), settings)).count() == 3
+
+
+WORKED_WITH = ["_label", "_class", "_split", "_order", "_group", "_place", "_content", "_bucket", "_problem", "_stage0"]
+
+
+def test_no_name_of_a_raw_column_is_taken_by_what_is_worked_with(people: DataFrame, tmp_path: Path) -> None:
+    names = [*WORKED_WITH, "_stage0_0", "_begin", "features", "features_assembled", "features_unscaled", "split"]
+    numbers = [(sf.col("id") * (number + 1) + number).alias(name) for number, name in enumerate(names)]
+    rows = people.select("label", *numbers)
+    settings = Prepare(
+        output=str(tmp_path / "d"),
+        features=names,
+        stages=[Stage(kind="impute", columns=["_label"]), Stage(kind="index", columns=["_class"])],
+        split=Split(fractions={"validation": 0.3}),
+    )
+    dataset = prepare(rows, settings)
+    found = [np.frombuffer(row, np.float32) for split in dataset.splits for row, _ in contents(dataset, split)]
+    assert len(found) == 100
+    scale = np.arange(len(names)) + 1
+    as_numbered = [np.delete((row - scale + 1) / scale, names.index("_class")) for row in found]
+    assert sorted(row[0] for row in as_numbered) == list(range(100))
+    assert all(np.allclose(row, row[0]) for row in as_numbered)
+
+
+NAMES = ["sepal.length", "a`b", "a b", "ü.`x` y", "'quoted'", "{count}"]
+
+
+def test_columns_of_any_name_become_inputs_and_are_scored_the_same(people: DataFrame, tmp_path: Path) -> None:
+    values = [(sf.col("id") * (number + 1)).cast("double").alias(name) for number, name in enumerate(NAMES)]
+    rows = people.select(sf.col("label").alias("my.`label`"), sf.col("text").alias("a.text"), *values)
+    rows = rows.withColumn("part of.all", sf.lit("train"))
+    settings = Prepare(
+        output=str(tmp_path / "d"),
+        label="my.`label`",
+        split=Split(column="part of.all"),
+        stages=[
+            Stage(kind="impute", columns=["sepal.length", "a b"]),
+            Stage(kind="hash_text", columns=["a.text"], dimensions=4),
+        ],
+    )
+    dataset = prepare(rows, settings)
+    assert list(dataset.raw_columns) == ["a.text", *NAMES]
+    card = ModelCard.model_validate_json(dataset.card_json)
+    as_scored = with_inputs(rows, card, Path(dataset.path)).select(INPUT).collect()
+    scored = Counter(np.array(row[0], np.float32).tobytes() for row in as_scored)
+    assert scored == Counter(row for row, _ in contents(dataset, "train").elements())
+    nothing = rows.withColumn("a.text", sf.lit(None).cast("string"))
+    (refused,) = {row[0] for row in with_inputs(nothing, card, Path(dataset.path)).select(REFUSED).collect()}
+    assert refused == "column 'a.text' is null"
+
+
+@pytest.mark.parametrize("name", ["my.pixels", "my `pixels`", "_pixels", "Label", "class"])
+def test_an_array_of_any_name_is_stored_for_stock_petastorm_and_scored(
+    people: DataFrame, tmp_path: Path, name: str
+) -> None:
+    rows = people.select(sf.array("age", "age").alias(name), sf.col("colour").alias("kind"))
+    dataset = prepare(rows, Prepare(output=str(tmp_path / "d"), label="kind", split=NO_SPLIT))
+    assert dataset.raw_columns == {name: "array<double>"}
+    with make_batch_reader(Path(dataset.path, "train").as_uri(), num_epochs=1, workers_count=1) as reader:
+        assert sum((Counter(map(tuple, batch.features)) for batch in reader), Counter()).total() == 100
+    card = ModelCard.model_validate_json(dataset.card_json)
+    as_scored = with_inputs(rows, card, Path(dataset.path)).select(INPUT).collect()
+    scored = Counter(np.array(row[0], np.float32).tobytes() for row in as_scored)
+    assert scored == Counter(row for row, _ in contents(dataset, "train").elements())
 
 
 def test_what_a_pipeline_of_the_user_does_not_read_may_have_any_name(people: DataFrame, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
+from sparkdl.data.bad_rows import PROBLEM
 from sparkdl.data.card import UNSEEN
 from sparkdl.data.reading.loader import Loader
 from sparkdl.data.reading.sparse import SparseLoader
@@ -358,7 +359,7 @@ def test_a_folder_of_files_is_split_by_their_names(spark: SparkSession, tmp_path
     rows = open_source(Source(format="xc", path=str(tmp_path / "raw")), spark)
     assert Counter(row.split for row in rows.collect()) == {"train": 3, "test": 2}
     single = open_source(Source(format="xc", path=str(tmp_path / "raw" / "bibtex_trn.txt")), spark)
-    assert single.columns == ["features", "label", "_problem"]
+    assert single.columns == ["features", "label", PROBLEM]
     (tmp_path / "raw" / "more.txt").write_text(TEST)
     with pytest.raises(DataError, match=r"more\.txt does not say its split"):
         open_source(Source(format="xc", path=str(tmp_path / "raw")), spark)
@@ -395,7 +396,7 @@ def test_lines_are_numbered_across_the_parts_of_a_file(
     (tmp_path / "all.txt").write_text("500 10 9\n" + "\n".join(lines) + "\n")
     monkeypatch.setattr("sparkdl.data.sources.xc._CHUNK_BYTES", 4321)
     rows = open_source(Source(format="xc", path=str(tmp_path / "all.txt")), spark).collect()
-    assert sorted(row._problem.line for row in rows if row._problem) == [125, 323]
+    assert sorted(row[PROBLEM].line for row in rows if row[PROBLEM]) == [125, 323]
     expected = Counter(int(line.rpartition(":")[2]) for line in lines if line != "?")
     assert Counter(int(row.features.values[0]) for row in rows if row.features) == expected
 

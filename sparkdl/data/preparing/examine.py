@@ -10,9 +10,12 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
+from sparkdl.data.bad_rows import COUNT
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
 from sparkdl.data.preparing.features import Inputs, image_fits, width_of
 from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
+from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LABEL_NAME", "Findings", "examine", "find_problems", "label_name"]
 
-LABEL_NAME = "_label"
+LABEL_NAME = f"{WORKING}label"
 """The working column that holds each row's label as text; of sparse rows, the array of its labels."""
 _A_WORD = r"(?U)\w"
 _SHOWN_LABELS = 5
@@ -55,7 +58,7 @@ def label_name(rows: "DataFrame", settings: Prepare) -> "Column":
 
     label = settings.label
     kind: DataType = rows.schema[label].dataType
-    value = sf.col(f"`{label}`")
+    value = sf.col(identifier(label))
     if not settings.sparse:
         return _as_text(value, kind, label)
     if isinstance(kind, ArrayType):
@@ -109,7 +112,7 @@ def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepa
     for index, problem in enumerate(problems):
         count = sum(row[f"_p{index}"] for row in found)
         if count:
-            raise DataError(problem.format(count=f"{count:,}"))
+            raise DataError(problem.replace(COUNT, f"{count:,}"))
     split_rows: dict[str, int] = defaultdict(int)
     for row in found:
         _check_split(row, settings)
@@ -136,7 +139,7 @@ def _label_problems(rows: "DataFrame", settings: Prepare) -> "dict[str, Column]"
     from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType
 
     label = settings.label
-    name, value, kind = sf.col(LABEL_NAME), sf.col(f"`{label}`"), rows.schema[label].dataType
+    name, value, kind = sf.col(LABEL_NAME), sf.col(identifier(label)), rows.schema[label].dataType
     problems = {f"the label column {label!r} is null in {{count}} rows; drop or label them": name.isNull()}
     if isinstance(kind, ArrayType):
         problems |= {
@@ -163,7 +166,7 @@ def _feature_problems(inputs: Inputs) -> "dict[str, Column]":
     """Sparse rows that have nothing to learn from, whatever the training rows are."""
     from pyspark.sql import functions as sf
 
-    columns = [sf.col(f"`{name}`") for name in inputs.raw_columns]
+    columns = [sf.col(identifier(name)) for name in inputs.raw_columns]
     names = ", ".join(map(repr, inputs.raw_columns))
     if all(kind == "string" for kind in inputs.raw_columns.values()):
         # Joined by `concat`, columns are null where one of them is, and those rows have been found already.
@@ -182,24 +185,21 @@ def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
     from pyspark.sql import functions as sf
 
     if inputs.shape:
-        pixels = (
-            f"`{inputs.column}`.data"
-            if inputs.raw_columns[inputs.column].startswith("struct")
-            else f"`{inputs.column}`"
-        )
-        expected = " x ".join(map(str, inputs.shape))
+        value, is_struct = sf.col(identifier(inputs.source)), inputs.raw_columns[inputs.source].startswith("struct")
+        pixels = value["data"] if is_struct else value
         fits = sf.length(pixels) == sf.lit(math.prod(inputs.shape))
-        if pixels != f"`{inputs.column}`":
-            fits &= image_fits(sf.col(f"`{inputs.column}`"), inputs.shape)
+        if is_struct:
+            fits &= image_fits(value, inputs.shape)
+        expected = " x ".join(map(str, inputs.shape))
         return {
-            f"column {inputs.column!r} has {{count}} rows without an image; drop them": sf.col(pixels).isNull(),
-            f"column {inputs.column!r} has {{count}} images that are not {expected} bytes; give all of them one size": (
+            f"column {inputs.source!r} has {{count}} rows without an image; drop them": pixels.isNull(),
+            f"column {inputs.source!r} has {{count}} images that are not {expected} bytes; give all of them one size": (
                 ~fits
             ),
         }
     problems: dict[str, Column] = {}
     for name, kind in inputs.raw_columns.items():
-        value = sf.col(f"`{name}`")
+        value = sf.col(identifier(name))
         numbers = not kind.startswith(("array", "vector", "string"))
         hint = f"drop these rows{', add the stage `impute`,' if numbers else ''} or set `on_bad_rows: skip`"
         infinite, missing = None, value.isNull()

@@ -1,6 +1,7 @@
 """What a model is fed with: the raw columns it comes from, and the Spark ML stages in between."""
 
 import json
+import keyword
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -8,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.bad_rows import PROBLEM
+from sparkdl.data.card import LABEL_COLUMN
 from sparkdl.data.sources.open import known_image_shape
 from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.settings import Prepare, Stage
 
@@ -43,7 +46,7 @@ class Inputs:
     kind: str
     """``image``, ``vector`` or ``sparse``."""
     column: str
-    """The column that the inputs end up in."""
+    """The column of the dataset that the inputs end up in."""
     raw_columns: dict[str, str]
     """The raw columns it is made from, with their Spark types."""
     shape: tuple[int, ...] | None = None
@@ -56,6 +59,11 @@ class Inputs:
     """The same of infinite values."""
     widths: dict[str, int] = field(default_factory=dict)
     """Of raw columns of arrays, and of vectors that are assembled."""
+
+    @property
+    def source(self) -> str:
+        """Where the inputs are before they are written: the column that the pipeline makes, or the only raw one."""
+        return self.column if self.pipeline is not None else next(iter(self.raw_columns))
 
 
 def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> Inputs:
@@ -70,7 +78,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     if image is not None:
         require_columns(rows, [image])
         shape = _image_shape(rows, image, settings)
-        return Inputs("image", image, {image: types[image].simpleString()}, shape=shape)
+        return Inputs("image", _stored_as(image), {image: types[image].simpleString()}, shape=shape)
     reserved = {settings.label, settings.split.column, PROBLEM}
     columns = settings.features or [name for name in types if name not in reserved]
     require_columns(rows, columns)
@@ -82,14 +90,14 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
             raise ConfigError("give either `stages` and `unit_norm` or a pipeline, not both")
         every = frozenset(columns)
         return Inputs(kind, _FEATURES, raw_columns, pipeline=pipeline, may_be_missing=every, may_be_infinite=every)
-    if dotted := [name for name in columns if "." in name]:
-        raise DataError(f"Spark ML reads no column with a dot in its name; rename {', '.join(map(repr, dotted))}")
     stored_as_is = not (settings.stages or settings.sparse or unit_norm)
     if len(columns) == 1 and stored_as_is and types[columns[0]].typeName() == "array":
-        return Inputs("vector", columns[0], raw_columns, widths=_widths(rows, columns))
+        return Inputs("vector", _stored_as(columns[0]), raw_columns, widths=_widths(rows, columns))
     _check_types({name: types[name] for name in columns}, settings)
     taken = {name.lower() for name in types}  # Spark tells no capitals apart
-    output = _FEATURES if _FEATURES not in taken else f"{_FEATURES}_assembled"
+    output = _FEATURES
+    while output in taken:
+        output += "_assembled"
     lone_vector = raw_columns == {columns[0]: "vector"} and not settings.stages
     widths = None if lone_vector else _widths(rows, columns)
     return Inputs(
@@ -101,6 +109,12 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         may_be_infinite=_first_handled_by(settings.stages, {"index"}),
         widths=widths or {},
     )
+
+
+def _stored_as(name: str) -> str:
+    """A raw column's name in a dataset: its own, if Petastorm's rows, which are namedtuples, can have such a field."""
+    fits = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+    return name if fits and name.lower() != LABEL_COLUMN else _FEATURES
 
 
 def apply_preprocessing(rows: "DataFrame", model: "PipelineModel", column: str, *, sparse: bool = False) -> "DataFrame":
@@ -154,7 +168,10 @@ def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int
     if settings.image_shape:
         shape = tuple(settings.image_shape)
     elif kind == "struct":
-        row = rows.select(f"{column}.height", f"{column}.width", f"{column}.nChannels").first()
+        from pyspark.sql import functions as sf
+
+        image = sf.col(identifier(column))
+        row = rows.select(image["height"], image["width"], image["nChannels"]).first()
         shape = tuple(row) if row else ()
     else:
         shape = known_image_shape(rows, column) or ()
@@ -181,7 +198,7 @@ def _widths(rows: "DataFrame", columns: Sequence[str]) -> dict[str, int]:
 
     kinds = {name: rows.schema[name].dataType.simpleString() for name in columns}
     widths = {
-        name: width_of(sf.col(f"`{name}`"), kind)
+        name: width_of(sf.col(identifier(name)), kind)
         for name, kind in kinds.items()
         if kind == "vector" or kind.startswith("array<")
     }
@@ -232,9 +249,14 @@ def _build_pipeline(
     from pyspark.ml.feature import Normalizer, SQLTransformer, VectorAssembler, VectorSizeHint
 
     current = {column: column for column in columns}
+    parts: list[Any] = []
+    for number, column in enumerate(columns):
+        if {".", "`"} & set(column):  # Spark ML would look for a field; the copy is a stage, so that raw rows do for it
+            current[column] = f"{WORKING}{number}"
+            parts.append(SQLTransformer(statement=_copy_of(column, current[column])))
     # Assemblers ask for the widths of vectors, which not all sources tell, nor rows that are to be scored.
-    parts: list[Any] = [
-        VectorSizeHint(inputCol=column, size=width, handleInvalid="optimistic")
+    parts += [
+        VectorSizeHint(inputCol=current[column], size=width, handleInvalid="optimistic")
         for column, width in (widths or {}).items()
     ]
     for number, stage in enumerate(stages):
@@ -250,19 +272,23 @@ def _build_pipeline(
         shared = [column for column in columns if current[column] in inputs and column not in stage.columns]
         if shared:
             raise ConfigError(f"stages.{number}: {', '.join(shared)} became one vector with its columns; name them all")
-        made, outputs = _STAGES[stage.kind](stage, inputs, f"_stage{number}")
+        made, outputs = _STAGES[stage.kind](stage, inputs, f"{WORKING}stage{number}")
         parts += made
         current |= dict(zip(stage.columns, outputs, strict=True))
-    assembled = f"{output}_unscaled" if unit_norm else output
+    assembled = f"{WORKING}unscaled" if unit_norm else output
     vectors = list(dict.fromkeys(current.values()))
     if widths is None:  # as it is: sparse ones may be of any width
-        copied = f"{identifier(vectors[0])} AS {identifier(assembled)}"
-        parts.append(SQLTransformer(statement=f"SELECT *, {copied} FROM __THIS__"))
+        parts.append(SQLTransformer(statement=_copy_of(vectors[0], assembled)))
     else:
         parts.append(VectorAssembler(inputCols=vectors, outputCol=assembled, handleInvalid="keep"))
     if unit_norm:
         parts.append(Normalizer(inputCol=assembled, outputCol=output, p=2.0))
     return Pipeline(stages=parts)
+
+
+def _copy_of(column: str, name: str) -> str:
+    """The statement of a stage that gives a column another name."""
+    return f"SELECT *, {identifier(column)} AS `{name}` FROM __THIS__"
 
 
 def _standardise(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], list[str]]":

@@ -7,18 +7,20 @@ partitioned them.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["CONTENT_HASH", "GROUP", "PLACE", "SPLIT", "num_groups", "with_groups", "with_split"]
+__all__ = ["CONTENT_HASH", "GROUP", "ORDER", "PLACE", "SPLIT", "num_groups", "with_groups", "with_split"]
 
-SPLIT, GROUP, PLACE = "_split", "_group", "_place"
-CONTENT_HASH = "_content"
+SPLIT, GROUP, PLACE = f"{WORKING}split", f"{WORKING}group", f"{WORKING}place"
+CONTENT_HASH = f"{WORKING}content"
 """A hash of the row that does not depend on the seed; it also decides between rows whose order collides."""
-_ORDER = "_order"
+ORDER = f"{WORKING}order"
 """A hash of the row and the seed, which rows are sorted by."""
 _GROUP_BYTES = 1 << 28
 """About the most inputs that a row group holds: a task has a whole one in memory, a rank several."""
@@ -34,7 +36,7 @@ def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> 
     """Add each row's split and hashes. Runs on the driver, lazily. ``content`` are the columns that identify a row."""
     from pyspark.sql import functions as sf
 
-    split = sf.col(settings.split.column).cast("string") if settings.split.column else sf.lit("train")
+    split = sf.col(identifier(settings.split.column)).cast("string") if settings.split.column else sf.lit("train")
     share = sf.pmod(_hash(content, settings.seed, "split"), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
     moved, limit = split, 0.0
     for name, fraction in sorted(settings.split.fractions.items()):
@@ -42,7 +44,7 @@ def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> 
             moved
         )
         limit += fraction
-    order = _hash(content, settings.seed, "order").alias(_ORDER)
+    order = _hash(content, settings.seed, "order").alias(ORDER)
     return rows.select("*", moved.alias(SPLIT), order, _hash(content, 0, "content").alias(CONTENT_HASH))
 
 
@@ -56,13 +58,13 @@ def num_groups(rows: int, row_bytes: int, settings: Prepare) -> int:
 def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Mapping[str, int]) -> "DataFrame":
     """Add each row's place in its split's order, and the row group it belongs to. Runs on the driver; counts in tasks.
 
-    Groups are runs of the order, of equal size give or take one row.
+    Groups are runs of the order, of equal size give or take one row. ``rows`` have no raw column any more.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
     buckets = min(max(max(split_rows.values()) // _BUCKET_ROWS, 1), _MAX_BUCKETS)
-    rows = rows.withColumn("_bucket", sf.pmod(_ORDER, sf.lit(buckets)))
+    rows = rows.withColumn("_bucket", sf.pmod(ORDER, sf.lit(buckets)))
     counts = {(row[0], row[1]): row[2] for row in rows.groupBy(SPLIT, "_bucket").count().collect()}
     begins, next_begin = [], dict.fromkeys(split_rows, 0)
     for (split, bucket), count in sorted(counts.items()):
@@ -76,7 +78,7 @@ def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Ma
     table = rows.sparkSession.createDataFrame(
         begins, f"{SPLIT} string, _bucket bigint, _begin bigint, _small bigint, _num_large bigint"
     )
-    within = Window.partitionBy(SPLIT, "_bucket").orderBy(_ORDER, CONTENT_HASH)
+    within = Window.partitionBy(SPLIT, "_bucket").orderBy(ORDER, CONTENT_HASH)
     place = sf.col("_begin") + sf.row_number().over(within) - 1
     in_large = sf.col("_num_large") * (sf.col("_small") + 1)
     group = (
@@ -85,12 +87,12 @@ def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Ma
         .cast("int")
     )
     placed = rows.join(sf.broadcast(table), [SPLIT, "_bucket"]).withColumn(PLACE, place)
-    return placed.withColumn(GROUP, group).drop("_bucket", "_begin", "_small", "_num_large", _ORDER, CONTENT_HASH)
+    return placed.withColumn(GROUP, group).drop("_bucket", "_begin", "_small", "_num_large", ORDER, CONTENT_HASH)
 
 
 def _hash(content: Sequence[str], seed: int, salt: str) -> "Column":
     from pyspark.sql import functions as sf
 
     # xxhash64 passes over nulls, so each column's number goes in too: (null, 1) and (1, null) are different rows.
-    numbered = [part for number, name in enumerate(content) for part in (sf.lit(number), sf.col(f"`{name}`"))]
+    numbered = [part for number, name in enumerate(content) for part in (sf.lit(number), sf.col(identifier(name)))]
     return sf.xxhash64(sf.lit(salt), sf.lit(seed), *numbered)

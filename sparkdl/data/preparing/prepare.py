@@ -18,10 +18,12 @@ from sparkdl.data.preparing.features import (
     describe_pipeline,
     require_columns,
 )
-from sparkdl.data.preparing.order import GROUP, PLACE, SPLIT, num_groups, with_groups, with_split
+from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups, with_split
 from sparkdl.data.preparing.staging import staging
 from sparkdl.data.preparing.write import write_row_groups
 from sparkdl.data.sources.open import open_source
+from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING, check_names
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.extras import require
 from sparkdl.masking import without_credentials
@@ -40,7 +42,7 @@ READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
 _SPARSE_ROW_BYTES = 1 << 10
 """About what a sparse row takes: some hundred features of 8 bytes."""
 
-_CLASS = "_class"
+_CLASS = f"{WORKING}class"
 """The working column that holds each row's class index."""
 
 _log = logging.getLogger(__name__)
@@ -144,11 +146,10 @@ def _examined(
     require_columns(raw, keys)
     inputs = choose_inputs(raw, settings, pipeline)
     label = label_name(raw, settings)
-    if inputs.column.lower() == LABEL_COLUMN:
-        raise DataError(f"the inputs are in a column {inputs.column!r}, which a dataset keeps for labels; rename it")
     content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
+    check_names(content)
     kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
-    rows = with_split(raw.select(*[f"`{name}`" for name in kept_columns]), content, settings)
+    rows = with_split(raw.select(*map(identifier, kept_columns)), content, settings)
     rows = rows.withColumn(LABEL_NAME, label)
     kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
     try:
@@ -185,17 +186,15 @@ def _write(
     if settings.sparse:
         training = rows.where(sf.col(SPLIT) == "train")
         labels = write_labels(training.select(sf.explode(LABEL_NAME).alias(LABEL_COLUMN)), folder)
-        labelled = ready.withColumn(LABEL_COLUMN, sf.col(LABEL_NAME))
+        labelled, label = ready, LABEL_NAME
     else:
         names = rows.sparkSession.createDataFrame(
             list(enumerate(findings.label_names)), f"{_CLASS} bigint, {LABEL_NAME} string"
         )
-        joined = ready.join(sf.broadcast(names), LABEL_NAME)
-        labelled = joined.withColumn(LABEL_COLUMN, sf.col(_CLASS))
-    placed = with_groups(labelled, findings.split_rows, groups)
-    written = write_row_groups(
-        placed.select(inputs.column, LABEL_COLUMN, SPLIT, GROUP, PLACE), folder, spec, groups, labels
-    )
+        labelled, label = ready.join(sf.broadcast(names), LABEL_NAME), _CLASS
+    stored = sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(label).alias(LABEL_COLUMN)
+    placed = with_groups(labelled.select(*stored, SPLIT, ORDER, CONTENT_HASH), findings.split_rows, groups)
+    written = write_row_groups(placed, folder, spec, groups, labels)
     for split, count in findings.split_rows.items():
         found = sum(file.rows for file in written.files.get(split, ()))
         if found != count:
@@ -228,7 +227,7 @@ def _spec(rows: "DataFrame", inputs: Inputs) -> InputSpec:
     """The input's form; the width of a vector is known from the first row."""
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
-    (row,) = rows.select(inputs.column).limit(1).collect()
+    (row,) = rows.select(identifier(inputs.source)).limit(1).collect()
     value = row[0]
     if inputs.kind == "sparse":
         width = len(value["values"]) if value["size"] is None else value["size"]

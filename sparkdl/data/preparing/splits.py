@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl.data.preparing.features import choose_inputs
 from sparkdl.data.preparing.order import SPLIT, with_split
+from sparkdl.data.sql import identifier
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
 
@@ -25,4 +26,4 @@ def split_rows(rows: "DataFrame", settings: Prepare, split: str) -> "DataFrame":
         raise DataError(f"there is no split {split!r}; there are {', '.join(['train', *settings.split.fractions])}")
     content = list(dict.fromkeys([*choose_inputs(rows, settings).raw_columns, *chosen]))
     placed = with_split(rows, content, settings)
-    return placed.where(placed[SPLIT] == split).select(*[f"`{name}`" for name in rows.columns])
+    return placed.where(placed[SPLIT] == split).select(*map(identifier, rows.columns))
