@@ -15,7 +15,7 @@ from sparkdl.extras import DISTRIBUTION
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Settings, Tracking
 from sparkdl.settings.describe import describe_key
-from sparkdl.settings.explain import find_key
+from sparkdl.settings.explain import find_field
 
 __all__ = ["main"]
 
@@ -199,7 +199,7 @@ def keys(key: str) -> None:
 
     KEY is a section (train), a section in it (train.strategy), or a single key.
     """
-    for line in describe_key(key, find_key(key, Settings)):
+    for line in describe_key(key, find_field(key, Settings)):
         click.echo(line)
 
 

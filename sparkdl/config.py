@@ -16,7 +16,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from sparkdl.errors import ConfigError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Settings
-from sparkdl.settings.explain import explain, find_place
+from sparkdl.settings.explain import explain, find_key
 from sparkdl.settings.file_options import check_options
 
 __all__ = ["import_object", "load_settings", "makes"]
@@ -129,7 +129,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     try:
         for depth, parent in enumerate(parents, 1):
             inner = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, {})
-            if isinstance(inner, str) and find_place(parents[:depth], Settings).kinds:
+            if isinstance(inner, str) and find_key(parents[:depth], Settings).kinds:
                 inner = {"kind": inner}
                 node[int(parent) if isinstance(node, list) else parent] = inner
             node = inner

@@ -1,6 +1,6 @@
 """Ranks on Spark: start them, let them find each other, hear them, bring their results home."""
 
-from sparkdl.cluster.backend import Backend
+from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.barrier import run_ranks, spark_reason
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory
 from sparkdl.cluster.interrupts import exit_on_sigterm, stop_spark
@@ -8,10 +8,12 @@ from sparkdl.cluster.local import run_local
 from sparkdl.cluster.rank import Rank, current_rank
 from sparkdl.cluster.session import get_session
 from sparkdl.cluster.slots import count_slots, wait_for_slots
+from sparkdl.cluster.supervision import OnMessage
 from sparkdl.cluster.watch import Watch
 
 __all__ = [
-    "Backend",
+    "LaunchBackend",
+    "OnMessage",
     "Rank",
     "Watch",
     "count_slots",

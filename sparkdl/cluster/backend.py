@@ -4,10 +4,10 @@ from typing import Protocol
 
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 
-__all__ = ["Backend"]
+__all__ = ["LaunchBackend"]
 
 
-class Backend(Protocol):
+class LaunchBackend(Protocol):
     """A library such as Horovod. The driver sends it to every rank, where all of its methods run."""
 
     @property

@@ -13,14 +13,14 @@ from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster.backend import Backend
+from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.devices import device_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.pickling import pickle_function
-from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
+from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.rendezvous import place_of
 from sparkdl.cluster.slots import application_setting, is_local, wait_for_slots
-from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Supervision
+from sparkdl.cluster.supervision import LogVerbosity, OnMessage, StageEnd, Supervision
 from sparkdl.cluster.watch import Watch
 from sparkdl.errors import ConfigError
 
@@ -37,7 +37,7 @@ def run_ranks(
     num_ranks: int,
     *,
     spark: SparkSession,
-    backend: Backend | None = None,
+    backend: LaunchBackend | None = None,
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
     slot_timeout: float = 30.0,
@@ -116,11 +116,11 @@ class _Stage:
             frame = self._spark.range(self._num_ranks, numPartitions=self._num_ranks)
             rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True).collect()
             self._supervision.events.put(
-                Finished([Outcome(row.rank, row.result and bytes(row.result)) for row in rows])
+                StageEnd([RankResult(row.rank, row.result and bytes(row.result)) for row in rows])
             )
         except Exception as error:
             reason = spark_reason(error)
-            self._supervision.events.put(Finished(error=reason, cancelled=CANCELLED.search(reason) is not None))
+            self._supervision.events.put(StageEnd(error=reason, cancelled=CANCELLED.search(reason) is not None))
 
 
 def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:

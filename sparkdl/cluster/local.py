@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, TypeVar
 
-from sparkdl.cluster.backend import Backend
+from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.devices import device_of_process, threads_of_process
 from sparkdl.cluster.pickling import pickle_function
-from sparkdl.cluster.rank import Assignment, Outcome, Rank, run_rank
+from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.rendezvous import place_of
-from sparkdl.cluster.supervision import Finished, LogVerbosity, OnMessage, Supervision
+from sparkdl.cluster.supervision import LogVerbosity, OnMessage, StageEnd, Supervision
 from sparkdl.cluster.watch import Watch
 from sparkdl.errors import ConfigError
 
@@ -36,7 +36,7 @@ def run_local(
     function: Callable[[Rank], T],
     num_ranks: int,
     *,
-    backend: Backend | None = None,
+    backend: LaunchBackend | None = None,
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
     watch: Watch | None = None,
@@ -95,7 +95,7 @@ class _Processes:
         outcomes, errors = [], []
         for rank, (process, pipe) in enumerate(zip(self._processes, pipes, strict=True)):
             with pipe:
-                outcomes.append(Outcome(rank, _receive(pipe)))
+                outcomes.append(RankResult(rank, _receive(pipe)))
             if process.stdin:
                 with suppress(OSError):
                     process.stdin.close()
@@ -106,7 +106,7 @@ class _Processes:
                 logger.warning("rank %d has returned its result; then its process %s", outcome.rank, ending)
             elif process.returncode:
                 errors.append(f"the process of rank {outcome.rank} {ending}")
-        self._events.put(Finished(outcomes, ", ".join(errors) or None))
+        self._events.put(StageEnd(outcomes, ", ".join(errors) or None))
 
 
 def main(result_fd: int) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.backend import Backend
+from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.devices import limited_threads, own_cores, retained_memory
 from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
 from sparkdl.cluster.logs import captured_output, own_streams
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 from sparkdl.cluster.sender import Sender
 
-__all__ = ["Assignment", "Outcome", "Rank", "current_rank", "run_rank"]
+__all__ = ["Assignment", "Rank", "RankResult", "current_rank", "run_rank"]
 
 _current: "Rank | None" = None
 
@@ -69,7 +69,7 @@ class Assignment:
     channel: tuple[str, int]
     rendezvous: RendezvousAddress = field(repr=False)
     secret: bytes = field(repr=False)
-    backend: Backend | None
+    backend: LaunchBackend | None
     """By which library ranks exchange tensors, if they do."""
     capture_output: bool
     stack_after: float | None = None
@@ -77,7 +77,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RankResult:
     """How a rank ended: its pickled result, or None when it failed (the driver has been told why by then)."""
 
     rank: int
@@ -89,7 +89,7 @@ def current_rank() -> Rank | None:
     return _current
 
 
-def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int) -> Outcome:
+def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int) -> RankResult:
     """Run the function as the rank at ``place``; leave the process as it was found.
 
     The backend's environment is set before the function is unpickled. A failure is reported over the channel at once,
@@ -127,7 +127,7 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     finally:
         _current = None
         sender.close()
-    return Outcome(place.rank, result)
+    return RankResult(place.rank, result)
 
 
 @contextmanager

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
-from sparkdl.cluster.backend import Backend
+from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.channel import Channel, Event
 from sparkdl.cluster.interrupts import plain_interrupts
 from sparkdl.cluster.logs import print_lines, print_text
-from sparkdl.cluster.rank import Assignment, Outcome
+from sparkdl.cluster.rank import Assignment, RankResult
 from sparkdl.cluster.rendezvous import Rendezvous
 from sparkdl.cluster.watch import PROCESS_DEATH, Failure, Vigil, Watch
 from sparkdl.errors import RankError, RunCancelledError
 
-__all__ = ["Finished", "LogVerbosity", "OnMessage", "Supervision", "Workers"]
+__all__ = ["LogVerbosity", "OnMessage", "StageEnd", "Supervision", "Workers"]
 
 LogVerbosity = Literal["all", "log_callback_only"]
 OnMessage = Callable[[int, dict[str, Any]], None]
@@ -30,17 +30,17 @@ ORDERLY_SECONDS = 8.0  # how long an interrupted run may take to come to an end 
 
 
 @dataclass(frozen=True)
-class Finished:
+class StageEnd:
     """All workers have ended: with outcomes, or because what runs them failed."""
 
-    outcomes: Sequence[Outcome] = ()
+    outcomes: Sequence[RankResult] = ()
     error: str | None = None
     cancelled: bool = False
     """They were ended from outside."""
 
 
 class Workers(Protocol):
-    """What runs the ranks: a barrier stage or processes. It puts one :class:`Finished` into the run's events."""
+    """What runs the ranks: a barrier stage or processes. It puts one :class:`StageEnd` into the run's events."""
 
     def start(self) -> None:
         """Start all ranks."""
@@ -59,7 +59,7 @@ class Supervision:
         self, num_ranks: int, *, bind_address: str, host: str, watch: Watch, stop: threading.Event | None = None
     ) -> None:
         self.num_ranks = num_ranks
-        self.events: queue.SimpleQueue[Event | Finished] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event | StageEnd] = queue.SimpleQueue()
         self._host, self._watch, self._stop = host, watch, stop
         self._secret = secrets.token_bytes(32)
         self._channel = Channel(bind_address, size=num_ranks, secret=self._secret, events=self.events)
@@ -79,7 +79,7 @@ class Supervision:
         """Close the channel: ranks that still run, and can, end at once."""
         self._channel.close()
 
-    def assignment(self, function: bytes, backend: Backend | None, log_verbosity: LogVerbosity) -> Assignment:
+    def assignment(self, function: bytes, backend: LaunchBackend | None, log_verbosity: LogVerbosity) -> Assignment:
         """What every rank needs to take part in this run."""
         return Assignment(
             function,
@@ -119,12 +119,12 @@ class Supervision:
         # Each result was pickled by this run's own rank and came back the way Spark's own results do.
         return [pickle.loads(outcome.result or b"") for outcome in outcomes]
 
-    def _follow(self, workers: Workers, on_message: OnMessage | None, deadline: float | None = None) -> Finished:
+    def _follow(self, workers: Workers, on_message: OnMessage | None, deadline: float | None = None) -> StageEnd:
         """Take in what happens until all have ended, or until the ranks that are left have to be cancelled."""
-        finished: Finished | None = None
+        finished: StageEnd | None = None
         while finished is None or self._vigil.anyone_open:
             for event in self._next_events():
-                if isinstance(event, Finished):
+                if isinstance(event, StageEnd):
                     finished = event
                     deadline = time.monotonic() + (ORDERLY_SECONDS if event.cancelled else FAREWELL_SECONDS)
                 else:
@@ -140,9 +140,9 @@ class Supervision:
                 break
         if finished is None:
             workers.cancel()
-        return finished or Finished(error="the other ranks did not end by themselves and were cancelled")
+        return finished or StageEnd(error="the other ranks did not end by themselves and were cancelled")
 
-    def _next_events(self) -> Iterator[Event | Finished]:
+    def _next_events(self) -> Iterator[Event | StageEnd]:
         """What has happened by now; waits a little if nothing has."""
         try:
             yield self.events.get(timeout=POLL_SECONDS)
@@ -172,7 +172,7 @@ class Supervision:
             text = "its process ended without a word: killed, out of memory, or crashed in native code"
             self._failures.append(Failure(rank, PROCESS_DEATH, text, text, step=step))
 
-    def _error(self, finished: Finished, workers: Workers) -> RankError | RunCancelledError:
+    def _error(self, finished: StageEnd, workers: Workers) -> RankError | RunCancelledError:
         reason = finished.error
         if finished.cancelled:
             return RunCancelledError(f"the run was cancelled from outside. {reason}")

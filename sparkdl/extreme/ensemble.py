@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sparkdl.data import Dataset, InputSpec, SparseBatch, SparseLoader, decode_sparse
 from sparkdl.data.card import LabelsFile
@@ -21,7 +21,7 @@ from sparkdl.errors import DataError, DatasetError, ModelError
 from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.hashing import BucketHash, Family, FeatureHash
 from sparkdl.extreme.meta_model import MetaModels
-from sparkdl.extreme.metrics import Evaluation, evaluate
+from sparkdl.extreme.metrics import RankingMetrics, evaluate
 from sparkdl.extreme.repetitions import (
     Finished,
     fetch_repetition,
@@ -31,6 +31,7 @@ from sparkdl.extreme.repetitions import (
     weights_name,
 )
 from sparkdl.settings import Extreme
+from sparkdl.settings.section import Positive
 
 __all__ = ["ENSEMBLE_NAME", "Ensemble", "EnsembleCard", "EnsembleModel", "open_model", "write_model_folder"]
 
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 ENSEMBLE_NAME = "ensemble.json"
 ROWS = 1024
 """Rows that pass through the networks together when a split is evaluated."""
-Count = Annotated[int, Field(gt=0)]
 
 
 class EnsembleCard(BaseModel):
@@ -48,18 +48,18 @@ class EnsembleCard(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[1] = 1
-    width: Count
+    width: Positive
     """Features of a row."""
-    hashed_features: Count | None = None
+    hashed_features: Positive | None = None
     """Columns that each repetition hashes them to, if it does."""
     labels: LabelsFile
-    hidden: tuple[Count, ...]
-    buckets: Count
+    hidden: tuple[Positive, ...]
+    buckets: Positive
     hash_family: Family
     seed: int
     """Of the hash functions."""
     loss: Literal["softmax", "binary"]
-    asked: Count
+    asked: Positive
     """How many repetitions were to be trained."""
     repetitions: dict[int, str]
     """Those that were: number to SHA-256 of the weights."""
@@ -155,7 +155,7 @@ class Ensemble:
 
     def evaluate(
         self, dataset: Dataset, split: str, *, k: int = 5, repetitions: Sequence[int] = ()
-    ) -> dict[int, Evaluation]:
+    ) -> dict[int, RankingMetrics]:
         """All metrics up to k on one split, for the first so many ``repetitions`` each (by default all of them).
 
         Labels that training never saw count as missed, and so do rows that give no finite result, of which a warning

@@ -17,8 +17,8 @@ import torch
 
 __all__ = ["Terms", "add_up", "in_threads", "scan", "step_rows"]
 
-Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[Any]
+Float32Array = npt.NDArray[np.float32]
+IntegerArray = npt.NDArray[Any]
 
 TILE = 32
 """Rows that are scanned together: their sums of 16 bits are two registers, and their table (R B x 64 bytes, 512 KB for
@@ -36,17 +36,17 @@ LANES = 16
 class Terms(NamedTuple):
     """What is added up for a row and a class."""
 
-    values: Floats
+    values: Float32Array
     """Of shape (R, n, B), for each row and bucket."""
-    of_buckets: Floats
+    of_buckets: Float32Array
     """Of shape (R, B): the same for all rows."""
-    of_classes: Floats
+    of_classes: Float32Array
     """Of shape (K,)."""
-    normalisers: Floats
+    normalisers: Float32Array
     """Of shape (n,), to be filled with the sum over repetitions of log sum exp of the values; empty if not needed."""
 
 
-def scan(terms: Terms, places: Integers, scores: Floats, numbers: Integers, *, first: int) -> None:
+def scan(terms: Terms, places: IntegerArray, scores: Float32Array, numbers: IntegerArray, *, first: int) -> None:
     """Merge the classes from ``first`` on, with the ``places`` r B + bucket, into the best ones of each row so far.
 
     These are in ``scores`` and ``numbers``, of shape (n, k), best first. A score is exact: the sum of all repetitions'

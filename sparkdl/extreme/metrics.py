@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sparkdl.extreme.hashing import Integers
+
 __all__ = [
     "METRICS",
-    "Evaluation",
+    "RankingMetrics",
     "evaluate",
     "inverse_propensities",
     "ndcg_at_k",
@@ -23,7 +25,6 @@ __all__ = [
     "recall_at_k",
 ]
 
-Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 METRICS = "precision", "recall", "ndcg", "propensity_scored_precision"
@@ -32,7 +33,7 @@ PROPENSITY_A, PROPENSITY_B = 0.55, 1.5
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class RankingMetrics:
     """All metrics of a split's predictions, each at 1 to k."""
 
     rows: int
@@ -62,14 +63,14 @@ def evaluate(
     num_rows: int | None = None,
     a: float = PROPENSITY_A,
     b: float = PROPENSITY_B,
-) -> Evaluation:
+) -> RankingMetrics:
     """All metrics at once; the propensity-scored one if the training split's ``counts`` and ``num_rows`` are given."""
     scored = None
     if counts is not None and num_rows is not None:
         scored = propensity_scored_precision_at_k(
             predicted, labels, offsets, counts=counts, num_rows=num_rows, a=a, b=b
         )
-    return Evaluation(
+    return RankingMetrics(
         rows=len(predicted),
         labels=len(labels),
         unseen_labels=int((labels < 0).sum()),

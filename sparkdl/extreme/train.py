@@ -19,7 +19,7 @@ from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
 from sparkdl.errors import ConfigError, DatasetError, TrainingError
 from sparkdl.extreme.ensemble import Ensemble, write_model_folder
-from sparkdl.extreme.metrics import METRICS, Evaluation
+from sparkdl.extreme.metrics import METRICS, RankingMetrics
 from sparkdl.extreme.plan import Plan, plan_extreme
 from sparkdl.extreme.repetitions import FORMAT, Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
@@ -48,7 +48,7 @@ class TrainedEnsemble:
     """Those that the ensemble is made of."""
     missing: tuple[int, ...]
     """Those that were lost; empty unless ``minimum_repetitions`` allows it."""
-    evaluations: dict[str, Evaluation]
+    evaluations: dict[str, RankingMetrics]
     """The whole ensemble on every split but ``train``."""
     seconds: float
     """Training of what was missing, from the first task's start to the last one's end."""
@@ -194,7 +194,7 @@ def _log_repetition(run: Run, record: Finished, settings: Extreme) -> None:
     )
 
 
-def _evaluate(ensemble: Ensemble, dataset: Dataset, run: Run) -> dict[str, Evaluation]:
+def _evaluate(ensemble: Ensemble, dataset: Dataset, run: Run) -> dict[str, RankingMetrics]:
     """The whole ensemble on every split but ``train``, and a picture of how much each repetition adds."""
     whole = len(ensemble.repetitions)
     numbers = [2**power for power in range(whole.bit_length()) if 2**power < whole] + [whole]

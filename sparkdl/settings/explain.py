@@ -11,7 +11,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.masking import masked
 from sparkdl.settings.section import Section, kinds_in, sections_in
 
-__all__ = ["Place", "explain", "find_key", "find_place"]
+__all__ = ["Key", "explain", "find_field", "find_key"]
 
 _ALTERNATIVE = re.compile(r"constrained-int|function-after\[.*")
 """What Pydantic calls the two kinds of value that `cluster.num_ranks` may have, within a key."""
@@ -19,11 +19,11 @@ _HARMLESS = re.compile(r"[\w.+-]*")
 """What of a refused value may be shown: one plain word or number, in which no secret hides behind another name."""
 
 
-class Place(NamedTuple):
-    """Where a key leads."""
+class Key(NamedTuple):
+    """A key and what it leads to."""
 
-    key: tuple[str, ...]
-    """Its parts, as a file has them."""
+    parts: tuple[str, ...]
+    """As a file has them."""
     section: type[Section] | None
     """The section that it names; None for a value."""
     kinds: Mapping[str, type[Section]]
@@ -39,52 +39,52 @@ class Place(NamedTuple):
 def explain(problem: Any, section: type[Section]) -> str:
     """One of Pydantic's validation problems as a sentence with the key, the value and what would be right."""
     location = [part for part in map(str, problem["loc"]) if not _ALTERNATIVE.fullmatch(part)]
-    place = find_place(location, section)
-    key = ".".join(place.key)
+    found = find_key(location, section)
+    key = ".".join(found.parts)
     if problem["type"] == "extra_forbidden":
-        return _unknown(key, find_place(location[:-1], section))
+        return _unknown(key, find_key(location[:-1], section))
     if problem["type"] == "missing":
         return f"the key {key!r} is missing"
     if problem["type"] == "union_tag_not_found":
-        return f"the key '{key}.kind' is missing; known here: {', '.join(place.kinds)}"
+        return f"the key '{key}.kind' is missing; known here: {', '.join(found.kinds)}"
     if problem["type"] == "union_tag_invalid":
         kind = str(problem["ctx"]["tag"])
         shown = f" {kind!r}" if _HARMLESS.fullmatch(kind) else ""
-        return f"{key}: unknown kind{shown}; {_nearest(kind, place.kinds)}"
+        return f"{key}: unknown kind{shown}; {_nearest(kind, found.kinds)}"
     message = problem["msg"].removeprefix("Value error, ")
     given = masked(problem["input"], name=key)
     shown = f" (got {given!r})" if _HARMLESS.fullmatch(str(given)) else ""
     return f"{key or 'the file'}: {message[0].lower()}{message[1:]}{shown}"
 
 
-def find_key(key: str, section: type[Section]) -> FieldInfo:
+def find_field(key: str, section: type[Section]) -> FieldInfo:
     """The key of this whole name below a section. Raises :class:`ConfigError`, which names the nearest one."""
     parts = [part for part in key.split(".") if not part.isdigit()] or [key]  # without places in lists
     for depth, part in enumerate(parts):
-        place = find_place(parts[:depth], section)
-        if part not in place.fields:
-            raise ConfigError(_unknown(".".join(parts[: depth + 1]), place))
-    return place.fields[parts[-1]]
+        found = find_key(parts[:depth], section)
+        if part not in found.fields:
+            raise ConfigError(_unknown(".".join(parts[: depth + 1]), found))
+    return found.fields[parts[-1]]
 
 
-def find_place(location: Sequence[str], section: type[Section]) -> Place:
+def find_key(location: Sequence[str], section: type[Section]) -> Key:
     """Where a location below a section leads; between a key and those of its kind may stand the kind's name."""
-    place = Place((), section, {})
+    found = Key((), section, {})
     for part in location:
-        if part in place.kinds:
-            place = Place(place.key, place.kinds[part], {})
+        if part in found.kinds:
+            found = Key(found.parts, found.kinds[part], {})
         elif part.isdigit():  # a place in a list
-            place = place._replace(key=(*place.key, part))
+            found = found._replace(parts=(*found.parts, part))
         else:
-            annotation = place.fields[part].annotation if part in place.fields else None
-            found = next(iter(sections_in(annotation)), None)
-            place = Place((*place.key, part), found, kinds_in(annotation))
-    return place
+            annotation = found.fields[part].annotation if part in found.fields else None
+            inner = next(iter(sections_in(annotation)), None)
+            found = Key((*found.parts, part), inner, kinds_in(annotation))
+    return found
 
 
-def _unknown(key: str, parent: Place) -> str:
+def _unknown(key: str, parent: Key) -> str:
     *_, name = key.split(".")
-    return f"unknown key {key!r}; {_nearest(name, parent.fields, below='.'.join([*parent.key, '']))}"
+    return f"unknown key {key!r}; {_nearest(name, parent.fields, below='.'.join([*parent.parts, '']))}"
 
 
 def _nearest(name: str, known: Iterable[str], *, below: str = "") -> str:

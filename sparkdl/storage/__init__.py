@@ -2,7 +2,7 @@
 
 from sparkdl.storage.files import (
     PARTIAL,
-    Entry,
+    DirEntry,
     claim_file,
     download_files,
     exists,
@@ -24,7 +24,7 @@ from sparkdl.storage.paths import join, local_path, locate, renames, spark_url
 
 __all__ = [
     "PARTIAL",
-    "Entry",
+    "DirEntry",
     "claim_file",
     "download_files",
     "exists",

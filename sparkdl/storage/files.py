@@ -20,7 +20,7 @@ from sparkdl.storage.paths import local_path, locate, renames
 
 __all__ = [
     "PARTIAL",
-    "Entry",
+    "DirEntry",
     "claim_file",
     "download_files",
     "exists",
@@ -48,7 +48,7 @@ _TAKEN = {EEXIST, EISDIR, ENOTDIR, ENOTEMPTY}
 
 
 @dataclass(frozen=True)
-class Entry:
+class DirEntry:
     """A file or a folder in a folder."""
 
     name: str
@@ -64,7 +64,7 @@ def exists(path: str) -> bool:
 
 
 @patient
-def list_folder(path: str) -> list[Entry]:
+def list_folder(path: str) -> list[DirEntry]:
     """What is in a folder, by name. Nothing is, where there is none: object stores have no empty folders."""
     filesystem, located = locate(path)
     try:
@@ -72,7 +72,7 @@ def list_folder(path: str) -> list[Entry]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [
-        Entry(name.rpartition("/")[2], int(entry["size"] or 0), entry["type"] == "directory")
+        DirEntry(name.rpartition("/")[2], int(entry["size"] or 0), entry["type"] == "directory")
         for name, entry in sorted(found.items())
         if name != located  # a file's listing is itself, and some stores list a folder with its content
     ]

@@ -30,7 +30,7 @@ from sparkdl.training.strategies import create_strategy
 
 EVALUATION_BATCH = 512  # rows; larger than a training batch, since no gradient is kept
 
-__all__ = ["Job", "Outcome", "train_epoch", "train_rank"]
+__all__ = ["Job", "TrainingResult", "train_epoch", "train_rank"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingResult:
     """What rank 0 brings home."""
 
     history: list[dict[str, float]]
@@ -65,7 +65,7 @@ class Outcome:
     """The best checkpoint on every split but ``train``."""
 
 
-def train_rank(job: Job, rank: Rank) -> Outcome | None:
+def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
     """Train on this rank, from the beginning or from a checkpoint; rank 0 returns the outcome.
 
     None from rank 0 means that the driver asked for an end before the last epoch; a checkpoint has been written.
@@ -97,7 +97,7 @@ def train_rank(job: Job, rank: Rank) -> Outcome | None:
         replica.model.load_state_dict(load_checkpoint(best, replica.device)["model"])
         held_out = [split for split in job.dataset.splits if split != "train"]
         evaluations = {split: evaluate_split(replica, job.dataset, split, reporter) for split in held_out}
-    return Outcome(state.history, state.best_epoch, best, evaluations) if rank.rank == 0 else None
+    return TrainingResult(state.history, state.best_epoch, best, evaluations) if rank.rank == 0 else None
 
 
 def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Reporter, saver: Saver) -> None:

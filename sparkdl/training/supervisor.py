@@ -11,22 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Watch, count_slots, run_ranks, wait_for_slots
+from sparkdl.cluster import OnMessage, Watch, count_slots, run_ranks, wait_for_slots
 from sparkdl.errors import CheckpointError, ConfigError, DataError, DatasetError, ModelError, RankError, TrainingError
 from sparkdl.settings import Cluster, RankRange
 from sparkdl.training.checkpoint import latest, remove_partial, step_of
-from sparkdl.training.loop import Job, Outcome, train_rank
+from sparkdl.training.loop import Job, TrainingResult, train_rank
 
-__all__ = ["Budget", "OnMessage", "supervise"]
+__all__ = ["Budget", "supervise"]
 
 log = logging.getLogger(__name__)
 
-OnMessage = Callable[[int, dict[str, Any]], None]
 LONGEST_PAUSE = 60.0  # seconds
 GROWTH_SECONDS = 10.0  # how often a run with fewer ranks than it may have looks for more slots
 FINAL = {
@@ -86,7 +84,7 @@ def supervise(
     on_message: OnMessage,
     on_checkpoint: Callable[[str], None],
     checkpoint: str | None = None,
-) -> Outcome:
+) -> TrainingResult:
     """Train in as many attempts as it takes, the first one from ``checkpoint`` if there is one.
 
     ``on_message`` is called with a rank and what it tells, ``on_checkpoint`` with each checkpoint that an attempt
@@ -121,7 +119,7 @@ def supervise(
             log.info("slots have come back; going on from step %d with more ranks", step_of(checkpoint))
 
 
-def _attempt(job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMessage) -> Outcome | None:
+def _attempt(job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMessage) -> TrainingResult | None:
     """One barrier stage; None when it was stopped so that more ranks can go on."""
     ranks = cluster.ranks
     size = wait_for_slots(spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min)

@@ -21,7 +21,7 @@ from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.checkpoint import latest, load_checkpoint
-from sparkdl.training.loop import Job, Outcome
+from sparkdl.training.loop import Job, TrainingResult
 from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
 from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
@@ -136,7 +136,7 @@ def _how_to_resume(run_id: str) -> Iterator[None]:
         raise
 
 
-def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner) -> Outcome:
+def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner) -> TrainingResult:
     """All attempts, watched: rank 0's messages become the progress bar and the run's metrics."""
     with Progress() as progress:
 
@@ -173,7 +173,7 @@ def _log_steps(run: Run, steps: list[list[float]]) -> None:
         run.log_metrics({"step_loss": loss, "step_accuracy": accuracy, "learning_rate": rate}, step=int(step))
 
 
-def _finish(job: Job, outcome: Outcome, run: Run, tracking: Tracking) -> TrainedModel:
+def _finish(job: Job, outcome: TrainingResult, run: Run, tracking: Tracking) -> TrainedModel:
     """Log what was found, and the model; register it where the settings say so."""
     dataset = job.dataset
     metrics = {

@@ -1,4 +1,4 @@
-"""Who may know whom, as the README's layout says; no circles; no two files of one name."""
+"""Who may know whom, as the README's layout says; no circles; no two files or classes of one name."""
 
 import ast
 import subprocess
@@ -109,6 +109,25 @@ def test_no_two_files_have_one_name_but_those_that_mirror_each_other() -> None:
         rooms[file.name].append((*file.relative_to(ROOT).parts[:-1], "")[0])
     shared = {name: places for name, places in rooms.items() if len(places) > 1 and name != "__init__.py"}
     assert {name: places for name, places in shared.items() if set(places) != MIRRORS.get(name)} == {}
+
+
+def test_no_two_classes_or_types_have_one_name() -> None:
+    homes = defaultdict(list)
+    for module, tree in MODULES.items():
+        for node in ast.iter_child_nodes(tree):
+            for name in names_of_types(node):
+                homes[name].append(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+def names_of_types(node: ast.AST) -> Iterator[str]:
+    """The class or the type alias that a statement defines, unless it is private to its file."""
+    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        yield node.name
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    for target in targets:
+        if isinstance(target, ast.Name) and target.id[0].isupper() and not target.id.isupper():
+            yield target.id
 
 
 def test_what_runs_in_tasks_and_on_ranks_does_not_load_mlflow() -> None:

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Cluster, Prepare, Section, Split, Tracking, Train
 from sparkdl.settings.describe import describe
-from sparkdl.settings.explain import explain, find_key
+from sparkdl.settings.explain import explain, find_field
 from sparkdl.settings.section import OneKind, Positive
 
 
@@ -113,13 +113,13 @@ def test_a_section_of_several_kinds_is_described_kind_by_kind() -> None:
 
 
 def test_a_key_of_any_kind_is_found_and_others_are_named() -> None:
-    assert find_key("by.gears", Journey) is Bicycle.model_fields["gears"]
-    assert find_key("then.0.line", Journey) is Bus.model_fields["line"]
-    assert find_key("then.0", Journey) is Journey.model_fields["then"]
+    assert find_field("by.gears", Journey) is Bicycle.model_fields["gears"]
+    assert find_field("then.0.line", Journey) is Bus.model_fields["line"]
+    assert find_field("then.0", Journey) is Journey.model_fields["then"]
     for key, says in {
         "by.gear": "did you mean 'by.gears'",
         "buy.line": "did you mean 'by'",
         "by.line.line": "known",
     }.items():
         with pytest.raises(ConfigError, match=says):
-            find_key(key, Journey)
+            find_field(key, Journey)

@@ -11,7 +11,7 @@ from benchmarks.extreme import rivals
 from benchmarks.extreme.processes import alone
 from benchmarks.extreme.task import Task
 from benchmarks.report import Report, Target
-from sparkdl.extreme.metrics import Evaluation
+from sparkdl.extreme.metrics import RankingMetrics
 from sparkdl.tracking import download
 
 __all__ = ["compare", "train_ours"]
@@ -94,7 +94,7 @@ def compare(task: Task, ours: sparkdl.TrainedEnsemble, folder: Path) -> Report:
     )
 
 
-def _row(name: str, found: Evaluation, seconds: float, model_bytes: int) -> list[str | float]:
+def _row(name: str, found: RankingMetrics, seconds: float, model_bytes: int) -> list[str | float]:
     precisions = [100 * float(found.precision[k - 1]) for k in ASKED]
     gains = [100 * float(found.ndcg[k - 1]) for k in (3, 5)]
     return [name, *precisions, *gains, seconds, model_bytes / MEGABYTE]

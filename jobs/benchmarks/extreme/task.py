@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import sparkdl
 from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
-from sparkdl.extreme.metrics import Evaluation, evaluate
+from sparkdl.extreme.metrics import RankingMetrics, evaluate
 
 __all__ = ["Task", "first_groups", "prepared_task", "rows_of"]
 
@@ -33,7 +33,7 @@ class Task:
         """Whether the figures that are known of WordNet apply."""
         return self.name == "WordNet"
 
-    def evaluate(self, predicted: npt.NDArray[np.int64]) -> Evaluation:
+    def evaluate(self, predicted: npt.NDArray[np.int64]) -> RankingMetrics:
         """All metrics of the test rows' predicted classes; labels that training never saw count as missed."""
         rows = rows_of(self.dataset, "test")
         return evaluate(predicted, rows.labels, rows.label_offsets)
