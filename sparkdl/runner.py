@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Rank, Watch, count_slots, get_session, run_local, run_ranks
-from sparkdl.cluster.supervision import LogVerbosity
+from sparkdl.cluster import Rank, Timeouts, count_slots, get_session, run_local, run_ranks
+from sparkdl.cluster.launch import LogVerbosity
 from sparkdl.collectives import HorovodBackend
 from sparkdl.errors import ConfigError
 from sparkdl.extras import require
@@ -60,10 +60,10 @@ class HorovodRunner:
             return run_local(call, -self.num_processor, backend=HorovodBackend())[0]
         spark = get_session(Cluster(embedded_slots=max(self.num_processor, Cluster().embedded_slots)))
         num_ranks = self.num_processor or _all_slots(spark)
-        patient = Watch(start_timeout=math.inf)  # slots that other jobs hold are waited for, as long as that takes
+        patient = Timeouts(start_timeout=math.inf)  # slots that other jobs hold are waited for, as long as that takes
         verbosity = self.driver_log_verbosity
         backend = HorovodBackend()
-        return run_ranks(call, num_ranks, spark=spark, backend=backend, log_verbosity=verbosity, watch=patient)[0]
+        return run_ranks(call, num_ranks, spark=spark, backend=backend, log_verbosity=verbosity, timeouts=patient)[0]
 
 
 def _all_slots(spark: SparkSession) -> int:

@@ -4,18 +4,18 @@ from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.barrier import run_ranks, spark_reason
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory
 from sparkdl.cluster.interrupts import exit_on_sigterm, stop_spark
+from sparkdl.cluster.launch import OnMessage
 from sparkdl.cluster.local import run_local
 from sparkdl.cluster.rank import Rank, current_rank
 from sparkdl.cluster.session import get_session
 from sparkdl.cluster.slots import count_slots, wait_for_slots
-from sparkdl.cluster.supervision import OnMessage
-from sparkdl.cluster.watch import Watch
+from sparkdl.cluster.watchdog import Timeouts
 
 __all__ = [
     "LaunchBackend",
     "OnMessage",
     "Rank",
-    "Watch",
+    "Timeouts",
     "count_slots",
     "current_rank",
     "device_of_task",

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.devices import device_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
+from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.rendezvous import place_of
 from sparkdl.cluster.slots import application_setting, is_local, wait_for_slots
-from sparkdl.cluster.supervision import LogVerbosity, OnMessage, StageEnd, Supervision
-from sparkdl.cluster.watch import Watch
+from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
 
 __all__ = ["run_ranks", "spark_reason"]
@@ -41,7 +41,7 @@ def run_ranks(
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
     slot_timeout: float = 30.0,
-    watch: Watch | None = None,
+    timeouts: Timeouts | None = None,
     stop: threading.Event | None = None,
 ) -> list[T]:
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
@@ -52,7 +52,7 @@ def run_ranks(
     in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
     ``"log_callback_only"`` it stays in the executors' logs.
 
-    ``watch`` says how long a rank may be quiet. Once ``stop`` is set, and when this thread is interrupted (Ctrl-C, an
+    ``timeouts`` say how long a rank may be quiet. Once ``stop`` is set, and when this thread is interrupted (Ctrl-C, an
     exit from a signal handler), every rank's ``stop_requested`` turns true; interrupted ranks that do not return within
     some seconds are cancelled. Ranks end by themselves when the driver is gone.
 
@@ -66,17 +66,17 @@ def run_ranks(
     pickled = pickle_function(function)
     wait_for_slots(spark, num_ranks, timeout=slot_timeout)
     bind_address, host = _driver_addresses(spark)
-    with Supervision(num_ranks, bind_address=bind_address, host=host, watch=watch or Watch(), stop=stop) as supervision:
-        stage = _Stage(spark, num_ranks, supervision.assignment(pickled, backend, log_verbosity), supervision)
-        return supervision.follow(stage, on_message)
+    with Launch(num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop) as launch:
+        stage = _Stage(spark, num_ranks, launch.assignment(pickled, backend, log_verbosity), launch)
+        return launch.follow(stage, on_message)
 
 
 class _Stage:
     """The barrier stage of a run, in a thread of its own, so that the caller's thread can follow and interrupt it."""
 
-    def __init__(self, spark: SparkSession, num_ranks: int, assignment: Assignment, supervision: Supervision) -> None:
+    def __init__(self, spark: SparkSession, num_ranks: int, assignment: Assignment, launch: Launch) -> None:
         self._spark, self._num_ranks, self._assignment = spark, num_ranks, assignment
-        self._supervision = supervision
+        self._launch = launch
         self._tag = f"sparkdl-{secrets.token_hex(8)}"
         self._classic = isinstance(spark, SparkSession)
         self._thread = (InheritableThread if self._classic else threading.Thread)(target=self._run, daemon=True)
@@ -93,7 +93,7 @@ class _Stage:
                 else:
                     self._spark.interruptTag(self._tag)
                 self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
-            self._supervision.hang_up()  # Spark takes four seconds to end what runs Python
+            self._launch.hang_up()  # Spark takes four seconds to end what runs Python
             if self._classic:
                 end_tasks(self._spark, self._tag)
 
@@ -115,12 +115,10 @@ class _Stage:
                 self._spark.addTag(self._tag)
             frame = self._spark.range(self._num_ranks, numPartitions=self._num_ranks)
             rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True).collect()
-            self._supervision.events.put(
-                StageEnd([RankResult(row.rank, row.result and bytes(row.result)) for row in rows])
-            )
+            self._launch.events.put(StageEnd([RankResult(row.rank, row.result and bytes(row.result)) for row in rows]))
         except Exception as error:
             reason = spark_reason(error)
-            self._supervision.events.put(StageEnd(error=reason, cancelled=CANCELLED.search(reason) is not None))
+            self._launch.events.put(StageEnd(error=reason, cancelled=CANCELLED.search(reason) is not None))
 
 
 def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:

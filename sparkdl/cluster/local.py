@@ -15,11 +15,11 @@ from typing import IO, TypeVar
 
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.devices import device_of_process, threads_of_process
+from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.rendezvous import place_of
-from sparkdl.cluster.supervision import LogVerbosity, OnMessage, StageEnd, Supervision
-from sparkdl.cluster.watch import Watch
+from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
 
 __all__ = ["main", "run_local"]
@@ -39,7 +39,7 @@ def run_local(
     backend: LaunchBackend | None = None,
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
-    watch: Watch | None = None,
+    timeouts: Timeouts | None = None,
     stop: threading.Event | None = None,
 ) -> list[T]:
     """Call ``function(rank)`` in ``num_ranks`` new processes on the driver; return the results by rank.
@@ -50,16 +50,16 @@ def run_local(
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
-    with Supervision(num_ranks, bind_address=LOOPBACK, host=LOOPBACK, watch=watch or Watch(), stop=stop) as supervision:
-        processes = _Processes(num_ranks, supervision.assignment(pickled, backend, log_verbosity), supervision)
-        return supervision.follow(processes, on_message)
+    with Launch(num_ranks, bind_address=LOOPBACK, host=LOOPBACK, timeouts=timeouts or Timeouts(), stop=stop) as launch:
+        processes = _Processes(num_ranks, launch.assignment(pickled, backend, log_verbosity), launch)
+        return launch.follow(processes, on_message)
 
 
 class _Processes:
     """One process per rank. Its assignment comes through stdin, which stays open: its end is the driver's end."""
 
-    def __init__(self, num_ranks: int, assignment: Assignment, supervision: Supervision) -> None:
-        self._num_ranks, self._assignment, self._events = num_ranks, assignment, supervision.events
+    def __init__(self, num_ranks: int, assignment: Assignment, launch: Launch) -> None:
+        self._num_ranks, self._assignment, self._events = num_ranks, assignment, launch.events
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:

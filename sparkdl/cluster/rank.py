@@ -48,7 +48,7 @@ class Rank:
         return self._sender.stop_requested
 
     def beat(self, step: int | None = None) -> None:
-        """Say that this rank makes progress, and at which step it is; it costs nothing. See ``Watch.stall_timeout``."""
+        """Say that this rank makes progress, and at which step it is; see :class:`Timeouts`."""
         self._heartbeat.beat(step)
 
     def send(self, kind: str, **payload: Any) -> None:

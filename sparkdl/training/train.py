@@ -20,13 +20,13 @@ from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
+from sparkdl.training.attempts import run_attempts
 from sparkdl.training.checkpoint import latest, load_checkpoint
 from sparkdl.training.loop import Job, TrainingResult
 from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
 from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
 from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
-from sparkdl.training.supervisor import supervise
 
 __all__ = ["TrainedModel", "train"]
 
@@ -155,7 +155,7 @@ def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner
                     log.warning("rank %d: %s", rank, text)
 
         checkpoint = latest(job.folder)
-        return supervise(
+        return run_attempts(
             job, cluster, spark, on_message=receive, on_checkpoint=partial(_log_measured, run), checkpoint=checkpoint
         )
 

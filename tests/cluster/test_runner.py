@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import HorovodRunner
-from sparkdl.cluster import Watch
+from sparkdl.cluster import Timeouts
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError
 
 ROOT = Path(__file__).parents[2]
@@ -40,8 +40,8 @@ def test_positive_np_runs_a_barrier_stage_and_returns_rank_0s_result(spark: Spar
 
 
 def test_slots_that_another_job_holds_are_waited_for(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    impatient = (2.0, *(Watch.__init__.__defaults__ or ())[1:])
-    monkeypatch.setattr(Watch.__init__, "__defaults__", impatient)  # a rank that is not there is given up after 2 s
+    impatient = (2.0, *(Timeouts.__init__.__defaults__ or ())[1:])
+    monkeypatch.setattr(Timeouts.__init__, "__defaults__", impatient)  # a rank that is not there is given up after 2 s
     busy = threading.Thread(target=lambda: spark.range(1, numPartitions=1).foreach(lambda _: time.sleep(8)))
     busy.start()
     time.sleep(1)

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import torch
 
-from sparkdl.cluster import Rank, Watch, get_session, run_ranks
+from sparkdl.cluster import Rank, Timeouts, get_session, run_ranks
 from sparkdl.collectives import HorovodBackend
 from sparkdl.errors import SparkdlError
 
 BACKEND = HorovodBackend()
-WATCH = Watch(silence_timeout=5)
+TIMEOUTS = Timeouts(silence_timeout=5)
 
 
 def all_reduce(rank: Rank) -> tuple[float, int, int]:
@@ -111,9 +111,9 @@ report = {
     "huge pages": outcome(kilobytes_in_huge_pages, 1),
     "too many": outcome(all_reduce, 3, slot_timeout=1.0),
     "raising": outcome(raise_on_one, 2),
-    "stopped": outcome(stop_the_rank, 2, watch=WATCH),
+    "stopped": outcome(stop_the_rank, 2, timeouts=TIMEOUTS),
     "killed": outcome(kill_the_executor_of_one, 2),
-    "stopped executor": outcome(stop_the_executor, 2, watch=WATCH, slot_timeout=60.0),
+    "stopped executor": outcome(stop_the_executor, 2, timeouts=TIMEOUTS, slot_timeout=60.0),
     "afterwards": outcome(all_reduce, 2, slot_timeout=60.0),
 }
 print(json.dumps(report))

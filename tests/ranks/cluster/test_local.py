@@ -14,7 +14,7 @@ import pytest
 from sparkdl import errors
 from sparkdl.cluster import Rank, local, run_local
 from sparkdl.errors import RankError
-from sparkdl.training.supervisor import Budget
+from sparkdl.training.attempts import Budget
 
 NOBODY_WAITS_SECONDS = 45.0  # less than the minute after which results are missed
 

@@ -15,10 +15,10 @@ from sparkdl.cluster.interrupts import plain_interrupts
 from sparkdl.cluster.logs import print_lines, print_text
 from sparkdl.cluster.rank import Assignment, RankResult
 from sparkdl.cluster.rendezvous import Rendezvous
-from sparkdl.cluster.watch import PROCESS_DEATH, Failure, Vigil, Watch
+from sparkdl.cluster.watchdog import PROCESS_DEATH, Failure, Timeouts, Watchdog
 from sparkdl.errors import RankError, RunCancelledError
 
-__all__ = ["LogVerbosity", "OnMessage", "StageEnd", "Supervision", "Workers"]
+__all__ = ["Launch", "LogVerbosity", "OnMessage", "StageEnd", "Workers"]
 
 LogVerbosity = Literal["all", "log_callback_only"]
 OnMessage = Callable[[int, dict[str, Any]], None]
@@ -52,15 +52,15 @@ class Workers(Protocol):
         """Where a rank is, or should be, that has not said so itself; empty when it is not known."""
 
 
-class Supervision:
+class Launch:
     """The driver's side of one run: channel and rendezvous while it lasts, and the loop that follows it."""
 
     def __init__(
-        self, num_ranks: int, *, bind_address: str, host: str, watch: Watch, stop: threading.Event | None = None
+        self, num_ranks: int, *, bind_address: str, host: str, timeouts: Timeouts, stop: threading.Event | None = None
     ) -> None:
         self.num_ranks = num_ranks
         self.events: queue.SimpleQueue[Event | StageEnd] = queue.SimpleQueue()
-        self._host, self._watch, self._stop = host, watch, stop
+        self._host, self._timeouts, self._stop = host, timeouts, stop
         self._secret = secrets.token_bytes(32)
         self._channel = Channel(bind_address, size=num_ranks, secret=self._secret, events=self.events)
         self._rendezvous = Rendezvous(bind_address, host=host, token=secrets.token_hex(32))
@@ -88,7 +88,7 @@ class Supervision:
             secret=self._secret,
             backend=backend,
             capture_output=log_verbosity == "all",
-            stack_after=self._watch.stall_timeout and self._watch.stall_timeout / 2,
+            stack_after=self._timeouts.stall_timeout and self._timeouts.stall_timeout / 2,
         )
 
     def follow(self, workers: Workers, on_message: OnMessage | None) -> list[Any]:
@@ -98,7 +98,7 @@ class Supervision:
         ranks to stop, and waits a little for them; whatever else ends this early (an error in ``on_message``, a second
         interrupt) cancels them at once.
         """
-        self._vigil = Vigil(self.num_ranks, self._watch)
+        self._watchdog = Watchdog(self.num_ranks, self._timeouts)
         with plain_interrupts():
             try:
                 workers.start()
@@ -122,7 +122,7 @@ class Supervision:
     def _follow(self, workers: Workers, on_message: OnMessage | None, deadline: float | None = None) -> StageEnd:
         """Take in what happens until all have ended, or until the ranks that are left have to be cancelled."""
         finished: StageEnd | None = None
-        while finished is None or self._vigil.anyone_open:
+        while finished is None or self._watchdog.anyone_open:
             for event in self._next_events():
                 if isinstance(event, StageEnd):
                     finished = event
@@ -133,7 +133,7 @@ class Supervision:
                 self._channel.request_stop()
             if self._failures and deadline is None:
                 deadline = time.monotonic() + GRACE_SECONDS
-            elif finished is None and deadline is None and (failure := self._vigil.verdict()):
+            elif finished is None and deadline is None and (failure := self._watchdog.verdict()):
                 self._failures.append(failure)
                 deadline = time.monotonic()
             if deadline and time.monotonic() >= deadline:
@@ -153,9 +153,9 @@ class Supervision:
 
     def _receive(self, event: Event, on_message: OnMessage | None) -> None:
         rank, topic, body = event
-        known = self._vigil.is_open(rank)
-        step = self._vigil.step(rank)
-        self._vigil.hear(rank, topic, body)
+        known = self._watchdog.is_open(rank)
+        step = self._watchdog.step(rank)
+        self._watchdog.hear(rank, topic, body)
         if topic == "message" and on_message:
             on_message(rank, body)
         elif topic == "log":

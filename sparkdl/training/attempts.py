@@ -15,13 +15,13 @@ from functools import partial
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import OnMessage, Watch, count_slots, run_ranks, wait_for_slots
+from sparkdl.cluster import OnMessage, Timeouts, count_slots, run_ranks, wait_for_slots
 from sparkdl.errors import CheckpointError, ConfigError, DataError, DatasetError, ModelError, RankError, TrainingError
 from sparkdl.settings import Cluster, RankRange
 from sparkdl.training.checkpoint import latest, remove_partial, step_of
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 
-__all__ = ["Budget", "supervise"]
+__all__ = ["Budget", "run_attempts"]
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Budget:
         return float(min(self.first_pause * 2 ** (len(self._streak) - 1), LONGEST_PAUSE))
 
 
-def supervise(
+def run_attempts(
     job: Job,
     cluster: Cluster,
     spark: SparkSession,
@@ -131,7 +131,7 @@ def _attempt(job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMess
             backend=job.backend,
             on_message=on_message,
             slot_timeout=cluster.slot_timeout,
-            watch=Watch(
+            timeouts=Timeouts(
                 start_timeout=cluster.start_timeout,
                 silence_timeout=cluster.silence_timeout,
                 stall_timeout=cluster.stall_timeout,

@@ -7,8 +7,8 @@ import pytest
 
 from sparkdl.errors import CheckpointError, RankError, TrainingError
 from sparkdl.settings import Cluster
-from sparkdl.training import supervisor
-from sparkdl.training.supervisor import Budget, supervise
+from sparkdl.training import attempts
+from sparkdl.training.attempts import Budget, run_attempts
 
 
 def killed(step: int = 7) -> RankError:
@@ -78,11 +78,11 @@ def test_storage_that_fails_after_a_rank_does_not_hide_what_the_rank_died_of(
     def gone(folder: str) -> str:
         raise CheckpointError("cannot list the checkpoints")
 
-    monkeypatch.setattr(supervisor, "_attempt", fail)
-    monkeypatch.setattr(supervisor, "latest", gone)
-    job = supervisor.Job(cast(Any, None), cast(Any, None), str(tmp_path), cast(Any, None), 1)
+    monkeypatch.setattr(attempts, "_attempt", fail)
+    monkeypatch.setattr(attempts, "latest", gone)
+    job = attempts.Job(cast(Any, None), cast(Any, None), str(tmp_path), cast(Any, None), 1)
     with pytest.raises((RankError, TrainingError)) as told:
-        supervise(
+        run_attempts(
             job, Cluster(), cast(Any, SimpleNamespace()), on_message=lambda *_: None, on_checkpoint=lambda _: None
         )
     assert str(told.value).startswith(cause)

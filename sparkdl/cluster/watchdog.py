@@ -7,14 +7,14 @@ from typing import Any
 from sparkdl.cluster.heartbeat import HEARTBEAT_SECONDS
 from sparkdl.errors import ConfigError
 
-__all__ = ["PROCESS_DEATH", "Failure", "Vigil", "Watch"]
+__all__ = ["PROCESS_DEATH", "Failure", "Timeouts", "Watchdog"]
 
 PROCESS_DEATH, SILENT, STALLED, NOT_STARTED = "process death", "silent", "stalled", "not started"
 MISSED_SECONDS = 4 * HEARTBEAT_SECONDS  # without a heartbeat for so long, a rank is the suspect when another one stalls
 
 
 @dataclass(frozen=True)
-class Watch:
+class Timeouts:
     """How long a rank may be quiet before the driver gives it up. In seconds."""
 
     start_timeout: float = 180.0
@@ -63,15 +63,15 @@ class _Vitals:
     stack: str = ""
 
 
-class Vigil:
+class Watchdog:
     """What is known of the ranks that run.
 
     Its clock stands still while nobody asks for a verdict: when the driver itself was stopped, or busy, ranks are not
     blamed for it.
     """
 
-    def __init__(self, num_ranks: int, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, num_ranks: int, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._clock, self._looked = 0.0, time.monotonic()
         self._vitals: dict[int, _Vitals] = {}
         self._absent = set(range(num_ranks))
@@ -117,21 +117,21 @@ class Vigil:
         return self._not_started() or self._silent() or self._stalled()
 
     def _not_started(self) -> Failure | None:
-        limit = self._watch.start_timeout
+        limit = self._timeouts.start_timeout
         if self._absent and self._clock > limit:
             missing = ", ".join(map(str, sorted(self._absent)))
             text = (
                 f"not a word from rank {missing} within {limit:g} s: no answer from its executor, or its slot is taken"
             )
             return Failure(min(self._absent), NOT_STARTED, text, text)
-        limit = min(limit, 3 * self._watch.silence_timeout)
+        limit = min(limit, 3 * self._timeouts.silence_timeout)
         if not self._absent and not self._vitals and self._clock - self._last_change > limit:
             text = f"all ranks are done, and their results did not come home within {limit:g} s"
             return Failure(0, SILENT, text, text)
         return None
 
     def _silent(self) -> Failure | None:
-        limit = self._watch.silence_timeout
+        limit = self._timeouts.silence_timeout
         for rank, vitals in sorted(self._vitals.items(), key=lambda item: item[1].heard):
             if self._clock - vitals.heard > limit:
                 text = (
@@ -146,10 +146,10 @@ class Vigil:
         return None
 
     def _stalled(self) -> Failure | None:
-        limit = self._watch.stall_timeout
+        limit = self._timeouts.stall_timeout
         if limit is None or any(self._clock - vitals.heard > MISSED_SECONDS for vitals in self._vitals.values()):
             return None  # at most, the others wait for a rank that is about to be called silent
-        before_first_step = max(limit, self._watch.start_timeout)
+        before_first_step = max(limit, self._timeouts.start_timeout)
         idle = {rank: self._clock - vitals.moved for rank, vitals in self._vitals.items()}
         if all(idle[rank] <= (limit if vitals.beats else before_first_step) for rank, vitals in self._vitals.items()):
             return None

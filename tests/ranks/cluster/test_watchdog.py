@@ -9,8 +9,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from sparkdl.cluster import Rank, Watch, run_local
-from sparkdl.cluster.watch import Failure, Vigil
+from sparkdl.cluster import Rank, Timeouts, run_local
+from sparkdl.cluster.watchdog import Failure, Watchdog
 from sparkdl.errors import ConfigError, RankError
 
 
@@ -28,7 +28,7 @@ def misbehave(how: Callable[[Rank], None], **timeouts: float) -> RankError:
             time.sleep(0.05 if step < 7 else 0.2)
 
     with pytest.raises(RankError) as caught:
-        run_local(work, 2, on_message=lambda _, body: processes.append(body["process"]), watch=Watch(**timeouts))
+        run_local(work, 2, on_message=lambda _, body: processes.append(body["process"]), timeouts=Timeouts(**timeouts))
     assert len(processes) == 2
     assert not any(psutil.pid_exists(process) for process in processes)
     return caught.value
@@ -115,12 +115,12 @@ def test_a_second_interrupt_does_not_wait() -> None:
 
 
 class Time:
-    """A vigil over ranks that say what they are told to, second by second."""
+    """A watchdog over ranks that say what they are told to, second by second."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, watch: Watch, num_ranks: int = 2) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, timeouts: Timeouts, num_ranks: int = 2) -> None:
         self.now = 0.0
-        monkeypatch.setattr("sparkdl.cluster.watch.time.monotonic", lambda: self.now)
-        self.vigil = Vigil(num_ranks, watch)
+        monkeypatch.setattr("sparkdl.cluster.watchdog.time.monotonic", lambda: self.now)
+        self.watchdog = Watchdog(num_ranks, timeouts)
         self.beats = [0] * num_ranks
 
     def pass_by(self, seconds: int, *, alive: dict[int, dict] | None = None) -> Failure | None:
@@ -130,20 +130,20 @@ class Time:
             for rank, body in (alive or {}).items():
                 self.beats[rank] += "step" in body
                 body = {"step": None, "waiting": False, **body, "beats": self.beats[rank]}
-                self.vigil.hear(rank, "heartbeat", body)
-            if failure := self.vigil.verdict():
+                self.watchdog.hear(rank, "heartbeat", body)
+            if failure := self.watchdog.verdict():
                 return failure
         return None
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
-    return Time(monkeypatch, Watch(start_timeout=60, silence_timeout=20, stall_timeout=30))
+    return Time(monkeypatch, Timeouts(start_timeout=60, silence_timeout=20, stall_timeout=30))
 
 
 def hello(clock: Time, *ranks: int) -> None:
     for rank in ranks:
-        clock.vigil.hear(rank, "hello", {})
+        clock.watchdog.hear(rank, "hello", {})
 
 
 def test_a_rank_that_never_says_hello_has_not_started(clock: Time) -> None:
@@ -182,7 +182,7 @@ def test_before_its_first_step_a_rank_may_import_for_as_long_as_a_start_may_take
 
 
 def test_a_silent_rank_is_named_although_the_other_one_stalls_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Time(monkeypatch, Watch(silence_timeout=20, stall_timeout=10))
+    clock = Time(monkeypatch, Timeouts(silence_timeout=20, stall_timeout=10))
     hello(clock, 0, 1)
     clock.pass_by(5, alive={0: {"step": 4}, 1: {"step": 4}})
     failure = clock.pass_by(30, alive={0: {"waiting": True}})
@@ -200,7 +200,7 @@ def test_a_rank_that_said_something_else_before_it_vanished_is_not_blamed_on_its
     hello(clock, 0, 1)
     clock.pass_by(5, alive={0: {"step": 4}, 1: {"step": 4}})
     clock.pass_by(1, alive={0: {"step": 4}})
-    clock.vigil.hear(1, "message", {"loss": 0.5})
+    clock.watchdog.hear(1, "message", {"loss": 0.5})
     failure = clock.pass_by(30, alive={0: {"step": 5}})
     assert failure and (failure.rank, failure.type) == (1, "silent")
     assert "no heartbeat for" in failure.text
@@ -210,13 +210,13 @@ def test_ranks_are_not_blamed_for_a_driver_that_was_stopped_itself(clock: Time) 
     hello(clock, 0, 1)
     clock.pass_by(5, alive={0: {"step": 4}, 1: {"step": 4}})
     clock.now += 3_600
-    assert clock.vigil.verdict() is None
+    assert clock.watchdog.verdict() is None
 
 
 def test_results_that_do_not_come_home_are_missed(clock: Time) -> None:
     hello(clock, 0, 1)
     for rank in range(2):
-        clock.vigil.hear(rank, "bye", {})
+        clock.watchdog.hear(rank, "bye", {})
     failure = clock.pass_by(70)
     assert failure and "results did not come home within 60 s" in failure.text
 
@@ -224,6 +224,6 @@ def test_results_that_do_not_come_home_are_missed(clock: Time) -> None:
 @pytest.mark.parametrize("name", ["start_timeout", "silence_timeout", "stall_timeout"])
 def test_timeouts_that_cannot_be_kept_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        Watch(**{name: 0})
+        Timeouts(**{name: 0})
     with pytest.raises(ConfigError, match="at least 4 s"):
-        Watch(silence_timeout=1)
+        Timeouts(silence_timeout=1)
