@@ -1,6 +1,6 @@
 """What a run has to tell, kept on disk until the store has it. Runs on the driver.
 
-A journal is a folder that only its owner can read: ``run.json`` says whose it is and how far the store is,
+A journal is a folder that only its owner can read: ``journal.json`` says whose it is and how far the store is,
 ``entries.jsonl`` has one entry a line and is only appended to, ``files`` holds what the entries refer to. One process
 at a time has it open. When a run has ended and everything is delivered, nothing of it is left.
 """
@@ -28,7 +28,7 @@ __all__ = ["Entry", "Journal", "read_header"]
 
 log = logging.getLogger(__name__)
 
-ENTRIES, FILES, HEADER = "entries.jsonl", "files", "run.json"
+ENTRIES, FILES, HEADER = "entries.jsonl", "files", "journal.json"
 LOCK_SECONDS = 5.0  # a run that was interrupted a moment ago may still be closing
 SHRINK_BYTES = 1 << 20  # a file of delivered entries is emptied beyond this
 

@@ -293,7 +293,7 @@ def test_a_run_that_started_offline_and_was_killed_is_delivered_and_goes_on_on_a
     ours = settings(experiment="dark")
     (elsewhere,) = sync(ours)
     assert elsewhere.left and "set tracking.uri" in str(elsewhere)
-    for header in (tmp_path / "spool").glob("*/run.json"):  # as if the server had been down, and come back
+    for header in (tmp_path / "spool").glob("*/journal.json"):  # as if the server had been down, and come back
         header.write_text(header.read_text().replace(str(nobody.uri), server.uri))
     assert [synced.left for synced in sync(ours)] == [0]
     assert not sync(ours)

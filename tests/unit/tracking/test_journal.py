@@ -98,7 +98,7 @@ def test_a_header_is_on_the_disk_itself_before_it_takes_the_place_of_the_one_bef
     monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), on_disk.add(os.fstat(file).st_ino)))
     journal = Journal(tmp_path / "run", {"opened_as": "a"})
     journal.note(run_id="r")
-    assert {(tmp_path / "run" / name).stat().st_ino for name in ("run.json", "")} <= on_disk
+    assert {(tmp_path / "run" / name).stat().st_ino for name in ("journal.json", "")} <= on_disk
 
 
 def test_nothing_is_recorded_once_a_run_is_over(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_nothing_is_recorded_once_a_run_is_over(tmp_path: Path) -> None:
 def test_only_the_owner_reads_it_and_nothing_is_left_of_a_run_that_ended(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "spool" / "run", {"opened_as": "a"})
     (journal.place() / "card.json").write_text("{}")
-    for path in (journal.folder, journal.folder / ENTRIES, journal.folder / "run.json"):
+    for path in (journal.folder, journal.folder / ENTRIES, journal.folder / "journal.json"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
     entry = journal.append("end", {"opened_as": "a"})
     journal.note(ended=True)

@@ -125,12 +125,12 @@ def test_a_damaged_header_holds_up_no_other_run(
         left = Journal(folder, header | {"run_id": run.run_id, "store": settings().uri})
         left.append("metrics", {"time": 1, "step": 0, "metrics": {folder.name: 1.0}})
         left.close()
-    (damaged / "run.json").write_text(damage, errors="surrogateescape")
+    (damaged / "journal.json").write_text(damage, errors="surrogateescape")
     told, synced = sync(settings())
-    assert f"{damaged}/run.json is damaged" in told.reason and synced.left == 0
+    assert f"{damaged}/journal.json is damaged" in told.reason and synced.left == 0
     with caplog.at_level(logging.WARNING, "sparkdl"), start_run(settings(), params={}, resume=run.run_id):
         pass
-    assert f"{damaged}/run.json is damaged" in caplog.text
+    assert f"{damaged}/journal.json is damaged" in caplog.text
     assert client.get_run(run.run_id).data.metrics["b-whole"] == 1.0
     assert (damaged / "entries.jsonl").exists()
 
