@@ -53,14 +53,14 @@ def test_an_error_inside_a_package_that_is_installed_is_not_taken_for_a_missing_
         require("half_installed", extra="classic")
 
 
-def test_preparing_without_petastorm_says_so_before_any_row_is_read(monkeypatch, tmp_path) -> None:
+def test_preparing_sparse_rows_without_petastorm_says_so_before_any_row_is_read(monkeypatch, tmp_path) -> None:
     from sparkdl.data import prepare
     from sparkdl.settings import Prepare, Source
 
     monkeypatch.setitem(sys.modules, "petastorm", None)
     source = Source(format="parquet", path=str(tmp_path / "a table that is not there"))
     with pytest.raises(ConfigError, match=r"petastorm is not installed.*pip install 'sparkdl-cluster\[classic\]'"):
-        prepare(source, Prepare(output=str(tmp_path / "dataset")))
+        prepare(source, Prepare(output=str(tmp_path / "dataset"), sparse=True))
 
 
 def test_the_command_knows_its_version_by_the_distributions_name(capsys) -> None:

@@ -77,7 +77,8 @@ def prepare(
         place = without_credentials(settings.output)
         _log.info("%s holds these rows with these settings already; nothing to prepare", place)
         return existing
-    require("petastorm", extra="classic")  # before minutes are spent on reading rows
+    if settings.sparse:  # whose files carry a schema of Petastorm's; told before minutes are spent on reading rows
+        require("petastorm", extra="classic")
     with (
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,
