@@ -14,10 +14,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from horovod_edits import ADDED, EDITS
+from patching import PATCHES, apply
 from steps import CACHE, SetupError, run, say
 
-__all__ = ["build", "cached", "installed_torch", "key", "patch"]
+__all__ = ["build", "cached", "installed_torch", "key"]
 
 RELEASE = "horovod-0.28.1"
 NEEDED_TO_BUILD = ["numpy", "setuptools", "packaging", "cffi"]
@@ -38,7 +38,7 @@ FLAGS = {
 
 def key(torch_version: str) -> str:
     """The folder's name for a wheel made for this torch, this Python, this platform, GPUs or not, and in this way."""
-    recipe = hashlib.sha256(repr((FLAGS, ADDED, EDITS)).encode()).hexdigest()[:8]
+    recipe = hashlib.sha256(repr((FLAGS, [patch.read_text() for patch in PATCHES])).encode()).hexdigest()[:8]
     parts = [RELEASE, f"torch-{torch_version}", str(sys.implementation.cache_tag), sysconfig.get_platform(), recipe]
     if os.environ.get("HOROVOD_GPU_OPERATIONS"):
         parts.append(os.environ["HOROVOD_GPU_OPERATIONS"].lower())
@@ -76,7 +76,8 @@ def build(interpreter: Path, installer: Sequence[str | Path], *, lock: Path, log
             log=log,
         )
         shutil.unpack_archive(work / f"{RELEASE}.tar.gz", work)
-        patch(work / RELEASE)
+        for patch in PATCHES:
+            apply(patch, work / RELEASE)
         wheel: list[str | Path] = ["--verbose", "--no-deps", "--no-build-isolation", "-w", work, work / RELEASE]
         run([*pip, "wheel", *wheel], doing="building Horovod", log=log, env=_environment(python))
         built = next(work.glob(f"{RELEASE}-*.whl"))
@@ -93,23 +94,6 @@ def installed_torch(python: Path) -> str:
     """The version of an environment's torch, with the build that the index chose (``2.13.0+cpu``)."""
     query = [str(python), "-c", "from importlib.metadata import version; print(version('torch'))"]
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def patch(source: Path) -> None:
-    """Apply ``EDITS``, every line of which must be there exactly once, and ``ADDED``."""
-    for name, edits in EDITS.items():
-        path = source / name
-        text = path.read_text()
-        for old, new in edits:
-            if text.count(old) != 1:
-                raise SetupError(
-                    f"cannot prepare Horovod's source: {name} has {old!r} {text.count(old)} times instead of once; "
-                    f"the edits in .setup/horovod_edits.py are for {RELEASE}"
-                )
-            text = text.replace(old, new)
-        path.write_text(text)
-    for name, text in ADDED.items():
-        (source / name).write_text(text)
 
 
 def _environment(python: Path) -> dict[str, str]:

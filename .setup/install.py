@@ -162,7 +162,7 @@ def digest(with_java: bool, setup: Path = SETUP) -> str:
     """What decides the outcome: the set-up's files, the project's metadata, Python, Java, the place, build options."""
     content = hashlib.sha256()
     for path in sorted(
-        [*setup.glob("*.py"), *setup.glob("*.txt"), *setup.glob("*.h"), setup.parent / "pyproject.toml"]
+        [*setup.glob("*.py"), *setup.glob("*.txt"), *setup.glob("patches/*"), setup.parent / "pyproject.toml"]
     ):
         content.update(path.name.encode() + b"\0" + path.read_bytes())
     facts = [platform.python_version(), with_java, setup.parent, os.environ.get("HOROVOD_GPU_OPERATIONS")]

@@ -1,13 +1,17 @@
-"""What Horovod's edits are for: two processes on this machine in one launch."""
+"""What Horovod's patches are for, and the order in which it adds up: processes on this machine."""
 
+import os
 import random
+import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Communicator, HorovodBackend
+from sparkdl.errors import RankError
 
 
 def means_in_any_order(communicator: Communicator) -> bool:
@@ -53,3 +57,47 @@ def test_messages_may_be_begun_in_any_order_on_each_rank(found) -> None:
 
 def test_a_rank_that_has_slept_answers_at_once(found) -> None:
     assert all(each["late"] < 5 for each in found)
+
+
+LENGTHS = [1, 1_000, 262_145, 1_234_567]
+"""Of tensors: what Gloo cuts into parts for its ring, and what it does not."""
+
+
+def random_tensors(rank: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(rank)
+    return [torch.randn(length, generator=generator) for length in LENGTHS]
+
+
+def sums(rank: Rank) -> list[torch.Tensor]:
+    with HorovodBackend().connect() as communicator:
+        return [communicator.all_reduce(tensor, op="sum") for tensor in random_tensors(rank.rank)]
+
+
+def test_what_two_ranks_add_up_has_the_bits_of_one_addition() -> None:
+    expected = [first + second for first, second in zip(random_tensors(0), random_tensors(1), strict=True)]
+    for found in run_local(sums, 2, backend=HorovodBackend()):
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_many_ranks_have_the_same_bits() -> None:
+    first, *others = run_local(sums, 4, backend=HorovodBackend())
+    for found in others:
+        assert all(torch.equal(*pair) for pair in zip(found, first, strict=True))
+
+
+def test_a_rank_that_is_killed_is_missed_at_once_by_all(tmp_path: Path) -> None:
+    def work(rank: Rank) -> None:
+        with HorovodBackend().connect() as communicator:
+            communicator.all_reduce(torch.ones(3))
+            if rank.rank == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            started = time.monotonic()
+            try:
+                communicator.all_reduce(torch.ones(3))
+            finally:
+                (tmp_path / str(rank.rank)).write_text(str(time.monotonic() - started))
+
+    with pytest.raises(RankError, match="rank 3"):
+        run_local(work, 4, backend=HorovodBackend())
+    noticed = {path.name: float(path.read_text()) for path in tmp_path.iterdir()}
+    assert noticed.keys() == {"0", "1", "2"} and max(noticed.values()) < 3
