@@ -181,11 +181,14 @@ def test_a_patch_changes_what_it_names_and_nothing_that_is_not_exactly_there(tmp
 
 @pytest.mark.parametrize("patch", patching.PATCHES, ids=lambda patch: patch.stem)
 def test_a_patch_of_horovod_says_why_and_is_whole(patch: Path) -> None:
-    reason, _, changes = patch.read_text().partition("--- a/")
-    assert reason.strip().endswith(".")
-    for removed, added, hunk in re.findall(r"^@@ -\d+,(\d+) \+\d+,(\d+) @@.*\n((?:[ +-].*\n)*)", changes, re.MULTILINE):
-        assert sum(line[0] in " -" for line in hunk.splitlines()) == int(removed)
-        assert sum(line[0] in " +" for line in hunk.splitlines()) == int(added)
+    reason, *files = re.split(r"^--- a/.+\n\+\+\+ b/.+\n", patch.read_text(), flags=re.MULTILINE)
+    assert reason.strip().endswith(".") and files
+    for changes in files:
+        hunks = re.findall(r"^@@ -\d+,(\d+) \+\d+,(\d+) @@.*\n((?:[ +-].*\n)*)", changes, re.MULTILINE)
+        assert hunks
+        for before, after, lines in hunks:
+            assert sum(line[0] in " -" for line in lines.splitlines()) == int(before)
+            assert sum(line[0] in " +" for line in lines.splitlines()) == int(after)
 
 
 def test_a_wheel_is_kept_per_torch_and_for_gpus_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

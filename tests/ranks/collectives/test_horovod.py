@@ -101,3 +101,20 @@ def test_a_rank_that_is_killed_is_missed_at_once_by_all(tmp_path: Path) -> None:
         run_local(work, 4, backend=HorovodBackend())
     noticed = {path.name: float(path.read_text()) for path in tmp_path.iterdir()}
     assert noticed.keys() == {"0", "1", "2"} and max(noticed.values()) < 3
+
+
+def test_a_group_of_ranks_does_not_wait_for_those_that_are_idle() -> None:
+    def work(rank: Rank) -> float:
+        with HorovodBackend().connect() as communicator:
+            group = communicator.split(int(rank.rank == 2))
+            communicator.barrier()
+            if rank.rank == 2:
+                time.sleep(2)
+            started = time.perf_counter()
+            for _ in range(20):
+                group.all_reduce(torch.ones(3))
+            seconds = time.perf_counter() - started
+            communicator.barrier()
+            return seconds
+
+    assert max(run_local(work, 3, backend=HorovodBackend())) < 1
