@@ -5,6 +5,7 @@
 """
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from sparkdl.models.network_file import CONSTANTS, VERSION, load_network
 from sparkdl.models.operations import operation
 
 __all__ = ["export_network"]
+
+_TRACING = threading.Lock()
+"""``torch.export`` keeps what it is about in variables of the process: of several threads, one at a time may trace."""
 
 
 def export_network(module: nn.Module, path: str | Path, sample: torch.Tensor) -> Path:
@@ -44,7 +48,7 @@ def _trace(module: nn.Module, sample: torch.Tensor) -> torch.export.ExportedProg
     """The graph of ATen operations, for any number of rows."""
     rows = sample[:1].expand(2, *sample.shape[1:]).contiguous()  # one row would be taken for a constant
     try:
-        with torch.no_grad():
+        with _TRACING, torch.no_grad():
             return torch.export.export(module, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -85,7 +85,7 @@ def test_it_works_inside_a_pipeline_that_saves_and_loads(estimator, points, tmp_
     assert accuracy(PipelineModel.load(str(tmp_path / "pipeline")).transform(points)) > 0.9
 
 
-def test_a_grid_search_finds_the_better_setting(estimator, points):
+def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting(estimator, points):
     network = estimator()
     search = CrossValidator(
         estimator=network,
@@ -93,6 +93,7 @@ def test_a_grid_search_finds_the_better_setting(estimator, points):
         evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
         numFolds=2,
         seed=0,
+        parallelism=2,
     )
     found = search.fit(points)
     assert found.avgMetrics[1] > 0.9 > found.avgMetrics[0]

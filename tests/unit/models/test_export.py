@@ -1,7 +1,9 @@
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -219,3 +221,32 @@ def test_a_truncated_file_a_missing_one_and_plain_weights_are_told_apart(tmp_pat
     save_file({"weight": torch.zeros(2)}, path)
     with pytest.raises(ModelError, match="holds weights but no network"):
         load_network(path)
+
+
+class _Traced(nn.Module):
+    """Does something else while it is traced."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.meanwhile = meanwhile
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_exporting():
+            self.meanwhile()
+        outputs: torch.Tensor = self.layer(inputs)
+        return outputs
+
+
+def test_two_threads_may_export_at_the_same_time(tmp_path: Path) -> None:
+    first_began, second_began, first_ended = Event(), Event(), Event()
+    first = _Traced(lambda: (first_began.set(), second_began.wait(0.5)))
+    second = _Traced(lambda: (second_began.set(), first_ended.wait(5)))
+    with ThreadPoolExecutor(2) as threads:
+        exports = [threads.submit(export_network, first, tmp_path / "first", torch.rand(1, 4))]
+        exports[0].add_done_callback(lambda _: first_ended.set())
+        assert first_began.wait(10)
+        exports.append(threads.submit(export_network, second, tmp_path / "second", torch.rand(1, 4)))
+        for network, export in zip((first, second), exports, strict=True):
+            batch = torch.rand(3, 4)
+            torch.testing.assert_close(load_network(export.result())(batch), network(batch))
