@@ -20,7 +20,7 @@ from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.rendezvous import place_of
-from sparkdl.cluster.slots import application_setting, is_local, wait_for_slots
+from sparkdl.cluster.slots import application_setting, count_slots, is_local, wait_for_slots
 from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
 
@@ -96,6 +96,14 @@ class _Stage:
             self._launch.hang_up()  # Spark takes four seconds to end what runs Python
             if self._classic:
                 end_tasks(self._spark, self._tag)
+
+    def queued(self) -> bool:
+        if not self._classic:
+            return True  # Spark Connect does not say; a barrier stage's tasks start together, so one rank's hello does
+        with suppress(Py4JError, OSError):
+            slots = count_slots(self._spark) or 0
+            return slots >= self._num_ranks and not running_tasks(self._spark, self._tag)
+        return False
 
     def place(self, rank: int) -> str:
         with suppress(Py4JError, OSError):

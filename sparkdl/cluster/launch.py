@@ -48,6 +48,9 @@ class Workers(Protocol):
     def cancel(self) -> None:
         """End all ranks; afterwards nothing of them is left that would still start or hold on to anything."""
 
+    def queued(self) -> bool:
+        """Whether no rank runs yet, because others hold the slots."""
+
     def place(self, rank: int) -> str:
         """Where a rank is, or should be, that has not said so itself; empty when it is not known."""
 
@@ -133,7 +136,7 @@ class Launch:
                 self._channel.request_stop()
             if self._failures and deadline is None:
                 deadline = time.monotonic() + GRACE_SECONDS
-            elif finished is None and deadline is None and (failure := self._watchdog.verdict()):
+            elif finished is None and deadline is None and (failure := self._verdict(workers)):
                 self._failures.append(failure)
                 deadline = time.monotonic()
             if deadline and time.monotonic() >= deadline:
@@ -141,6 +144,9 @@ class Launch:
         if finished is None:
             workers.cancel()
         return finished or StageEnd(error="the other ranks did not end by themselves and were cancelled")
+
+    def _verdict(self, workers: Workers) -> Failure | None:
+        return self._watchdog.verdict(queued=not self._watchdog.anyone_came and workers.queued())
 
     def _next_events(self) -> Iterator[Event | StageEnd]:
         """What has happened by now; waits a little if nothing has."""

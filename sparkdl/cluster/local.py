@@ -88,6 +88,9 @@ class _Processes:
         for process in self._processes:
             process.wait()
 
+    def queued(self) -> bool:
+        return False
+
     def place(self, rank: int) -> str:
         return f"this host (process {self._processes[rank].pid})"
 

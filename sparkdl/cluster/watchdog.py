@@ -18,8 +18,8 @@ class Timeouts:
     """How long a rank may be quiet before the driver gives it up. In seconds."""
 
     start_timeout: float = 180.0
-    """From the start of the stage to a rank's first word, from there to its first step if it reports steps (it imports,
-    it opens its data)."""
+    """From the start of the stage's tasks to a rank's first word, from there to its first step if it reports steps (it
+    imports, it opens its data)."""
     silence_timeout: float = 20.0
     """Without any heartbeat: its process is stopped, its host is gone, or native code does not let go of Python. Three
     times as long may pass from the last rank's last word until the results have come home."""
@@ -67,15 +67,20 @@ class Watchdog:
     """What is known of the ranks that run.
 
     Its clock stands still while nobody asks for a verdict: when the driver itself was stopped, or busy, ranks are not
-    blamed for it.
+    blamed for it. It stands still while ranks are queued, too.
     """
 
     def __init__(self, num_ranks: int, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self._clock, self._looked = 0.0, time.monotonic()
         self._vitals: dict[int, _Vitals] = {}
-        self._absent = set(range(num_ranks))
+        self._num_ranks, self._absent = num_ranks, set(range(num_ranks))
         self._last_change = 0.0
+
+    @property
+    def anyone_came(self) -> bool:
+        """Whether a rank has said hello yet."""
+        return len(self._absent) < self._num_ranks
 
     @property
     def anyone_open(self) -> bool:
@@ -109,10 +114,13 @@ class Watchdog:
                 if not body.get("executor_stopped"):
                     vitals.executor_ran = self._clock
 
-    def verdict(self) -> Failure | None:
-        """The first rank to give up, if there is one. To be asked every second or more often."""
+    def verdict(self, *, queued: bool = False) -> Failure | None:
+        """The first rank to give up, if there is one. To be asked every second or more often.
+
+        ``queued``: no rank runs yet, because others hold the slots.
+        """
         now = time.monotonic()
-        self._clock += min(now - self._looked, HEARTBEAT_SECONDS)
+        self._clock += 0.0 if queued else min(now - self._looked, HEARTBEAT_SECONDS)
         self._looked = now
         return self._not_started() or self._silent() or self._stalled()
 
@@ -120,9 +128,7 @@ class Watchdog:
         limit = self._timeouts.start_timeout
         if self._absent and self._clock > limit:
             missing = ", ".join(map(str, sorted(self._absent)))
-            text = (
-                f"not a word from rank {missing} within {limit:g} s: no answer from its executor, or its slot is taken"
-            )
+            text = f"not a word from rank {missing} within {limit:g} s: no answer from its executor"
             return Failure(min(self._absent), NOT_STARTED, text, text)
         limit = min(limit, 3 * self._timeouts.silence_timeout)
         if not self._absent and not self._vitals and self._clock - self._last_change > limit:

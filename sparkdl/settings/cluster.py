@@ -36,7 +36,8 @@ class Cluster(Section):
     restart_seconds: Annotated[float, Field(ge=0)] = 1.0
     """The pause before the first of them; it doubles each time, up to a minute."""
     start_timeout: Annotated[float, Field(gt=0)] = 180.0
-    """Seconds from a stage's start to a rank's first word: Spark starts Python, which loads PyTorch."""
+    """Seconds from the start of a stage's tasks to a rank's first word: Spark starts Python, which loads PyTorch. Slots
+    that other jobs hold are waited for, as long as that takes."""
     silence_timeout: Annotated[float, Field(gt=0)] = 20.0
     """Seconds without a sign of life after which a rank's process is taken for stopped or lost."""
     stall_timeout: Annotated[float, Field(gt=0)] = 600.0

@@ -14,7 +14,7 @@ import pytest
 import torch
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Rank, get_session, run_ranks, wait_for_slots
+from sparkdl.cluster import Rank, Timeouts, get_session, run_ranks, wait_for_slots
 from sparkdl.cluster.slots import is_local
 from sparkdl.collectives import Backend
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError, RunCancelledError
@@ -52,6 +52,16 @@ def test_ranks_reduce_to_the_same_sum(backend: Backend, spark: SparkSession) -> 
 def test_a_rank_knows_its_place_and_its_share_of_the_machine(spark: SparkSession) -> None:
     ranks = run_ranks(lambda rank: (rank.local_rank, rank.local_size, rank.device, rank.threads), 2, spark=spark)
     assert ranks == [(0, 2, "cpu", 1), (1, 2, "cpu", 1)]
+
+
+def test_ranks_whose_slots_another_job_holds_are_not_late(spark: SparkSession) -> None:
+    busy = threading.Thread(target=lambda: spark.range(1, numPartitions=1).foreach(lambda _: time.sleep(9)))
+    busy.start()
+    assert wait_until(lambda: len(spark.sparkContext.statusTracker().getActiveStageIds()) > 0)
+    try:
+        assert run_ranks(lambda rank: rank.rank, 2, spark=spark, timeouts=Timeouts(start_timeout=5)) == [0, 1]
+    finally:
+        busy.join()
 
 
 def test_one_rank_is_enough(backend: Backend, spark: SparkSession) -> None:

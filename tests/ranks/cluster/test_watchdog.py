@@ -122,16 +122,18 @@ class Time:
         monkeypatch.setattr("sparkdl.cluster.watchdog.time.monotonic", lambda: self.now)
         self.watchdog = Watchdog(num_ranks, timeouts)
         self.beats = [0] * num_ranks
+        self.steps: list[int | None] = [None] * num_ranks
 
-    def pass_by(self, seconds: int, *, alive: dict[int, dict] | None = None) -> Failure | None:
+    def pass_by(self, seconds: int, *, alive: dict[int, dict] | None = None, queued: bool = False) -> Failure | None:
         """Seconds in which ranks say what is given; a rank with a ``step`` makes progress."""
         for _ in range(seconds):
             self.now += 1.0
             for rank, body in (alive or {}).items():
                 self.beats[rank] += "step" in body
-                body = {"step": None, "waiting": False, **body, "beats": self.beats[rank]}
+                self.steps[rank] = body.get("step", self.steps[rank])
+                body = {"waiting": False, **body, "step": self.steps[rank], "beats": self.beats[rank]}
                 self.watchdog.hear(rank, "heartbeat", body)
-            if failure := self.watchdog.verdict():
+            if failure := self.watchdog.verdict(queued=queued):
                 return failure
         return None
 
@@ -153,6 +155,13 @@ def test_a_rank_that_never_says_hello_has_not_started(clock: Time) -> None:
     assert 60 < clock.now < 63
 
 
+def test_ranks_that_are_queued_are_not_late(clock: Time) -> None:
+    assert clock.pass_by(3_600, queued=True) is None
+    failure = clock.pass_by(70)
+    assert failure and failure.type == "not started"
+    assert 3_660 < clock.now < 3_663
+
+
 def test_the_rank_to_blame_is_not_one_that_waits_for_it(clock: Time) -> None:
     hello(clock, 0, 1)
     assert clock.pass_by(5, alive={0: {"step": 4}, 1: {"step": 4}}) is None
@@ -170,8 +179,8 @@ def test_a_rank_that_waits_for_one_that_gets_on_is_not_stalled(clock: Time) -> N
 def test_of_ranks_that_all_wait_the_one_that_is_behind_is_named(clock: Time) -> None:
     hello(clock, 0, 1)
     clock.pass_by(5, alive={0: {"step": 4}, 1: {"step": 3}})
-    failure = clock.pass_by(40, alive={0: {"waiting": True, "step": 4}, 1: {"waiting": True}})
-    assert failure is None or failure.rank == 1
+    failure = clock.pass_by(40, alive={0: {"waiting": True}, 1: {"waiting": True}})
+    assert failure and (failure.rank, failure.type, failure.step) == (1, "stalled", 3)
 
 
 def test_before_its_first_step_a_rank_may_import_for_as_long_as_a_start_may_take(clock: Time) -> None:
