@@ -45,6 +45,10 @@ class HorovodRunner:
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Call ``main(**kwargs)`` on every rank and return what rank 0 returns.
 
+        A rank may take as long as it likes, and may be silent, because a call that does not let go of Python's lock (a
+        large ``pickle.load``) holds its heartbeat up. A rank whose process ends or whose host vanishes is an error as
+        soon as its connection is lost; one whose process is stopped (SIGSTOP) is waited for.
+
         Function and arguments are pickled by cloudpickle. Raises :class:`~sparkdl.errors.RankError` when a rank fails,
         :class:`~sparkdl.errors.NotEnoughSlotsError` when there are fewer slots than ranks, and
         :class:`~sparkdl.errors.ConfigError` when the function cannot be pickled.
@@ -56,13 +60,12 @@ class HorovodRunner:
             return result if rank.rank == 0 else None
 
         call.__qualname__ = getattr(main, "__qualname__", "main")  # the name that errors mention
+        backend, patient = HorovodBackend(), Timeouts(silence_timeout=math.inf)
         if self.num_processor < 0:
-            return run_local(call, -self.num_processor, backend=HorovodBackend())[0]
+            return run_local(call, -self.num_processor, backend=backend, timeouts=patient)[0]
         spark = get_session(Cluster(embedded_slots=max(self.num_processor, Cluster().embedded_slots)))
         num_ranks = self.num_processor or _all_slots(spark)
-        patient = Timeouts(start_timeout=math.inf)  # slots that other jobs hold are waited for, as long as that takes
         verbosity = self.driver_log_verbosity
-        backend = HorovodBackend()
         return run_ranks(call, num_ranks, spark=spark, backend=backend, log_verbosity=verbosity, timeouts=patient)[0]
 
 

@@ -1,10 +1,10 @@
 """HorovodRunner behaves as Databricks documents it."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -39,14 +39,18 @@ def test_positive_np_runs_a_barrier_stage_and_returns_rank_0s_result(spark: Spar
     assert "printed by a rank" not in output
 
 
-def test_slots_that_another_job_holds_are_waited_for(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    impatient = (2.0, *(Timeouts.__init__.__defaults__ or ())[1:])
-    monkeypatch.setattr(Timeouts.__init__, "__defaults__", impatient)  # a rank that is not there is given up after 2 s
-    busy = threading.Thread(target=lambda: spark.range(1, numPartitions=1).foreach(lambda _: time.sleep(8)))
-    busy.start()
-    time.sleep(1)
-    assert HorovodRunner(np=2).run(main, scale=1.5) == (0, 3.0)
-    busy.join()
+@pytest.mark.parametrize("np", [2, -2])
+def test_a_function_may_keep_pythons_lock_for_long(
+    spark: SparkSession, np: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, _, stall = Timeouts.__init__.__defaults__ or ()
+    monkeypatch.setattr(Timeouts.__init__, "__defaults__", (start, 4.0, stall))  # a silent rank is given up after 4 s
+
+    def keep_the_lock() -> int:
+        ctypes.PyDLL(None).sleep(8)
+        return 1
+
+    assert HorovodRunner(np=np).run(keep_the_lock) == 1
 
 
 def test_negative_np_runs_processes_on_the_driver_and_shows_what_they_print(capfd) -> None:
