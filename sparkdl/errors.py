@@ -9,6 +9,7 @@ from sparkdl.masking import without_credentials
 __all__ = [
     "CheckpointError",
     "ConfigError",
+    "DamagedCheckpointError",
     "DataError",
     "DatasetError",
     "ModelError",
@@ -89,6 +90,10 @@ class TrainingError(SparkdlError):
 
 class CheckpointError(SparkdlError):
     """A checkpoint that is missing, torn or altered, or that cannot be written."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is not what was written: torn, altered or incomplete. The one before it may be whole."""
 
 
 class RegistryError(SparkdlError):

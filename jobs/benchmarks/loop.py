@@ -17,12 +17,12 @@ from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import Communicator, HorovodBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
+from sparkdl.training.groups import Groups
 from sparkdl.training.loop import train_epoch
 from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import TrainingState
-from sparkdl.training.strategies import create_strategy
 
 __all__ = ["new_replica", "run", "timed_epoch"]
 
@@ -46,10 +46,10 @@ def run() -> Report:
     )
 
 
-def new_replica(rank: Rank, dataset: Dataset, settings: Train, collectives: Communicator) -> Replica:
+def new_replica(rank: Rank, dataset: Dataset, settings: Train, communicator: Communicator) -> Replica:
     """What :func:`sparkdl.train` makes on each rank. Runs on a rank."""
     model = build_model(dataset, settings)
-    return Replica(model, settings, create_strategy(settings.strategy, collectives), torch.device(rank.device))
+    return Replica(model, settings, Groups(communicator, communicator), torch.device(rank.device))
 
 
 def timed_epoch(replica: Replica, dataset: Dataset, state: TrainingState, reporter: Reporter) -> float:

@@ -6,6 +6,7 @@ from sparkdl.collectives.communicator import Communicator, Messenger, Wait, is_e
 from sparkdl.collectives.distributed import TorchBackend
 from sparkdl.collectives.gradients import GradientAverager
 from sparkdl.collectives.horovod import HorovodBackend
+from sparkdl.collectives.means import agree, start_means
 
 __all__ = [
     "Backend",
@@ -15,6 +16,8 @@ __all__ = [
     "Messenger",
     "TorchBackend",
     "Wait",
+    "agree",
     "create_backend",
     "is_expanded",
+    "start_means",
 ]

@@ -1,10 +1,23 @@
 """The kinds of ``train.strategy``: how replicas agree, and what can be chosen about it."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from sparkdl.settings.section import OneKind, Section
+from pydantic import Field, model_validator
 
-__all__ = ["AllReduceOptions", "Strategies"]
+from sparkdl.settings.section import OneKind, Positive, Section
+
+__all__ = [
+    "AllReduceOptions",
+    "DeepSparkOptions",
+    "DiLoCoOptions",
+    "EASGDOptions",
+    "LocalSGDOptions",
+    "PostLocalSGDOptions",
+    "SparkNetOptions",
+    "Strategies",
+]
+
+Rate = Annotated[float, Field(gt=0)]
 
 
 class AllReduceOptions(Section):
@@ -13,4 +26,92 @@ class AllReduceOptions(Section):
     kind: Literal["allreduce"] = "allreduce"
 
 
-Strategies = OneKind[AllReduceOptions]
+class LocalSGDOptions(Section):
+    """Ranks step alone, and take the mean of their weights now and then (Stich, 2019, arXiv 1805.09767)."""
+
+    kind: Literal["local_sgd"] = "local_sgd"
+    period: Positive = 8
+    """Optimizer steps from one mean to the next."""
+    momentum: Literal["local", "averaged"] = "local"
+    """Whether each rank keeps the optimizer's moments to itself, or ranks take the mean of them, too."""
+
+
+class PostLocalSGDOptions(Section):
+    """All-reduce at first, local SGD afterwards (Lin et al., 2020, arXiv 1808.07217)."""
+
+    kind: Literal["post_local_sgd"] = "post_local_sgd"
+    after_epochs: Positive = 1
+    """Epochs that are trained by all-reduce."""
+    period: Positive = 16
+    """Optimizer steps from one mean to the next, afterwards."""
+    momentum: Literal["local", "averaged"] = "local"
+    """Whether each rank keeps the optimizer's moments to itself, or ranks take the mean of them, too."""
+
+
+class SparkNetOptions(Section):
+    """Local SGD as in SparkNet (Moritz et al., 2016, arXiv 1511.06051): a long period, and moments stay local."""
+
+    kind: Literal["sparknet"] = "sparknet"
+    period: Positive = 50
+    """Optimizer steps from one mean to the next: the paper has 50 for ImageNet, 10 for CIFAR-10."""
+
+
+class DiLoCoOptions(Section):
+    """Ranks step alone for long; their mean change is a gradient for an outer optimizer (arXiv 2311.08105).
+
+    With fragments and a delay, changes travel while steps go on (Streaming DiLoCo, arXiv 2501.18512).
+    """
+
+    kind: Literal["diloco"] = "diloco"
+    period: Positive = 500
+    """Inner steps from one outer step to the next."""
+    outer_learning_rate: Rate = 0.7
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Nesterov's."""
+    fragments: Positive = 1
+    """Parts of the weights that are exchanged one after another, spread over the period."""
+    delay: Annotated[int, Field(ge=0)] = 0
+    """Inner steps that are taken while a fragment travels."""
+    mixing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The part of its own weights that a rank keeps when a fragment arrives; the rest are the outer ones."""
+
+    @model_validator(mode="after")
+    def _in_time(self) -> Self:
+        if self.fragments > self.period:
+            raise ValueError(f"fragments is {self.fragments}, more than the {self.period} steps of a period")
+        if self.delay >= self.period:
+            raise ValueError(
+                f"delay is {self.delay}; a fragment has to arrive within its period of {self.period} steps"
+            )
+        return self
+
+
+class EASGDOptions(Section):
+    """Ranks step alone, drawn to a centre that follows them (Zhang et al., 2015, arXiv 1412.6651)."""
+
+    kind: Literal["easgd"] = "easgd"
+    period: Positive = 10
+    """Optimizer steps from one pull to the next."""
+    rate: Rate | None = None
+    """How far a pull moves a rank to the centre, as a part of their distance; by default 0.9 / number of ranks."""
+
+
+class DeepSparkOptions(Section):
+    """Elastic averaging with the period and the rate of DeepSpark (Kim et al., 2016, arXiv 1602.08191)."""
+
+    kind: Literal["deepspark"] = "deepspark"
+    period: Positive = 50
+    """Optimizer steps from one pull to the next."""
+    rate: Rate = 0.1
+    """How far a pull moves a rank to the centre, as a part of their distance."""
+
+
+Strategies = OneKind[
+    AllReduceOptions
+    | LocalSGDOptions
+    | PostLocalSGDOptions
+    | SparkNetOptions
+    | DiLoCoOptions
+    | EASGDOptions
+    | DeepSparkOptions
+]

@@ -1,12 +1,12 @@
 """The section ``train``: what is trained, and how its weights are found."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
-from sparkdl.settings.strategies import AllReduceOptions, Strategies
+from sparkdl.settings.strategies import AllReduceOptions, PostLocalSGDOptions, Strategies
 
 __all__ = ["Recipe", "Train"]
 
@@ -79,3 +79,12 @@ class Train(Recipe):
     resume: str | None = None
     """Continue a run from its checkpoints: its id, or ``auto`` for the newest unfinished one with the same dataset and
     recipe (a new run when there is none)."""
+
+    @model_validator(mode="after")
+    def _in_time(self) -> Self:
+        if isinstance(self.strategy, PostLocalSGDOptions) and self.strategy.after_epochs >= self.epochs:
+            raise ValueError(
+                f"strategy.after_epochs is {self.strategy.after_epochs}, and epochs {self.epochs}: ranks would never"
+                " step alone; lower it, or set strategy to allreduce"
+            )
+        return self

@@ -16,9 +16,18 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import OnMessage, Timeouts, count_slots, run_ranks, wait_for_slots
-from sparkdl.errors import CheckpointError, ConfigError, DataError, DatasetError, ModelError, RankError, TrainingError
+from sparkdl.errors import (
+    CheckpointError,
+    ConfigError,
+    DamagedCheckpointError,
+    DataError,
+    DatasetError,
+    ModelError,
+    RankError,
+    TrainingError,
+)
 from sparkdl.settings import Cluster, RankRange
-from sparkdl.training.checkpoint import latest, remove_partial, step_of
+from sparkdl.training.checkpoint import latest, remove_leftovers, step_of
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 
 __all__ = ["Budget", "run_attempts"]
@@ -32,12 +41,14 @@ FINAL = {
     for error in (ConfigError, DataError, DatasetError, ModelError, TrainingError)
 }
 """What another attempt would only find again."""
+DAMAGED = f"{DamagedCheckpointError.__module__}.{DamagedCheckpointError.__name__}"
 FROM_OUTSIDE = (
     "process death",
     "silent",
     "stalled",
     "not started",
     f"{CheckpointError.__module__}.CheckpointError",
+    DAMAGED,
     "ConnectionError",
 )
 """What need not be the fault of the user's code."""
@@ -96,7 +107,7 @@ def run_attempts(
     """
     budget = Budget(cluster.max_restarts, cluster.restart_seconds)
     while True:
-        remove_partial(job.folder)
+        remove_leftovers(job.folder)
         if checkpoint:
             on_checkpoint(checkpoint)
         try:
@@ -104,6 +115,9 @@ def run_attempts(
         except RankError as error:
             if _spark_is_gone(spark):
                 raise
+            if error.exception_type == DAMAGED:
+                log.warning("%s; using the one before it", error.reason)
+                remove_leftovers(job.folder, damaged=checkpoint)
             try:
                 checkpoint = latest(job.folder)
             except CheckpointError as lost:

@@ -1,11 +1,13 @@
-"""The files of a run: written whole, recognised when damaged, opened without executing anything.
+"""The checkpoints of a run: shards, and a manifest that says that they are whole.
 
-A checkpoint is one file. It appears under its name only when all of it has been written, and the name holds a digest of
-the content, so that a torn or altered one is told from a good one without a second file that could be lost.
+Every rank writes a shard with what is its own, rank 0 one with what all share, and, when all are written, a manifest.
+Without its manifest a shard is nothing. The manifest's name holds a digest of its content, which holds the digests of
+the shards, so that what is torn or altered is told from what is good. Opening a shard executes nothing.
 """
 
 import hashlib
 import io
+import json
 import logging
 import re
 from collections.abc import Collection, Mapping
@@ -13,100 +15,218 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sparkdl.errors import CheckpointError
+from sparkdl.data import Phase
+from sparkdl.errors import CheckpointError, DamagedCheckpointError
 from sparkdl.storage import list_folder, read_file, remove, remove_unfinished, write_file
 
 __all__ = [
-    "Kind",
+    "Manifest",
+    "Shard",
     "latest",
-    "list_checkpoints",
-    "load_checkpoint",
+    "list_best",
+    "list_manifests",
+    "load_manifest",
+    "load_shard",
+    "load_weights",
     "prune",
-    "remove_partial",
-    "save_checkpoint",
+    "remove_leftovers",
+    "save_best",
+    "save_manifest",
+    "save_shard",
     "save_weights",
     "step_of",
 ]
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["step", "best"]
-"""``step-N-E`` holds all that a run is made of after N optimizer steps and E whole epochs, ``best-N-E`` the weights
-alone of what was the best epoch then."""
-NAME = re.compile(r"(?P<kind>step|best)-(?P<step>\d+)-(?P<epoch>\d+)\.(?P<digest>[0-9a-f]{16})\.pt")
+FORMAT = 2
+NAME = re.compile(r"(?P<kind>step|best)-(?P<step>\d+)-(?P<epoch>\d+)\.(?P<digest>[0-9a-f]{16})\.(?P<ending>json|pt)")
+"""``step-N-E`` is the manifest of all that a run is made of after N optimizer steps and E whole epochs, ``best-N-E``
+the weights alone of what was the best epoch then."""
+SHARD = re.compile(r"shard-\d+-\d+\.[0-9a-f]{8}\.(shared|rank-\d+)\.pt")
 
 
-def save_checkpoint(folder: str, kind: Kind, state: Mapping[str, Any], *, step: int, epoch: int) -> str:
-    """Write one checkpoint of tensors and plain values into a folder (path or URI); returns its path. Runs on rank 0.
+class Shard(BaseModel):
+    """One file of a checkpoint."""
 
-    Raises :class:`CheckpointError` when it cannot be written; nothing of it is left then.
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+class Manifest(BaseModel):
+    """What a checkpoint consists of, and how far the run had come. The driver reads this alone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[2] = 2
+    step: int
+    """Optimizer steps since the run began."""
+    epoch: int
+    """Epochs that are over."""
+    batches: int
+    """Batches of the rest of the epoch in progress that each rank has taken."""
+    batch_size: int
+    phases: list[Phase]
+    """Parts of the epoch in progress that were done with other batches, or by another number of ranks."""
+    seconds: float
+    """Time that the epoch in progress has taken."""
+    totals: list[list[float]]
+    """By rank: summed loss, correct answers and rows in the epoch in progress."""
+    history: list[dict[str, float]]
+    """One entry per epoch."""
+    best_epoch: int
+    best: Shard | None
+    """The weights of the best epoch; none before the first one."""
+    figures: list[list[float]]
+    """Of rank 0's last steps: step, loss, accuracy, learning rate."""
+    strategy: dict[str, Any]
+    """How replicas agreed, with all options."""
+    shared: Shard
+    """The consensus of all replicas, and what else is the same on all ranks."""
+    shards: list[Shard]
+    """By rank: what is a rank's own."""
+
+    @property
+    def files(self) -> list[Shard]:
+        """All that has to be there for the checkpoint to be whole."""
+        return [self.shared, *self.shards, *([self.best] if self.best else [])]
+
+
+def save_shard(folder: str, place: str, part: str, state: Mapping[str, Any]) -> Shard:
+    """Write tensors and plain values into a folder (path or URI). Runs on ranks.
+
+    ``place`` says when and in which attempt, ``part`` whose it is. Raises :class:`CheckpointError` when it cannot be
+    written; nothing of it is left then.
     """
     content = io.BytesIO()
     torch.save(dict(state), content)
-    path = f"{folder}/{kind}-{step:09d}-{epoch:05d}.{_digest(content.getbuffer())}.pt"
+    name = f"shard-{place}.{part}.pt"
+    _write(f"{folder}/{name}", content.getbuffer())
+    return Shard(name=name, sha256=_digest(content.getbuffer()), bytes=content.getbuffer().nbytes)
+
+
+def load_shard(folder: str, shard: Shard, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read a shard without executing anything in it. Runs on ranks.
+
+    Raises :class:`DamagedCheckpointError` when it is missing or altered, :class:`CheckpointError` when storage does not
+    give it.
+    """
+    path = f"{folder}/{shard.name}"
+    try:
+        content = read_file(path)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{path} is not there") from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
+    if _digest(content) != shard.sha256:
+        raise DamagedCheckpointError(f"{path} was altered, or not written to its end")
+    return _open(path, content, device)
+
+
+def save_manifest(folder: str, manifest: Manifest) -> str:
+    """Write the manifest, last of all; returns its path. Runs on rank 0. Raises :class:`CheckpointError`."""
+    content = json.dumps(manifest.model_dump()).encode()
+    path = f"{folder}/step-{manifest.step:09d}-{manifest.epoch:05d}.{_digest(content)[:16]}.json"
     _write(path, content)
     return path
+
+
+def load_manifest(path: str) -> Manifest:
+    """Read a manifest. Runs anywhere.
+
+    Raises :class:`DamagedCheckpointError` when it is missing or altered, :class:`CheckpointError` when storage does not
+    give it.
+    """
+    try:
+        content = read_file(path)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"the checkpoint {path} is not there") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read the checkpoint {path}: {error.strerror or error}; it may be whole. Resume the run"
+            " (train.resume) when the storage gives it again, or remove the file to go on from the one before it"
+        ) from None
+    named = NAME.fullmatch(path.rpartition("/")[2])
+    if named and _digest(content)[:16] != named["digest"]:
+        raise DamagedCheckpointError(f"the checkpoint {path} was altered, or not written to its end")
+    try:
+        return Manifest.model_validate(json.loads(content))
+    except (ValueError, ValidationError) as error:
+        raise CheckpointError(
+            f"the checkpoint {path} is not one that this version reads (format {FORMAT}); continue the run with the"
+            f" version that wrote it, or start a new run: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def save_best(folder: str, weights: Mapping[str, torch.Tensor], *, step: int, epoch: int) -> Shard:
+    """Write the weights of what is the best epoch so far. Runs on rank 0. Raises :class:`CheckpointError`."""
+    content = io.BytesIO()
+    torch.save({"model": dict(weights)}, content)
+    digest = _digest(content.getbuffer())
+    name = f"best-{step:09d}-{epoch:05d}.{digest[:16]}.pt"
+    _write(f"{folder}/{name}", content.getbuffer())
+    return Shard(name=name, sha256=digest, bytes=content.getbuffer().nbytes)
 
 
 def save_weights(path: str, weights: Mapping[str, torch.Tensor]) -> None:
     """Write a file that holds a model and nothing else. Runs on the driver."""
     content = io.BytesIO()
     torch.save({"model": dict(weights)}, content)
-    _write(path, content)
+    _write(path, content.getbuffer())
 
 
-def load_checkpoint(path: str, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read a checkpoint without executing anything in it. Runs anywhere.
-
-    Raises :class:`CheckpointError` when it is missing, torn or altered, or holds more than tensors and plain values.
-    """
+def load_weights(path: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
+    """Read the weights in a file without executing anything in it. Runs anywhere. Raises :class:`CheckpointError`."""
     try:
         content = read_file(path)
     except OSError as error:
-        raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror or error}") from None
-    return _open(path, content, device)
+        raise CheckpointError(f"cannot read the weights {path}: {error.strerror or error}") from None
+    named = NAME.fullmatch(path.rpartition("/")[2])
+    if named and _digest(content)[:16] != named["digest"]:
+        raise CheckpointError(f"the weights {path} were altered, or not written to their end")
+    weights: dict[str, torch.Tensor] = _open(path, content, device)["model"]
+    return weights
 
 
-def list_checkpoints(folder: str, kind: Kind) -> list[str]:
-    """The checkpoints of one kind, the newest first, whether they are whole or not.
+def list_manifests(folder: str) -> list[str]:
+    """The manifests in a folder, the newest first, whether they are whole or not. Raises :class:`CheckpointError`."""
+    return _names(folder, "step", "json")
 
-    Raises :class:`CheckpointError` when storage does not say what is there.
-    """
-    try:
-        names = [entry.name for entry in list_folder(folder)]
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot list the checkpoints in {folder}: {error.strerror or error}; resume the run"
-            " (train.resume) when the storage gives them again"
-        ) from None
-    found = sorted((name for name in names if (named := NAME.fullmatch(name)) and named["kind"] == kind), reverse=True)
-    return [f"{folder}/{name}" for name in found]
+
+def list_best(folder: str) -> list[str]:
+    """The weights of epochs that were the best ones, the newest first. Raises :class:`CheckpointError`."""
+    return _names(folder, "best", "pt")
 
 
 def latest(folder: str) -> str | None:
-    """The newest checkpoint that is whole. Runs on the driver; damaged and missing ones are passed over, and told.
+    """The manifest of the newest checkpoint that is there as a whole. Runs on the driver.
 
-    Raises :class:`CheckpointError` when storage does not give one: it may be whole, and without it work would be lost.
+    Damaged ones, and such with missing or torn shards, are passed over, and told. What is in a shard is for the rank to
+    check that reads it. Raises :class:`CheckpointError` when storage does not give a manifest: it may be whole, and
+    without it work would be lost.
     """
-    for path in list_checkpoints(folder, "step"):
-        read = path
+    sizes = _sizes(folder)
+    for path in list_manifests(folder):
         try:
-            state = _open(path, read_file(path))
-            if state["best"]:
-                read = f"{folder}/{state['best']}"
-                _open(read, read_file(read))
-        except FileNotFoundError:
-            log.warning("the checkpoint %s is not there; using the one before %s", read, path)
-        except CheckpointError as error:
+            manifest = load_manifest(path)
+        except DamagedCheckpointError as error:
             log.warning("%s; using the one before it", error)
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot read the checkpoint {read}: {error.strerror or error}; it may be whole. Resume the run"
-                " (train.resume) when the storage gives it again, or remove the file to go on from the one before it"
-            ) from None
-        else:
+            continue
+        torn = [shard.name for shard in manifest.files if sizes.get(shard.name) != shard.bytes]
+        if not torn:
             return path
+        log.warning("of the checkpoint %s, %s is missing or torn; using the one before it", path, torn[0])
+    old = next((name for name in sizes if name.startswith("step-") and name.endswith(".pt")), None)
+    if old:
+        raise CheckpointError(
+            f"{folder}/{old} was written by an older version, which kept a checkpoint in one file; continue the run"
+            " with that version, or start a new one"
+        )
     return None
 
 
@@ -114,12 +234,6 @@ def step_of(path: str | None) -> int:
     """How many optimizer steps a checkpoint holds, by its name; none without one."""
     named = NAME.fullmatch(path.rpartition("/")[2]) if path else None
     return int(named["step"]) if named else 0
-
-
-def _place(path: str) -> str:
-    """The part of a checkpoint's name that says when it was written."""
-    named = NAME.fullmatch(path.rpartition("/")[2])
-    return f"{named['step']}-{named['epoch']}" if named else ""
 
 
 def prune(folder: str, *, keep_last: int, keep_best: int, written: str, keep: Collection[str]) -> None:
@@ -131,39 +245,79 @@ def prune(folder: str, *, keep_last: int, keep_best: int, written: str, keep: Co
 
     Raises :class:`CheckpointError` when storage does not say what is there.
     """
-    for kind, kept in (("step", keep_last), ("best", max(keep_best, keep_last))):
-        before = [path for path in list_checkpoints(folder, kind) if _place(path) < _place(written)]  # type: ignore[arg-type]
-        others = [path for path in before if path.rpartition("/")[2] not in keep]
+    for paths, kept in ((list_manifests(folder), keep_last), (list_best(folder), max(keep_best, keep_last))):
+        others = [path for path in paths if _place(path) < _place(written) and path.rpartition("/")[2] not in keep]
         for path in others[kept - 1 :]:
-            with suppress(OSError):
-                remove(path)
+            with suppress(OSError, CheckpointError):
+                _remove(folder, path)
 
 
-def remove_partial(folder: str) -> None:
-    """Remove what an attempt that was killed had begun to write. Runs on the driver while no rank does."""
-    with suppress(OSError):  # what stays costs only space
+def remove_leftovers(folder: str, *, damaged: str | None = None) -> None:
+    """Remove what an attempt that was killed had begun to write. Runs on the driver while no rank does.
+
+    These are unfinished files, shards without a manifest, and the checkpoint that a rank has found ``damaged``.
+    """
+    with suppress(OSError, CheckpointError):  # what stays costs only space
+        if damaged:
+            remove(damaged)
         remove_unfinished(folder)
+        manifests = [load_manifest(path) for path in list_manifests(folder)]
+        used = {shard.name for manifest in manifests for shard in manifest.files}
+        for name in _sizes(folder):
+            if SHARD.fullmatch(name) and name not in used:
+                remove(f"{folder}/{name}")
 
 
-def _open(path: str, content: bytes, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What the content of a checkpoint holds. Raises :class:`CheckpointError` unless it is whole."""
+def _remove(folder: str, path: str) -> None:
+    """Remove a file; of a checkpoint first the manifest, and then its shards."""
+    shards = []
+    if path.endswith(".json"):
+        with suppress(DamagedCheckpointError):
+            manifest = load_manifest(path)
+            shards = [manifest.shared, *manifest.shards]
+    remove(path)
+    for shard in shards:
+        remove(f"{folder}/{shard.name}")
+
+
+def _place(path: str) -> str:
+    """The part of a name that says when it was written."""
     named = NAME.fullmatch(path.rpartition("/")[2])
-    if named and _digest(content) != named["digest"]:
-        raise CheckpointError(f"the checkpoint {path} was altered, or not written to its end")
+    return f"{named['step']}-{named['epoch']}" if named else ""
+
+
+def _names(folder: str, kind: str, ending: str) -> list[str]:
+    named = (NAME.fullmatch(name) for name in _sizes(folder))
+    found = [each[0] for each in named if each and (each["kind"], each["ending"]) == (kind, ending)]
+    return [f"{folder}/{name}" for name in sorted(found, reverse=True)]
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    """How many bytes each file of a folder has."""
+    try:
+        return {entry.name: entry.size for entry in list_folder(folder)}
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot list the checkpoints in {folder}: {error.strerror or error}; resume the run"
+            " (train.resume) when the storage gives them again"
+        ) from None
+
+
+def _open(path: str, content: bytes, device: torch.device | str) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"{path} is not a checkpoint of tensors and plain values: {error}") from None
+        raise CheckpointError(f"{path} does not hold tensors and plain values alone: {error}") from None
     return state
 
 
 def _digest(content: bytes | memoryview) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+    return hashlib.sha256(content).hexdigest()
 
 
-def _write(path: str, content: io.BytesIO) -> None:
+def _write(path: str, content: bytes | memoryview) -> None:
     try:
-        write_file(path, content.getvalue())
+        write_file(path, content)
     except OSError as error:
         raise CheckpointError(
             f"cannot write the checkpoint {path}: {error.strerror or error}; free space, or set train.run_dir to"

@@ -40,7 +40,7 @@ def evaluate(
     *,
     loss: Loss,
     num_classes: int,
-    collectives: Communicator,
+    communicator: Communicator,
     device: torch.device,
     context: AbstractContextManager[Any],
 ) -> Evaluation:
@@ -61,7 +61,7 @@ def evaluate(
             sums[2] += len(labels)
             if cells:
                 confusion += torch.bincount(labels * num_classes + predicted, minlength=cells)
-    total = collectives.all_reduce(torch.cat([sums, confusion]), op="sum").cpu()
+    total = communicator.all_reduce(torch.cat([sums, confusion]), op="sum").cpu()
     loss_sum, correct, rows = total[:3].tolist()
     matrix = total[3:].reshape(num_classes, num_classes).long().tolist() if cells else None
     return Evaluation(loss_sum / rows, correct / rows, int(rows), matrix)

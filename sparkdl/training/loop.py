@@ -13,24 +13,29 @@ from dataclasses import dataclass
 from math import ceil
 
 import torch
+from torch import nn
 
 from sparkdl.cluster import Rank
 from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
-from sparkdl.training.checkpoint import load_checkpoint
+from sparkdl.training.checkpoint import Manifest, load_manifest, load_shard, load_weights
 from sparkdl.training.evaluation import Evaluation, evaluate
+from sparkdl.training.groups import Groups
 from sparkdl.training.recipe import autocast, build_loss, rate_at
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
-from sparkdl.training.saver import Saver, StopRequested
-from sparkdl.training.state import TrainingState, restore, seed_everything
-from sparkdl.training.strategies import create_strategy
+from sparkdl.training.saver import Saver
+from sparkdl.training.state import TrainingState, restore, resume, seed_everything
 
 EVALUATION_BATCH = 512  # rows; larger than a training batch, since no gradient is kept
 
 __all__ = ["Job", "TrainingResult", "train_epoch", "train_rank"]
+
+
+class StopRequested(Exception):  # noqa: N818 - nothing went wrong
+    """The driver has asked for an end; a checkpoint has been written."""
 
 
 @dataclass(frozen=True)
@@ -72,47 +77,86 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
 
     Raises :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number; the last good checkpoint stays.
     """
-    settings = job.settings
-    with job.backend.connect(torch.device(rank.device)) as collectives:
+    settings, device = job.settings, torch.device(rank.device)
+    with job.backend.connect(device) as world:
+        groups = Groups(world=world, data=world)
         model = build_model(job.dataset, settings)
         if job.start_weights and not job.checkpoint and rank.rank == 0:
-            model.load_state_dict(load_checkpoint(job.start_weights)["model"])
-        replica = Replica(model, settings, create_strategy(settings.strategy, collectives), torch.device(rank.device))
-        batch_size = _batching(replica, job.reference).batch_size
-        saved = load_checkpoint(job.checkpoint) if job.checkpoint else None
-        # Equal weights, but dropout of its own; what was saved replaces it unless the number of ranks has changed.
-        seed_everything(settings.seed, saved["step"] if saved else 0, 1 + rank.rank)
-        state = restore(saved, replica, batch_size) if saved else TrainingState()
+            model.load_state_dict(load_weights(job.start_weights))
+        replica = Replica(model, settings, groups, device)
         reporter = Reporter(rank)
-        try:
-            with Saver(job.folder, settings, rank, replica, reporter, batch_size=batch_size) as saver:
-                saver.start(state, checkpoint=job.checkpoint)
+        batch_size = _batching(replica, job.reference).batch_size
+        manifest, state = _begin(job, replica, reporter, batch_size)
+        with Saver(
+            job.folder,
+            settings,
+            rank,
+            replica,
+            batch_size=batch_size,
+            step=state.step,
+            begun=manifest,
+            begun_at=job.checkpoint,
+        ) as saver:
+            try:
                 while state.epoch < settings.epochs:
                     _one_epoch(job, replica, state, reporter, saver)
-                saver.finish()
-        except StopRequested:
-            return None
-        state.best = collectives.broadcast_object(state.best)  # whole, now that rank 0 says its name
-        best = f"{job.folder}/{state.best}"
-        replica.model.load_state_dict(load_checkpoint(best, replica.device)["model"])
+            except StopRequested:
+                return None
+            best = saver.finish()
+        replica.model.load_state_dict(load_weights(best, device))
         held_out = [split for split in job.dataset.splits if split != "train"]
-        evaluations = {split: evaluate_split(replica, job.dataset, split, reporter) for split in held_out}
+        evaluations = {
+            split: evaluate_split(replica, replica.model, job.dataset, split, reporter) for split in held_out
+        }
     return TrainingResult(state.history, state.best_epoch, best, evaluations) if rank.rank == 0 else None
 
 
+def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> tuple[Manifest | None, TrainingState]:
+    """Where the run begins, or goes on from a checkpoint, with what then was of this rank."""
+    world = replica.groups.world
+    # Equal weights, but dropout of its own; what was saved replaces it unless the number of ranks has changed.
+    if job.checkpoint is None:
+        seed_everything(job.settings.seed, 0, 1 + world.rank)
+        return None, TrainingState()
+    manifest = load_manifest(job.checkpoint)
+    seed_everything(job.settings.seed, manifest.step, 1 + world.rank)
+    alike = manifest.strategy == job.settings.strategy.model_dump()
+    same = alike and len(manifest.shards) == world.size
+    shared, own = (
+        load_shard(job.folder, shard, replica.device)
+        for shard in (manifest.shared, manifest.shards[world.rank % len(manifest.shards)])
+    )
+    restore(replica, shared, own, alike=alike, same=same)
+    if not alike:
+        reporter.warn(
+            f"going on from step {manifest.step} with another train.strategy ({job.settings.strategy}) than before: all"
+            " replicas begin with what they agreed on then"
+        )
+    return manifest, resume(manifest, rank=world.rank, size=world.size, batch_size=batch_size)
+
+
 def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Reporter, saver: Saver) -> None:
-    """Train, evaluate and save: one epoch, or what is left of it."""
+    """Train, evaluate and save: one epoch, or what is left of it. Raises :class:`StopRequested`."""
     settings = job.settings
-    figures = train_epoch(replica, job.dataset, state, reporter, reference=job.reference, after_step=saver.after_step)
-    replica.strategy.agree(replica.model)
+
+    def save_if_due(state: TrainingState) -> None:
+        order = saver.poll(state.step)
+        if order.save:
+            state.measure(reporter.flush())
+            saver.save(state)
+        if order.stop:
+            saver.finish()
+            raise StopRequested
+
+    figures = train_epoch(replica, job.dataset, state, reporter, reference=job.reference, after_step=save_if_due)
+    replica.strategy.end_epoch()
     if "validation" in job.dataset.splits:
-        found = evaluate_split(replica, job.dataset, "validation", reporter)
+        with replica.strategy.consensus() as model:
+            found = evaluate_split(replica, model, job.dataset, "validation", reporter)
         figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
-    state.finish_epoch(figures)
+    best = not state.history or _merit(figures, settings) >= _merit(state.history[state.best_epoch], settings)
+    state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
-    best = _merit(figures, settings) >= _merit(state.history[state.best_epoch], settings)
-    if best:
-        state.best_epoch = state.epoch - 1
     saver.save(state, best=best)
 
 
@@ -129,8 +173,8 @@ def train_epoch(
 
     ``reference`` is the number of ranks that the recipe is for, by default as many as there are.
     """
-    settings, collectives = replica.settings, replica.strategy.collectives
-    reference = reference or collectives.size
+    settings, data = replica.settings, replica.groups.data
+    reference = reference or data.size
     shape = _batching(replica, reference)
     loader = _loader(replica, dataset, "train", batch_size=shape.batch_size)
     steps = ceil(loader.steps_after(state.phases) / shape.accumulation)
@@ -138,19 +182,20 @@ def train_epoch(
     started = time.perf_counter() - state.seconds
     first = ceil(state.batches / shape.accumulation)
     left = steps - first + (settings.epochs - state.epoch - 1) * ceil(loader.steps / shape.accumulation)
-    reporter.start_epoch(state, total=state.step + left, epochs=settings.epochs)
+    reporter.start_epoch(state.epoch, epochs=settings.epochs, step=state.step, total=state.step + left)
     replica.model.train()
     batches = _grouped(loader.epoch(state.epoch, state.batches, after=state.phases), shape.accumulation)
     for number, group in enumerate(batches, start=first):
         rate = schedule.rate(number) * shape.rate_factor
         figures = replica.step(group, rate=rate)
-        reporter.step(state, figures, global_rows=sum(batch.global_rows for batch in group), rate=rate)
-        state.step += 1
-        state.batches += len(group)
-        state.seconds = time.perf_counter() - started
+        rows = sum(batch.global_rows for batch in group)
+        if measured := reporter.step(state.step, figures, global_rows=rows, rate=rate):
+            state.measure(measured)
+        state.finish_step(batches=len(group), seconds=time.perf_counter() - started)
         after_step(state)
-    reporter.flush(state)
-    loss, correct_rows, rows_seen = collectives.all_reduce(state.totals, op="sum").tolist()
+    state.measure(reporter.flush())
+    totals = torch.tensor(state.totals, dtype=torch.float64)
+    loss, correct_rows, rows_seen = data.all_reduce(totals, op="sum").tolist()
     return {
         "train_loss": loss / rows_seen,
         "train_accuracy": correct_rows / rows_seen,
@@ -174,33 +219,33 @@ class _Schedule:
         return rate_at(self._settings, self._begin + ahead, steps_per_epoch=self._per_epoch, size=self._reference)
 
 
-def evaluate_split(replica: Replica, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:
-    """The exact figures of the current weights on one split, the same on every rank."""
+def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:
+    """The exact figures of a model that all ranks have on one split, the same on every rank."""
     settings = replica.settings
     loader = _loader(replica, dataset, split, batch_size=max(settings.batch_size, EVALUATION_BATCH), shuffle=False)
     return evaluate(
-        replica.model,
+        model,
         reporter.watched(loader.epoch(0)),
         loss=build_loss(settings, smoothing=False),
         num_classes=dataset.num_classes,
-        collectives=replica.strategy.collectives,
+        communicator=replica.groups.data,
         device=replica.device,
         context=autocast(settings, replica.device),
     )
 
 
 def _batching(replica: Replica, reference: int) -> Batching:
-    return batching(replica.settings, size=replica.strategy.collectives.size, reference=reference)
+    return batching(replica.settings, size=replica.groups.data.size, reference=reference)
 
 
 def _loader(replica: Replica, dataset: Dataset, split: str, *, batch_size: int, shuffle: bool = True) -> Loader:
-    collectives = replica.strategy.collectives
+    data = replica.groups.data
     return Loader(
         dataset,
         split,
         batch_size=batch_size,
-        rank=collectives.rank,
-        size=collectives.size,
+        rank=data.rank,
+        size=data.size,
         seed=replica.settings.seed,
         shuffle=shuffle,
     )

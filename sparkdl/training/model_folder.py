@@ -16,10 +16,11 @@ from torch import nn
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.models import NETWORK_FILE, export_network, load_weights
+from sparkdl.models import NETWORK_FILE, export_network
+from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.tracking import download
-from sparkdl.training.checkpoint import load_checkpoint, save_weights
+from sparkdl.training.checkpoint import load_weights, save_weights
 from sparkdl.training.recipe import build_loss, build_optimizer
 from sparkdl.training.replica import build_model
 from sparkdl.training.state import copied
@@ -59,7 +60,7 @@ def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking
     Buffers come along, the means too by which images were standardised: the weights were learned behind them.
     Raises :class:`ModelError` when not a single weight that is trained fits.
     """
-    theirs, ours = load_weights(download(uri, tracking) / NETWORK_FILE), model.state_dict()
+    theirs, ours = load_network_weights(download(uri, tracking) / NETWORK_FILE), model.state_dict()
     fitting = {name: theirs[name] for name, weight in ours.items() if _same_shape(theirs, name, weight)}
     if fitting.keys().isdisjoint(name for name, _ in model.named_parameters()):
         raise ModelError(f"no weight of {uri} fits the network train.model builds; is it the same architecture?")
@@ -74,7 +75,7 @@ def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, ch
     """Write the network of a checkpoint, with all that scoring needs beside it."""
     folder = Path(folder)
     model = build_model(dataset, settings)
-    model.load_state_dict(load_checkpoint(checkpoint)["model"])
+    model.load_state_dict(load_weights(checkpoint))
     export_network(model, folder / NETWORK_FILE, _sample(dataset))
     keep_inputs(dataset, folder)
 

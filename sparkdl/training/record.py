@@ -73,8 +73,11 @@ class RunRecord:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{folder}/{NAME} is damaged ({error}); start a new run") from None
 
-    def check(self, dataset: Dataset, settings: Train, parts: str) -> None:
-        """Raise :class:`ConfigError` unless the run can be continued with this dataset, recipe and these parts."""
+    def check(self, dataset: Dataset, settings: Train, parts: str, *, any_strategy: bool = False) -> None:
+        """Raise :class:`ConfigError` unless the run can be continued with this dataset, recipe and these parts.
+
+        With ``any_strategy``, replicas may agree in another way from now on: they go on from what they agreed on.
+        """
         if self.dataset != dataset.digest:
             raise ConfigError(
                 f"the run {self.run_id} was trained on a dataset with another digest than {dataset.path}; continue it"
@@ -90,7 +93,7 @@ class RunRecord:
         changed = [
             f"train.{key} was {then.get(key, 'not there')} and is {now.get(key, 'not there')}"
             for key in sorted(then.keys() | now.keys())
-            if then.get(key) != now.get(key)
+            if then.get(key) != now.get(key) and not (any_strategy and key.partition(".")[0] == "strategy")
         ]
         if changed:
             raise ConfigError(
@@ -115,7 +118,7 @@ def find_run(dataset: Dataset, settings: Train, parts: str) -> RunRecord | None:
         return None
     if settings.resume != "auto":
         record = RunRecord.load(f"{settings.run_dir}/{settings.resume}")
-        record.check(dataset, settings, parts)
+        record.check(dataset, settings, parts, any_strategy=True)
         return _told(record, settings)
     unfinished = []
     for entry in list_folder(settings.run_dir):
@@ -144,7 +147,9 @@ def recipe_of(settings: Train) -> dict[str, str]:
 def _defaults_beside(settings: Train) -> dict[str, str]:
     """The recipe of which only the kinds of sections are chosen, and those as they are now."""
     kinds = {key: value.model_dump()["kind"] for key, value in settings if isinstance(value, Section)}
-    return recipe_of(Train(**kinds))
+    return recipe_of(
+        Train(**kinds, epochs=settings.epochs + 1)
+    )  # some kinds need several epochs; they are no part of it
 
 
 def parts_of(model: nn.Module, settings: Train) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,8 +13,9 @@ from sparkdl.collectives import is_expanded
 from sparkdl.data import Batch, Dataset
 from sparkdl.models import build
 from sparkdl.settings import Train
+from sparkdl.training.groups import Groups
 from sparkdl.training.recipe import autocast, build_loss, build_optimizer
-from sparkdl.training.strategies import Strategy
+from sparkdl.training.strategies import create_strategy
 
 __all__ = ["BatchFigures", "Replica", "build_model"]
 
@@ -52,14 +54,11 @@ class BatchFigures(NamedTuple):
 class Replica:
     """One rank's copy of the model, with what a step needs."""
 
-    def __init__(self, model: nn.Module, settings: Train, strategy: Strategy, device: torch.device) -> None:
-        self.settings = settings
-        self.strategy = strategy
-        self.device = device
-        self.model = model.to(device)
+    def __init__(self, model: nn.Module, settings: Train, groups: Groups, device: torch.device) -> None:
+        self.settings, self.groups, self.device = settings, groups, device
         self.loss = build_loss(settings)
-        self.optimizer = build_optimizer(settings, self.model)
-        strategy.start(self.model)
+        self.strategy = create_strategy(settings.strategy, groups.data)
+        self.model, self.optimizer = self.strategy.wrap(model.to(device), partial(build_optimizer, settings))
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
         self.scaler.scale(torch.zeros((), device=device))  # it starts with its first use, and a step may have no rows
 
@@ -68,7 +67,9 @@ class Replica:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
-        share = self.strategy.collectives.size / sum(batch.global_rows for batch in batches)
+        own_rows = sum(len(batch.labels) for batch in batches)
+        global_rows = sum(batch.global_rows for batch in batches)
+        weight = self.strategy.row_weight(own_rows=own_rows, global_rows=global_rows) if own_rows else 0.0
         figures = []
         for batch in batches:
             if batch is batches[-1]:
@@ -82,17 +83,22 @@ class Replica:
                 loss = self.loss(outputs, labels)
             scaled = self.scaler.scale(loss)
             # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
-            scaled.backward(torch.full_like(scaled, len(labels) * share))
+            scaled.backward(torch.full_like(scaled, len(labels) * weight))
             correct = (outputs.detach().argmax(dim=1) == labels).sum()
             figures.append(BatchFigures(loss.detach(), correct, len(labels)))
-        self.strategy.reduce_gradients()
+        self.strategy.finish_gradients()
+        if any(parameter.grad is not None for parameter in self.model.parameters()):
+            self._apply_gradients()  # there are none without rows here, where others keep theirs to themselves
+        self.strategy.after_step()
+        return figures
+
+    def _apply_gradients(self) -> None:
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             _make_dense(self.model)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return figures
 
 
 def _make_dense(model: nn.Module) -> None:

@@ -3,20 +3,27 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from sparkdl.cluster import Rank
 from sparkdl.errors import TrainingError
 from sparkdl.training.replica import BatchFigures
-from sparkdl.training.state import TrainingState
 
-__all__ = ["Reporter"]
+__all__ = ["Measured", "Reporter"]
 
 T = TypeVar("T")
 FLUSH_SECONDS = 0.25  # reading a loss back from a GPU waits for it, so it is done now and then, not every step
-KEPT_FIGURES = 10_000  # steps that a checkpoint tells, in case a message was lost with the driver or a rank
+
+
+class Measured(NamedTuple):
+    """What some steps have measured on this rank."""
+
+    sums: list[tuple[float, float, float]]
+    """Of each step: summed loss, correct answers, rows."""
+    steps: list[list[float]]
+    """Of each step of rank 0 that had rows: step, loss, accuracy, learning rate."""
 
 
 class Reporter:
@@ -33,18 +40,17 @@ class Reporter:
         self._global_rows = 0
         self._steps: list[tuple[int, float, Sequence[BatchFigures]]] = []
 
-    def start_epoch(self, state: TrainingState, *, total: int, epochs: int) -> None:
+    def start_epoch(self, epoch: int, *, epochs: int, step: int, total: int) -> None:
         """Begin an epoch, or the rest of one."""
         self._global_rows = 0
-        self._send("epoch_started", epoch=state.epoch, epochs=epochs, step=state.step, total=total)
+        self._send("epoch_started", epoch=epoch, epochs=epochs, step=step, total=total)
 
-    def step(self, state: TrainingState, figures: Sequence[BatchFigures], *, global_rows: int, rate: float) -> None:
-        """Note one step: this rank's batches, and the rows of all ranks."""
-        self.rank.beat(state.step)
-        self._steps.append((state.step, rate, figures))
+    def step(self, step: int, figures: Sequence[BatchFigures], *, global_rows: int, rate: float) -> Measured | None:
+        """Note one step: this rank's batches, and the rows of all ranks. Returns what has come together, at times."""
+        self.rank.beat(step)
+        self._steps.append((step, rate, figures))
         self._global_rows += global_rows
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush(state)
+        return self.flush() if time.monotonic() - self._flushed > FLUSH_SECONDS else None
 
     def watched(self, batches: Iterable[T]) -> Iterator[T]:
         """The same batches; each of them is a sign of life."""
@@ -56,16 +62,17 @@ class Reporter:
         """Report the figures of a finished epoch."""
         self._send("epoch", epoch=epoch, figures=figures)
 
-    def flush(self, state: TrainingState) -> None:
-        """Check, add up and send what has come together. Raises :class:`TrainingError` for a loss that is no number."""
+    def warn(self, text: str) -> None:
+        """Tell the driver, once for all ranks."""
+        self._send("warning", text=text)
+
+    def flush(self) -> Measured:
+        """Check and send what has come together. Raises :class:`TrainingError` for a loss that is no number."""
         self._flushed = time.monotonic()
-        if not self._steps:
-            return
+        measured = Measured([], [])
         batches = [figures for _, _, step in self._steps for figures in step]
         losses = iter(_read([batch.loss for batch in batches]))
         correct_rows = iter(_read([batch.correct for batch in batches]))
-        report = []
-        totals = state.totals.tolist()
         for step, rate, figures in self._steps:
             rows = sum(batch.rows for batch in figures)
             loss_sum = sum(next(losses) * batch.rows for batch in figures)
@@ -76,15 +83,13 @@ class Reporter:
                     " has stopped and the last good checkpoint is kept. Try a smaller learning_rate, warmup_epochs,"
                     " clip_norm or float32, and look for extreme values in the features"
                 )
-            # One after another: the sum must not depend on how many steps came together by the clock.
-            totals = [total + more for total, more in zip(totals, (loss_sum, correct, rows), strict=True)]
-            if rows:
-                report.append([step, loss_sum / rows, correct / rows, rate])
-        state.totals = torch.tensor(totals, dtype=torch.float64)
+            measured.sums.append((loss_sum, correct, rows))
+            if rows and self.rank.rank == 0:
+                measured.steps.append([step, loss_sum / rows, correct / rows, rate])
+        if self._steps:
+            self._send("steps", steps=measured.steps, rows=self._global_rows)
         self._steps.clear()
-        if self.rank.rank == 0:
-            state.figures = (state.figures + report)[-KEPT_FIGURES:]
-        self._send("steps", steps=report, rows=self._global_rows)
+        return measured
 
     def _send(self, kind: str, **payload: object) -> None:
         if self.rank.rank == 0:

@@ -1,51 +1,78 @@
 """When a checkpoint is due, and writing it while training goes on. Runs on ranks."""
 
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
 
 import torch
 
 from sparkdl.cluster import Rank
 from sparkdl.errors import CheckpointError, TrainingError
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import prune, save_checkpoint
+from sparkdl.training.checkpoint import Manifest, Shard, prune, save_best, save_manifest, save_shard
 from sparkdl.training.replica import Replica
-from sparkdl.training.reporter import Reporter
-from sparkdl.training.state import TrainingState, collect
+from sparkdl.training.state import Parts, TrainingState, collect
 
-__all__ = ["Saver", "StopRequested"]
+__all__ = ["Order", "Saver"]
 
 POLL_SECONDS = 0.5  # how often rank 0 tells the others what is to be done
+WORDS = 4  # of 8 bytes, in a SHA-256
 
 
-class StopRequested(Exception):  # noqa: N818 - nothing went wrong
-    """The driver has asked for an end; a checkpoint has been written."""
+class Order(NamedTuple):
+    """What rank 0 wants of all ranks now."""
+
+    save: bool = False
+    stop: bool = False
+    """The driver has asked for an end."""
 
 
 class Saver:
-    """Writes the checkpoints of a run: on rank 0, in the background, at most one at a time.
+    """Writes the checkpoints of a run in the background, at most one at a time. All ranks call it together.
 
-    Rank 0 decides when one is due, and all ranks hear of it at the same step: a clock decides, and no two agree. They
-    ask at most every half second, so that a step costs nothing.
+    Each rank writes a shard of its own. Rank 0 decides when a checkpoint is due, and all hear of it at the same step: a
+    clock decides, and no two agree. They ask at most every half second, so that a step costs nothing; the same message
+    tells rank 0 which shards have been written, and when all are, it writes the manifest.
     """
 
     def __init__(
-        self, folder: str, settings: Train, rank: Rank, replica: Replica, reporter: Reporter, *, batch_size: int
+        self,
+        folder: str,
+        settings: Train,
+        rank: Rank,
+        replica: Replica,
+        *,
+        batch_size: int,
+        step: int = 0,
+        begun: Manifest | None = None,
+        begun_at: str | None = None,
     ) -> None:
+        """Begin to count at this step.
+
+        The checkpoint that this attempt has ``begun`` from, ``begun_at``, stays, and its best weights, until as many
+        newer ones as are kept have been written: those that were there already are damaged.
+        """
         self._folder, self._settings, self._rank, self._replica = folder, settings, rank, replica
-        self._reporter, self._batch_size = reporter, batch_size
-        self._collectives = replica.strategy.collectives
-        self._next_poll = 0
+        self._batch_size, self._world = batch_size, replica.groups.world
+        self._attempt = str(self._world.broadcast_object(uuid4().hex[:8]))
+        self._best = begun.best if begun else None
+        self._kept = {begun_at.rpartition("/")[2]} if begun_at else set()
+        if self._best:
+            self._kept.add(self._best.name)
         self._polled = self._saved = time.monotonic()
-        self._polled_step = self._saved_step = 0
+        self._polled_step = self._saved_step = step
+        self._next_poll = step + 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint")
-        self._writing: Future[None] | None = None
+        self._shards: Future[list[Shard]] | None = None
+        """The shards that this rank writes at the moment: its own, and on rank 0 also the shared one."""
+        self._begun: _Begun | None = None
+        """On rank 0: the checkpoint that waits for them."""
+        self._finishing: Future[None] | None = None
         self._written = 0
-        self._begun: set[str] = set()
-        self._best_weights: dict[str, torch.Tensor] | None = None
+        self._unsaved_best: dict[str, torch.Tensor] | None = None
+        """Weights of the best epoch that could not be written yet."""
         self._error: CheckpointError | None = None
         state = replica.model.state_dict()
         self._finite = {name for name, tensor in state.items() if bool(torch.isfinite(tensor).all())}
@@ -59,101 +86,159 @@ class Saver:
     ) -> None:
         self._thread.shutdown(cancel_futures=error is not None)
 
-    def start(self, state: TrainingState, *, checkpoint: str | None = None) -> None:
-        """Begin to count at this step.
-
-        The ``checkpoint`` that this attempt continues from stays, and its best weights, until as many newer ones as are
-        kept have been written: those that were there already are damaged.
-        """
-        self._begun = {checkpoint.rpartition("/")[2], state.best} if checkpoint else set()
-        self._polled_step = self._saved_step = state.step
-        self._next_poll = state.step + 1
-
-    def after_step(self, state: TrainingState) -> None:
-        """Save if it is time to, on all ranks together. Raises :class:`StopRequested` when the driver wants an end."""
-        if state.step < self._next_poll:
-            return
-        order = torch.tensor(self._decide(state) if self._rank.rank == 0 else (0, 0, 0))
-        save, stop, self._next_poll = map(int, self._collectives.broadcast(order))
-        if save:
-            self.save(state)
-        if stop:
-            self.finish()
-            raise StopRequested
+    def poll(self, step: int) -> Order:
+        """After a step: what is to be done now, the same on all ranks."""
+        if step < self._next_poll:
+            return Order()
+        decided = self._decide(step) if self._rank.rank == 0 else (0, 0, 0)
+        done = self._shards is not None and self._shards.done()
+        rows = self._world.all_gather(torch.tensor([*decided, int(done)]))
+        if all(int(row[3]) for row in rows):
+            self._complete()
+        save, stop, self._next_poll = map(int, rows[0][:3])
+        return Order(bool(save), bool(stop))
 
     def save(self, state: TrainingState, *, best: bool = False) -> None:
         """Take a copy now and write it in the background; ``best``: the weights too, as those of the last epoch.
 
-        Waits for the checkpoint before it. All ranks call it together. A checkpoint that cannot be written is told,
-        and training goes on: the one before is still there. Raises :class:`~sparkdl.errors.TrainingError` for weights
-        that are not finite: a good checkpoint is not replaced by them.
+        Waits for the checkpoint before it. A checkpoint that cannot be written is told, and training goes on: the one
+        before is still there. Raises :class:`~sparkdl.errors.TrainingError` for weights that are not finite: a good
+        checkpoint is not replaced by them.
         """
-        self._reporter.flush(state)
-        copy = collect(state, self._replica, self._batch_size)
+        self._complete()
+        parts = collect(self._replica)
+        totals = self._world.all_gather(torch.tensor(state.totals, dtype=torch.float64))
         self._saved, self._saved_step = time.monotonic(), state.step
         if self._rank.rank == 0:
-            self._check(copy)
-            self._wait()
-            self._writing = self._thread.submit(self._write, copy, state, best)
+            self._check(parts, state.step)
+            self._begun = _Begun(self._begin_manifest(state, totals), parts.shared["model"] if best else None)
+        self._shards = self._thread.submit(self._write_shards, parts, f"{state.step:09d}-{state.epoch:05d}")
 
-    def finish(self) -> None:
-        """Return when everything is written. Raises :class:`CheckpointError` on rank 0 if the last one could not be."""
-        self._wait()
+    def finish(self) -> str:
+        """Return when everything is written: the path of the best weights. All ranks call it together.
+
+        Raises :class:`CheckpointError` on rank 0 if the last checkpoint could not be written.
+        """
+        self._complete()
+        if self._finishing:
+            self._finishing.result()
         if self._error:
             raise self._error
+        return f"{self._folder}/{self._world.broadcast_object(self._best and self._best.name)}"
 
-    def _decide(self, state: TrainingState) -> tuple[int, int, int]:
+    def _decide(self, step: int) -> tuple[int, int, int]:
         """Whether to save, whether to stop, and after which step to ask again."""
         now = time.monotonic()
-        steps, seconds = state.step - self._polled_step, now - self._polled
-        self._polled, self._polled_step = now, state.step
+        steps, seconds = step - self._polled_step, now - self._polled
+        self._polled, self._polled_step = now, step
         ahead = max(1, min(int(steps * POLL_SECONDS / max(seconds, 1e-9)), 2 * max(steps, 1)))
         minutes, every = self._settings.checkpoint_minutes, self._settings.checkpoint_steps
         stop = self._rank.stop_requested
         due = minutes is not None and now - self._saved >= 60 * minutes
         if every is not None:
-            due = due or state.step // every > self._saved_step // every
-            ahead = min(ahead, every - state.step % every)
-        return int(due or stop), int(stop), state.step + ahead
+            due = due or step // every > self._saved_step // every
+            ahead = min(ahead, every - step % every)
+        return int(due or stop), int(stop), step + ahead
 
-    def _check(self, copy: Mapping[str, Any]) -> None:
+    def _check(self, parts: Parts, step: int) -> None:
         """Raise :class:`TrainingError` for weights that are no longer finite.
 
         In the thread that trains: an operation in parallel would give the one that writes a pool of OpenMP threads of
         its own, and with more of these than cores OpenMP does not wait actively any more. On two cores that made every
         step a sixth longer, for the rest of the run.
         """
-        if not all(bool(torch.isfinite(copy["model"][name]).all()) for name in self._finite):
+        if not all(bool(torch.isfinite(parts.shared["model"][name]).all()) for name in self._finite):
             raise TrainingError(
-                f"weights are not finite after step {copy['step']}; the last good checkpoint in {self._folder} is kept"
+                f"weights are not finite after step {step}; the last good checkpoint in {self._folder} is kept"
             )
 
-    def _write(self, copy: Mapping[str, Any], state: TrainingState, best: bool) -> None:
-        copy, self._error = dict(copy), None
-        if best:
-            self._best_weights = copy["model"]
-        place = {"step": copy["step"], "epoch": copy["epoch"]}
+    def _begin_manifest(self, state: TrainingState, totals: list[torch.Tensor]) -> Manifest:
+        """All that is known of a checkpoint before its files are written."""
+        return Manifest(
+            step=state.step,
+            epoch=state.epoch,
+            batches=state.batches,
+            batch_size=self._batch_size,
+            phases=list(state.phases),
+            seconds=state.seconds,
+            totals=[each.tolist() for each in totals],
+            history=[dict(figures) for figures in state.history],
+            best_epoch=state.best_epoch,
+            best=None,
+            figures=list(state.figures),
+            strategy=self._settings.strategy.model_dump(),
+            shared=NOT_WRITTEN,
+            shards=[],
+        )
+
+    def _write_shards(self, parts: Parts, place: str) -> list[Shard]:
+        """In the background. Nothing is written by a rank whose storage fails; the manifest is missing then."""
+        place = f"{place}.{self._attempt}"
+        shards = [save_shard(self._folder, place, f"rank-{self._world.rank}", parts.own)]
+        if parts.shared:
+            shards.append(save_shard(self._folder, place, "shared", parts.shared))
+        return shards
+
+    def _complete(self) -> None:
+        """Wait for the shards of all ranks, then let rank 0 write the manifest, in the background."""
+        if self._shards is None:
+            return
+        failure = self._shards.exception()
+        own = NOT_WRITTEN if failure else self._shards.result()[0]
+        rows = self._world.all_gather(_packed(own))
+        if self._begun:
+            found = [_unpacked(row, own.name, rank) for rank, row in enumerate(rows)]
+            self._finishing = self._thread.submit(self._finish_checkpoint, self._begun, found, self._shards)
+        self._shards = self._begun = None
+
+    def _finish_checkpoint(self, begun: "_Begun", found: list[Shard], written: Future[list[Shard]]) -> None:
+        """Write the best weights, if they are new, and the manifest; then remove what is old. On rank 0."""
+        manifest, self._error = begun.manifest, None
+        self._unsaved_best = begun.best_weights or self._unsaved_best
         try:
-            if self._best_weights is not None:
-                path = save_checkpoint(self._folder, "best", {"model": self._best_weights}, **place)
-                state.best, self._best_weights = path.rpartition("/")[2], None
-            copy["best"] = state.best
-            path = save_checkpoint(self._folder, "step", copy, **place)
+            _, shared = written.result()
+            if absent := [str(rank) for rank, shard in enumerate(found) if not shard.bytes]:
+                raise CheckpointError(f"rank {', '.join(absent)} could not write its shard to {self._folder}")
+            if self._unsaved_best is not None:
+                self._best = save_best(self._folder, self._unsaved_best, step=manifest.step, epoch=manifest.epoch)
+                self._unsaved_best = None
+            changes: dict[str, Any] = {"best": self._best, "shared": shared, "shards": found}
+            path = save_manifest(self._folder, manifest.model_copy(update=changes))
         except CheckpointError as error:
             self._error = error
             self._rank.send("warning", text=f"{error}. Training goes on; the checkpoint before it is still there")
             return
-        self._rank.send("checkpoint", path=path, step=copy["step"])
-        keep_last, keep_best = self._settings.keep_last, self._settings.keep_best
+        self._rank.send("checkpoint", path=path, step=manifest.step)
         self._written += 1
-        if self._written >= keep_last:
-            self._begun = set()
+        if self._written >= self._settings.keep_last:
+            self._kept = set()
         try:
-            keep = {state.best, *self._begun}
+            keep = {self._best.name, *self._kept} if self._best else self._kept
+            keep_last, keep_best = self._settings.keep_last, self._settings.keep_best
             prune(self._folder, keep_last=keep_last, keep_best=keep_best, written=path, keep=keep)
         except Exception as error:  # whatever storage raises: the new one is whole, and old ones cost only space
             self._rank.send("warning", text=f"{error}. Training goes on; old checkpoints stay there")
 
-    def _wait(self) -> None:
-        if self._writing is not None:
-            self._writing.result()
+
+class _Begun(NamedTuple):
+    """A checkpoint whose shards are being written."""
+
+    manifest: Manifest
+    """Without its shards."""
+    best_weights: dict[str, torch.Tensor] | None
+    """If the last epoch is the best one so far."""
+
+
+NOT_WRITTEN = Shard(name="", sha256="0" * 64, bytes=0)
+
+
+def _packed(shard: Shard) -> torch.Tensor:
+    """Digest and size as numbers: what ranks tell each other of their shards."""
+    return torch.frombuffer(bytearray(bytes.fromhex(shard.sha256) + shard.bytes.to_bytes(8, "big")), dtype=torch.uint8)
+
+
+def _unpacked(row: torch.Tensor, own_name: str, rank: int) -> Shard:
+    """The shard of a rank, whose name is rank 0's but for the number."""
+    content = bytes(row.tolist())
+    name = own_name.replace(".rank-0.pt", f".rank-{rank}.pt")
+    return Shard(name=name, sha256=content[:32].hex(), bytes=int.from_bytes(content[32:], "big"))

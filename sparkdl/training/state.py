@@ -6,20 +6,24 @@ Gradients are accumulated within a step, so that there is nothing of them to sav
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from sparkdl.data import Phase
+from sparkdl.training.checkpoint import Manifest
 from sparkdl.training.replica import Replica
+from sparkdl.training.reporter import Measured
 
-__all__ = ["TrainingState", "collect", "copied", "restore", "seed_everything"]
+__all__ = ["Parts", "TrainingState", "collect", "copied", "restore", "resume", "seed_everything"]
+
+KEPT_FIGURES = 10_000  # steps that a checkpoint tells, in case a message was lost with the driver or a rank
 
 
 @dataclass
 class TrainingState:
-    """How far a run has come, and what it has measured."""
+    """How far a run has come, and what it has measured. The loop alone changes it, by these methods."""
 
     epoch: int = 0
     """Epochs that are over."""
@@ -29,87 +33,113 @@ class TrainingState:
     """Batches of the rest of the epoch that each rank has taken."""
     step: int = 0
     """Optimizer steps since the run began."""
-    totals: torch.Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
+    totals: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     """Summed loss, correct answers and rows of this rank in the epoch in progress."""
     seconds: float = 0.0
     """Time that the epoch in progress has taken."""
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
     """Which entry of the history is the best one."""
-    best: str = ""
-    """The name of the file with its weights."""
     figures: list[list[float]] = field(default_factory=list)
     """Of rank 0's last steps, as they were reported: step, loss, accuracy, learning rate."""
 
-    def finish_epoch(self, figures: dict[str, float]) -> None:
-        """Count the epoch as over."""
+    def finish_step(self, *, batches: int, seconds: float) -> None:
+        """Count a step as done; ``seconds`` is the time that the epoch has taken so far."""
+        self.step += 1
+        self.batches += batches
+        self.seconds = seconds
+
+    def measure(self, measured: Measured) -> None:
+        """Take note of what steps have measured, one after another: no sum depends on how many came together."""
+        for sums in measured.sums:
+            self.totals = [total + more for total, more in zip(self.totals, sums, strict=True)]
+        self.figures = (self.figures + measured.steps)[-KEPT_FIGURES:]
+
+    def finish_epoch(self, figures: dict[str, float], *, best: bool = False) -> None:
+        """Count the epoch as over; ``best``: it is the best one so far."""
+        if best:
+            self.best_epoch = self.epoch
         self.history.append(figures)
         self.epoch += 1
         self.phases, self.batches, self.seconds = [], 0, 0.0
-        self.totals = torch.zeros(3, dtype=torch.float64)
+        self.totals = [0.0, 0.0, 0.0]
 
 
-def collect(state: TrainingState, replica: Replica, batch_size: int) -> dict[str, Any]:
-    """A copy of everything, for a checkpoint; all ranks call it together, and it is complete on rank 0."""
-    collectives = replica.strategy.collectives
-    random_states = _random_states(replica.device)
-    own = {"random": random_states, "buffers": _buffers(replica), "totals": state.totals}
-    ranks = collectives.all_gather_object(own)
-    if collectives.rank:
-        return {}
-    return {
-        "model": copied(replica.model.state_dict()),
-        "optimizer": copied(replica.optimizer.state_dict()),
-        "scaler": replica.scaler.state_dict(),
-        "ranks": ranks,
-        "batch_size": batch_size,
-        "epoch": state.epoch,
-        "phases": [tuple(phase) for phase in state.phases],
-        "batches": state.batches,
-        "step": state.step,
-        "seconds": state.seconds,
-        "history": [dict(figures) for figures in state.history],
-        "best_epoch": state.best_epoch,
-        "best": state.best,
-        "figures": torch.tensor(state.figures, dtype=torch.float64),
+class Parts(NamedTuple):
+    """What a checkpoint holds of one rank: copies, so that training can go on while they are written."""
+
+    shared: dict[str, Any]
+    """The consensus of all replicas, and what else is the same everywhere; on rank 0 alone."""
+    own: dict[str, Any]
+    """What is this rank's alone."""
+
+
+def collect(replica: Replica) -> Parts:
+    """A copy of what a replica is made of. All ranks call it together."""
+    strategy = replica.strategy
+    first = replica.groups.world.rank == 0
+    with strategy.consensus() as model:
+        shared = {"model": copied(model.state_dict())} if first else {}
+    state = copied(strategy.state())  # on all ranks: they may have to wait for each other
+    trainer = {"optimizer": replica.optimizer.state_dict(), "scaler": replica.scaler.state_dict()}
+    own = {
+        "random": _random_states(replica.device),
+        "buffers": dict(replica.model.named_buffers()),
     }
+    if strategy.replicas_differ:
+        own |= trainer | {"parameters": dict(replica.model.named_parameters())}
+    elif first:
+        shared |= copied(trainer)
+    if first:
+        shared["strategy"] = state
+    return Parts(shared, copied(own))
 
 
-def restore(saved: Mapping[str, Any], replica: Replica, batch_size: int) -> TrainingState:
-    """Continue where a checkpoint was made, on this rank.
+def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> TrainingState:
+    """How far the run of a checkpoint had come, for one of ``size`` ranks with such batches.
 
-    With as many ranks as then, every rank gets its own random states and buffers back and the run goes on as if nothing
-    had happened. With another number, the rows that are left of the epoch are shared anew and random states start
-    afresh.
+    With another number of ranks, the rows that are left of the epoch are shared anew.
     """
-    collectives = replica.strategy.collectives
-    replica.model.load_state_dict(saved["model"])
-    replica.optimizer.load_state_dict(saved["optimizer"])
-    replica.scaler.load_state_dict(saved["scaler"])
+    totals = manifest.totals
     state = TrainingState(
-        epoch=saved["epoch"],
-        phases=[Phase(*phase) for phase in saved["phases"]],
-        batches=saved["batches"],
-        step=saved["step"],
-        seconds=saved["seconds"],
-        history=saved["history"],
-        best_epoch=saved["best_epoch"],
-        best=saved["best"],
-        figures=saved["figures"].tolist(),
+        epoch=manifest.epoch,
+        phases=list(manifest.phases),
+        batches=manifest.batches,
+        step=manifest.step,
+        seconds=manifest.seconds,
+        history=[dict(figures) for figures in manifest.history],
+        best_epoch=manifest.best_epoch,
+        figures=[list(figures) for figures in manifest.figures],
     )
-    ranks = saved["ranks"]
-    if len(ranks) == collectives.size:
-        own = ranks[collectives.rank]
-        state.totals = own["totals"]
-        _set_random_states(own["random"], replica.device)
-        for name, buffer in replica.model.named_buffers():
-            buffer.copy_(own["buffers"][name])
-    elif collectives.rank == 0:
-        state.totals = torch.stack([own["totals"] for own in ranks]).sum(dim=0)
-    if state.batches and (len(ranks), saved["batch_size"]) != (collectives.size, batch_size):
-        state.phases.append(Phase(len(ranks), saved["batch_size"], state.batches))
+    if len(totals) == size:
+        state.totals = totals[rank]
+    elif rank == 0:
+        state.totals = [sum(column) for column in zip(*totals, strict=True)]
+    if state.batches and (len(totals), manifest.batch_size) != (size, batch_size):
+        state.phases.append(Phase(len(totals), manifest.batch_size, state.batches))
         state.batches = 0
     return state
+
+
+def restore(replica: Replica, shared: Mapping[str, Any], own: Mapping[str, Any], *, alike: bool, same: bool) -> None:
+    """Put back what :func:`collect` gave.
+
+    ``alike``: replicas agree as they did then. ``same``: there are as many of them, too; each is then as it was, and
+    the run goes on as if nothing had happened. Otherwise all begin with the consensus, and random states start afresh.
+    """
+    replica.model.load_state_dict(shared["model"])
+    replica.strategy.load(shared["strategy"] if alike else None)
+    trainer = own if "optimizer" in own else shared
+    replica.optimizer.load_state_dict(trainer["optimizer"])
+    replica.scaler.load_state_dict(trainer["scaler"])
+    if same:
+        _set_random_states(own["random"], replica.device)
+        with torch.no_grad():
+            for name, buffer in replica.model.named_buffers():
+                buffer.copy_(own["buffers"][name])
+            for name, parameter in replica.model.named_parameters():
+                if "parameters" in own:
+                    parameter.copy_(own["parameters"][name])
 
 
 def copied(value: Any) -> Any:
@@ -156,8 +186,3 @@ def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
     random.setstate(states["python"])
     if "cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
-
-
-def _buffers(replica: Replica) -> dict[str, torch.Tensor]:
-    """What differs between ranks until they agree: running means. Parameters are the same everywhere."""
-    return {name: buffer.detach().cpu() for name, buffer in replica.model.named_buffers()}

@@ -21,7 +21,7 @@ from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.attempts import run_attempts
-from sparkdl.training.checkpoint import latest, load_checkpoint
+from sparkdl.training.checkpoint import latest, load_manifest
 from sparkdl.training.loop import Job, TrainingResult
 from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
 from sparkdl.training.owner import Owner
@@ -162,9 +162,9 @@ def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner
 
 def _log_measured(run: Run, checkpoint: str) -> None:
     """Log what was measured up to a checkpoint: messages of its last steps may have been lost with a rank or driver."""
-    measured = load_checkpoint(checkpoint)
-    _log_steps(run, measured["figures"].tolist())
-    for epoch, figures in enumerate(measured["history"], start=1):
+    measured = load_manifest(checkpoint)
+    _log_steps(run, measured.figures)
+    for epoch, figures in enumerate(measured.history, start=1):
         run.log_metrics(figures, step=epoch)
 
 

@@ -22,7 +22,7 @@ from sparkdl.errors import (
     TrainingError,
 )
 from sparkdl.settings import Gate
-from sparkdl.training.checkpoint import latest, load_checkpoint
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_weights
 
 ROWS = 203  # odd, so that two ranks cannot share them evenly
 ONE, TWO = Cluster(num_ranks=1), Cluster(num_ranks=2)
@@ -68,7 +68,7 @@ def fit(dataset, tracking, tmp_path, spark):
 
 
 def weights(trained) -> torch.Tensor:
-    return nn.utils.parameters_to_vector(load_checkpoint(trained.checkpoint)["model"].values())
+    return nn.utils.parameters_to_vector(load_weights(trained.checkpoint).values())
 
 
 def test_two_ranks_take_the_same_step_as_one_over_the_same_rows(fit):
@@ -114,7 +114,7 @@ def test_the_best_epoch_is_kept_and_evaluated(fit):
     trained = fit(epochs=6, batch_size=8, learning_rate=0.5, best_by="loss")
     best = min(epoch["validation_loss"] for epoch in trained.history)
     assert trained.metrics["validation_loss"] == pytest.approx(best)
-    assert load_checkpoint(latest(str(Path(trained.checkpoint).parent)))["epoch"] == 6
+    assert load_manifest(latest(str(Path(trained.checkpoint).parent))).epoch == 6
 
 
 def batch_normalised(input_shape, num_classes):
@@ -220,7 +220,8 @@ def test_a_loss_that_turns_nan_stops_with_its_step_and_keeps_the_last_good_check
     with pytest.raises(TrainingError, match=r"^the loss is nan at step 5\b"):
         fit(loss=NotANumber(), epochs=9, batch_size=64)
     (folder,) = (tmp_path / "runs").iterdir()
-    assert torch.isfinite(nn.utils.parameters_to_vector(load_checkpoint(latest(str(folder)))["model"].values())).all()
+    weights = load_shard(str(folder), load_manifest(latest(str(folder))).shared)["model"]
+    assert torch.isfinite(nn.utils.parameters_to_vector(weights.values())).all()
     client = MlflowClient(tracking.uri)
     (run,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
     assert run.info.status == "FAILED"

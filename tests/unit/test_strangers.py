@@ -22,7 +22,7 @@ from sparkdl.errors import ConfigError, DatasetError, ModelError, RegistryError,
 from sparkdl.models import build
 from sparkdl.settings import Train
 from sparkdl.tracking import download
-from sparkdl.training.checkpoint import load_checkpoint
+from sparkdl.training.checkpoint import Shard, load_shard, load_weights
 from sparkdl.training.recipe import build_optimizer
 
 
@@ -334,7 +334,11 @@ def test_a_checkpoint_unpickles_nothing_but_tensors_and_plain_values(proof: Path
     for name, content in {"new.pt": {"model": Hostile(proof)}, "old.pt": Hostile(proof)}.items():
         torch.save(content, tmp_path / name, _use_new_zipfile_serialization=name == "new.pt")
         with pytest.raises((SparkdlError, pickle.UnpicklingError)):
-            load_checkpoint(str(tmp_path / name))
+            load_weights(str(tmp_path / name))
+        saved = (tmp_path / name).read_bytes()
+        shard = Shard(name=name, sha256=hashlib.sha256(saved).hexdigest(), bytes=len(saved))
+        with pytest.raises((SparkdlError, pickle.UnpicklingError)):
+            load_shard(str(tmp_path), shard)
     assert not proof.exists()
 
 

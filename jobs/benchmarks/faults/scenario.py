@@ -18,7 +18,7 @@ from benchmarks.faults.network import newest_call, uses_of_rows
 from benchmarks.faults.program import __file__ as program_file
 from benchmarks.faults.server import Server
 from benchmarks.standalone import StandaloneCluster, rank_threads
-from sparkdl.training.checkpoint import latest, load_checkpoint
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard
 
 __all__ = ["KINDS", "LETTING_GO", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
 
@@ -112,9 +112,11 @@ class Scenario:
         return self._judge(injections, finished)
 
     def state(self) -> dict[str, Any]:
-        """The run's last checkpoint."""
+        """What the run's last checkpoint holds."""
         (run,) = self.runs.iterdir()
-        return load_checkpoint(str(latest(str(run))))
+        manifest = load_manifest(str(latest(str(run))))
+        shards = [load_shard(str(run), shard) for shard in manifest.shards]
+        return {**load_shard(str(run), manifest.shared), "ranks": shards, "step": manifest.step}
 
     @property
     def log(self) -> Path:

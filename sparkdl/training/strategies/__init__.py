@@ -1,15 +1,39 @@
 """How replicas agree: one file per strategy."""
 
 from sparkdl.collectives import Communicator
-from sparkdl.settings import AllReduceOptions, Section
+from sparkdl.settings import Section
+from sparkdl.settings.strategies import (
+    AllReduceOptions,
+    DeepSparkOptions,
+    DiLoCoOptions,
+    EASGDOptions,
+    LocalSGDOptions,
+    PostLocalSGDOptions,
+    SparkNetOptions,
+)
 from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.diloco import DiLoCo
+from sparkdl.training.strategies.easgd import EASGD
+from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.post_local_sgd import PostLocalSGD
 from sparkdl.training.strategies.strategy import Strategy
 
-__all__ = ["AllReduce", "Strategy", "create_strategy"]
-
-STRATEGIES: dict[type[Section], type[Strategy]] = {AllReduceOptions: AllReduce}
+__all__ = ["Strategy", "create_strategy"]
 
 
-def create_strategy(options: Section, collectives: Communicator) -> Strategy:
-    """The strategy that ``train.strategy`` asks for, for the ranks of these collectives."""
-    return STRATEGIES[type(options)](collectives)
+def create_strategy(options: Section, communicator: Communicator) -> Strategy:
+    """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica."""
+    match options:
+        case AllReduceOptions():
+            return AllReduce(communicator)
+        case LocalSGDOptions(period=period, momentum=momentum):
+            return LocalSGD(communicator, period=period, average_momentum=momentum == "averaged")
+        case SparkNetOptions(period=period):
+            return LocalSGD(communicator, period=period)
+        case PostLocalSGDOptions():
+            return PostLocalSGD(options, communicator)
+        case DiLoCoOptions():
+            return DiLoCo(options, communicator)
+        case EASGDOptions() | DeepSparkOptions():
+            return EASGD(options, communicator)
+    raise TypeError(f"there is no strategy for {type(options).__qualname__}")

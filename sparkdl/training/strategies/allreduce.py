@@ -4,37 +4,57 @@ Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799) runs the ring all-reduce
 back-propagation goes on with the layers before.
 """
 
-from torch import nn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from sparkdl.collectives import GradientAverager, is_expanded
-from sparkdl.training.strategies.strategy import Strategy
+from torch import nn
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from sparkdl.collectives import GradientAverager, agree
+from sparkdl.training.strategies.strategy import Strategy, kept
 
 __all__ = ["AllReduce"]
 
 
 class AllReduce(Strategy):
-    """All replicas take the same step, so that their weights never differ."""
+    """All replicas take the same step, so that their parameters never differ.
 
-    def start(self, model: nn.Module) -> None:
-        """Broadcast rank 0's weights and buffers; hook the all-reduce into back-propagation."""
-        self.collectives.broadcast_module(model)
-        self._averager = GradientAverager(model.parameters(), self.collectives)
+    Buffers (running means of batch normalisation) do, until the end of an epoch; there, all take their mean.
+    """
 
+    _agreed = False
+
+    @override
+    def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
+        model, optimizer = super().wrap(model, make_optimizer)
+        self._averager = GradientAverager(model.parameters(), self.communicator)
+        return model, optimizer
+
+    @override
+    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
+        return self.communicator.size / global_rows  # the mean over ranks is then the mean over all their rows
+
+    @override
     def begin_last_pass(self) -> None:
-        """From now on a gradient is sent as soon as its bucket is complete."""
+        self._agreed = False
         self._averager.begin_last_pass()
 
-    def reduce_gradients(self) -> None:
-        """Wait for the all-reduces that back-propagation started."""
+    @override
+    def finish_gradients(self) -> None:
         self._averager.finish()
 
-    def agree(self, model: nn.Module) -> None:
-        """Average the buffers (running means of batch normalisation), the only thing that differs between replicas.
+    @override
+    def end_epoch(self) -> None:
+        agree(self.communicator, self.model.buffers(), name="buffers")
+        self._agreed = True
 
-        Of others than floating-point ones, which have no mean, rank 0's are taken.
-        """
-        for buffer in model.buffers():
-            if is_expanded(buffer):
-                continue  # made so by this step: it has nothing of its own to agree on
-            mean = buffer.is_floating_point()
-            buffer.copy_(self.collectives.all_reduce(buffer) if mean else self.collectives.broadcast(buffer))
+    @override
+    @contextmanager
+    def consensus(self) -> Iterator[nn.Module]:
+        if self._agreed:
+            yield self.model
+            return
+        with kept(self.model.buffers()):
+            agree(self.communicator, self.model.buffers(), name="consensus")
+            yield self.model

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import HorovodBackend
+from sparkdl.collectives import HorovodBackend, agree
 from sparkdl.data import Batch
-from sparkdl.settings import AllReduceOptions, Train
+from sparkdl.settings import Train
+from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
-from sparkdl.training.strategies import create_strategy
 
 
 def clipped_step(rank: Rank) -> float:
@@ -20,7 +20,7 @@ def clipped_step(rank: Rank) -> float:
     before = words[0].weight.detach().clone()
     settings = Train(optimizer="sgd", clip_norm=0.01)
     with HorovodBackend().connect() as collectives:
-        replica = Replica(words, settings, create_strategy(AllReduceOptions(), collectives), torch.device("cpu"))
+        replica = Replica(words, settings, Groups(collectives, collectives), torch.device("cpu"))
         batch = Batch(torch.tensor([[1], [5]]), torch.tensor([0, 3]), 2)
         replica.step([batch], rate=1.0)
     return float((words[0].weight.detach() - before).norm())
@@ -38,7 +38,7 @@ def agreed_buffers(rank: Rank) -> list[torch.Tensor]:
     network.register_buffer("mask", torch.ones(3, 2, dtype=torch.bool), persistent=False)
     network.register_buffer("expanded", torch.ones(1, 2).expand(3, 2), persistent=False)  # as a forward pass may
     with HorovodBackend().connect() as collectives:
-        create_strategy(AllReduceOptions(), collectives).agree(network)
+        agree(collectives, network.buffers(), name="buffers")
     return list(network.buffers())
 
 
@@ -69,7 +69,7 @@ def counted_batches(rank: Rank) -> list[tuple[int, int]]:
     """By how many batches each layer has been normalised: after one row, after two, and after one that fails."""
     network, counts = Normalised(), []
     with HorovodBackend().connect() as collectives:
-        replica = Replica(network, Train(), create_strategy(AllReduceOptions(), collectives), torch.device("cpu"))
+        replica = Replica(network, Train(), Groups(collectives, collectives), torch.device("cpu"))
         for rows, fails in ((1, False), (2, False), (1, True)):
             network.fails = fails
             with pytest.raises(KeyError) if fails else nullcontext():

@@ -12,7 +12,7 @@ from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, list_checkpoints, load_checkpoint, save_checkpoint
+from sparkdl.training.checkpoint import Manifest, latest, list_manifests, load_manifest, load_shard, save_manifest
 from sparkdl.training.loop import Job, _merit, train_rank
 
 
@@ -70,14 +70,20 @@ def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to
     calls = [1, 9, 16, 23]  # before the first checkpoint, in the first epoch, in the second, in the third
     job = Job(clouds, SETTINGS, folder, backend, reference=3)
     run_local(partial(interrupted_and_continued, job, calls), 3, backend=backend)
-    whole = load_checkpoint(str(latest(folder)))
-    assert whole["step"] == 3 * STEPS_PER_EPOCH
+    whole, states = last_checkpoint(folder)
+    assert whole.step == 3 * STEPS_PER_EPOCH
     for number in range(len(calls)):
-        continued = load_checkpoint(str(latest(f"{folder}-{number}")))
-        for part in ("model", "optimizer", "ranks", "best_epoch"):
-            assert_equal(continued[part], whole[part])
-        for ours, theirs in zip(continued["history"], whole["history"], strict=True):
+        continued, continued_states = last_checkpoint(f"{folder}-{number}")
+        assert_equal(continued_states, states)
+        assert continued.best_epoch == whole.best_epoch
+        for ours, theirs in zip(continued.history, whole.history, strict=True):
             assert ours | {"rows_per_second": 0} == theirs | {"rows_per_second": 0}
+
+
+def last_checkpoint(folder: str) -> tuple[Manifest, list[dict]]:
+    """Its manifest, what is shared, and what is each rank's own."""
+    manifest = load_manifest(str(latest(folder)))
+    return manifest, [load_shard(folder, shard) for shard in (manifest.shared, *manifest.shards)]
 
 
 def assert_equal(one: object, other: object) -> None:
@@ -109,11 +115,11 @@ def test_another_number_of_ranks_goes_on_where_the_first_stopped(
     job = Job(clouds, settings, f"{tmp_path}/run", backend, reference=3)
     run_local(partial(until_call, job, 16), 3, backend=backend)
     job = replace(job, checkpoint=latest(job.folder))
-    assert load_checkpoint(str(job.checkpoint))["batches"] > 0  # in the middle of an epoch
+    assert load_manifest(str(job.checkpoint)).batches > 0  # in the middle of an epoch
     outcome = run_local(partial(train_rank, job), 2, backend=backend)[0]
     assert outcome is not None and len(outcome.history) == 3
-    ends = {state["epoch"]: state for state in map(load_checkpoint, list_checkpoints(job.folder, "step"))}
-    assert sum(own["totals"][2] for own in ends[2]["ranks"]) == 0
+    ends = {manifest.epoch: manifest for manifest in map(load_manifest, list_manifests(job.folder))}
+    assert sum(rows for _, _, rows in ends[2].totals) == 0
     assert outcome.history[1]["train_accuracy"] * 106 == pytest.approx(
         round(outcome.history[1]["train_accuracy"] * 106)
     )
@@ -123,11 +129,10 @@ def test_a_run_of_very_many_epochs_goes_on(backend: Backend, clouds: Dataset, tm
     settings = SETTINGS.model_copy(update={"epochs": 1, "checkpoint_steps": None})
     job = Job(clouds, settings, f"{tmp_path}/run", backend, reference=1)
     run_local(partial(train_rank, job), 1, backend=backend)
-    saved, epochs = load_checkpoint(str(latest(job.folder))), 6_000
-    saved |= {"epoch": epochs, "history": saved["history"] * epochs}
-    checkpoint = save_checkpoint(job.folder, "step", saved, step=saved["step"] + 1, epoch=epochs)
-    longer = settings.model_copy(update={"epochs": epochs + 1})
-    job = replace(job, settings=longer, checkpoint=checkpoint)
+    manifest, epochs = load_manifest(str(latest(job.folder))), 6_000
+    longer = {"epoch": epochs, "history": manifest.history * epochs, "step": manifest.step + 1}
+    checkpoint = save_manifest(job.folder, manifest.model_copy(update=longer))
+    job = replace(job, settings=settings.model_copy(update={"epochs": epochs + 1}), checkpoint=checkpoint)
     outcome = run_local(partial(train_rank, job), 1, backend=backend)[0]
     assert outcome is not None and len(outcome.history) == epochs + 1
 

@@ -13,12 +13,11 @@ from torch import nn
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import HorovodBackend
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, list_checkpoints, step_of
+from sparkdl.training.checkpoint import latest, list_manifests, load_manifest, step_of
+from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
-from sparkdl.training.reporter import Reporter
 from sparkdl.training.saver import Saver
 from sparkdl.training.state import TrainingState
-from sparkdl.training.strategies import create_strategy
 
 
 class Listening:
@@ -39,15 +38,13 @@ class Listening:
 def attempt(folder: str, checkpoint: str | None, steps: list[int], rank: Rank, *, lists: bool = True) -> list[str]:
     """Save after each of these steps, two being kept, where storage ``lists`` what is there; returns what was told."""
     listening = Listening()
-    with HorovodBackend().connect() as collectives, pytest.MonkeyPatch.context() as patch:
+    begun = load_manifest(checkpoint) if checkpoint else None
+    with HorovodBackend().connect() as communicator, pytest.MonkeyPatch.context() as patch:
         if not lists:
             patch.setattr(LocalFileSystem, "ls", failing)
         settings = Train(keep_last=2)
-        strategy = create_strategy(settings.strategy, collectives)
-        replica = Replica(nn.Linear(2, 2), settings, strategy, torch.device("cpu"))
-        reporter = Reporter(listening)  # type: ignore[arg-type]
-        with Saver(folder, settings, listening, replica, reporter, batch_size=1) as saver:  # type: ignore[arg-type]
-            saver.start(TrainingState(step=step_of(checkpoint)), checkpoint=checkpoint)
+        replica = Replica(nn.Linear(2, 2), settings, Groups(communicator, communicator), torch.device("cpu"))
+        with Saver(folder, settings, listening, replica, batch_size=1, begun=begun, begun_at=checkpoint) as saver:  # type: ignore[arg-type]
             for step in steps:
                 saver.save(TrainingState(step=step))
             saver.finish()
@@ -67,10 +64,10 @@ def test_a_checkpoint_is_told_and_training_goes_on_where_old_ones_cannot_be_remo
 
 def test_the_checkpoint_an_attempt_began_from_stays_until_others_take_its_place(tmp_path: Path) -> None:
     run_local(partial(attempt, str(tmp_path), None, [200, 300]), 1, backend=HorovodBackend())
-    damaged = Path(list_checkpoints(str(tmp_path), "step")[0])
+    damaged = Path(list_manifests(str(tmp_path))[0])
     damaged.write_bytes(b"damaged")
     begun = latest(str(tmp_path))
     run_local(partial(attempt, str(tmp_path), begun, [350]), 1, backend=HorovodBackend())
     assert Path(str(begun)).exists()
     run_local(partial(attempt, str(tmp_path), begun, [350, 400]), 1, backend=HorovodBackend())
-    assert [step_of(path) for path in list_checkpoints(str(tmp_path), "step")] == [400, 350]
+    assert [step_of(path) for path in list_manifests(str(tmp_path))] == [400, 350]

@@ -15,6 +15,7 @@ from torch.nn import functional
 from sparkdl.data import Dataset
 from sparkdl.errors import CheckpointError, ConfigError
 from sparkdl.settings import Section, Train
+from sparkdl.settings.strategies import LocalSGDOptions
 from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
 
 from ...s3_server import S3Server
@@ -92,6 +93,16 @@ def test_a_kind_is_written_as_its_bare_name_and_its_keys_below_it(settings: Trai
     assert recipe_of(settings)["strategy"] == "allreduce"
     recipe = recipe_of(settings.model_copy(update={"strategy": Periodic()}))
     assert (recipe["strategy"], recipe["strategy.period"]) == ("periodic", "8")
+
+
+def test_a_run_that_is_named_may_go_on_with_another_strategy_and_auto_looks_for_its_own(
+    clouds: Dataset, settings: Train
+) -> None:
+    record = begin("abc", clouds, settings)
+    other = {"strategy": LocalSGDOptions(period=3)}
+    assert find_run(clouds, resuming(settings, "abc", **other), PARTS) == record
+    assert find_run(clouds, resuming(settings, "auto"), PARTS) == record
+    assert find_run(clouds, resuming(settings, "auto", **other), PARTS) is None
 
 
 def test_another_dataset_is_an_error(clouds: Dataset, settings: Train) -> None:

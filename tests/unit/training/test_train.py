@@ -2,21 +2,22 @@
 
 from pathlib import Path
 
-import torch
 from mlflow import MlflowClient
 
 from sparkdl.settings import Tracking
 from sparkdl.tracking import start_run
-from sparkdl.training.checkpoint import save_checkpoint
+from sparkdl.training.checkpoint import save_manifest
 from sparkdl.training.train import _log_measured
+
+from .test_checkpoint import new_manifest
 
 
 def test_what_was_measured_up_to_a_checkpoint_is_in_the_curves_once_however_often_a_run_goes_on(
     store: str, tmp_path: Path
 ) -> None:
-    figures = torch.tensor([[step, 1 / step, 0.5, 0.1] for step in range(1, 4)], dtype=torch.float64)
-    measured = {"figures": figures, "history": [{"train_loss": 0.5}, {"train_loss": 0.25}]}
-    checkpoint = save_checkpoint(str(tmp_path / "run"), "step", measured, step=3, epoch=2)
+    figures = [[step, 1 / step, 0.5, 0.1] for step in range(1, 4)]
+    history = [{"train_loss": 0.5}, {"train_loss": 0.25}]
+    checkpoint = save_manifest(str(tmp_path / "run"), new_manifest(step=3, epoch=2, history=history, figures=figures))
     with start_run(Tracking(uri=store, experiment="measured", spool=str(tmp_path / "spool")), params={}) as run:
         run.log_metrics({"step_loss": 1.0}, step=1)  # all that came before a rank was killed
         for _ in range(2):

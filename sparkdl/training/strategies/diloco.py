@@ -1,0 +1,138 @@
+"""DiLoCo (Douillard et al., 2023, arXiv 2311.08105): what ranks change in many steps is a gradient for an outer step.
+
+Streaming DiLoCo (2025, arXiv 2501.18512) lets fragments of the change travel one after another while steps go on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
+from typing_extensions import override
+
+from sparkdl.collectives import Communicator, Wait, agree, start_means
+from sparkdl.settings.strategies import DiLoCoOptions
+from sparkdl.training.strategies.strategy import Strategy, kept
+
+__all__ = ["DiLoCo"]
+
+
+@dataclass
+class _Fragment:
+    """Some of the parameters: this rank's own, the outer ones, and the change that is on its way, if one is."""
+
+    own: list[nn.Parameter]
+    outer: list[torch.Tensor]
+    optimizer: SGD
+    left_at: int | None = None
+    """The step after which the change left."""
+    wait: Wait | None = None
+
+
+class DiLoCo(Strategy):
+    """The outer step is SGD with Nesterov's momentum on the mean of what ranks have changed since the last one.
+
+    Each rank holds the outer parameters and their momentum. Between outer steps, the consensus is the mean of all
+    replicas. A single rank takes its outer steps, too.
+    """
+
+    replicas_differ: ClassVar[bool] = True
+
+    def __init__(self, options: DiLoCoOptions, communicator: Communicator) -> None:
+        super().__init__(communicator)
+        self._options = options
+        self._steps = 0
+        self._fragments: list[_Fragment] = []
+
+    @override
+    def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
+        model, optimizer = super().wrap(model, make_optimizer)
+        self.load(None)
+        return model, optimizer
+
+    @override
+    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
+        return 1 / own_rows
+
+    @override
+    def after_step(self) -> None:
+        self._steps += 1
+        options = self._options
+        for number, fragment in enumerate(self._fragments):
+            turn = options.period * (number + 1) // len(self._fragments)  # the last one's at the end of the period
+            if self._steps % options.period == turn % options.period:
+                self._send(number, fragment)
+            if fragment.left_at is not None and self._steps == fragment.left_at + options.delay:
+                self._receive(fragment)
+
+    @override
+    @contextmanager
+    def consensus(self) -> Iterator[nn.Module]:
+        tensors = [*self.trained.values(), *self.model.buffers()]
+        with kept(tensors):
+            agree(self.communicator, tensors, name="consensus")
+            yield self.model
+
+    @override
+    def state(self) -> dict[str, Any]:
+        for fragment in self._fragments:
+            _arrive(fragment)  # what is on its way is the same on all ranks, and is written down
+        fragments = [
+            {
+                "outer": [tensor.detach() for tensor in fragment.outer],
+                "optimizer": fragment.optimizer.state_dict(),
+                "left_at": fragment.left_at,
+                "change": [tensor.grad for tensor in fragment.outer] if fragment.left_at is not None else [],
+            }
+            for fragment in self._fragments
+        ]
+        return {"steps": self._steps, "fragments": fragments}
+
+    @override
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        self._steps = 0
+        trained = list(self.trained.values())
+        count = min(self._options.fragments, len(trained))
+        self._fragments = [self._new_fragment(trained[number::count]) for number in range(count)]
+        if state:
+            self._steps = state["steps"]
+            for fragment, saved in zip(self._fragments, state["fragments"], strict=True):
+                for tensor, value in zip(fragment.outer, saved["outer"], strict=True):
+                    tensor.copy_(value)
+                fragment.optimizer.load_state_dict(saved["optimizer"])
+                fragment.left_at = saved["left_at"]
+                for tensor, change in zip(fragment.outer, saved["change"], strict=False):
+                    tensor.grad = change.to(tensor.device)
+
+    def _new_fragment(self, own: list[nn.Parameter]) -> _Fragment:
+        outer = [parameter.detach().clone() for parameter in own]
+        momentum = self._options.outer_momentum
+        return _Fragment(
+            own, outer, SGD(outer, lr=self._options.outer_learning_rate, momentum=momentum, nesterov=momentum > 0)
+        )
+
+    def _send(self, number: int, fragment: _Fragment) -> None:
+        for outer, own in zip(fragment.outer, fragment.own, strict=True):
+            outer.grad = outer - own.detach()
+        changes = [outer.grad for outer in fragment.outer if outer.grad is not None]
+        fragment.left_at = self._steps
+        fragment.wait = start_means(self.communicator, changes, name=f"fragment.{number}")
+
+    @torch.no_grad()
+    def _receive(self, fragment: _Fragment) -> None:
+        _arrive(fragment)
+        fragment.optimizer.step()
+        fragment.optimizer.zero_grad()
+        fragment.left_at = None
+        for own, outer in zip(fragment.own, fragment.outer, strict=True):
+            own.copy_(torch.lerp(outer, own, self._options.mixing))
+
+
+def _arrive(fragment: _Fragment) -> None:
+    """Wait until the change of a fragment is the mean of all ranks', if it is on its way."""
+    if fragment.wait:
+        fragment.wait()
+        fragment.wait = None

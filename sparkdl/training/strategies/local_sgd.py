@@ -1,0 +1,81 @@
+"""Local SGD (Stich, 2019, arXiv 1805.09767): ranks step alone, and take the mean of their weights now and then.
+
+SparkNet (Moritz et al., 2016, arXiv 1511.06051) is the same with a longer period, and solvers that keep their momentum.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from sparkdl.collectives import Communicator, agree, start_means
+from sparkdl.training.strategies.strategy import Strategy, kept
+
+__all__ = ["LocalSGD"]
+
+
+class LocalSGD(Strategy):
+    """Every ``period`` steps all replicas become their mean: parameters, buffers and, if asked for, moments.
+
+    The number of means follows from the number of steps, which is the same on all ranks: one that has no rows left
+    keeps its weights for a step and takes part. A single rank trains as if it had no strategy.
+    """
+
+    replicas_differ: ClassVar[bool] = True
+
+    def __init__(self, communicator: Communicator, *, period: int, average_momentum: bool = False) -> None:
+        super().__init__(communicator)
+        self._period, self._average_momentum = period, average_momentum
+        self._steps = 0
+
+    @override
+    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
+        return 1 / own_rows
+
+    @override
+    def after_step(self) -> None:
+        self._steps += 1
+        if self._steps % self._period == 0:
+            self._average()
+
+    @override
+    @contextmanager
+    def consensus(self) -> Iterator[nn.Module]:
+        tensors = [*self.trained.values(), *self.model.buffers()]
+        with kept(tensors):
+            agree(self.communicator, tensors, name="consensus")
+            yield self.model
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {"steps": self._steps}
+
+    @override
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        self._steps = state["steps"] if state else 0
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        agree(self.communicator, [*self.trained.values(), *self.model.buffers()], name="weights")
+        if self._average_momentum and self._everyone_has(moments := _moments(self.optimizer)):
+            start_means(self.communicator, moments, name="moments")()
+
+    def _everyone_has(self, moments: list[torch.Tensor]) -> bool:
+        """Whether all ranks have moments: one that had no rows yet has taken no step, and has none."""
+        counts = self.communicator.all_reduce(torch.tensor([float(bool(moments))]), op="sum")
+        return bool(counts == self.communicator.size)
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The optimizer's state that is shaped like the parameters: momentum, Adam's moments."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states = [(parameter, optimizer.state.get(parameter, {})) for parameter in parameters]
+    return [
+        value
+        for parameter, state in states
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape == parameter.shape
+    ]

@@ -1,0 +1,73 @@
+"""Post-local SGD (Lin et al., 2020, arXiv 1808.07217): all-reduce while weights change fast, local SGD afterwards."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from sparkdl.collectives import Communicator
+from sparkdl.settings.strategies import PostLocalSGDOptions
+from sparkdl.training.strategies.allreduce import AllReduce
+from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.strategy import Strategy
+
+__all__ = ["PostLocalSGD"]
+
+
+class PostLocalSGD(Strategy):
+    """The first epochs as :class:`AllReduce`, all that follow as :class:`LocalSGD`."""
+
+    replicas_differ: ClassVar[bool] = True
+
+    def __init__(self, options: PostLocalSGDOptions, communicator: Communicator) -> None:
+        super().__init__(communicator)
+        self._first = AllReduce(communicator)
+        self._then = LocalSGD(communicator, period=options.period, average_momentum=options.momentum == "averaged")
+        self._epochs_left = options.after_epochs
+
+    @property
+    def _now(self) -> AllReduce | LocalSGD:
+        return self._first if self._epochs_left > 0 else self._then
+
+    @override
+    def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
+        model, optimizer = self._first.wrap(model, make_optimizer)
+        return self._then.wrap(model, lambda _: optimizer)
+
+    @override
+    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
+        return self._now.row_weight(own_rows=own_rows, global_rows=global_rows)
+
+    @override
+    def begin_last_pass(self) -> None:
+        self._now.begin_last_pass()
+
+    @override
+    def finish_gradients(self) -> None:
+        self._now.finish_gradients()
+
+    @override
+    def after_step(self) -> None:
+        self._now.after_step()
+
+    @override
+    def end_epoch(self) -> None:
+        self._now.end_epoch()
+        self._epochs_left -= 1
+
+    @override
+    def consensus(self) -> AbstractContextManager[nn.Module]:
+        return self._now.consensus()
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {"epochs_left": self._epochs_left, "then": self._then.state()}
+
+    @override
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        if state:
+            self._epochs_left = state["epochs_left"]
+            self._then.load(state["then"])

@@ -1,0 +1,427 @@
+"""The same promises for every strategy, with both backends. A new strategy joins by an entry in ``STRATEGIES``.
+
+Ranks are real, as processes on this machine: one launch trains with all strategies, one after another.
+"""
+
+import copy
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sparkdl.cluster import Rank, run_local
+from sparkdl.collectives import Backend
+from sparkdl.data import Dataset, Loader
+from sparkdl.errors import RankError
+from sparkdl.settings import Train
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard
+from sparkdl.training.groups import Groups
+from sparkdl.training.loop import Job, _begin, train_rank
+from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.replica import Replica, build_model
+from sparkdl.training.reporter import Reporter
+
+STRATEGIES = {
+    "allreduce": {"kind": "allreduce"},
+    "local_sgd": {"kind": "local_sgd", "period": 4},
+    "local_sgd, momentum averaged": {"kind": "local_sgd", "period": 4, "momentum": "averaged"},
+    "post_local_sgd": {"kind": "post_local_sgd", "after_epochs": 1, "period": 4},
+    "sparknet": {"kind": "sparknet", "period": 6},
+    "diloco": {"kind": "diloco", "period": 5},
+    "diloco, streaming": {"kind": "diloco", "period": 6, "fragments": 3, "delay": 2, "mixing": 0.5},
+    "easgd": {"kind": "easgd", "period": 3},
+    "deepspark": {"kind": "deepspark", "period": 4},
+}
+SIZE = 3
+ROWS = 106  # of the dataset: not the same number on each rank, and a short batch at the end of an epoch
+EPOCHS = 3
+
+
+class Double(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.double()
+
+
+def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """In float64, so that a difference is one of methods and not of rounding."""
+    return nn.Sequential(Double(), nn.Linear(*input_shape, 16), nn.Tanh(), nn.Linear(16, num_classes)).double()
+
+
+def settings_for(name: str, **changes: object) -> Train:
+    options = {
+        "optimizer": "sgd",
+        "optimizer_options": {"momentum": 0.9},
+        "learning_rate": 0.05,
+        "schedule": "constant",
+        "epochs": EPOCHS,
+    }
+    return Train(model=network, batch_size=4, strategy=STRATEGIES[name], **{**options, **changes})
+
+
+class FailsAt:
+    """A loss that fails when it is called for the n-th time with gradients."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if outputs.requires_grad:
+            self.left -= 1
+            if self.left < 0:
+                raise EndedError
+        return functional.cross_entropy(outputs, labels)
+
+
+class EndedError(Exception):
+    pass
+
+
+def train_with_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> dict[str, list[dict[str, float]]]:
+    """Train with each strategy, whole and interrupted: histories by name."""
+    histories = {}
+    for name in STRATEGIES:
+        job = Job(clouds, settings_for(name), f"{folder}/{name}", backend, reference=SIZE)
+        outcome = train_rank(job, rank)
+        histories[name] = outcome.history if outcome else []
+        job = replace(job, folder=f"{folder}/{name}, interrupted", settings=settings_for(name, checkpoint_steps=1))
+        interrupted(job, 14, rank)  # in the middle of the second epoch, and of all periods
+        train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+    return histories
+
+
+def interrupted(job: Job, calls: int, rank: Rank) -> None:
+    failing = job.settings.model_copy(update={"loss": FailsAt(calls)})
+    try:
+        train_rank(replace(job, settings=failing), rank)
+    except EndedError:
+        with job.backend.connect() as communicator:
+            communicator.barrier()  # all have written what they could
+    else:
+        raise AssertionError("the run was not interrupted")
+
+
+class Trained:
+    """What the ranks of one launch have left behind."""
+
+    def __init__(self, folder: Path, backend: Backend, clouds: Dataset) -> None:
+        self.folder, self.backend, self.clouds = folder, backend, clouds
+        self.histories = run_local(partial(train_with_all, clouds, str(folder), backend), SIZE, backend=backend)[0]
+
+
+@pytest.fixture(scope="module")
+def trained(backend: Backend, clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("strategies"), backend, clouds)
+
+
+def consensus(folder: Path | str) -> dict[str, torch.Tensor]:
+    manifest = load_manifest(str(latest(str(folder))))
+    return load_shard(str(folder), manifest.shared)["model"]
+
+
+def all_states(folder: Path | str) -> list[dict]:
+    manifest = load_manifest(str(latest(str(folder))))
+    return [load_shard(str(folder), shard) for shard in (manifest.shared, *manifest.shards)]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_it_learns(trained: Trained, name: str) -> None:
+    history = trained.histories[name]
+    assert len(history) == EPOCHS
+    assert history[-1]["validation_loss"] < 0.85
+    assert history[-1]["validation_accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_it_equals_its_own_mathematics_in_one_process(trained: Trained, name: str) -> None:
+    expected = simulated(name, trained.clouds)
+    for key, weight in consensus(trained.folder / name).items():
+        torch.testing.assert_close(weight, expected[key], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_run_that_was_interrupted_ends_with_the_same_bits_on_every_rank(trained: Trained, name: str) -> None:
+    whole, continued = all_states(trained.folder / name), all_states(trained.folder / f"{name}, interrupted")
+    assert_equal(continued, whole)
+
+
+def assert_equal(one: object, other: object) -> None:
+    """To the last bit."""
+    if isinstance(one, torch.Tensor):
+        assert isinstance(other, torch.Tensor) and torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert isinstance(other, dict) and one.keys() == other.keys()
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert isinstance(other, list | tuple) and len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_equal(left, right)
+    else:
+        assert one == other
+
+
+def continue_with_fewer(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> dict[str, list[int]]:
+    """By strategy: the rows that each epoch used, continued in the middle of the second on another number of ranks."""
+    rows = {}
+    for name in STRATEGIES:
+        settings = settings_for(name)
+        job = Job(clouds, settings, f"{folder}/{name}", backend, reference=SIZE)
+        outcome = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+        rows[name] = [round(each["train_accuracy"] * ROWS, 6) for each in outcome.history] if outcome else []
+    return rows
+
+
+def interrupt_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> None:
+    for name in STRATEGIES:
+        settings = settings_for(name, checkpoint_steps=1)
+        interrupted(Job(clouds, settings, f"{folder}/{name}", backend, reference=SIZE), 14, rank)
+
+
+def test_another_number_of_ranks_goes_on_from_the_consensus_and_uses_every_row_once(
+    backend: Backend, clouds: Dataset, tmp_path: Path
+) -> None:
+    run_local(partial(interrupt_all, clouds, str(tmp_path), backend), SIZE, backend=backend)
+    begun = {name: load_manifest(str(latest(f"{tmp_path}/{name}"))) for name in STRATEGIES}
+    assert all(manifest.epoch == 1 and manifest.batches > 0 for manifest in begun.values())
+    correct = run_local(partial(continue_with_fewer, clouds, str(tmp_path), backend), 2, backend=backend)[0]
+    for name in STRATEGIES:
+        assert len(correct[name]) == EPOCHS
+        assert all(rows == round(rows) for rows in correct[name])  # a share of all rows, each counted once
+
+
+def test_another_strategy_or_period_goes_on_from_the_consensus_and_says_so(trained: Trained, tmp_path: Path) -> None:
+    changes = {"local_sgd": "diloco", "easgd": "allreduce", "diloco, streaming": "diloco"}
+    told = []
+    for before, after in changes.items():
+        settings = settings_for(after, epochs=EPOCHS + 1)
+        job = Job(trained.clouds, settings, f"{trained.folder}/{before}", trained.backend, SIZE)
+        checkpoint = str(latest(job.folder))
+        run_local(
+            partial(begun_replicas, replace(job, checkpoint=checkpoint), str(tmp_path / after)),
+            SIZE,
+            backend=trained.backend,
+            on_message=lambda rank, message: told.append((rank, message["text"])),
+        )
+        agreed = load_shard(job.folder, load_manifest(checkpoint).shared)["model"]
+        for rank in range(SIZE):
+            assert_equal(torch.load(f"{tmp_path / after}-{rank}.pt"), dict(agreed))
+    assert [rank for rank, _ in told] == [0] * len(changes)
+    assert all("with another train.strategy" in text for _, text in told)
+
+
+def begun_replicas(job: Job, path: str, rank: Rank) -> None:
+    """Begin, and write down which weights this rank begins with."""
+    with job.backend.connect() as communicator:
+        groups = Groups(communicator, communicator)
+        replica = Replica(build_model(job.dataset, job.settings), job.settings, groups, torch.device("cpu"))
+        _begin(job, replica, Reporter(rank), batch_size=4)
+        torch.save(dict(replica.model.state_dict()), f"{path}-{rank.rank}.pt")
+
+
+def train_alone(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> None:
+    for name in STRATEGIES:
+        train_rank(Job(clouds, settings_for(name), f"{folder}/{name}", backend, reference=1), rank)
+
+
+def test_one_rank_means_what_it_should(backend: Backend, clouds: Dataset, tmp_path: Path) -> None:
+    """Plain SGD, where nothing but a mean over ranks is asked for; an outer step or a centre where there is one."""
+    run_local(partial(train_alone, clouds, str(tmp_path), backend), 1, backend=backend)
+    plain = consensus(tmp_path / "allreduce")
+    for name in ("local_sgd", "local_sgd, momentum averaged", "post_local_sgd", "sparknet"):
+        assert_equal(consensus(tmp_path / name), plain)
+    for name in ("diloco", "diloco, streaming", "easgd", "deepspark"):
+        expected = simulated(name, clouds, size=1)
+        for key, weight in consensus(tmp_path / name).items():
+            torch.testing.assert_close(weight, expected[key], rtol=1e-9, atol=1e-9)
+
+
+def killed_in_an_exchange(job: Job, rank: Rank) -> None:
+    """Train; the last rank is killed right after it has begun to send, in the second epoch."""
+    from sparkdl.collectives import distributed, horovod
+
+    if rank.rank == SIZE - 1 and job.checkpoint is None:
+        for kind in (horovod.HorovodCommunicator, distributed.TorchCommunicator):
+            kind.start_mean = killing_at(25, kind.start_mean)  # type: ignore[method-assign]
+    train_rank(job, rank)
+
+
+def killing_at(number: int, start_mean: Callable) -> Callable:
+    calls = iter(range(number))
+
+    def start(self: object, tensors: list, *, name: str) -> Callable:
+        wait = start_mean(self, tensors, name=name)
+        if next(calls, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wait
+
+    return start
+
+
+@pytest.mark.parametrize("name", ["allreduce", "local_sgd", "diloco, streaming"])
+def test_a_kill_in_the_middle_of_an_exchange_changes_no_bit(trained: Trained, tmp_path: Path, name: str) -> None:
+    job = Job(
+        trained.clouds, settings_for(name, checkpoint_steps=1), str(tmp_path / name), trained.backend, reference=SIZE
+    )
+    with pytest.raises(RankError, match="killed, out of memory, or crashed"):
+        run_local(partial(killed_in_an_exchange, job), SIZE, backend=trained.backend)
+    run_local(partial(train_rank, replace(job, checkpoint=latest(job.folder))), SIZE, backend=trained.backend)
+    assert_equal(all_states(job.folder), all_states(trained.folder / name))
+
+
+def simulated(name: str, dataset: Dataset, *, size: int = SIZE) -> dict[str, torch.Tensor]:
+    """The consensus at the end of a run, of all replicas in this process, by the definition of each method."""
+    settings = settings_for(name)
+    models = [build_model(dataset, settings) for _ in range(size)]
+    optimizers = [build_optimizer(settings, model) for model in models]
+    method = METHODS[str(STRATEGIES[name]["kind"])]
+    rounds = method({key: value for key, value in STRATEGIES[name].items() if key != "kind"}, models, optimizers)
+    next(rounds)
+    for epoch in range(EPOCHS):
+        loaders = [
+            Loader(dataset, "train", batch_size=4, rank=rank, size=size, seed=settings.seed) for rank in range(size)
+        ]
+        for batches in zip(*(loader.epoch(epoch) for loader in loaders), strict=True):
+            losses = []
+            for model, batch in zip(models, batches, strict=True):
+                model.zero_grad()
+                losses.append(functional.cross_entropy(model(batch.inputs), batch.labels, reduction="sum"))
+            rounds.send((epoch, losses, [len(batch.labels) for batch in batches]))
+    return {key: torch.from_numpy(value.numpy().copy()) for key, value in rounds.send(None).items()}
+
+
+Losses = tuple[int, list[torch.Tensor], list[int]]
+Models, Optimizers = list[nn.Module], list[torch.optim.Optimizer]
+
+
+def mean_weights(models: Models) -> dict[str, torch.Tensor]:
+    states = [model.state_dict() for model in models]
+    return {key: sum(state[key] for state in states) / len(states) for key in states[0]}
+
+
+def step_together(models: Models, optimizers: Optimizers, losses: list[torch.Tensor], rows: list[int]) -> None:
+    total = sum(rows)
+    gradients = []
+    for model, loss in zip(models, losses, strict=True):
+        (loss / total).backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    sums = [sum(parts) for parts in zip(*gradients, strict=True)]
+    for model, optimizer in zip(models, optimizers, strict=True):
+        for parameter, gradient in zip(model.parameters(), sums, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+
+
+def step_alone(models: Models, optimizers: Optimizers, losses: list[torch.Tensor], rows: list[int]) -> None:
+    for optimizer, loss, count in zip(optimizers, losses, rows, strict=True):
+        if count:
+            (loss / count).backward()
+            optimizer.step()
+
+
+def allreduce(options: dict, models: Models, optimizers: Optimizers) -> Iterator:
+    work = yield
+    while work:
+        step_together(models, optimizers, work[1], work[2])
+        work = yield
+    yield models[0].state_dict()
+
+
+def local_sgd(
+    options: dict, models: Models, optimizers: Optimizers, *, together_until: int = 0, first: int = 1
+) -> Iterator:
+    work, steps = (yield), 0
+    while work:
+        epoch, losses, rows = work
+        if epoch < together_until:
+            step_together(models, optimizers, losses, rows)
+        else:
+            step_alone(models, optimizers, losses, rows)
+            steps += 1
+            if steps % options["period"] == 0:
+                mean = mean_weights(models)
+                for model in models:
+                    model.load_state_dict(mean)
+                if options.get("momentum") == "averaged":
+                    average_momentum(models, optimizers)
+        work = yield
+    yield mean_weights(models)
+
+
+def average_momentum(models: Models, optimizers: Optimizers) -> None:
+    for parameters in zip(*(model.parameters() for model in models), strict=True):
+        buffers = [
+            optimizer.state[parameter]["momentum_buffer"]
+            for optimizer, parameter in zip(optimizers, parameters, strict=True)
+        ]
+        mean = sum(buffers) / len(buffers)
+        for buffer in buffers:
+            buffer.copy_(mean)
+
+
+def post_local_sgd(options: dict, models: Models, optimizers: Optimizers) -> Iterator:
+    return local_sgd(options, models, optimizers, together_until=options["after_epochs"])
+
+
+def diloco(options: dict, models: Models, optimizers: Optimizers) -> Iterator:
+    """Outer Nesterov momentum 0.9 at rate 0.7, by hand; fragment f leaves at period * (f + 1) / fragments."""
+    period, count, delay, mixing = (
+        options.get(k, d) for k, d in (("period", 0), ("fragments", 1), ("delay", 0), ("mixing", 0))
+    )
+    names = [name for name, _ in models[0].named_parameters()]
+    fragments = [names[number::count] for number in range(count)]
+    outer = {name: parameter.detach().clone() for name, parameter in models[0].named_parameters()}
+    velocity = {name: torch.zeros_like(value) for name, value in outer.items()}
+    flying: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
+    work, steps = (yield), 0
+    while work:
+        step_alone(models, optimizers, work[1], work[2])
+        steps += 1
+        for number, fragment in enumerate(fragments):
+            if steps % period == (period * (number + 1) // count) % period:
+                mean = mean_weights(models)
+                flying[number] = steps, {name: outer[name] - mean[name] for name in fragment}
+            if number in flying and flying[number][0] + delay == steps:
+                for name, change in flying.pop(number)[1].items():
+                    velocity[name] = 0.9 * velocity[name] + change
+                    outer[name] = outer[name] - 0.7 * (change + 0.9 * velocity[name])
+                    for model in models:
+                        own = model.get_parameter(name)
+                        own.data = mixing * own.data + (1 - mixing) * outer[name]
+        work = yield
+    yield mean_weights(models)
+
+
+def easgd(options: dict, models: Models, optimizers: Optimizers, *, rate: float | None = None) -> Iterator:
+    rate = rate or 0.9 / len(models)
+    centre = copy.deepcopy(models[0].state_dict())
+    work, steps = (yield), 0
+    while work:
+        step_alone(models, optimizers, work[1], work[2])
+        steps += 1
+        if steps % options["period"] == 0:
+            pulls = [
+                {key: rate * (value - centre[key]) for key, value in model.state_dict().items()} for model in models
+            ]
+            for model, pull in zip(models, pulls, strict=True):
+                model.load_state_dict({key: value - pull[key] for key, value in model.state_dict().items()})
+            centre = {key: value + sum(pull[key] for pull in pulls) for key, value in centre.items()}
+        work = yield
+    yield centre
+
+
+METHODS: dict[str, Callable[[dict, Models, Optimizers], Iterator]] = {
+    "allreduce": allreduce,
+    "local_sgd": local_sgd,
+    "post_local_sgd": post_local_sgd,
+    "sparknet": local_sgd,
+    "diloco": diloco,
+    "easgd": easgd,
+    "deepspark": partial(easgd, rate=0.1),
+}
