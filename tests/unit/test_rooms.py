@@ -1,4 +1,4 @@
-"""Who may know whom, as the README's layout says; no circles; no two files or classes of one name."""
+"""Who may know whom, as CONTRIBUTING says; no circles; no two files or classes of one name."""
 
 import ast
 import subprocess
