@@ -18,7 +18,7 @@ from sparkdl.cli import commands
 from sparkdl.config import load_settings
 from sparkdl.errors import SparkdlError
 from sparkdl.settings import Settings
-from sparkdl.settings.explain import find_field
+from sparkdl.settings.explain import find_field, find_key
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -81,6 +81,11 @@ def test_every_link_and_every_path_leads_somewhere(page: Path) -> None:
         ROOT / path for path in re.findall(r"`((?:conf|docs|jobs|notebooks|sparkdl|tests|\.setup)/[\w./-]*)`", text)
     ]
     assert [str(place) for place in [*links, *paths] if not place.exists()] == []
+
+
+def test_every_strategy_is_explained() -> None:
+    explained = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "training.md").read_text(), re.MULTILINE)
+    assert explained == list(find_key("train.strategy".split("."), Settings).kinds)
 
 
 def test_the_layout_names_what_is_there_and_leaves_nothing_out() -> None:
