@@ -1,5 +1,6 @@
 """All or nothing: a folder is written beside its place and moved there whole, what seals it last."""
 
+import hashlib
 import logging
 import os
 import re
@@ -8,8 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-
-import psutil
+from pathlib import Path
 
 from sparkdl.errors import DatasetError
 from sparkdl.storage import (
@@ -31,12 +31,8 @@ __all__ = ["Staging", "staging"]
 
 _CLAIM = "_preparing"
 """In an output that is being filled file by file: the name of the folder that the files come from."""
-_OWNER = re.compile(r"(?P<started>\d+)-(?P<born>\d+)-(?P<pid>\d+)-[0-9a-f]{8}-(?P<host>.+)")
+_OWNER = re.compile(r"(?P<born>\d+)-(?P<pid>\d+)-[0-9a-f]{8}-(?P<processes>[0-9a-f]{16})")
 """How the name of an unfinished folder ends: which process is writing it. The name and the folder appear at once."""
-_FORGOTTEN_SECONDS = 24 * 3600
-"""An unfinished folder of another machine is taken for abandoned after a day: its process cannot be asked."""
-_BIRTH_TOLERANCE = 2
-"""Seconds between two ways to round when a process began."""
 _REMOVE_SECONDS = 5.0
 """How long tasks that were cancelled may go on writing to a folder that is being removed."""
 
@@ -124,8 +120,15 @@ class Staging:
         for entry in list_folder(self._parent):
             # Somebody else may be cleaning up too, or a task that nobody told to end may still be writing there.
             with suppress(OSError):
-                if _abandoned(self._owner(entry.name)):
-                    self._remove(join(self._parent, entry.name))
+                folder, owner = join(self._parent, entry.name), _OWNER.fullmatch(self._owner(entry.name))
+                if owner and owner["processes"] != _known_processes():
+                    _log.warning(
+                        "%s is unfinished; it is kept, because a process of another machine or container may be writing"
+                        " it. Remove it if none does",
+                        folder,
+                    )
+                elif owner and owner["born"] != _born(owner["pid"]):
+                    self._remove(folder)
 
     def _remove(self, folder: str) -> None:
         """Remove a folder, and last what tells whose it is: this process may be killed too."""
@@ -157,22 +160,25 @@ def staging(output: str, *, seal: str) -> Iterator[Staging]:
 
 
 def _this_process() -> str:
-    born = round(psutil.Process().create_time())
-    return f"{round(time.time())}-{born}-{os.getpid()}-{uuid.uuid4().hex[:8]}-{_host()}"
+    return f"{_born('self')}-{os.getpid()}-{uuid.uuid4().hex[:8]}-{_known_processes()}"
 
 
-def _host() -> str:
-    return re.sub(r"[^\w.-]", "_", socket.gethostname())
+def _born(pid: str) -> str | None:
+    """When a process began, in ticks since the machine did: numbers of processes are reused. None if there is none.
 
-
-def _abandoned(owner: str) -> bool:
-    match = _OWNER.fullmatch(owner)
-    if match is None:
-        return False
-    if match["host"] != _host():
-        return time.time() - int(match["started"]) > _FORGOTTEN_SECONDS
+    See proc_pid_stat(5). A time of day would change when somebody sets the clock.
+    """
     try:
-        # Process numbers are reused; the time of birth tells the owner from a stranger.
-        return bool(abs(psutil.Process(int(match["pid"])).create_time() - int(match["born"])) > _BIRTH_TOLERANCE)
-    except psutil.NoSuchProcess:
-        return True
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _known_processes() -> str:
+    """The processes that this one can ask for: those of its machine, since it booted, and of its container.
+
+    Hostnames do not tell: containers, and machines of different networks, may have equal ones.
+    """
+    namespace = Path("/proc/self/ns/pid").readlink()
+    booted = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return hashlib.sha256(f"{socket.gethostname()} {booted} {namespace}".encode()).hexdigest()[:16]

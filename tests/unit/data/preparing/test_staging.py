@@ -1,6 +1,8 @@
 import os
 import signal
+import socket
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -108,21 +110,55 @@ def test_a_process_killed_at_any_line_leaves_a_whole_dataset_or_none_and_the_nex
     assert set(outcomes) == {"none", "whole"}
 
 
+def publish_disturbed(first: module.Staging, second: module.Staging, number: int) -> tuple[list[bool], bool]:
+    """Publish the second folder before the n-th line that publishing the first one runs in `staging.py`, or after all.
+
+    Returns who has published, and whether there was such a line.
+    """
+    left, published = number, [False, False]
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        left -= event == "line"
+        if left == -1 and event == "line":
+            published[1] = second.publish()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        published[0] = first.publish()
+    finally:
+        sys.settrace(before)
+    if left >= 0:
+        published[1] = second.publish()
+    return published, left < 0
+
+
 @STORAGE
-def test_of_several_who_prepare_at_once_one_is_first_and_nothing_is_mixed(
+def test_of_two_who_publish_at_once_one_is_first_and_nothing_is_mixed_wherever_they_meet(
     make_dataset: MakeDataset, tmp_path: Path, scheme: str
 ) -> None:
     dataset = make_dataset([4, 4])
     output = f"{scheme}{tmp_path}/out"
-    with staging(output, seal=CARD_NAME) as first, staging(output, seal=CARD_NAME) as second:
-        for folder in (first, second):
-            fill(folder.path, dataset)
-        Path(second.path.removeprefix("store://"), "of the second").touch()
-        assert first.publish()
-        assert not second.publish()
-    Dataset.open(output).verify()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "out"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [CARD_NAME, "train"]
+    number, met, winners = 0, True, []
+    while met:
+        with staging(output, seal=CARD_NAME) as first, staging(output, seal=CARD_NAME) as second:
+            for name, folder in {"first": first, "second": second}.items():
+                fill(folder.path, dataset)
+                write_file(join(folder.path, name), b"")
+            published, met = publish_disturbed(first, second, number)
+        assert sorted(published) == [False, True]
+        winners.append("first" if published[0] else "second")
+        Dataset.open(output).verify()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "out"]
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted([CARD_NAME, winners[-1], "train"])
+        LocalFileSystem().rm(f"{tmp_path}/out", recursive=True)
+        number += 1
+    assert winners == sorted(winners, reverse=True)  # the second, until the first has the place
+    assert set(winners) == {"first", "second"}
 
 
 def test_on_s3_one_of_those_who_prepare_at_once_is_first_and_its_dataset_is_whole(
@@ -197,25 +233,47 @@ def test_an_output_that_is_something_else_is_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_leftovers_of_dead_runs_are_removed_and_of_living_ones_kept(tmp_path: Path) -> None:
+def test_leftovers_of_dead_processes_are_removed_and_of_others_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def leftover(owner: str) -> Path:
         (tmp_path / f".out.preparing-{owner}").mkdir()
         return tmp_path / f".out.preparing-{owner}"
 
     with staging(str(tmp_path / "out"), seal=CARD_NAME) as alive:
-        started, born, pid, number, host = alive.path.partition(".preparing-")[2].split("-", 4)
-        dead = leftover(f"{started}-{int(born) - 1000}-{pid}-{number}-{host}")
-        elsewhere = leftover(f"{started}-{born}-{pid}-{number}-else-where")
-        forgotten = leftover(f"0-{born}-{pid}-{number}-else-where")
+        born, pid, number, processes = alive.path.partition(".preparing-")[2].split("-")
+        dead = leftover(f"{int(born) - 1000}-{pid}-{number}-{processes}")
+        ended = leftover(f"{born}-{2**22 + 1}-{number}-{processes}")  # Linux has no larger number than 2 ** 22
+        elsewhere = leftover(f"{int(born) - 1000}-{pid}-{number}-{'0' * 16}")
         stranger = leftover("stranger")
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "_preparing").write_text(dead.name)
         with staging(str(tmp_path / "out"), seal=CARD_NAME):
             assert not dead.exists()
-            assert not forgotten.exists()
+            assert not ended.exists()
             assert not (tmp_path / "out").exists()
             assert elsewhere.exists()
             assert stranger.exists()
+            assert Path(alive.path).exists()
+    assert caplog.text.count("is kept") == 1 and str(elsewhere) in caplog.text
+
+
+@pytest.mark.parametrize("where", ["another machine", "a container of the same name"])
+def test_an_unfinished_folder_is_kept_whose_process_cannot_be_asked(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        if where == "another machine":
+            there.setattr(socket, "gethostname", lambda: "elsewhere")
+        else:
+            there.setattr(Path, "readlink", lambda path: Path("pid:[1]"))
+            there.setattr(os, "getpid", lambda: 2**22 + 1)
+        alive = module.Staging(str(tmp_path / "out"), seal=CARD_NAME)
+        alive.create()
+    with monkeypatch.context() as later:
+        now = time.time()
+        later.setattr(time, "time", lambda: now + 2 * 24 * 3600)  # clocks differ, and are set
+        with staging(str(tmp_path / "out"), seal=CARD_NAME):
             assert Path(alive.path).exists()
 
 
