@@ -26,7 +26,16 @@ NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint"
 )
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For `faults`: which ones, and when.")
-def benchmark(names: Sequence[str], as_json: bool, data: tuple[str, str] | None, rounds: int, seed: int) -> None:
+@click.option(
+    "--backend",
+    type=click.Choice(["horovod", "torch"]),
+    default="horovod",
+    show_default=True,
+    help="For `faults`: by which library ranks exchange tensors.",
+)
+def benchmark(
+    names: Sequence[str], as_json: bool, data: tuple[str, str] | None, rounds: int, seed: int, backend: str
+) -> None:
     """Measure speed beside the usual alternatives; without names, everything."""
     if data and names and "extreme" not in names:
         raise click.UsageError("--data is for the benchmark extreme: jobs/benchmark.py extreme --data TRAIN TEST")
@@ -36,7 +45,7 @@ def benchmark(names: Sequence[str], as_json: bool, data: tuple[str, str] | None,
     with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
         for name in names or NAMES:
             measure = import_module(f"benchmarks.{name}").run
-            options = {"extreme": (data or (),), "faults": (rounds, seed)}.get(name, ())
+            options = {"extreme": (data or (),), "faults": (rounds, seed, backend)}.get(name, ())
             reports = measure(*options) if name == "extreme" else [measure(*options)]
             for report in reports:
                 click.echo(report.to_json() if as_json else f"{report}\n", file=tables)

@@ -25,7 +25,7 @@ from benchmarks.loop import new_replica, timed_epoch
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.cluster.devices import bind
-from sparkdl.collectives import Communicator, HorovodBackend
+from sparkdl.collectives import Backend, Communicator, HorovodBackend, TorchBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.recipe import build_optimizer
@@ -40,59 +40,80 @@ LAUNCHES = 12
 EPOCHS = 2
 """Of each system in each launch, after a first one, which compiles kernels and fills caches."""
 SETTINGS = Train(model="cnn", epochs=1 + EPOCHS, batch_size=256, schedule="constant")
-OURS, THEIRS, WAITING = SYSTEMS = ("sparkdl", "DistributedDataParallel, Gloo", "waiting alone")
+OURS = {"horovod": "sparkdl, Horovod", "torch": "sparkdl, torch"}
+THEIRS, WAITING = "DistributedDataParallel, Gloo", "waiting alone"
 
 
 def run() -> Report:
-    """Launch two ranks, again and again. Runs on the driver."""
+    """Launch two ranks, again and again, with one backend and the other. Runs on the driver."""
+    backends = [HorovodBackend(), TorchBackend()] * (LAUNCHES // 2)
     with image_dataset(ROWS) as (spark, dataset):
-        measure = partial(_measure, dataset)
-        launches = [run_ranks(measure, 2, spark=spark, backend=HorovodBackend())[0] for _ in range(LAUNCHES)]
-    pairs = {name: [pair for launch in launches for pair in launch[name]] for name in SYSTEMS}
-    efficiency = {name: median(two / (2 * one) for one, two in pairs[name]) for name in SYSTEMS}
-    over_theirs = median(mine / other for (_, mine), (_, other) in zip(pairs[OURS], pairs[THEIRS], strict=True))
+        launches = [
+            run_ranks(partial(_measure, dataset, backend), 2, spark=spark, backend=backend)[0] for backend in backends
+        ]
+    names = [*OURS.values(), THEIRS, WAITING]
+    pairs = {name: [pair for launch in launches for pair in launch.get(name, [])] for name in names}
+    efficiency = {name: median(two / (2 * one) for one, two in pairs[name]) for name in names}
+    over_theirs = {
+        ours: median(
+            mine / other
+            for launch in launches
+            for (_, mine), (_, other) in zip(launch.get(ours, []), launch[THEIRS], strict=False)
+        )
+        for ours in OURS.values()
+    }
     return Report(
         title="scaling: one rank and two, one thread each, convolutional network",
         columns=["system", "images/s, 1 rank", "images/s, 2 ranks", "efficiency"],
-        rows=[[name, *map(median, zip(*pairs[name], strict=True)), efficiency[name]] for name in SYSTEMS],
+        rows=[[name, *map(median, zip(*pairs[name], strict=True)), efficiency[name]] for name in names],
         targets=[
-            Target("efficiency, beside DDP's", efficiency[OURS], efficiency[THEIRS]),
-            Target("images/s on two ranks over DDP's", over_theirs, 1.0),
+            Target("efficiency, beside DDP's", efficiency[OURS["horovod"]], efficiency[THEIRS]),
+            *(Target(f"{name}: images/s on two ranks over DDP's", over_theirs[name], 1.0) for name in OURS.values()),
         ],
-        note=f"Medians of {EPOCHS} epochs of {ROWS:,} images in each of {LAUNCHES} launches. Two ranks train an epoch, "
-        "then the first alone while the other sleeps; the systems take turns. Efficiencies and ratios are those of "
-        "epochs that follow each other.",
+        note=f"Medians of {EPOCHS} epochs of {ROWS:,} images in each of {LAUNCHES} launches, half of them with each "
+        "backend. Two ranks train an epoch, then the first alone while the other sleeps; the systems take turns. "
+        "Efficiencies and ratios are those of epochs that follow each other.",
     )
 
 
-def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[tuple[float, float]]]:
+def _measure(dataset: Dataset, backend: Backend, rank: Rank) -> dict[str, list[tuple[float, float]]]:
     """Images per second of one rank and of two, by system and epoch; the first epoch is left out."""
     torch.set_num_threads(1)
-    with HorovodBackend().connect() as collectives:
-        distributed.init_process_group("gloo", store=_meeting_point(collectives), rank=rank.rank, world_size=rank.size)
-        try:
-            first, of_one = distributed.new_group([0]), collectives.split(rank.rank)
-            together = _systems(dataset, rank, collectives, None)
-            alone = _systems(dataset, replace(rank, size=1), of_one, first) if rank.rank == 0 else {}
-            rates: dict[str, list[tuple[float, float]]] = {name: [] for name in SYSTEMS}
-            for _ in range(1 + EPOCHS):
-                for name in SYSTEMS:
-                    two = next(together[name])
-                    with _any_core():
-                        one = next(alone[name]) if alone else 0.0
-                    rates[name].append((one, two))
-                    distributed.barrier()  # which takes nothing from the core of the one that computes
-        finally:
-            distributed.destroy_process_group()
+    with backend.connect() as communicator, _process_group(communicator, rank):
+        first, of_one = distributed.new_group([0]), communicator.split(rank.rank)
+        ours = OURS[backend.name]
+        together = _systems(ours, dataset, rank, communicator, None)
+        alone = _systems(ours, dataset, replace(rank, size=1), of_one, first) if rank.rank == 0 else {}
+        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in together}
+        for _ in range(1 + EPOCHS):
+            for name in together:
+                two = next(together[name])
+                with _any_core():
+                    one = next(alone[name]) if alone else 0.0
+                rates[name].append((one, two))
+                distributed.barrier()  # which takes nothing from the core of the one that computes
     return {name: found[1:] for name, found in rates.items()}
 
 
+@contextmanager
+def _process_group(communicator: Communicator, rank: Rank) -> Iterator[None]:
+    """PyTorch's process group of all ranks, for the rivals; with our backend of that kind it is there."""
+    if distributed.is_initialized():
+        yield
+        return
+    distributed.init_process_group("gloo", store=_meeting_point(communicator), rank=rank.rank, world_size=rank.size)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
 def _systems(
-    dataset: Dataset, rank: Rank, collectives: Communicator, group: distributed.ProcessGroup | None
+    ours: str, dataset: Dataset, rank: Rank, communicator: Communicator, group: distributed.ProcessGroup | None
 ) -> dict[str, Iterator[float]]:
     """Images per second of all ranks, epoch by epoch, of each system."""
     return {
-        OURS: _sparkdl(dataset, rank, collectives),
+        ours: _sparkdl(dataset, rank, communicator),
         THEIRS: _torch(partial(DistributedDataParallel, process_group=group), dataset, rank, group),
         WAITING: _torch(partial(_waiting, group=group), dataset, rank, group),
     }
@@ -109,8 +130,8 @@ def _any_core() -> Iterator[None]:
         bind(own)
 
 
-def _sparkdl(dataset: Dataset, rank: Rank, collectives: Communicator) -> Iterator[float]:
-    replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
+def _sparkdl(dataset: Dataset, rank: Rank, communicator: Communicator) -> Iterator[float]:
+    replica, reporter = new_replica(rank, dataset, SETTINGS, communicator), Reporter(rank)
     state = TrainingState()
     while True:
         yield timed_epoch(replica, dataset, state, reporter)
@@ -143,11 +164,11 @@ def _waiting(model: nn.Module, group: distributed.ProcessGroup | None) -> nn.Mod
     return model
 
 
-def _meeting_point(collectives: Communicator) -> distributed.TCPStore:
+def _meeting_point(communicator: Communicator) -> distributed.TCPStore:
     """Where ranks find each other: rank 0 listens at a free port, of which it tells the others."""
     host = os.environ["HOROVOD_HOSTNAME"]
     listening = None
-    if collectives.rank == 0:
+    if communicator.rank == 0:
         listening = distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-    port = collectives.broadcast_object(listening and listening.port)
+    port = communicator.broadcast_object(listening and listening.port)
     return listening or distributed.TCPStore(host, port, is_master=False)

@@ -45,14 +45,19 @@ class Noting(nn.Module):
     def _note(self, rows: list[int]) -> None:
         if self._file is None:
             # The ranks of an attempt share the address where they meet; it holds a secret, so only its digest is shown.
-            attempt = hashlib.sha256(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "").encode()).hexdigest()[:12]
-            rank = os.environ.get("HOROVOD_RANK", "0")
+            where = _variable("HOROVOD_GLOO_RENDEZVOUS_ADDR", "SPARKDL_MEETING")
+            attempt, rank = hashlib.sha256(where.encode()).hexdigest()[:12], _variable("HOROVOD_RANK", "RANK")
             name = f"{time.time_ns()}.{attempt}.{rank}.{os.getpid()}.rows"
             self._file = os.open(Path(self._folder) / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         os.write(
             self._file, f"{int(self.calls)} {' '.join(map(str, rows))}\n".encode()
         )  # one call: whole or not at all
         self.calls += 1
+
+
+def _variable(horovod: str, torch: str) -> str:
+    """What a launch has set for its backend."""
+    return os.environ.get(horovod) or os.environ.get(torch, "0")
 
 
 def newest_call(folder: Path) -> tuple[str, int]:

@@ -40,8 +40,10 @@ IMPORTED_FROM = f"{Path(sparkdl.__file__).parents[1]}{os.pathsep}{Path(benchmark
 """Where the cluster's processes find what is submitted to them."""
 
 
-def run(rounds: int = 100, seed: int = 0) -> Report:
+def run(rounds: int = 100, seed: int = 0, backend: str = "horovod") -> Report:
     """Inject at least so many faults, a few into each run; the seed decides which ones, and when.
+
+    ``backend`` is by which library ranks exchange tensors.
 
     Runs on the driver. A run that comes to its end before its last faults leaves them to another run.
     """
@@ -49,7 +51,7 @@ def run(rounds: int = 100, seed: int = 0) -> Report:
     verdicts: list[Verdict] = []
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl-faults-") as folder,
-        fault_bench(Path(folder)) as bench,
+        fault_bench(Path(folder), backend=backend) as bench,
         tqdm(total=rounds, unit="fault", disable=None) as bar,
     ):
         injected = 0
@@ -59,11 +61,11 @@ def run(rounds: int = 100, seed: int = 0) -> Report:
             verdicts.append(disturbed(bench, f"run-{len(verdicts)}", faults, seed=seed + len(verdicts)))
             injected += len(verdicts[-1].injections)
             bar.update(len(verdicts[-1].injections))
-    return _report(verdicts, rounds)
+    return _report(verdicts, rounds, backend)
 
 
 @contextmanager
-def fault_bench(folder: Path) -> Iterator[Scenario]:
+def fault_bench(folder: Path, *, backend: str = "horovod") -> Iterator[Scenario]:
     """A cluster of two executors, MLflow's server, a small dataset, and the run that was left alone."""
     with session() as spark:
         dataset = _dataset(spark, folder)
@@ -73,7 +75,8 @@ def fault_bench(folder: Path) -> Iterator[Scenario]:
     try:
         with standalone_cluster(folder, pythonpath=IMPORTED_FROM) as cluster:
             server.wait()
-            bench = Scenario(cluster, dataset.path, dataset.rows("train"), folder / "undisturbed", server)
+            settings = {"backend": backend}
+            bench = Scenario(cluster, dataset.path, dataset.rows("train"), folder / "undisturbed", server, settings)
             if not bench.run([]).finished:
                 raise RuntimeError(f"the run did not finish though it was left alone\n{bench.log.read_text()[-8000:]}")
             yield bench
@@ -117,7 +120,7 @@ def _same(one: object, other: object) -> bool:
     return bool(one == other)
 
 
-def _report(verdicts: list[Verdict], rounds: int) -> Report:
+def _report(verdicts: list[Verdict], rounds: int, backend: str) -> Report:
     injections = [injection for verdict in verdicts for injection in verdict.injections]
     rows = []
     for kind in KINDS:
@@ -130,7 +133,7 @@ def _report(verdicts: list[Verdict], rounds: int) -> Report:
             rows.append([kind, str(len(found)), *(max(times) if times else "" for times in seconds)])
     finished = sum(verdict.finished for verdict in verdicts)
     return Report(
-        title=f"faults: {len(injections)} injected into {len(verdicts)} runs of two ranks",
+        title=f"faults: {len(injections)} injected into {len(verdicts)} runs of two ranks, backend {backend}",
         columns=["fault", "injected", "longest detection (s)", "longest ending (s)", "longest recovery (s)"],
         rows=rows,
         targets=[
