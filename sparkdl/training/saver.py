@@ -1,7 +1,7 @@
 """When a checkpoint is due, and writing it while training goes on. Runs on ranks."""
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
@@ -17,7 +17,7 @@ from sparkdl.training.state import Parts, TrainingState, collect
 
 __all__ = ["Order", "Saver"]
 
-POLL_SECONDS = 0.5  # how often rank 0 tells the others what is to be done
+POLL_SECONDS = 0.5  # how often rank 0 tells the others what is to be done, and a rank the driver that storage is slow
 WORDS = 4  # of 8 bytes, in a SHA-256
 
 
@@ -121,6 +121,7 @@ class Saver:
         """
         self._complete()
         if self._finishing:
+            self._wait_for(self._finishing)
             self._finishing.result()
         if self._error:
             raise self._error
@@ -183,6 +184,7 @@ class Saver:
         """Wait for the shards of all ranks, then let rank 0 write the manifest, in the background."""
         if self._shards is None:
             return
+        self._wait_for(self._shards)
         failure = self._shards.exception()
         own = NOT_WRITTEN if failure else self._shards.result()[0]
         rows = self._world.all_gather(_packed(own))
@@ -190,6 +192,11 @@ class Saver:
             found = [_unpacked(row, own.name, rank) for rank, row in enumerate(rows)]
             self._finishing = self._thread.submit(self._finish_checkpoint, self._begun, found, self._shards)
         self._shards = self._begun = None
+
+    def _wait_for(self, writing: Future[Any]) -> None:
+        """Return when it is done. Until then this rank is not stuck: storage may be slow."""
+        while wait([writing], timeout=POLL_SECONDS).not_done:
+            self._rank.beat()
 
     def _finish_checkpoint(self, begun: "_Begun", found: list[Shard], written: Future[list[Shard]]) -> None:
         """Write the best weights, if they are new, and the manifest; then remove what is old. On rank 0."""

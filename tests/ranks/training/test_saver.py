@@ -1,6 +1,7 @@
 """Checkpoints that a rank writes while it trains."""
 
 import errno
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 from torch import nn
 
-from sparkdl.cluster import Rank, run_local
+from sparkdl.cluster import Rank, Timeouts, run_local
 from sparkdl.collectives import HorovodBackend
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import latest, list_manifests, load_manifest, step_of
@@ -71,3 +72,25 @@ def test_the_checkpoint_an_attempt_began_from_stays_until_others_take_its_place(
     assert Path(str(begun)).exists()
     run_local(partial(attempt, str(tmp_path), begun, [350, 400]), 1, backend=HorovodBackend())
     assert [step_of(path) for path in list_manifests(str(tmp_path))] == [400, 350]
+
+
+def save_slowly(folder: str, rank: Rank) -> None:
+    """A checkpoint whose files take 3 seconds each, and are waited for."""
+
+    def slow(*args: Any, **options: Any) -> None:
+        time.sleep(3)
+        replace(*args, **options)
+
+    with HorovodBackend().connect() as communicator, pytest.MonkeyPatch.context() as patch:
+        replace = Path.replace
+        patch.setattr(Path, "replace", slow)
+        replica = Replica(nn.Linear(2, 2), Train(), Groups(communicator, communicator), torch.device("cpu"))
+        with Saver(folder, Train(), rank, replica, batch_size=1) as saver:
+            rank.beat(1)
+            saver.save(TrainingState(step=1), best=True)
+            saver.finish()
+
+
+def test_a_rank_that_waits_for_a_slow_checkpoint_is_not_stuck(tmp_path: Path) -> None:
+    run_local(partial(save_slowly, str(tmp_path)), 1, backend=HorovodBackend(), timeouts=Timeouts(stall_timeout=2))
+    assert step_of(latest(str(tmp_path))) == 1
