@@ -85,7 +85,7 @@ def test_every_link_and_every_path_leads_somewhere(page: Path) -> None:
 
 def test_every_strategy_is_explained() -> None:
     explained = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "training.md").read_text(), re.MULTILINE)
-    assert explained == list(find_key("train.strategy".split("."), Settings).kinds)
+    assert explained == list(find_key(["train", "strategy"], Settings).kinds)
 
 
 def test_the_layout_names_what_is_there_and_leaves_nothing_out() -> None:
