@@ -100,7 +100,7 @@ def test_a_rank_that_is_killed_is_missed_at_once_by_all(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="rank 3"):
         run_local(work, 4, backend=HorovodBackend())
     noticed = {path.name: float(path.read_text()) for path in tmp_path.iterdir()}
-    assert noticed.keys() == {"0", "1", "2"} and max(noticed.values()) < 3
+    assert noticed.keys() == {"0", "1", "2"} and max(noticed.values()) < 10  # of the 120 s that Gloo would wait
 
 
 def test_a_group_of_ranks_does_not_wait_for_those_that_are_idle() -> None:
