@@ -114,7 +114,10 @@ def _find(client: MlflowClient, name: str, *, alias: str | None, version: str | 
     number = str(model.aliases.get(alias, "")) if alias else version
     if not number:
         aliases = ", ".join(f"{known!r} (version {at})" for known, at in sorted(model.aliases.items()))
-        raise RegistryError(f"the registered model {name!r} has no alias {alias!r}; it has {aliases or 'none'}")
+        raise RegistryError(
+            f"the registered model {name!r} has no alias {alias!r}; it has {aliases or 'none'}. A version that no alias"
+            f" points to, as one that the gate held back, is named by its number: models:/{name}/1"
+        )
     try:
         return client.get_model_version(name, number)
     except MlflowException as error:
