@@ -75,10 +75,10 @@ def test_the_checkpoint_an_attempt_began_from_stays_until_others_take_its_place(
 
 
 def save_slowly(folder: str, rank: Rank) -> None:
-    """A checkpoint whose files take 3 seconds each, and are waited for."""
+    """A checkpoint whose files take a second each, and are waited for."""
 
     def slow(*args: Any, **options: Any) -> None:
-        time.sleep(3)
+        time.sleep(1)
         replace(*args, **options)
 
     with HorovodBackend().connect() as communicator, pytest.MonkeyPatch.context() as patch:
