@@ -27,7 +27,7 @@ from sparkdl.training.recipe import autocast, build_loss, rate_at
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.saver import Saver
-from sparkdl.training.state import TrainingState, restore, resume, seed_everything
+from sparkdl.training.state import TrainingState, consensus_weights, copied, restore, resume, seed_everything
 
 EVALUATION_BATCH = 512  # rows; larger than a training batch, since no gradient is kept
 
@@ -122,10 +122,14 @@ def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> t
     seed_everything(job.settings.seed, manifest.step, 1 + world.rank)
     alike = manifest.strategy == job.settings.strategy.model_dump()
     same = alike and len(manifest.shards) == world.size
-    shared, own = (
-        load_shard(job.folder, shard, replica.device)
-        for shard in (manifest.shared, manifest.shards[world.rank % len(manifest.shards)])
-    )
+    shared = load_shard(job.folder, manifest.shared, replica.device)
+    own = load_shard(job.folder, manifest.shards[world.rank % len(manifest.shards)], replica.device)
+    if "model" in shared:
+        replica.model.load_state_dict(shared["model"])
+    elif not same:  # one rank reads all replicas, and tells the others
+        if world.rank == 0:
+            replica.model.load_state_dict(consensus_weights(job.folder, manifest, shared))
+        world.broadcast_module(replica.model)
     restore(replica, shared, own, alike=alike, same=same)
     if not alike:
         reporter.warn(
@@ -150,14 +154,15 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
 
     figures = train_epoch(replica, job.dataset, state, reporter, reference=job.reference, after_step=save_if_due)
     replica.strategy.end_epoch()
-    if "validation" in job.dataset.splits:
-        with replica.strategy.consensus() as model:
+    with replica.strategy.consensus() as model:
+        if "validation" in job.dataset.splits:
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)
-        figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
-    best = not state.history or _merit(figures, settings) >= _merit(state.history[state.best_epoch], settings)
+            figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
+        best = not state.history or _merit(figures, settings) >= _merit(state.history[state.best_epoch], settings)
+        weights = copied(model.state_dict()) if best and replica.groups.world.rank == 0 else None
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
-    saver.save(state, best=best)
+    saver.save(state, best=weights)
 
 
 def train_epoch(

@@ -98,8 +98,8 @@ class Saver:
         save, stop, self._next_poll = map(int, rows[0][:3])
         return Order(bool(save), bool(stop))
 
-    def save(self, state: TrainingState, *, best: bool = False) -> None:
-        """Take a copy now and write it in the background; ``best``: the weights too, as those of the last epoch.
+    def save(self, state: TrainingState, *, best: dict[str, torch.Tensor] | None = None) -> None:
+        """Take a copy now and write it in the background; ``best``: these weights too, as the best ones (on rank 0).
 
         Waits for the checkpoint before it. A checkpoint that cannot be written is told, and training goes on: the one
         before is still there. Raises :class:`~sparkdl.errors.TrainingError` for weights that are not finite: a good
@@ -109,9 +109,10 @@ class Saver:
         parts = collect(self._replica)
         totals = self._world.all_gather(torch.tensor(state.totals, dtype=torch.float64))
         self._saved, self._saved_step = time.monotonic(), state.step
+        for weights in (parts.own.get("model"), parts.shared.get("model"), best):
+            self._check(weights, state.step)
         if self._rank.rank == 0:
-            self._check(parts, state.step)
-            self._begun = _Begun(self._begin_manifest(state, totals), parts.shared["model"] if best else None)
+            self._begun = _Begun(self._begin_manifest(state, totals), best)
         self._shards = self._thread.submit(self._write_shards, parts, f"{state.step:09d}-{state.epoch:05d}")
 
     def finish(self) -> str:
@@ -141,14 +142,14 @@ class Saver:
             ahead = min(ahead, every - step % every)
         return int(due or stop), int(stop), step + ahead
 
-    def _check(self, parts: Parts, step: int) -> None:
+    def _check(self, weights: dict[str, torch.Tensor] | None, step: int) -> None:
         """Raise :class:`TrainingError` for weights that are no longer finite.
 
         In the thread that trains: an operation in parallel would give the one that writes a pool of OpenMP threads of
         its own, and with more of these than cores OpenMP does not wait actively any more. On two cores that made every
         step a sixth longer, for the rest of the run.
         """
-        if not all(bool(torch.isfinite(parts.shared["model"][name]).all()) for name in self._finite):
+        if weights and not all(bool(torch.isfinite(weights[name]).all()) for name in self._finite):
             raise TrainingError(
                 f"weights are not finite after step {step}; the last good checkpoint in {self._folder} is kept"
             )

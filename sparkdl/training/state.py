@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sparkdl.data import Phase
-from sparkdl.training.checkpoint import Manifest
+from sparkdl.training.checkpoint import Manifest, load_shard
 from sparkdl.training.replica import Replica
 from sparkdl.training.reporter import Measured
 
@@ -69,30 +69,46 @@ class Parts(NamedTuple):
     """What a checkpoint holds of one rank: copies, so that training can go on while they are written."""
 
     shared: dict[str, Any]
-    """The consensus of all replicas, and what else is the same everywhere; on rank 0 alone."""
+    """What is the same everywhere; on rank 0 alone."""
     own: dict[str, Any]
     """What is this rank's alone."""
 
 
 def collect(replica: Replica) -> Parts:
-    """A copy of what a replica is made of. All ranks call it together."""
+    """A copy of what a replica is made of. All ranks call it together.
+
+    Replicas that differ are saved as they are, and nothing is exchanged for it: who goes on from a checkpoint in
+    another way than before finds their consensus by :func:`consensus_weights`.
+    """
     strategy = replica.strategy
-    first = replica.groups.world.rank == 0
-    with strategy.consensus() as model:
-        shared = {"model": copied(model.state_dict())} if first else {}
-    state = copied(strategy.state())  # on all ranks: they may have to wait for each other
     trainer = {"optimizer": replica.optimizer.state_dict(), "scaler": replica.scaler.state_dict()}
-    own = {
-        "random": _random_states(replica.device),
-        "buffers": dict(replica.model.named_buffers()),
-    }
+    own = {"random": _random_states(replica.device), "buffers": dict(replica.model.named_buffers())}
+    shared: dict[str, Any] = {"strategy": strategy.state()}
     if strategy.replicas_differ:
-        own |= trainer | {"parameters": dict(replica.model.named_parameters())}
-    elif first:
-        shared |= copied(trainer)
-    if first:
-        shared["strategy"] = state
-    return Parts(shared, copied(own))
+        own |= trainer | {"model": replica.model.state_dict()}
+    else:
+        with strategy.consensus() as model:
+            shared |= trainer | {"model": copied(model.state_dict())}
+    return Parts(copied(shared) if replica.groups.world.rank == 0 else {}, copied(own))
+
+
+def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The model that all replicas of a checkpoint stand for. Runs on a rank, which holds two replicas at a time.
+
+    It is what the ranks shared, or else the mean of their replicas (of what has no mean, rank 0's), with the parameters
+    that the strategy itself says.
+    """
+    if "model" in shared:
+        return dict(shared["model"])
+    weights: dict[str, torch.Tensor] = {}
+    for shard in manifest.shards:
+        for name, value in load_shard(folder, shard)["model"].items():
+            if value.is_floating_point():
+                weights[name] = weights.get(name, 0) + value.double() / len(manifest.shards)
+            else:
+                weights.setdefault(name, value)
+    said: dict[str, torch.Tensor] = shared["strategy"].get("consensus", {})
+    return weights | said
 
 
 def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> TrainingState:
@@ -122,24 +138,21 @@ def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> Trai
 
 
 def restore(replica: Replica, shared: Mapping[str, Any], own: Mapping[str, Any], *, alike: bool, same: bool) -> None:
-    """Put back what :func:`collect` gave.
+    """Put back what :func:`collect` gave, but for weights that are not this rank's own: those the model has already.
 
     ``alike``: replicas agree as they did then. ``same``: there are as many of them, too; each is then as it was, and
     the run goes on as if nothing had happened. Otherwise all begin with the consensus, and random states start afresh.
     """
-    replica.model.load_state_dict(shared["model"])
+    if same and "model" in own:
+        replica.model.load_state_dict(own["model"])
     replica.strategy.load(shared["strategy"] if alike else None)
     trainer = own if "optimizer" in own else shared
     replica.optimizer.load_state_dict(trainer["optimizer"])
     replica.scaler.load_state_dict(trainer["scaler"])
     if same:
         _set_random_states(own["random"], replica.device)
-        with torch.no_grad():
-            for name, buffer in replica.model.named_buffers():
-                buffer.copy_(own["buffers"][name])
-            for name, parameter in replica.model.named_parameters():
-                if "parameters" in own:
-                    parameter.copy_(own["parameters"][name])
+        for name, buffer in replica.model.named_buffers():
+            buffer.copy_(own["buffers"][name])
 
 
 def copied(value: Any) -> Any:

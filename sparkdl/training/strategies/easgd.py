@@ -69,9 +69,10 @@ class EASGD(Strategy):
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"steps": self._steps}  # the centre is the consensus, which every checkpoint holds
+        return {"steps": self._steps, "consensus": self._centre}
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
         self._steps = state["steps"] if state else 0
-        self._centre = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        centre = state["consensus"] if state else self.trained
+        self._centre = {name: centre[name].detach().clone() for name in self.trained}

@@ -59,11 +59,14 @@ class Strategy(ABC):
         """The model that all replicas stand for, for as long as the block lasts; then this rank's replica is back."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint has to hold of the strategy itself: tensors and plain values, the same on all ranks."""
+        """What a checkpoint has to hold of the strategy itself: tensors and plain values, the same on all ranks.
+
+        Where the consensus is not the mean of replicas that differ, its parameters stand under ``consensus``.
+        """
         return {}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from such a state, or begin anew. The model holds the consensus, the same on all ranks."""
+        """Go on from such a state, or begin anew with the weights of the model, the same on all ranks then."""
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:

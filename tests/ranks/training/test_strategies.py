@@ -27,6 +27,7 @@ from sparkdl.training.loop import Job, _begin, train_rank
 from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
+from sparkdl.training.state import consensus_weights
 
 STRATEGIES = {
     "allreduce": {"kind": "allreduce"},
@@ -122,7 +123,7 @@ def trained(backend: Backend, clouds: Dataset, tmp_path_factory: pytest.TempPath
 
 def consensus(folder: Path | str) -> dict[str, torch.Tensor]:
     manifest = load_manifest(str(latest(str(folder))))
-    return load_shard(str(folder), manifest.shared)["model"]
+    return consensus_weights(str(folder), manifest, load_shard(str(folder), manifest.shared))
 
 
 def all_states(folder: Path | str) -> list[dict]:
@@ -209,9 +210,8 @@ def test_another_strategy_or_period_goes_on_from_the_consensus_and_says_so(train
             backend=trained.backend,
             on_message=lambda rank, message: told.append((rank, message["text"])),
         )
-        agreed = load_shard(job.folder, load_manifest(checkpoint).shared)["model"]
         for rank in range(SIZE):
-            assert_equal(torch.load(f"{tmp_path / after}-{rank}.pt"), dict(agreed))
+            assert_equal(torch.load(f"{tmp_path / after}-{rank}.pt"), dict(consensus(job.folder)))
     assert [rank for rank, _ in told] == [0] * len(changes)
     assert all("with another train.strategy" in text for _, text in told)
 
