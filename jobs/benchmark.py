@@ -11,7 +11,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 
 import benchmarks
 
-NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint", "faults")
+NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint", "shards", "faults")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
