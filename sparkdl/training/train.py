@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import exit_on_sigterm, get_session
+from sparkdl.cluster import exit_on_sigterm, get_session, wait_for_slots
 from sparkdl.collectives import create_backend
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
@@ -93,6 +93,8 @@ def train(
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
+    # Before there is a run: one that never had its ranks would be adopted by the next `resume: auto`.
+    wait_for_slots(spark, cluster.ranks.max, timeout=cluster.slot_timeout, minimum=cluster.ranks.min)
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
     params: dict[str, Any] = {name: section.model_dump() for name, section in sections.items()}
     params |= {"dataset": dataset.path, "backend": backend.name}

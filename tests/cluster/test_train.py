@@ -186,9 +186,10 @@ def test_a_gate_for_a_figure_that_there_will_not_be_is_an_error_before_anything_
         fit(tracking=tracking.model_copy(update={"register_as": "points", "gate": gate}))
 
 
-def test_more_ranks_than_slots_says_both_numbers(fit):
+def test_more_ranks_than_slots_says_both_numbers_and_leaves_no_run_to_be_resumed(fit, tmp_path):
     with pytest.raises(NotEnoughSlotsError, match=r"(?s)5.*2"):
         fit(Cluster(num_ranks=5))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_fewer_rows_than_ranks_is_an_error_before_anything_starts(fit):
