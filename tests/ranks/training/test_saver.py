@@ -87,7 +87,7 @@ def save_slowly(folder: str, rank: Rank) -> None:
         replica = Replica(nn.Linear(2, 2), Train(), Groups(communicator, communicator), torch.device("cpu"))
         with Saver(folder, Train(), rank, replica, batch_size=1) as saver:
             rank.beat(1)
-            saver.save(TrainingState(step=1), best=True)
+            saver.save(TrainingState(step=1), best=dict(replica.model.state_dict()))
             saver.finish()
 
 
