@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
+import numpy as np
 import torch
 
 from sparkdl.cluster import Rank
@@ -69,6 +70,8 @@ class Saver:
         """The shards that this rank writes at the moment: its own, and on rank 0 also the shared one."""
         self._begun: _Begun | None = None
         """On rank 0: the checkpoint that waits for them."""
+        self._totals: list[float] = []
+        """What this rank had added up of the epoch then."""
         self._finishing: Future[None] | None = None
         self._written = 0
         self._unsaved_best: dict[str, torch.Tensor] | None = None
@@ -102,18 +105,16 @@ class Saver:
         """Take a copy now and write it in the background; ``best``: these weights too, as the best ones (on rank 0).
 
         Waits for the checkpoint before it. A checkpoint that cannot be written is told, and training goes on: the one
-        before is still there. Raises :class:`~sparkdl.errors.TrainingError` for weights that are not finite: a good
-        checkpoint is not replaced by them.
+        before is still there. Weights that are not finite never replace a good checkpoint: the next call raises
+        :class:`~sparkdl.errors.TrainingError`.
         """
         self._complete()
         parts = collect(self._replica)
-        totals = self._world.all_gather(torch.tensor(state.totals, dtype=torch.float64))
         self._saved, self._saved_step = time.monotonic(), state.step
-        for weights in (parts.own.get("model"), parts.shared.get("model"), best):
-            self._check(weights, state.step)
         if self._rank.rank == 0:
-            self._begun = _Begun(self._begin_manifest(state, totals), best)
-        self._shards = self._thread.submit(self._write_shards, parts, f"{state.step:09d}-{state.epoch:05d}")
+            self._begun = _Begun(self._begin_manifest(state), best)
+        self._totals = list(state.totals)
+        self._shards = self._thread.submit(self._write_shards, parts, best, state.step, state.epoch)
 
     def finish(self) -> str:
         """Return when everything is written: the path of the best weights. All ranks call it together.
@@ -142,19 +143,7 @@ class Saver:
             ahead = min(ahead, every - step % every)
         return int(due or stop), int(stop), step + ahead
 
-    def _check(self, weights: dict[str, torch.Tensor] | None, step: int) -> None:
-        """Raise :class:`TrainingError` for weights that are no longer finite.
-
-        In the thread that trains: an operation in parallel would give the one that writes a pool of OpenMP threads of
-        its own, and with more of these than cores OpenMP does not wait actively any more. On two cores that made every
-        step a sixth longer, for the rest of the run.
-        """
-        if weights and not all(_is_finite(weights[name]) for name in self._finite):
-            raise TrainingError(
-                f"weights are not finite after step {step}; the last good checkpoint in {self._folder} is kept"
-            )
-
-    def _begin_manifest(self, state: TrainingState, totals: list[torch.Tensor]) -> Manifest:
+    def _begin_manifest(self, state: TrainingState) -> Manifest:
         """All that is known of a checkpoint before its files are written."""
         return Manifest(
             step=state.step,
@@ -163,7 +152,7 @@ class Saver:
             batch_size=self._batch_size,
             phases=list(state.phases),
             seconds=state.seconds,
-            totals=[each.tolist() for each in totals],
+            totals=[],
             history=[dict(figures) for figures in state.history],
             best_epoch=state.best_epoch,
             best=None,
@@ -173,9 +162,14 @@ class Saver:
             shards=[],
         )
 
-    def _write_shards(self, parts: Parts, place: str) -> list[Shard]:
+    def _write_shards(self, parts: Parts, best: dict[str, torch.Tensor] | None, step: int, epoch: int) -> list[Shard]:
         """In the background. Nothing is written by a rank whose storage fails; the manifest is missing then."""
-        place = f"{place}.{self._attempt}"
+        for weights in (parts.own.get("model"), parts.shared.get("model"), best):
+            if weights and not all(_is_finite(weights[name]) for name in self._finite):
+                raise TrainingError(
+                    f"weights are not finite after step {step}; the last good checkpoint in {self._folder} is kept"
+                )
+        place = f"{step:09d}-{epoch:05d}.{self._attempt}"
         shards = [save_shard(self._folder, place, f"rank-{self._world.rank}", parts.own)]
         if parts.shared:
             shards.append(save_shard(self._folder, place, "shared", parts.shared))
@@ -187,11 +181,16 @@ class Saver:
             return
         self._wait_for(self._shards)
         failure = self._shards.exception()
+        if failure and not isinstance(failure, CheckpointError):
+            raise failure
         own = NOT_WRITTEN if failure else self._shards.result()[0]
         rows = self._world.all_gather(_packed(own))
+        totals = self._world.all_gather(torch.tensor(self._totals, dtype=torch.float64))
         if self._begun:
+            manifest = self._begun.manifest.model_copy(update={"totals": [each.tolist() for each in totals]})
+            begun = self._begun._replace(manifest=manifest)
             found = [_unpacked(row, own.name, rank) for rank, row in enumerate(rows)]
-            self._finishing = self._thread.submit(self._finish_checkpoint, self._begun, found, self._shards)
+            self._finishing = self._thread.submit(self._finish_checkpoint, begun, found, self._shards)
         self._shards = self._begun = None
 
     def _wait_for(self, writing: Future[Any]) -> None:
@@ -238,10 +237,17 @@ class _Begun(NamedTuple):
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Whether all values are finite: asked of the smallest and the largest, which are NaN if one is."""
+    """Whether all values of a copy on the host are finite: asked of its extremes, which are NaN if one value is.
+
+    By NumPy, which computes in this thread alone. PyTorch would give the thread that writes a pool of OpenMP threads of
+    its own, and with more of these than cores OpenMP does not wait actively any more. On two cores that made every step
+    a sixth longer, for the rest of the run.
+    """
     if not tensor.is_floating_point() or not tensor.numel():
         return True
-    return bool(torch.isfinite(torch.stack(torch.aminmax(tensor))).all())
+    values = tensor.detach().cpu()
+    array = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
 
 NOT_WRITTEN = Shard(name="", sha256="0" * 64, bytes=0)

@@ -13,6 +13,7 @@ from torch import nn
 
 from sparkdl.cluster import Rank, Timeouts, run_local
 from sparkdl.collectives import HorovodBackend
+from sparkdl.errors import RankError
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import latest, list_manifests, load_manifest, step_of
 from sparkdl.training.groups import Groups
@@ -72,6 +73,22 @@ def test_the_checkpoint_an_attempt_began_from_stays_until_others_take_its_place(
     assert Path(str(begun)).exists()
     run_local(partial(attempt, str(tmp_path), begun, [350, 400]), 1, backend=HorovodBackend())
     assert [step_of(path) for path in list_manifests(str(tmp_path))] == [400, 350]
+
+
+def save_weights_that_are_not_finite(folder: str, rank: Rank) -> None:
+    with HorovodBackend().connect() as communicator:
+        replica = Replica(nn.Linear(2, 2), Train(), Groups(communicator, communicator), torch.device("cpu"))
+        with Saver(folder, Train(), rank, replica, batch_size=1) as saver:
+            saver.save(TrainingState(step=1))
+            replica.model.weight.data[0, 0] = torch.nan  # type: ignore[operator, index, union-attr]
+            saver.save(TrainingState(step=2))
+            saver.finish()
+
+
+def test_weights_that_are_not_finite_end_the_run_and_the_good_checkpoint_stays(tmp_path: Path) -> None:
+    with pytest.raises(RankError, match="weights are not finite after step 2"):
+        run_local(partial(save_weights_that_are_not_finite, str(tmp_path)), 1, backend=HorovodBackend())
+    assert step_of(latest(str(tmp_path))) == 1
 
 
 def save_slowly(folder: str, rank: Rank) -> None:
