@@ -3,8 +3,7 @@
 Streaming DiLoCo (2025, arXiv 2501.18512) lets fragments of the change travel one after another while steps go on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,9 +12,9 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import Communicator, Wait, agree, start_means
+from sparkdl.collectives import Communicator, Wait, start_means
 from sparkdl.settings.strategies import DiLoCoOptions
-from sparkdl.training.strategies.strategy import Strategy, kept
+from sparkdl.training.strategies.strategy import Strategy
 
 __all__ = ["DiLoCo"]
 
@@ -67,14 +66,6 @@ class DiLoCo(Strategy):
                 self._send(number, fragment)
             if fragment.left_at is not None and self._steps == fragment.left_at + options.delay:
                 self._receive(fragment)
-
-    @override
-    @contextmanager
-    def consensus(self) -> Iterator[nn.Module]:
-        tensors = [*self.trained.values(), *self.model.buffers()]
-        with kept(tensors):
-            agree(self.communicator, tensors, name="consensus")
-            yield self.model
 
     @override
     def state(self) -> dict[str, Any]:

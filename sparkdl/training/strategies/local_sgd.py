@@ -3,16 +3,14 @@
 SparkNet (Moritz et al., 2016, arXiv 1511.06051) is the same with a longer period, and solvers that keep their momentum.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 from typing_extensions import override
 
 from sparkdl.collectives import Communicator, agree, start_means
-from sparkdl.training.strategies.strategy import Strategy, kept
+from sparkdl.training.strategies.strategy import Strategy
 
 __all__ = ["LocalSGD"]
 
@@ -40,14 +38,6 @@ class LocalSGD(Strategy):
         self._steps += 1
         if self._steps % self._period == 0:
             self._average()
-
-    @override
-    @contextmanager
-    def consensus(self) -> Iterator[nn.Module]:
-        tensors = [*self.trained.values(), *self.model.buffers()]
-        with kept(tensors):
-            agree(self.communicator, tensors, name="consensus")
-            yield self.model
 
     @override
     def state(self) -> dict[str, Any]:

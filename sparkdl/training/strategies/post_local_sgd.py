@@ -1,7 +1,7 @@
 """Post-local SGD (Lin et al., 2020, arXiv 1808.07217): all-reduce while weights change fast, local SGD afterwards."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from torch import nn
@@ -59,8 +59,10 @@ class PostLocalSGD(Strategy):
         self._epochs_left -= 1
 
     @override
-    def consensus(self) -> AbstractContextManager[nn.Module]:
-        return self._now.consensus()
+    @contextmanager
+    def consensus(self) -> Iterator[nn.Module]:
+        with self._now.consensus() as model:
+            yield model
 
     @override
     def state(self) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sparkdl.collectives import Communicator, is_expanded
+from sparkdl.collectives import Communicator, agree, is_expanded
 
 __all__ = ["Strategy", "kept"]
 
@@ -54,9 +54,16 @@ class Strategy(ABC):
     def end_epoch(self) -> None:
         """Called after the last step of an epoch."""
 
-    @abstractmethod
-    def consensus(self) -> AbstractContextManager[nn.Module]:
-        """The model that all replicas stand for, for as long as the block lasts; then this rank's replica is back."""
+    @contextmanager
+    def consensus(self) -> Iterator[nn.Module]:
+        """The model that all replicas stand for, for as long as the block lasts; then this rank's replica is back.
+
+        It is the mean of all replicas, unless a strategy says otherwise.
+        """
+        tensors = [*self.trained.values(), *self.model.buffers()]
+        with kept(tensors):
+            agree(self.communicator, tensors, name="consensus")
+            yield self.model
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint has to hold of the strategy itself: tensors and plain values, the same on all ranks.
