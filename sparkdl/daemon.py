@@ -6,9 +6,9 @@ the place of a worker that died. A job whose tasks need no PyTorch says so by ``
 """
 
 import gc
-import importlib
 import os
-from contextlib import suppress
+
+from sparkdl.forks import preload
 
 __all__ = ["main"]
 
@@ -27,9 +27,7 @@ survive a fork (OpenBLAS and jemalloc start theirs again), so that the workers c
 
 def main() -> None:
     """Import what workers need and fork them as Spark asks for them. Ends with the executor."""
-    for name in OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS:
-        with suppress(Exception):  # a worker that needs it says what is wrong
-            importlib.import_module(name)
+    preload(OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS)
     from pyspark.daemon import manager
 
     gc.freeze()  # what is shared stays shared: after every task, a worker's collector would go through all of it

@@ -3,9 +3,7 @@
 import logging
 import os
 import pickle
-import signal
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +19,7 @@ from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.rendezvous import place_of
 from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
+from sparkdl.forks import Fork
 
 __all__ = ["main", "run_local"]
 
@@ -60,31 +59,19 @@ class _Processes:
 
     def __init__(self, num_ranks: int, assignment: Assignment, launch: Launch) -> None:
         self._num_ranks, self._assignment, self._events = num_ranks, assignment, launch.events
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Fork] = []
 
     def start(self) -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        pipes = []
         for _ in range(self._num_ranks):
-            read_fd, write_fd = os.pipe()
-            command = [sys.executable, "-c", f"from sparkdl.cluster.local import main; main({write_fd})"]
-            # A session of its own: Ctrl-C reaches the driver alone, which then ends the ranks in order; and a rank that
-            # is killed takes along what it has started.
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, env=environment, pass_fds=[write_fd], start_new_session=True
-            )
-            os.close(write_fd)
-            self._processes.append(process)
-            pipes.append(os.fdopen(read_fd, "rb"))
+            self._processes.append(Fork(main))
         for rank, process in enumerate(self._processes):
-            if process.stdin:
-                with suppress(OSError):  # it has ended already: its code says why
-                    _send(process.stdin, pickle.dumps((self._assignment, rank, self._num_ranks)))
-        threading.Thread(target=self._wait, args=(pipes,), name="sparkdl-local", daemon=True).start()
+            with suppress(OSError):  # it has ended already: its code says why
+                _send(process.stdin, pickle.dumps((self._assignment, rank, self._num_ranks)))
+        threading.Thread(target=self._wait, name="sparkdl-local", daemon=True).start()
 
     def cancel(self) -> None:
         for process in self._processes:
-            _kill(process)
+            process.kill()
         for process in self._processes:
             process.wait()
 
@@ -94,14 +81,13 @@ class _Processes:
     def place(self, rank: int) -> str:
         return f"this host (process {self._processes[rank].pid})"
 
-    def _wait(self, pipes: list[IO[bytes]]) -> None:
+    def _wait(self) -> None:
         outcomes, errors = [], []
-        for rank, (process, pipe) in enumerate(zip(self._processes, pipes, strict=True)):
-            with pipe:
-                outcomes.append(RankResult(rank, _receive(pipe)))
-            if process.stdin:
-                with suppress(OSError):
-                    process.stdin.close()
+        for rank, process in enumerate(self._processes):
+            with process.result:
+                outcomes.append(RankResult(rank, _receive(process.result)))
+            with suppress(OSError):
+                process.stdin.close()
         deadline = time.monotonic() + EXIT_SECONDS
         for process, outcome in zip(self._processes, outcomes, strict=True):
             ending = _ending(process, deadline)
@@ -124,21 +110,15 @@ def main(result_fd: int) -> None:
         _send(pipe, outcome.result or b"")
 
 
-def _ending(process: subprocess.Popen[bytes], deadline: float) -> str:
+def _ending(process: Fork, deadline: float) -> str:
     """How a process ends that has no more to do; one that is still there at the deadline is killed."""
     try:
         code = process.wait(max(deadline - time.monotonic(), 0))
-    except subprocess.TimeoutExpired:
-        _kill(process)
+    except TimeoutError:
+        process.kill()
         process.wait()
         return f"was killed, because something, such as a thread that is no daemon, kept it for {EXIT_SECONDS:g} s"
     return f"ended with code {code}"
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a rank and its children."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _send(stream: IO[bytes], content: bytes) -> None:

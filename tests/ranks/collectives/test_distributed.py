@@ -73,41 +73,48 @@ def _with_another_secret() -> str:
 class Stranger(threading.Thread):
     """Connects to every port that a rank opens, as soon as it is there, and counts as Gloo's peers do at first."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int, done: Path) -> None:
+        """``done`` is written when the stranger has been at the ports of so many ranks."""
         super().__init__(daemon=True)
         self.stop = threading.Event()
+        self.ranks, self.done = ranks, done
         self.connections: list[socket.socket] = []
 
     def run(self) -> None:
-        known = set()
+        known: set[tuple[int, int]] = set()
         while not self.stop.wait(0.005):
-            for port in _listening() - known:
-                known.add(port)
+            for pid, port in _listening() - known:
+                known.add((pid, port))
                 for number in range(8):
                     self.connections.append(socket.create_connection(("127.0.0.1", port)))
                     self.connections[-1].sendall(struct.pack("<q", number))
+            if len({pid for pid, _ in known}) == self.ranks:
+                self.done.touch()
 
 
-def _listening() -> set[int]:
-    """The ports at which child processes listen."""
+def _listening() -> set[tuple[int, int]]:
+    """Which child processes listen at which ports."""
     ports = set()
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # it has just ended
-            ports |= {each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+            connections = process.net_connections("tcp")
+            ports |= {(process.pid, each.laddr.port) for each in connections if each.status == psutil.CONN_LISTEN}
     return ports
 
 
-def test_a_stranger_that_takes_a_ranks_place_ends_the_run_with_an_error_that_says_so() -> None:
+def test_a_stranger_that_takes_a_ranks_place_ends_the_run_with_an_error_that_says_so(tmp_path: Path) -> None:
+    been_there = tmp_path / "been there"
+
     def work(rank: Rank) -> None:
         from sparkdl.collectives import distributed
 
         distributed.PROOF_SECONDS = 2
-        if rank.rank == 0:
-            time.sleep(1)  # at the ports of the others, the stranger is earlier
+        while rank.rank == 0 and not been_there.exists():  # at the ports of the others, the stranger is earlier
+            time.sleep(0.02)
         with BACKEND.connect():
             pass
 
-    stranger = Stranger()
+    stranger = Stranger(2, been_there)
     stranger.start()
     try:
         with pytest.raises(RankError, match="a stranger on their network has taken its place"):
@@ -115,9 +122,8 @@ def test_a_stranger_that_takes_a_ranks_place_ends_the_run_with_an_error_that_say
     finally:
         stranger.stop.set()
         stranger.join()
-    assert stranger.connections
-    for connection in stranger.connections:
-        connection.close()
+        for connection in stranger.connections:
+            connection.close()
 
 
 def test_a_rank_speaks_to_a_single_other_one() -> None:

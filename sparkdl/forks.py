@@ -1,0 +1,156 @@
+"""New processes on the driver in milliseconds: forks of one that has imported PyTorch, which takes seconds.
+
+The driver starts that process, the nursery, when it first needs a fork. The nursery ends with the driver. In between
+stands one process for each fork, its parent, which tells the driver how the fork has ended.
+"""
+
+import atexit
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+__all__ = ["Fork", "preload", "serve"]
+
+SLOW_TO_IMPORT = ("torch", "torch._dynamo", "horovod.torch")  # the second is imported when an optimizer is made
+NUMBER = struct.Struct("<q")
+
+
+class Fork:
+    """A new process on the driver that calls ``main(result_fd)``, with the driver's environment, paths and streams.
+
+    It is a session of its own: Ctrl-C reaches the driver alone, and what the process starts is killed with it.
+    """
+
+    def __init__(self, main: Callable[[int], None]) -> None:
+        """Raises ChildProcessError when no process can be started."""
+        pipes = [os.pipe() for _ in range(3)]
+        (stdin, stdin_end), (result_end, result), (status_end, status) = pipes
+        self.stdin: IO[bytes] = os.fdopen(stdin_end, "wb")
+        self.result: IO[bytes] = os.fdopen(result_end, "rb")
+        """What the process writes to ``result_fd``."""
+        self.returncode: int | None = None
+        """What :meth:`wait` has returned."""
+        self._status: IO[bytes] = os.fdopen(status_end, "rb", buffering=0)
+        try:
+            _Nursery.of_this_process().request(main, [stdin, 1, 2, result, status])
+        finally:
+            for fd in (stdin, result, status):
+                os.close(fd)
+        self.pid = self._told()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, or minus the signal that has ended the process; raises TimeoutError after so many seconds."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise TimeoutError
+            self.returncode = self._told()
+            self._status.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        """Kill the process and what it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _told(self) -> int:
+        """The next number from the fork's parent."""
+        told = self._status.read(NUMBER.size)
+        if len(told) < NUMBER.size:
+            raise ChildProcessError("the process that others are forked from has ended; see its messages above")
+        return int(NUMBER.unpack(told)[0])
+
+
+class _Nursery:
+    """The driver's end of the process that forks."""
+
+    _kept: "_Nursery | None" = None
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"]
+        with theirs:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()], start_new_session=True
+            )
+        self._owner = os.getpid()
+        atexit.register(self._socket.close)
+
+    @classmethod
+    def of_this_process(cls) -> "_Nursery":
+        with cls._lock:
+            kept = cls._kept
+            if kept is None or kept._owner != os.getpid() or kept._process.poll() is not None:
+                kept = cls._kept = cls()
+            return kept
+
+    def request(self, main: Callable[[int], None], fds: list[int]) -> None:
+        content = pickle.dumps((sys.path, dict(os.environ), str(Path.cwd()), pickle.dumps(main)))
+        with self._lock, suppress(BrokenPipeError):  # whoever waits for the fork finds out
+            socket.send_fds(self._socket, [NUMBER.pack(len(content))], fds)
+            self._socket.sendall(content)
+
+
+def serve(fd: int) -> None:
+    """Import, then fork as the driver asks, until it ends. Returns in each fork when that has done its work."""
+    preload(SLOW_TO_IMPORT)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks' parents
+    with socket.socket(fileno=fd) as driver:
+        while True:
+            head, fds, *_ = socket.recv_fds(driver, NUMBER.size, maxfds=5)
+            if not head:
+                return
+            content = driver.recv(NUMBER.unpack(head)[0], socket.MSG_WAITALL)
+            sys.path[:], environment, folder, function = pickle.loads(content)
+            main = pickle.loads(function)  # all later forks share what this imports
+            gc.freeze()  # what is shared stays shared: a fork's collector would go through all of it
+            if not os.fork():
+                break
+            for each in fds:
+                os.close(each)
+    _be_parent_or_fork(fds, environment, folder)
+    main(fds[-2])
+
+
+def _be_parent_or_fork(fds: list[int], environment: dict[str, str], folder: str) -> None:
+    """Fork once more: the parent tells how the fork ends, and never returns; the fork has all of the driver's."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    status = fds[-1]
+    pid = os.fork()
+    if pid:
+        os.write(status, NUMBER.pack(pid))
+        for fd in fds[:-1]:
+            os.close(fd)
+        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.write(status, NUMBER.pack(ended))
+        os._exit(0)
+    os.setsid()
+    os.close(status)
+    for stream, fd in enumerate(fds[:3]):
+        os.dup2(fd, stream)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+
+
+def preload(names: Iterable[str]) -> None:
+    """Import what the forks of this process need, as far as it can be imported; let each draw numbers of its own."""
+    for name in names:
+        with suppress(Exception):  # a fork that needs it says what is wrong
+            importlib.import_module(name)
+    if numpy := sys.modules.get("numpy"):  # Python's own generator sees to that by itself
+        os.register_at_fork(after_in_child=numpy.random.seed)
