@@ -42,6 +42,7 @@ class Fork:
         """What the process writes to ``result_fd``."""
         self.returncode: int | None = None
         """What :meth:`wait` has returned."""
+        self._one_asks = threading.Lock()
         self._status: IO[bytes] = os.fdopen(status_end, "rb", buffering=0)
         try:
             _Nursery.of_this_process().request(main, [stdin, 1, 2, result, status])
@@ -52,11 +53,11 @@ class Fork:
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, or minus the signal that has ended the process; raises TimeoutError after so many seconds."""
-        if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
-                raise TimeoutError
-            self.returncode = self._told()
-            self._status.close()
+        if self.returncode is None and not select.select([self._status], [], [], timeout)[0]:
+            raise TimeoutError
+        with self._one_asks:
+            if self.returncode is None:
+                self.returncode = self._told()
         return self.returncode
 
     def kill(self) -> None:

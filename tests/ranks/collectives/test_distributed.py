@@ -93,9 +93,9 @@ class Stranger(threading.Thread):
 
 
 def _listening() -> set[tuple[int, int]]:
-    """Which child processes listen at which ports."""
+    """Which ranks listen at which ports."""
     ports = set()
-    for process in psutil.Process().children():
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has just ended
             connections = process.net_connections("tcp")
             ports |= {(process.pid, each.laddr.port) for each in connections if each.status == psutil.CONN_LISTEN}
