@@ -81,6 +81,8 @@ def train(configuration: str, overrides: Sequence[str], resume: str | None) -> N
         {name.replace("_", " "): f"{value:.4f}" for name, value in trained.metrics.items()}
         | {
             "rows per second": f"{trained.rows_per_second:,.0f}",
+            **({"seconds to target": f"{trained.seconds_to_target:,.1f}"} if trained.seconds_to_target else {}),
+            "verdict": trained.verdict,
             "model": trained.model_uri,
             "alias": _alias(trained.registered, settings.tracking),
             "look at it": sparkdl.page_command(settings.tracking),

@@ -40,13 +40,15 @@ def run_ranks(
     backend: LaunchBackend | None = None,
     on_message: OnMessage | None = None,
     log_verbosity: LogVerbosity = "all",
+    description: str = "",
     slot_timeout: float = 30.0,
     timeouts: Timeouts | None = None,
     stop: threading.Event | None = None,
 ) -> list[T]:
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
 
-    ``backend`` is the library by which ranks exchange tensors; without one, they speak to the driver alone.
+    ``description`` is what Spark's pages call the job. ``backend`` is the library by which ranks exchange tensors;
+    without one, they speak to the driver alone.
 
     While it runs, ``on_message(rank, message)`` is called here, in the caller's thread, with what ranks send; an error
     in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
@@ -67,14 +69,16 @@ def run_ranks(
     wait_for_slots(spark, num_ranks, timeout=slot_timeout)
     bind_address, host = _driver_addresses(spark)
     with Launch(num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop) as launch:
-        stage = _Stage(spark, num_ranks, launch.assignment(pickled, backend, log_verbosity), launch)
+        assignment = launch.assignment(pickled, backend, log_verbosity)
+        stage = _Stage(spark, num_ranks, assignment, launch, description or "sparkdl")
         return launch.follow(stage, on_message)
 
 
 class _Stage:
     """The barrier stage of a run, in a thread of its own, so that the caller's thread can follow and interrupt it."""
 
-    def __init__(self, spark: SparkSession, num_ranks: int, assignment: Assignment, launch: Launch) -> None:
+    def __init__(self, spark: SparkSession, num_ranks: int, assignment: Assignment, launch: Launch, name: str) -> None:
+        self._description = f"{name}: {num_ranks} ranks"
         self._spark, self._num_ranks, self._assignment = spark, num_ranks, assignment
         self._launch = launch
         self._tag = f"sparkdl-{secrets.token_hex(8)}"
@@ -117,7 +121,7 @@ class _Stage:
             if self._classic:
                 context = self._spark.sparkContext
                 context.addJobTag(self._tag)  # the job group stays the caller's, who may cancel it
-                context.setJobDescription(f"sparkdl: {self._num_ranks} ranks")
+                context.setJobDescription(self._description)
                 context.setInterruptOnCancel(True)
             else:
                 self._spark.addTag(self._tag)

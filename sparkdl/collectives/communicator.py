@@ -34,6 +34,8 @@ class Communicator(ABC):
         depends on its algorithm."""
         self.seconds_waited = 0.0
         """Seconds that this rank has spent in exchanges, waiting for other ranks or for the network."""
+        self.on_exchange: Callable[[float, float], None] | None = None
+        """Called with each of these waits: when it began by ``time.perf_counter``, and its seconds."""
 
     @property
     @abstractmethod
@@ -123,7 +125,10 @@ class Communicator(ABC):
         try:
             yield
         finally:
-            self.seconds_waited += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            self.seconds_waited += seconds
+            if self.on_exchange:
+                self.on_exchange(started, seconds)
 
 
 class Messenger(Communicator):

@@ -1,6 +1,7 @@
 """The section ``train``: what is trained, and how its weights are found."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -8,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
 from sparkdl.settings.strategies import AllReduceOptions, PostLocalSGDOptions, Strategies
 
-__all__ = ["Recipe", "Train"]
+__all__ = ["Recipe", "Target", "Train"]
 
 
 class Recipe(Section):
@@ -42,6 +43,24 @@ class Recipe(Section):
     """Decides initial weights, dropout and the order of rows."""
 
 
+class Target(Section):
+    """What a run is to reach: it ends with the epoch that does, and logs ``seconds_to_target``.
+
+    Time to accuracy is DAWNBench's measure (Coleman et al., 2017): seconds of all epochs until then, evaluation
+    included.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    metric: Literal["validation_accuracy", "validation_loss", "train_accuracy", "train_loss"] = "validation_accuracy"
+    value: float
+
+    def reached(self, figures: Mapping[str, float]) -> bool:
+        """Whether an epoch with these figures is good enough: a loss that is as low, an accuracy that is as high."""
+        found = figures.get(self.metric, math.nan)
+        return found <= self.value if self.metric.endswith("loss") else found >= self.value
+
+
 class Train(Recipe):
     """How a dataset becomes a registered model: what to train, and the recipe."""
 
@@ -63,6 +82,8 @@ class Train(Recipe):
     """How replicas agree."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
+    target: Target | None = None
+    """End the run when an epoch reaches this, for example ``{metric: validation_accuracy, value: 0.9}``."""
     best_by: Literal["loss", "accuracy"] = "accuracy"
     """The validation metric that decides which checkpoint is the best one."""
     checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0

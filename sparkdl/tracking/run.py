@@ -25,6 +25,7 @@ from sparkdl.settings import Tracking
 from sparkdl.tracking.courier import Courier
 from sparkdl.tracking.journal import Journal
 from sparkdl.tracking.registry import Registered
+from sparkdl.tracking.store import tracking_uri
 from sparkdl.tracking.translate import LOADER_MODULE, flatten, signature
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ class Run:
         self._settings, self._journal, self._courier = settings, journal, courier
         self._models: dict[str, str] = {}
 
+    @property
+    def address(self) -> str:
+        """The run's name and, where MLflow has a page for it, its link."""
+        uri = without_credentials(tracking_uri(self._settings))
+        page = f", {uri.rstrip('/')}/#/runs/{self.run_id}" if uri.startswith("http") else ""
+        return f"run {self._settings.run_name or self.run_id}{page}"
+
     def log_metrics(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Record numbers at a step; where a curve has the step already, as after a restart, its first number stays."""
         numbers = {name: float(value) for name, value in metrics.items()}
@@ -62,7 +70,7 @@ class Run:
         card, uri = without_credentials(card), without_credentials(source)
         content = {"name": name, "digest": digest, "source": json.dumps({"uri": uri, "digest": digest}), "card": card}
         self._journal.append("dataset", content)
-        self._log_text(card, "card.json")
+        self.log_text(card, "card.json")
 
     def log_figure(self, figure: "Figure", name: str) -> None:
         """Record a picture, for example as ``loss.png``."""
@@ -73,6 +81,10 @@ class Run:
         path = Path(path)
         copy = shutil.copytree if path.is_dir() else shutil.copy2
         self._log_files(str(path), lambda folder: copy(path, folder / path.name))
+
+    def log_text(self, text: str, name: str) -> None:
+        """Record a text as a file of this name."""
+        self._log_files(name, lambda folder: (folder / name).write_text(text))
 
     def log_child(
         self,
@@ -158,7 +170,7 @@ class Run:
         if not resumed:
             self._journal.append("params", {"params": flatten(params)})
         name = f"settings_resumed_{time.strftime('%Y%m%d_%H%M%S')}.json" if resumed else "settings.json"
-        self._log_text(json.dumps(masked(params), indent=2), name)
+        self.log_text(json.dumps(masked(params), indent=2), name)
         self._courier.start()
         self._watch = SystemWatch(
             lambda metrics, step: self.log_metrics(metrics, step=step), first_step=first_sample, uri=uri
@@ -186,9 +198,6 @@ class Run:
                 )
         finally:
             self._courier.stop()
-
-    def _log_text(self, text: str, name: str) -> None:
-        self._log_files(name, lambda folder: (folder / name).write_text(text))
 
     def _log_files(self, what: str, write: Callable[[Path], Any]) -> None:
         """Keep files and their entry; what cannot be kept is told, and training goes on without."""

@@ -95,11 +95,12 @@ def run_attempts(
     on_message: OnMessage,
     on_checkpoint: Callable[[str], None],
     checkpoint: str | None = None,
+    description: str = "",
 ) -> TrainingResult:
     """Train in as many attempts as it takes, the first one from ``checkpoint`` if there is one.
 
     ``on_message`` is called with a rank and what it tells, ``on_checkpoint`` with each checkpoint that an attempt
-    goes on from, before it does.
+    goes on from, before it does. ``description`` is what Spark calls its jobs.
 
     Raises :class:`RankError` when the restarts are used up or storage does not give the checkpoint to go on from,
     :class:`~sparkdl.errors.NotEnoughSlotsError`, and what no restart would change: for example :class:`TrainingError`
@@ -111,7 +112,7 @@ def run_attempts(
         if checkpoint:
             on_checkpoint(checkpoint)
         try:
-            outcome = _attempt(replace(job, checkpoint=checkpoint), cluster, spark, on_message)
+            outcome = _attempt(replace(job, checkpoint=checkpoint), cluster, spark, on_message, description)
         except RankError as error:
             if _spark_is_gone(spark):
                 raise
@@ -133,7 +134,9 @@ def run_attempts(
             log.info("slots have come back; going on from step %d with more ranks", step_of(checkpoint))
 
 
-def _attempt(job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMessage) -> TrainingResult | None:
+def _attempt(
+    job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMessage, description: str
+) -> TrainingResult | None:
     """One barrier stage; None when it was stopped so that more ranks can go on."""
     ranks = cluster.ranks
     size = wait_for_slots(spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min)
@@ -144,6 +147,7 @@ def _attempt(job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMess
             spark=spark,
             backend=job.backend,
             on_message=on_message,
+            description=description,
             slot_timeout=cluster.slot_timeout,
             timeouts=Timeouts(
                 start_timeout=cluster.start_timeout,

@@ -98,10 +98,13 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
             begun_at=job.checkpoint,
         ) as saver:
             try:
-                while state.epoch < settings.epochs:
+                while state.epoch < settings.epochs and not _reached(state, settings):
                     _one_epoch(job, replica, state, reporter, saver)
             except StopRequested:
                 return None
+            except Exception:
+                reporter.trace(reporter.stopwatch.last_steps())
+                raise
             best = saver.finish()
         replica.model.load_state_dict(load_weights(best, device))
         held_out = [split for split in job.dataset.splits if split != "train"]
@@ -142,6 +145,7 @@ def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> t
 def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Reporter, saver: Saver) -> None:
     """Train, evaluate and save: one epoch, or what is left of it. Raises :class:`StopRequested`."""
     settings = job.settings
+    started = time.perf_counter() - state.seconds
 
     def save_if_due(state: TrainingState) -> None:
         order = saver.poll(state.step)
@@ -158,6 +162,7 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
         if "validation" in job.dataset.splits:
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)
             figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
+        figures["seconds"] = time.perf_counter() - started
         best = not state.history or _merit(figures, settings) >= _merit(state.history[state.best_epoch], settings)
         weights = copied(model.state_dict()) if best and replica.groups.world.rank == 0 else None
     state.finish_epoch(figures, best=best)
@@ -178,7 +183,7 @@ def train_epoch(
 
     ``reference`` is the number of ranks that the recipe is for, by default as many as there are.
     """
-    settings, data = replica.settings, replica.groups.data
+    settings, data, stopwatch = replica.settings, replica.groups.data, reporter.stopwatch
     reference = reference or data.size
     shape = _batching(replica, reference)
     loader = _loader(replica, dataset, "train", batch_size=shape.batch_size)
@@ -189,7 +194,9 @@ def train_epoch(
     left = steps - first + (settings.epochs - state.epoch - 1) * ceil(loader.steps / shape.accumulation)
     reporter.start_epoch(state.epoch, epochs=settings.epochs, step=state.step, total=state.step + left)
     replica.model.train()
-    batches = _grouped(loader.epoch(state.epoch, state.batches, after=state.phases), shape.accumulation)
+    stopwatch.start_epoch(data)
+    rows_of_rank = stopwatch.loading(loader.epoch(state.epoch, state.batches, after=state.phases))
+    batches = _grouped(rows_of_rank, shape.accumulation)
     for number, group in enumerate(batches, start=first):
         rate = schedule.rate(number) * shape.rate_factor
         figures = replica.step(group, rate=rate)
@@ -197,7 +204,10 @@ def train_epoch(
         if measured := reporter.step(state.step, figures, global_rows=rows, rate=rate):
             state.measure(measured)
         state.finish_step(batches=len(group), seconds=time.perf_counter() - started)
-        after_step(state)
+        with stopwatch.phase("save"):
+            after_step(state)
+        reporter.trace(stopwatch.finish_step(state.step))
+    reporter.times(state.epoch, stopwatch.end_epoch())
     state.measure(reporter.flush())
     totals = torch.tensor(state.totals, dtype=torch.float64)
     loss, correct_rows, rows_seen = data.all_reduce(totals, op="sum").tolist()
@@ -260,6 +270,11 @@ def _grouped(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
     """The batches of each optimizer step; the last step of an epoch may have fewer."""
     while group := list(itertools.islice(batches, count)):
         yield group
+
+
+def _reached(state: TrainingState, settings: Train) -> bool:
+    """Whether an epoch has reached what the run was to reach, so that there is nothing left to do."""
+    return settings.target is not None and any(map(settings.target.reached, state.history))
 
 
 def _merit(figures: dict[str, float], settings: Train) -> float:

@@ -52,5 +52,6 @@ class Progress:
 
     def epoch(self, *, epoch: int, figures: dict[str, float]) -> None:
         """An epoch is over: its figures stay on the screen or in the log."""
-        shown = ", ".join(f"{name.replace('_', ' ')} {value:,.4g}" for name, value in figures.items())
+        told = {name.replace("_", " "): value for name, value in figures.items() if name != "seconds"}
+        shown = ", ".join(f"{name} {value:,.4g}" for name, value in told.items())
         tqdm.write(f"epoch {epoch + 1}/{self._epochs}: {shown}", file=sys.stderr)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 NAME = "run.json"
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Where something lies in memory, which is another place in every process."""
-FREE = {"dataset", "run_dir", "epochs", "resume", "start_from"}
+FREE = {"dataset", "run_dir", "epochs", "target", "resume", "start_from"}
 FREE |= {"checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best"}
 """Settings that may be others when a run is continued: they do not change what was learned so far."""
 
@@ -146,10 +146,10 @@ def recipe_of(settings: Train) -> dict[str, str]:
 
 def _defaults_beside(settings: Train) -> dict[str, str]:
     """The recipe of which only the kinds of sections are chosen, and those as they are now."""
-    kinds = {key: value.model_dump()["kind"] for key, value in settings if isinstance(value, Section)}
-    return recipe_of(
-        Train(**kinds, epochs=settings.epochs + 1)
-    )  # some kinds need several epochs; they are no part of it
+    sections = {key: value for key, value in settings if isinstance(value, Section) and key not in FREE}
+    kinds = {key: section.model_dump()["kind"] for key, section in sections.items()}
+    # Some kinds need several epochs, which are no part of the recipe.
+    return recipe_of(Train(**kinds, epochs=settings.epochs + 1))
 
 
 def parts_of(model: nn.Module, settings: Train) -> str:

@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from sparkdl.cluster import Rank
 from sparkdl.errors import TrainingError
 from sparkdl.training.replica import BatchFigures
+from sparkdl.training.stopwatch import RankTimes, Stopwatch
 
 __all__ = ["Measured", "Reporter"]
 
@@ -31,11 +32,13 @@ class Reporter:
 
     Messages: ``epoch_started`` (epoch, epochs, step, and the total of steps that the run will have taken), ``steps``
     (a list of [step, loss, accuracy, learning rate] over rank 0's rows, and the rows that all ranks have seen since the
-    epoch started), ``epoch`` (epoch, figures over all rows).
+    epoch started), ``epoch`` (epoch, figures over all rows), ``times`` (epoch, how each rank has spent it); and from
+    each rank ``trace`` (events of its first steps, and of those before a failure).
     """
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
+        self.stopwatch = Stopwatch()
         self._flushed = 0.0
         self._global_rows = 0
         self._steps: list[tuple[int, float, Sequence[BatchFigures]]] = []
@@ -61,6 +64,15 @@ class Reporter:
     def epoch(self, epoch: int, figures: dict[str, float]) -> None:
         """Report the figures of a finished epoch."""
         self._send("epoch", epoch=epoch, figures=figures)
+
+    def times(self, epoch: int, times: list[RankTimes]) -> None:
+        """Report how the ranks have spent the steps of an epoch."""
+        self._send("times", epoch=epoch, times=times)
+
+    def trace(self, events: list[dict[str, Any]]) -> None:
+        """Send what this rank has traced, if it has traced anything."""
+        if events:
+            self.rank.send("trace", events=events)
 
     def warn(self, text: str) -> None:
         """Tell the driver, once for all ranks."""

@@ -27,6 +27,8 @@ from sparkdl.training.model_folder import check_model, starting_weights, write_m
 from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
 from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
+from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.verdict import Timeline, shares, verdict
 
 __all__ = ["TrainedModel", "train"]
 
@@ -45,6 +47,10 @@ class TrainedModel:
     """One entry per epoch."""
     rows_per_second: float
     """Training rows of all ranks per second, over all epochs; evaluation and checkpoints are left out."""
+    seconds_to_target: float | None
+    """Time to accuracy: seconds of all epochs until ``train.target`` was reached, None if it was not."""
+    verdict: str
+    """What the run was bound by, and what to change."""
     checkpoint: str
     """The best checkpoint."""
     model_uri: str
@@ -87,6 +93,11 @@ def train(
             "ranks asked for; lower cluster.num_ranks"
         )
     held_out = [split for split in dataset.splits if split != "train"]
+    if settings.target and settings.target.metric.startswith("validation") and "validation" not in dataset.splits:
+        raise DatasetError(
+            f"train.target.metric is {settings.target.metric}, and {dataset.path} has no validation split; prepare it"
+            " with one (prepare.split), or choose train_accuracy or train_loss"
+        )
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
     backend = create_backend(cluster.backend)
     model = check_model(dataset, settings)
@@ -121,9 +132,9 @@ def train(
             start = starting_weights(settings.start_from, model, folder, tracking)
         job = Job(dataset, settings, folder, backend, record.reference, start)
         with _how_to_resume(run.run_id):
-            outcome = _run(job, cluster, spark, run, owner)
+            outcome, times = _run(job, cluster, spark, run, owner)
             owner.check()
-            trained = _finish(job, outcome, run, tracking)
+            trained = _finish(job, outcome, times, run, tracking)
         replace(record, finished=True).save(folder)
         return trained
 
@@ -138,9 +149,15 @@ def _how_to_resume(run_id: str) -> Iterator[None]:
         raise
 
 
-def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner) -> TrainingResult:
-    """All attempts, watched: rank 0's messages become the progress bar and the run's metrics."""
-    with Progress() as progress:
+def _run(
+    job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner
+) -> tuple[TrainingResult, list[list[RankTimes]]]:
+    """All attempts, watched: the ranks' messages become the progress bar, the run's metrics and its trace.
+
+    Returns what rank 0 brings home, and how ranks have spent their epochs.
+    """
+    times: list[list[RankTimes]] = []
+    with Progress() as progress, _recorded(run) as timeline:
 
         def receive(rank: int, message: dict[str, Any]) -> None:
             owner.check()
@@ -153,13 +170,35 @@ def _run(job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner
                 case {"kind": "epoch", "epoch": epoch, "figures": figures}:
                     progress.epoch(epoch=epoch, figures=figures)
                     run.log_metrics(figures, step=epoch + 1)
+                case {"kind": "times", "epoch": epoch, "times": of_ranks}:
+                    times.append([RankTimes(*each) for each in of_ranks])
+                    run.log_metrics(shares(times[-1]), step=epoch + 1)
+                case {"kind": "trace", "events": events}:
+                    timeline.add(rank, events)
                 case {"kind": "warning", "text": text}:
                     log.warning("rank %d: %s", rank, text)
 
         checkpoint = latest(job.folder)
-        return run_attempts(
-            job, cluster, spark, on_message=receive, on_checkpoint=partial(_log_measured, run), checkpoint=checkpoint
+        outcome = run_attempts(
+            job,
+            cluster,
+            spark,
+            on_message=receive,
+            on_checkpoint=partial(_log_measured, run),
+            checkpoint=checkpoint,
+            description=run.address,
         )
+    return outcome, times
+
+
+@contextmanager
+def _recorded(run: Run) -> Iterator[Timeline]:
+    """A trace that is recorded at the end, whatever that is."""
+    timeline = Timeline()
+    try:
+        yield timeline
+    finally:
+        run.log_text(timeline.to_json(), "trace.json")
 
 
 def _log_measured(run: Run, checkpoint: str) -> None:
@@ -175,7 +214,9 @@ def _log_steps(run: Run, steps: list[list[float]]) -> None:
         run.log_metrics({"step_loss": loss, "step_accuracy": accuracy, "learning_rate": rate}, step=int(step))
 
 
-def _finish(job: Job, outcome: TrainingResult, run: Run, tracking: Tracking) -> TrainedModel:
+def _finish(
+    job: Job, outcome: TrainingResult, times: list[list[RankTimes]], run: Run, tracking: Tracking
+) -> TrainedModel:
     """Log what was found, and the model; register it where the settings say so."""
     dataset = job.dataset
     metrics = {
@@ -184,6 +225,12 @@ def _finish(job: Job, outcome: TrainingResult, run: Run, tracking: Tracking) -> 
         for name, value in (("loss", found.loss), ("accuracy", found.accuracy))
     }
     run.log_metrics(metrics, step=outcome.best_epoch + 1)
+    seconds_to_target = _seconds_to_target(job.settings, outcome.history)
+    if seconds_to_target is not None:
+        run.log_metrics({"seconds_to_target": seconds_to_target}, step=len(outcome.history))
+    bound_by = verdict(times)
+    log.info("%s", bound_by)
+    run.log_text(bound_by, "verdict.txt")
     run.log_figure(loss_curve(outcome.history), "loss.png")
     run.log_figure(accuracy_curve(outcome.history), "accuracy.png")
     for split, found in outcome.evaluations.items():
@@ -198,11 +245,25 @@ def _finish(job: Job, outcome: TrainingResult, run: Run, tracking: Tracking) -> 
         run_id=run.run_id,
         metrics=metrics,
         history=outcome.history,
+        seconds_to_target=seconds_to_target,
+        verdict=bound_by,
         rows_per_second=len(outcome.history) * dataset.rows("train") / seconds,
         checkpoint=outcome.checkpoint,
         model_uri=registered.uri if registered else model_uri,
         registered=registered,
     )
+
+
+def _seconds_to_target(settings: Train, history: list[dict[str, float]]) -> float | None:
+    if settings.target is None:
+        return None
+    seconds = 0.0
+    for figures in history:
+        seconds += figures["seconds"]
+        if settings.target.reached(figures):
+            return seconds
+    log.warning("no epoch reached the target: %s %g", settings.target.metric, settings.target.value)
+    return None
 
 
 def _open(dataset: Dataset | str | None) -> Dataset:
