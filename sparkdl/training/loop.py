@@ -100,6 +100,7 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
             try:
                 while state.epoch < settings.epochs and not _reached(state, settings):
                     _one_epoch(job, replica, state, reporter, saver)
+                reporter.trace(reporter.stopwatch.only_steps())
             except StopRequested:
                 return None
             except Exception:

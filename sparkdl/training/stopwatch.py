@@ -102,6 +102,10 @@ class Stopwatch:
         self._events = []
         return self._first if self._left == 0 else []
 
+    def only_steps(self) -> list[dict[str, Any]]:
+        """The trace of a run that has ended after fewer steps than that; else nothing."""
+        return self._first if self._left > 0 else []
+
     def last_steps(self) -> list[dict[str, Any]]:
         """The trace of the steps before now, and of the one in progress: what a failure interrupted."""
         self._trace("interrupted", self._step_started, time.perf_counter() - self._step_started)

@@ -1,5 +1,6 @@
 """Training on real ranks: exact steps, exact figures, and clear ends."""
 
+import json
 from pathlib import Path
 from shutil import copy
 
@@ -152,6 +153,11 @@ def test_one_run_holds_parameters_curves_pictures_dataset_and_model(fit, trackin
     assert used.dataset.digest == dataset.digest[: len(used.dataset.digest)]
     pictures = {file.path for file in client.list_artifacts(trained.run_id)}
     assert {"loss.png", "accuracy.png", "confusion_test.png"} <= pictures
+    assert Path(client.download_artifacts(trained.run_id, "verdict.txt")).read_text() == trained.verdict
+    trace = json.loads(Path(client.download_artifacts(trained.run_id, "trace.json")).read_text())
+    assert {event["tid"] for event in trace["traceEvents"] if event["name"] == "step 1"} == {0, 1}
+    assert 0 <= run.data.metrics["communication_share"] == 1 - run.data.metrics["scaling_efficiency"] < 1
+    assert run.data.metrics["rank_1/computing_seconds"] > 0 and run.data.metrics["bytes_per_step"] > 0
     assert trained.registered.moved and trained.registered.version == 1
     assert client.get_model_version_by_alias("points", "candidate").version == 1
 
@@ -161,6 +167,14 @@ def test_the_alias_stays_when_the_gate_is_not_passed(fit, tracking):
     trained = fit(tracking=tracking.model_copy(update={"register_as": "points", "gate": gate}))
     assert not trained.registered.moved
     assert "test_accuracy" in trained.registered.reason and "1.1" in trained.registered.reason
+
+
+def test_a_run_ends_when_it_has_reached_its_target_and_logs_the_seconds(fit, tracking):
+    trained = fit(epochs=30, target={"metric": "train_accuracy", "value": 0.5})
+    assert len(trained.history) < 30
+    assert trained.seconds_to_target == sum(epoch["seconds"] for epoch in trained.history)
+    run = MlflowClient(tracking.uri).get_run(trained.run_id)
+    assert run.data.metrics["seconds_to_target"] == trained.seconds_to_target
 
 
 def test_fine_tuning_starts_from_a_registered_model(fit, tracking):
