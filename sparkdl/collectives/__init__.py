@@ -1,5 +1,6 @@
 """What ranks say to each other, through Horovod or torch.distributed."""
 
+from sparkdl.collectives.averaging import Averager, Ring
 from sparkdl.collectives.backend import Backend
 from sparkdl.collectives.choice import create_backend
 from sparkdl.collectives.communicator import Communicator, Messenger, Wait, is_expanded
@@ -9,11 +10,13 @@ from sparkdl.collectives.horovod import HorovodBackend
 from sparkdl.collectives.means import agree, start_means
 
 __all__ = [
+    "Averager",
     "Backend",
     "Communicator",
     "GradientAverager",
     "HorovodBackend",
     "Messenger",
+    "Ring",
     "TorchBackend",
     "Wait",
     "agree",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from sparkdl.collectives.communicator import Communicator, Wait
+from sparkdl.collectives.averaging import Averager, Exchange, advance, finish
 
 __all__ = ["GradientAverager"]
 
@@ -24,22 +24,22 @@ FIRST_BUCKET_BYTES = 1 << 20
 
 
 class GradientAverager:
-    """The gradients of some parameters become their means over ranks. Runs on ranks.
+    """The gradients of some parameters become their means over ranks, as an averager finds them. Runs on ranks.
 
     A gradient that a rank does not have (no rows, an unused branch) counts as zero, so that no rank waits in vain.
     Sparse gradients are made dense.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], communicator: Communicator, *, bucket_bytes: int = BUCKET_BYTES
+        self, parameters: Iterable[nn.Parameter], averager: Averager, *, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
-        self._communicator = communicator
-        exchanged = [parameter for parameter in parameters if parameter.requires_grad] if communicator.size > 1 else []
+        self._averager = averager
+        exchanged = [] if averager.is_identity else [parameter for parameter in parameters if parameter.requires_grad]
         self._buckets = _buckets(reversed(exchanged), bucket_bytes)
         self._bucket_of = {parameter: index for index, bucket in enumerate(self._buckets) for parameter in bucket}
         self._missing: list[int] = []
-        self._waiting: list[Wait] = []
-        """For the buckets that have left, in their order."""
+        self._left: list[Exchange] = []
+        """The exchanges of the buckets that have left, in their order."""
         self._last_pass = False
         for parameter in exchanged:
             parameter.register_post_accumulate_grad_hook(self._arrived)
@@ -52,29 +52,30 @@ class GradientAverager:
     def finish(self) -> None:
         """Reduce what was not reduced on the way, and wait until every gradient is the mean."""
         self._last_pass = False
-        while len(self._waiting) < len(self._buckets):
+        while len(self._left) < len(self._buckets):
             self._start_next()
-        for wait in self._waiting:
-            wait()
-        self._waiting.clear()
+        finish(self._left)
+        self._left.clear()
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         if not self._last_pass:
             return
         index = self._bucket_of[parameter]  # type: ignore[index]
-        if index < len(self._waiting):
+        if index < len(self._left):
             raise RuntimeError(
                 "a gradient was computed twice in one back-propagation, after it was sent to the other ranks; "
                 "with torch.utils.checkpoint, set use_reentrant=False"
             )
         self._missing[index] -= 1
-        while len(self._waiting) < len(self._buckets) and not self._missing[len(self._waiting)]:
+        while len(self._left) < len(self._buckets) and not self._missing[len(self._left)]:
             self._start_next()
 
     def _start_next(self) -> None:
-        index = len(self._waiting)
+        index = len(self._left)
         gradients = [_dense_gradient(parameter) for parameter in self._buckets[index]]
-        self._waiting.append(self._communicator.start_mean(gradients, name=f"gradients.{index}"))
+        exchange = self._averager.exchange(gradients, key=f"gradients.{index}")
+        advance(exchange)
+        self._left.append(exchange)
 
 
 def _buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

@@ -82,7 +82,11 @@ def collect(replica: Replica) -> Parts:
     """
     strategy = replica.strategy
     trainer = {"optimizer": replica.optimizer.state_dict(), "scaler": replica.scaler.state_dict()}
-    own = {"random": _random_states(replica.device), "buffers": dict(replica.model.named_buffers())}
+    own = {
+        "random": _random_states(replica.device),
+        "buffers": dict(replica.model.named_buffers()),
+        "strategy": strategy.own_state(),
+    }
     shared: dict[str, Any] = {"strategy": strategy.state()}
     if strategy.replicas_differ:
         own |= trainer | {"model": replica.model.state_dict()}
@@ -150,6 +154,7 @@ def restore(replica: Replica, shared: Mapping[str, Any], own: Mapping[str, Any],
     replica.optimizer.load_state_dict(trainer["optimizer"])
     replica.scaler.load_state_dict(trainer["scaler"])
     if same:
+        replica.strategy.load_own(own["strategy"])
         _set_random_states(own["random"], replica.device)
         for name, buffer in replica.model.named_buffers():
             buffer.copy_(own["buffers"][name])

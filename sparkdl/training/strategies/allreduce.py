@@ -4,14 +4,15 @@ Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799) runs the ring all-reduce
 back-propagation goes on with the layers before.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import GradientAverager, agree
+from sparkdl.collectives import Averager, Communicator, GradientAverager, Ring, agree
 from sparkdl.training.strategies.strategy import Strategy, kept
 
 __all__ = ["AllReduce"]
@@ -20,15 +21,20 @@ __all__ = ["AllReduce"]
 class AllReduce(Strategy):
     """All replicas take the same step, so that their parameters never differ.
 
-    Buffers (running means of batch normalisation) do, until the end of an epoch; there, all take their mean.
+    Buffers (running means of batch normalisation) do, until the end of an epoch; there, all take their mean. The
+    averager says what the gradient of all is, by default their mean.
     """
 
     _agreed = False
 
+    def __init__(self, communicator: Communicator, averager: Averager | None = None) -> None:
+        super().__init__(communicator)
+        self._averager = averager or Ring(communicator)
+
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         model, optimizer = super().wrap(model, make_optimizer)
-        self._averager = GradientAverager(model.parameters(), self.communicator)
+        self._gradients = GradientAverager(model.parameters(), self._averager)
         return model, optimizer
 
     @override
@@ -38,16 +44,17 @@ class AllReduce(Strategy):
     @override
     def begin_last_pass(self) -> None:
         self._agreed = False
-        self._averager.begin_last_pass()
+        self._gradients.begin_last_pass()
 
     @override
     def finish_gradients(self) -> None:
-        self._averager.finish()
+        self._gradients.finish()
 
     @override
     def end_epoch(self) -> None:
         agree(self.communicator, self.model.buffers(), name="buffers")
         self._agreed = True
+        self._averager.end_epoch()
 
     @override
     @contextmanager
@@ -58,3 +65,20 @@ class AllReduce(Strategy):
         with kept(self.model.buffers()):
             agree(self.communicator, self.model.buffers(), name="consensus")
             yield self.model
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return self._averager.state()
+
+    @override
+    def own_state(self) -> dict[str, Any]:
+        return self._averager.own_state()
+
+    @override
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        if state:
+            self._averager.load(state)
+
+    @override
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        self._averager.load_own(own)

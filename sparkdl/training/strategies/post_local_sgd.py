@@ -66,10 +66,19 @@ class PostLocalSGD(Strategy):
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"epochs_left": self._epochs_left, "then": self._then.state()}
+        return {"epochs_left": self._epochs_left, "first": self._first.state(), "then": self._then.state()}
+
+    @override
+    def own_state(self) -> dict[str, Any]:
+        return self._first.own_state()
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
         if state:
             self._epochs_left = state["epochs_left"]
+            self._first.load(state["first"])
             self._then.load(state["then"])
+
+    @override
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        self._first.load_own(own)

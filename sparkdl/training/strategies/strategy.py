@@ -75,6 +75,13 @@ class Strategy(ABC):
     def load(self, state: Mapping[str, Any] | None) -> None:
         """Go on from such a state, or begin anew with the weights of the model, the same on all ranks then."""
 
+    def own_state(self) -> dict[str, Any]:
+        """What a checkpoint has to hold of the strategy that is this rank's alone."""
+        return {}
+
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`own_state` gave; called after :meth:`load`, unless the number of ranks has changed."""
+
     @property
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that the optimizer changes, by name."""

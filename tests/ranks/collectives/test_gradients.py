@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import Backend, Communicator, GradientAverager, Wait
+from sparkdl.collectives import Backend, Communicator, GradientAverager, Ring, Wait
 
 SIZE = 3
 
@@ -46,7 +46,7 @@ def exercise(backend: Backend, rank: Rank) -> dict:
 
         def averaged(passes: list[torch.Tensor | None], bucket_bytes: int = 1 << 20) -> list[list[float]]:
             network = new_network()
-            averager = GradientAverager(network.parameters(), communicator, bucket_bytes=bucket_bytes)
+            averager = GradientAverager(network.parameters(), Ring(communicator), bucket_bytes=bucket_bytes)
             for number, rows in enumerate(passes):
                 if number == len(passes) - 1:
                     averager.begin_last_pass()
@@ -64,7 +64,7 @@ def exercise(backend: Backend, rank: Rank) -> dict:
         found["no rows on rank 1"] = averaged([None if rank.rank == 1 else mine])
 
         network = new_network()
-        averager = GradientAverager(network.parameters(), communicator)
+        averager = GradientAverager(network.parameters(), Ring(communicator))
         averager.begin_last_pass()
         network[: 2 if rank.rank == 0 else 5](mine).sum().backward()  # rank 0 leaves the upper layers out
         averager.finish()
@@ -73,7 +73,7 @@ def exercise(backend: Backend, rank: Rank) -> dict:
         torch.manual_seed(0)
         branches = nn.ModuleList(nn.Linear(600, 600, bias=False) for _ in range(4))  # each fills a bucket
         weights = list(branches.parameters())
-        averager = GradientAverager(weights, communicator)
+        averager = GradientAverager(weights, Ring(communicator))
         found["of branches"] = []
         for number in range(10):
             output = torch.ones(1, 600) * (rank.rank + 1)
@@ -94,7 +94,7 @@ def exercise(backend: Backend, rank: Rank) -> dict:
 
         table = nn.Embedding(5, 2, sparse=True)
         nn.init.ones_(table.weight)
-        averager = GradientAverager(table.parameters(), communicator)
+        averager = GradientAverager(table.parameters(), Ring(communicator))
         averager.begin_last_pass()
         table(torch.tensor([rank.rank])).sum().backward()
         averager.finish()
@@ -103,7 +103,7 @@ def exercise(backend: Backend, rank: Rank) -> dict:
         torch.manual_seed(0)
         picture, rows = nn.Conv2d(2, 3, 3), torch.rand(1, 2, 4, 4).to(memory_format=torch.channels_last)
         found["of one rank"] = torch.autograd.grad(picture(rows).sum(), picture.weight)[0].tolist()
-        averager = GradientAverager(picture.parameters(), communicator)
+        averager = GradientAverager(picture.parameters(), Ring(communicator))
         averager.begin_last_pass()
         if rank.rank:  # rank 0 has no rows, and the others' gradient has another layout than the zeros it sends
             picture(rows).sum().backward()
@@ -111,7 +111,7 @@ def exercise(backend: Backend, rank: Rank) -> dict:
         found["layout"] = picture.weight.grad.tolist()
 
         deep = nn.Sequential(nn.Linear(3, 1024), nn.Linear(1024, 256))  # the upper layer has a megabyte
-        averager = GradientAverager(deep.parameters(), communicator)
+        averager = GradientAverager(deep.parameters(), Ring(communicator))
         sent.clear()
         deep[0].weight.register_hook(lambda gradient: found.update(early=list(sent)))
         averager.begin_last_pass()
