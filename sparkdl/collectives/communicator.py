@@ -12,12 +12,14 @@ from torch import nn
 
 from sparkdl.collectives.plain_values import as_bytes, from_bytes
 
-__all__ = ["Communicator", "Messenger", "ReduceOp", "Wait", "bytes_of", "is_expanded"]
+__all__ = ["Arrival", "Communicator", "Messenger", "ReduceOp", "Wait", "bytes_of", "is_expanded"]
 
 ReduceOp = Literal["sum", "mean"]
 BROADCAST_BYTES = 8 << 20  # of small tensors that are sent together
 Wait = Callable[[], None]
 """Returns when what was begun is done."""
+Arrival = Callable[[], list[torch.Tensor]]
+"""Waits for what is to come from all ranks, and returns it by rank."""
 
 
 class Communicator(ABC):
@@ -28,7 +30,9 @@ class Communicator(ABC):
     connections live as long as its block.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: "Communicator | None" = None) -> None:
+        self._parent = parent
+        """Of a group: whose group it is. What the group counts counts there, too."""
         self.bytes_sent = 0
         """Bytes of the tensors that this rank has handed over to be exchanged; how often a library sends a byte on
         depends on its algorithm."""
@@ -67,8 +71,11 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all ranks, by rank; of any type that PyTorch has."""
+    def start_all_gather(self, tensor: torch.Tensor, *, name: str) -> Arrival:
+        """Begin to gather the tensors of all ranks, of any type that PyTorch has; calling the result waits for them.
+
+        Ranks begin messages in the same order and under the same names.
+        """
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
@@ -81,6 +88,10 @@ class Communicator(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give up the connections. Ranks that still wait for this one get an error."""
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors of all ranks, by rank; of any type that PyTorch has."""
+        return self.start_all_gather(tensor, name="gather")()
 
     def broadcast_object(self, value: Any, *, root: int = 0) -> Any:
         """The value of rank ``root``. Raises TypeError, on all ranks, unless it is of tensors and plain values."""
@@ -120,19 +131,31 @@ class Communicator(ABC):
     @contextmanager
     def _counted(self, *tensors: torch.Tensor) -> Iterator[None]:
         """Count the bytes of tensors that are exchanged in this block, and the seconds that it takes."""
-        self.bytes_sent += sum(tensor.nbytes for tensor in tensors)
         started = time.perf_counter()
         try:
             yield
         finally:
-            seconds = time.perf_counter() - started
-            self.seconds_waited += seconds
-            if self.on_exchange:
-                self.on_exchange(started, seconds)
+            self._count(sum(tensor.nbytes for tensor in tensors), started, time.perf_counter() - started)
+
+    def _count(self, sent: int, started: float, seconds: float) -> None:
+        self.bytes_sent += sent
+        self.seconds_waited += seconds
+        if self.on_exchange:
+            self.on_exchange(started, seconds)
+        if self._parent:
+            self._parent._count(sent, started, seconds)
 
 
 class Messenger(Communicator):
     """A communicator whose ranks can also speak to a single other one: not every library offers it."""
+
+    @abstractmethod
+    def split(self, color: int) -> "Messenger":
+        """As :meth:`Communicator.split`."""
+
+    @abstractmethod
+    def hosts(self) -> list[str]:
+        """By rank: the name of the host that it is on."""
 
     @abstractmethod
     def start_receive(self, tensor: torch.Tensor, *, source: int) -> Wait:
@@ -141,6 +164,17 @@ class Messenger(Communicator):
     @abstractmethod
     def start_send(self, tensor: torch.Tensor, *, target: int) -> Wait:
         """Begin to send a tensor to rank ``target``, which receives one of the same shape and type."""
+
+    def start_swap(self, given: torch.Tensor, taken: torch.Tensor, *, peer: int) -> Wait:
+        """Begin to send one tensor to rank ``peer``, and to overwrite another one by what that rank sends."""
+        receiving = self.start_receive(taken, source=peer)
+        sending = self.start_send(given, target=peer)
+
+        def wait() -> None:
+            receiving()
+            sending()
+
+        return wait
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:

@@ -21,8 +21,10 @@ from torch import distributed
 from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
-from sparkdl.collectives.communicator import Communicator, Messenger, ReduceOp, Wait, bytes_of
+from sparkdl.collectives.communicator import Arrival, Communicator, Messenger, ReduceOp, Wait, bytes_of
 from sparkdl.collectives.meeting import MeetingStore
+from sparkdl.collectives.vectors import joined, put_back
+from sparkdl.errors import ConfigError
 
 __all__ = ["ExchangeError", "TorchBackend", "TorchCommunicator"]
 
@@ -30,6 +32,7 @@ MEETING_SECONDS = 120  # a rank may import for a minute before it meets the othe
 PROOF_SECONDS = 30
 EXCHANGE_SECONDS = 7 * 24 * 3600  # heartbeats notice a rank that does not answer; Gloo would give up after this
 MEETING = "SPARKDL_MEETING"  # the variable that says where ranks meet: host:port/token
+HOST = "SPARKDL_HOST"  # the variable with the name of the host that a rank is on
 _met: Counter[str] = Counter()
 """How often this process has met others in one place: each time needs keys of its own."""
 
@@ -53,6 +56,7 @@ class TorchBackend(Backend):
             "LOCAL_WORLD_SIZE": str(place.local_size),
             "GLOO_SOCKET_IFNAME": meeting.interface,
             "NCCL_SOCKET_IFNAME": meeting.interface,
+            HOST: place.host,
             MEETING: f"{meeting.address}:{meeting.port}/{meeting.token}",
         }
 
@@ -93,8 +97,10 @@ class TorchBackend(Backend):
 class TorchCommunicator(Messenger):
     """The ranks of one of PyTorch's process groups."""
 
-    def __init__(self, group: distributed.ProcessGroup, store: distributed.Store) -> None:
-        super().__init__()
+    def __init__(
+        self, group: distributed.ProcessGroup, store: distributed.Store, parent: Communicator | None = None
+    ) -> None:
+        super().__init__(parent)
         self._group = group
         self._store = store  # the group calls it as long as it lives, and does not keep Python from collecting it
 
@@ -113,14 +119,14 @@ class TorchCommunicator(Messenger):
         return int(self._group.size())
 
     @override
-    def split(self, color: int) -> Communicator:
+    def split(self, color: int) -> Messenger:
         colors = [int(each) for each in self.all_gather(torch.tensor(color))]
         members = distributed.get_process_group_ranks(self._group)
         groups = {
             each: distributed.new_group([rank for rank, other in zip(members, colors, strict=True) if other == each])
             for each in sorted(set(colors))  # all ranks make all groups, in one order
         }
-        return TorchCommunicator(groups[color], self._store)
+        return TorchCommunicator(groups[color], self._store, parent=self)
 
     @override
     def all_reduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
@@ -135,8 +141,7 @@ class TorchCommunicator(Messenger):
 
     @override
     def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Wait:
-        alone = len(tensors) == 1 and tensors[0].is_contiguous()
-        message = tensors[0] if alone else torch.cat([tensor.reshape(-1) for tensor in tensors])
+        message = joined(tensors)
         message.div_(self.size)  # before the sum, which may overflow otherwise
         with self._counted(*tensors), _failures_named():
             work = distributed.all_reduce(message, group=self._group, async_op=True)
@@ -144,19 +149,24 @@ class TorchCommunicator(Messenger):
         def wait() -> None:
             with self._counted(), _failures_named():
                 work.wait()
-            if not alone:
-                parts = message.split([tensor.numel() for tensor in tensors])
-                for tensor, part in zip(tensors, parts, strict=True):
-                    tensor.copy_(part.view_as(tensor))
+            put_back(message, tensors)
 
         return wait
 
     @override
-    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def start_all_gather(self, tensor: torch.Tensor, *, name: str) -> Arrival:
         gathered = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.size)]
         with self._counted(tensor), _failures_named():
-            distributed.all_gather([bytes_of(each) for each in gathered], bytes_of(tensor.contiguous()), self._group)
-        return gathered
+            work = distributed.all_gather(
+                [bytes_of(each) for each in gathered], bytes_of(tensor.contiguous()), self._group, async_op=True
+            )
+        wait = self._waiting(work)
+
+        def arrived() -> list[torch.Tensor]:
+            wait()
+            return gathered
+
+        return arrived
 
     @override
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
@@ -166,13 +176,19 @@ class TorchCommunicator(Messenger):
         return copy
 
     @override
+    def hosts(self) -> list[str]:
+        return [str(host) for host in self.all_gather_object(os.environ.get(HOST, ""))]
+
+    @override
     def start_send(self, tensor: torch.Tensor, *, target: int) -> Wait:
+        _check_device(tensor)
         with self._counted(tensor), _failures_named():
             work = distributed.isend(bytes_of(tensor.contiguous()), group=self._group, group_dst=target)
         return self._waiting(work)
 
     @override
     def start_receive(self, tensor: torch.Tensor, *, source: int) -> Wait:
+        _check_device(tensor)
         if not tensor.is_contiguous():
             raise ValueError("what is received into has to be contiguous")
         with _failures_named():
@@ -197,6 +213,11 @@ class TorchCommunicator(Messenger):
                     work.wait()
 
         return wait
+
+
+def _check_device(tensor: torch.Tensor) -> None:
+    if tensor.is_cuda:  # NCCL takes turns, and two ranks that both receive first would wait for each other
+        raise ConfigError("only ranks that compute on CPUs speak to single others; set train.strategy.topology to ring")
 
 
 def _prove(communicator: TorchCommunicator, token: bytes) -> None:

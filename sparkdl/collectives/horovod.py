@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
-from sparkdl.collectives.communicator import Communicator, ReduceOp, Wait, bytes_of
+from sparkdl.collectives.communicator import Arrival, Communicator, ReduceOp, Wait, bytes_of
 from sparkdl.extras import require
 
 __all__ = ["HorovodBackend", "HorovodCommunicator"]
@@ -73,8 +73,8 @@ class HorovodBackend(Backend):
 class HorovodCommunicator(Communicator):
     """The ranks of one of Horovod's process sets. Tensors on a GPU are reduced there if Horovod was built with NCCL."""
 
-    def __init__(self, hvd: Any, process_set: Any) -> None:
-        super().__init__()
+    def __init__(self, hvd: Any, process_set: Any, parent: Communicator | None = None) -> None:
+        super().__init__(parent)
         self._hvd, self._process_set = hvd, process_set
 
     @property
@@ -95,7 +95,7 @@ class HorovodCommunicator(Communicator):
             each: self._hvd.add_process_set([rank for rank, other in ranks if other == each])
             for each in sorted(set(colors))  # all ranks make all groups, in one order
         }
-        return HorovodCommunicator(self._hvd, groups[color])
+        return HorovodCommunicator(self._hvd, groups[color], parent=self)
 
     @override
     def all_reduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
@@ -122,10 +122,16 @@ class HorovodCommunicator(Communicator):
         return wait
 
     @override
-    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def start_all_gather(self, tensor: torch.Tensor, *, name: str) -> Arrival:
         with self._counted(tensor):
-            gathered = self._hvd.allgather(bytes_of(tensor.contiguous()), process_set=self._process_set)
-        return list(gathered.view(tensor.dtype).reshape(self.size, *tensor.shape))
+            handle = self._hvd.allgather_async(bytes_of(tensor.contiguous()), name=name, process_set=self._process_set)
+
+        def arrived() -> list[torch.Tensor]:
+            with self._counted():
+                gathered = self._hvd.synchronize(handle)
+            return list(gathered.view(tensor.dtype).reshape(self.size, *tensor.shape))
+
+        return arrived
 
     @override
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
