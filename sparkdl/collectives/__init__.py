@@ -1,6 +1,6 @@
 """What ranks say to each other, through Horovod or torch.distributed."""
 
-from sparkdl.collectives.averaging import Averager, Ring
+from sparkdl.collectives.averaging import Averager, Ring, create_averager
 from sparkdl.collectives.backend import Backend
 from sparkdl.collectives.choice import create_backend
 from sparkdl.collectives.communicator import Communicator, Messenger, Wait, is_expanded
@@ -20,6 +20,7 @@ __all__ = [
     "TorchBackend",
     "Wait",
     "agree",
+    "create_averager",
     "create_backend",
     "is_expanded",
     "start_means",

@@ -12,11 +12,19 @@ from sparkdl.extras import how_to_install
 __all__ = ["create_backend"]
 
 
-def create_backend(name: Literal["auto", "horovod", "torch"]) -> Backend:
+def create_backend(name: Literal["auto", "horovod", "torch"], *, point_to_point: bool = False) -> Backend:
     """The backend that ``cluster.backend`` names; ``auto`` is Horovod where it is installed, else torch.
 
-    Raises :class:`ConfigError` when Horovod is asked for and not installed.
+    With ``point_to_point``, ranks also speak to single others, so that ``auto`` is torch. Raises :class:`ConfigError`
+    when Horovod is asked for and cannot do that, or is not installed.
     """
+    if point_to_point and name != "torch":
+        if name == "auto":
+            return TorchBackend()
+        raise ConfigError(
+            "train.strategy.topology lets single ranks speak to each other, which Horovod cannot; set cluster.backend"
+            " to 'torch', or the topology to 'ring'"
+        )
     installed = find_spec("horovod") is not None
     if name == "horovod" and not installed:
         raise ConfigError(

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.section import OneKind, Positive, Section
 
 __all__ = [
@@ -20,8 +21,8 @@ __all__ = [
 Rate = Annotated[float, Field(gt=0)]
 
 
-class AllReduceOptions(Section):
-    """Synchronous data parallelism: every step applies the mean gradient of all ranks, found by ring all-reduce."""
+class AllReduceOptions(Averaging):
+    """Synchronous data parallelism: every step applies the mean gradient of all ranks."""
 
     kind: Literal["allreduce"] = "allreduce"
 

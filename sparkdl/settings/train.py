@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
 from sparkdl.settings.strategies import AllReduceOptions, PostLocalSGDOptions, Strategies
 
@@ -107,5 +108,23 @@ class Train(Recipe):
             raise ValueError(
                 f"strategy.after_epochs is {self.strategy.after_epochs}, and epochs {self.epochs}: ranks would never"
                 " step alone; lower it, or set strategy to allreduce"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _compressible(self) -> Self:
+        chosen = self.strategy.compression if isinstance(self.strategy, Averaging) else None
+        if not chosen:
+            return self
+        kind = f"strategy.compression {chosen.model_dump()['kind']}"
+        if chosen.keeps_unsent and self.precision == "float16":
+            raise ValueError(
+                f"{kind} keeps what it has not sent, which with precision float16 would have another scale later; set"
+                " precision to bfloat16 or float32"
+            )
+        if chosen.delays and (self.optimizer in ("adam", "adamw") or self.optimizer_options.get("momentum")):
+            raise ValueError(
+                f"{kind} sends most of a gradient late, and an optimizer with momentum would repeat it; set optimizer"
+                " to sgd without momentum: the compression has its own"
             )
         return self

@@ -19,6 +19,7 @@ from sparkdl.errors import ConfigError, ModelError
 from sparkdl.models import NETWORK_FILE, export_network
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Tracking, Train
+from sparkdl.settings.averaging import Averaging
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import load_weights, save_weights
 from sparkdl.training.recipe import build_loss, build_optimizer
@@ -82,12 +83,14 @@ def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, ch
 
 def _check_types(model: nn.Module, settings: Train) -> None:
     """Raise :class:`ModelError` for what ranks cannot exchange or checkpoints cannot hold."""
+    compressed = isinstance(settings.strategy, Averaging) and settings.strategy.compression is not None
+    averaged = [dtype for dtype in _TRAINED if dtype != torch.float16 or not compressed]
+    types = ", ".join(map(str, averaged)) + (" by train.strategy.compression" if compressed else "")
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype not in _TRAINED:
+        if parameter.requires_grad and parameter.dtype not in averaged:
             raise ModelError(
-                f"the model {settings.model!r} trains {name!r}, which is of {parameter.dtype}; ranks average "
-                f"{', '.join(map(str, _TRAINED))}. To compute in bfloat16, set train.precision and leave weights in "
-                "float32"
+                f"the model {settings.model!r} trains {name!r}, which is of {parameter.dtype}; ranks average {types}."
+                " To compute in bfloat16, set train.precision and leave weights in float32"
             )
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):

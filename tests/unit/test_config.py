@@ -94,6 +94,51 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("train: {zzz: 3}", [], ["'train.zzz'", "known here", "epochs"]),
         ("train: {strategy: all_reduce}", [], ["train.strategy", "'all_reduce'", "did you mean 'allreduce'"]),
         ("train: {strategy: allreduce}", ["train.strategy.knd=1"], ["'train.strategy.knd'", "'train.strategy.kind'"]),
+        (
+            "train: {strategy: {kind: allreduce, compression: powersdg}}",
+            [],
+            ["train.strategy.compression", "'powersdg'", "did you mean 'powersgd'"],
+        ),
+        (
+            "train: {strategy: {kind: allreduce, compression: {kind: topk, rato: 0.1}}}",
+            [],
+            ["'train.strategy.compression.rato'", "did you mean 'train.strategy.compression.ratio'"],
+        ),
+        (
+            "train: {strategy: {kind: allreduce, compression: powersgd}}",
+            ["train.strategy.compression.rank=0"],
+            ["train.strategy.compression.rank", "greater than 0"],
+        ),
+        (
+            "train: {strategy: {kind: local_sgd, compression: powersgd}}",
+            [],
+            ["unknown key 'train.strategy.compression'"],
+        ),
+        (
+            "train: {strategy: {kind: allreduce, topology: star}}",
+            [],
+            ["train.strategy.topology", "'ring', 'butterfly', 'server'"],
+        ),
+        (
+            "train: {strategy: {kind: allreduce, compression: qsgd, topology: butterfly}}",
+            [],
+            ["train.strategy", "compression qsgd cannot be added up on the way", "ring or two_levels"],
+        ),
+        (
+            "train: {optimizer: sgd, strategy: {kind: allreduce, compression: topk}}",
+            ["train.optimizer_options.momentum=0.9"],
+            ["strategy.compression topk", "momentum would repeat it", "sgd without momentum"],
+        ),
+        (
+            "train: {strategy: {kind: allreduce, compression: demo}}",
+            [],
+            ["demo", "set optimizer to sgd without momentum"],
+        ),
+        (
+            "train: {precision: float16, strategy: {kind: allreduce, compression: int8}}",
+            [],
+            ["strategy.compression int8", "another scale", "bfloat16 or float32"],
+        ),
         ("train: {epochs: many}", [], ["train.epochs", "integer", "'many'"]),
         ("train: {epochs: 0}", [], ["train.epochs", "greater than 0"]),
         ("train: {precision: int8}", [], ["train.precision", "'float32', 'bfloat16' or 'float16'"]),

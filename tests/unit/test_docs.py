@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
@@ -18,6 +18,7 @@ from sparkdl.cli import commands
 from sparkdl.config import load_settings
 from sparkdl.errors import SparkdlError
 from sparkdl.settings import Settings
+from sparkdl.settings.averaging import Topology
 from sparkdl.settings.explain import find_field, find_key
 
 ROOT = Path(__file__).parents[2]
@@ -86,8 +87,18 @@ def test_every_link_and_every_path_leads_somewhere(page: Path) -> None:
 
 
 def test_every_strategy_is_explained() -> None:
-    explained = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "training.md").read_text(), re.MULTILINE)
-    assert explained == list(find_key(["train", "strategy"], Settings).kinds)
+    strategies = find_key(["train", "strategy"], Settings)
+    assert first_column("kind") == list(strategies.kinds)
+    compressions = find_key(["train", "strategy", "compression"], Settings)
+    assert set(first_column("compression")) == set(compressions.kinds)
+    assert first_column("topology") == list(get_args(Topology))
+
+
+def first_column(title: str) -> list[str]:
+    """The names in the first column of the table with this title on the page about training."""
+    table = re.search(rf"^\| {title} \|.*\n(\|.*\n)+", (ROOT / "docs" / "training.md").read_text(), re.MULTILINE)
+    assert table
+    return [name for row in table[0].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
 
 
 def test_the_layout_names_what_is_there_and_leaves_nothing_out() -> None:

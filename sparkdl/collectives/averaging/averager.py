@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Averager", "Exchange", "advance", "finish"]
+__all__ = ["Averager", "Exchange", "advance", "check_precision", "finish"]
 
 Exchange = Iterator[None]
 """An exchange in rounds: each step of the iterator receives what belongs to the last round, and sends the next one."""
@@ -65,3 +65,10 @@ def finish(exchanges: Iterable[Exchange]) -> None:
     left = list(exchanges)
     while left:
         left = [exchange for exchange in left if advance(exchange)]
+
+
+def check_precision(tensors: Iterable[torch.Tensor]) -> None:
+    """Raise TypeError for what is not compressed: whole numbers have no mean, and halves no digits to spare."""
+    for tensor in tensors:
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"only tensors of float32 and float64 are compressed, and one is of {tensor.dtype}")

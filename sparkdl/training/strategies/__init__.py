@@ -1,6 +1,6 @@
 """How replicas agree: one file per strategy."""
 
-from sparkdl.collectives import Communicator
+from sparkdl.collectives import Communicator, create_averager
 from sparkdl.settings import Section
 from sparkdl.settings.strategies import (
     AllReduceOptions,
@@ -25,7 +25,7 @@ def create_strategy(options: Section, communicator: Communicator) -> Strategy:
     """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica."""
     match options:
         case AllReduceOptions():
-            return AllReduce(communicator)
+            return AllReduce(communicator, create_averager(options, communicator))
         case LocalSGDOptions(period=period, momentum=momentum):
             return LocalSGD(communicator, period=period, average_momentum=momentum == "averaged")
         case SparkNetOptions(period=period):

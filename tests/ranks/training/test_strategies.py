@@ -30,8 +30,16 @@ from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import consensus_weights
 
+from .simulated_averaging import MEANS
+
 STRATEGIES = {
     "allreduce": {"kind": "allreduce"},
+    "allreduce, topk": {
+        "kind": "allreduce",
+        "compression": {"kind": "topk", "ratio": 0.1, "momentum": 0.8, "warmup_epochs": 2},
+    },
+    "allreduce, powersgd": {"kind": "allreduce", "compression": {"kind": "powersgd", "rank": 1}},
+    "allreduce, qsgd": {"kind": "allreduce", "compression": {"kind": "qsgd", "bits": 4}},
     "local_sgd": {"kind": "local_sgd", "period": 4},
     "local_sgd, momentum averaged": {"kind": "local_sgd", "period": 4, "momentum": "averaged"},
     "post_local_sgd": {"kind": "post_local_sgd", "after_epochs": 1, "period": 4},
@@ -59,7 +67,7 @@ def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 def settings_for(name: str, **changes: object) -> Train:
     options = {
         "optimizer": "sgd",
-        "optimizer_options": {"momentum": 0.9},
+        "optimizer_options": {} if "topk" in name else {"momentum": 0.9},
         "learning_rate": 0.05,
         "schedule": "constant",
         "epochs": EPOCHS,
@@ -232,12 +240,13 @@ def train_alone(trained: Trained, rank: Rank) -> None:
 
 
 def test_one_rank_means_what_it_should(trained: Trained) -> None:
-    """Plain SGD, where nothing but a mean over ranks is asked for; an outer step or a centre where there is one."""
+    """Plain SGD, where only a mean over ranks is asked for; an outer step, a centre or a compression where it is."""
     run_local(partial(train_alone, trained), 1, backend=trained.backend)
     found = {name: consensus(trained.folder / f"{name}, alone") for name in STRATEGIES}
     for name in ("local_sgd", "local_sgd, momentum averaged", "post_local_sgd", "sparknet"):
         assert_equal(found[name], found["allreduce"])
-    for name in ("diloco", "diloco, streaming", "easgd", "deepspark"):
+    compressed = [name for name in STRATEGIES if name.startswith("allreduce, ")]
+    for name in ("diloco", "diloco, streaming", "easgd", "deepspark", *compressed):
         expected = simulated(name, trained.clouds, size=1)
         for key, weight in found[name].items():
             torch.testing.assert_close(weight, expected[key], rtol=1e-9, atol=1e-9)
@@ -311,17 +320,24 @@ def mean_weights(models: Models) -> dict[str, torch.Tensor]:
     return {key: sum(state[key] for state in states) / len(states) for key in states[0]}
 
 
-def step_together(models: Models, optimizers: Optimizers, losses: list[torch.Tensor], rows: list[int]) -> None:
-    total = sum(rows)
+def step_together(models: Models, optimizers: Optimizers, mean: Iterator, work: Losses) -> None:
+    epoch, losses, rows = work
     gradients = []
     for model, loss in zip(models, losses, strict=True):
-        (loss / total).backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    sums = [sum(parts) for parts in zip(*gradients, strict=True)]
+        (loss * len(models) / sum(rows)).backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    means = mean.send((epoch, gradients))
     for model, optimizer in zip(models, optimizers, strict=True):
-        for parameter, gradient in zip(model.parameters(), sums, strict=True):
+        for parameter, gradient in zip(model.parameters(), means, strict=True):
             parameter.grad = gradient.clone()
         optimizer.step()
+
+
+def mean_of_gradients(options: dict, models: Models) -> Iterator:
+    compression = options.get("compression", {"kind": "plain"})
+    mean = MEANS[compression["kind"]](compression, len(models))
+    next(mean)
+    return mean
 
 
 def step_alone(models: Models, optimizers: Optimizers, losses: list[torch.Tensor], rows: list[int]) -> None:
@@ -332,9 +348,10 @@ def step_alone(models: Models, optimizers: Optimizers, losses: list[torch.Tensor
 
 
 def allreduce(options: dict, models: Models, optimizers: Optimizers) -> Iterator:
+    mean = mean_of_gradients(options, models)
     work = yield
     while work:
-        step_together(models, optimizers, work[1], work[2])
+        step_together(models, optimizers, mean, work)
         work = yield
     yield models[0].state_dict()
 
@@ -342,11 +359,12 @@ def allreduce(options: dict, models: Models, optimizers: Optimizers) -> Iterator
 def local_sgd(
     options: dict, models: Models, optimizers: Optimizers, *, together_until: int = 0, first: int = 1
 ) -> Iterator:
+    together = mean_of_gradients(options, models)
     work, steps = (yield), 0
     while work:
         epoch, losses, rows = work
         if epoch < together_until:
-            step_together(models, optimizers, losses, rows)
+            step_together(models, optimizers, together, work)
         else:
             step_alone(models, optimizers, losses, rows)
             steps += 1

@@ -35,6 +35,14 @@ class Half(nn.Linear):
         return super().forward(rows.bfloat16()).float()
 
 
+class Short(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4, dtype=torch.float16)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows.half()).float()
+
+
 class WithState(nn.Linear):
     def __init__(self) -> None:
         super().__init__(4, 4)
@@ -62,6 +70,13 @@ def test_what_ranks_cannot_exchange_is_an_error_before_anything_starts(
 ) -> None:
     with pytest.raises(ModelError, match=says):
         check_model(clouds, Train(model=model))
+
+
+def test_weights_of_half_precision_are_not_compressed(clouds: Dataset) -> None:
+    check_model(clouds, Train(model=Short))
+    compressed = Train(model=Short, strategy={"kind": "allreduce", "compression": "powersgd"})
+    with pytest.raises(ModelError, match=r"of torch\.float16; ranks average torch\.float32, torch\.float64 by train\."):
+        check_model(clouds, compressed)
 
 
 def test_options_that_no_checkpoint_gives_back_are_an_error_before_anything_starts(clouds: Dataset) -> None:

@@ -1,0 +1,74 @@
+"""The plain mean by recursive halving and doubling (Rabenseifner, 2004; Thakur et al., 2005), the butterfly.
+
+Of k bytes a rank sends 2 k (n - 1) / n as in a ring, in 2 log2(n) messages instead of 2 (n - 1).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from typing_extensions import override
+
+from sparkdl.collectives.averaging.averager import Averager, Exchange
+from sparkdl.collectives.communicator import Messenger
+from sparkdl.collectives.vectors import joined, put_back
+
+__all__ = ["Butterfly"]
+
+
+class Butterfly(Averager):
+    """In each round a rank and its partner each take one half of what they have, and add it up.
+
+    Then they give it back, in the opposite order. What is more than a power of two ranks leaves its values with one of
+    the others, and receives the result from it.
+    """
+
+    def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
+        self._core = 1 << (messenger.size.bit_length() - 1)
+
+    @property
+    @override
+    def is_identity(self) -> bool:
+        return self._messenger.size == 1
+
+    @override
+    def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
+        vector = joined(tensors).div_(self._messenger.size)  # before the sum, which may overflow otherwise
+        rank, guests = self._messenger.rank, self._messenger.size - self._core
+        if rank >= self._core:
+            result = torch.empty_like(vector)
+            wait = self._messenger.start_swap(vector, result, peer=rank - self._core)
+            yield
+            wait()
+            vector = result
+        else:
+            if rank < guests:
+                values = torch.empty_like(vector)
+                wait = self._messenger.start_receive(values, source=rank + self._core)
+                yield
+                wait()
+                vector += values
+            yield from self._halve_and_double(vector)
+            if rank < guests:
+                wait = self._messenger.start_send(vector, target=rank + self._core)
+                yield
+                wait()
+        put_back(vector, tensors)
+
+    def _halve_and_double(self, vector: torch.Tensor) -> Exchange:
+        own, halves = vector, []
+        distance = self._core // 2
+        while distance:
+            lower, upper = own.tensor_split(2)
+            own, given = (upper, lower) if self._messenger.rank & distance else (lower, upper)
+            values = torch.empty_like(own)
+            wait = self._messenger.start_swap(given, values, peer=self._messenger.rank ^ distance)
+            yield
+            wait()
+            own += values
+            halves.append((distance, own, given))
+            distance //= 2
+        for distance, own, given in reversed(halves):
+            wait = self._messenger.start_swap(own, given, peer=self._messenger.rank ^ distance)
+            yield
+            wait()

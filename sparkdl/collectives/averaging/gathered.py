@@ -1,0 +1,71 @@
+"""Messages that cannot be added up on the way: every rank receives those of all ranks, and adds up what they mean."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from typing_extensions import override
+
+from sparkdl.collectives.averaging.averager import Averager, Exchange, check_precision
+from sparkdl.collectives.communicator import Communicator
+from sparkdl.collectives.vectors import joined, put_back
+
+__all__ = ["Gathered"]
+
+
+class Gathered(Averager):
+    """A vector becomes a shorter message, of a length that depends on the vector's length alone.
+
+    Of k bytes in a message, a rank receives k (n - 1): this is for methods that send a small part of the values.
+    """
+
+    memory: ClassVar[float] = 0.0
+    """What part of all that messages have not said so far is added to the next vector. 1 is error feedback (Stich et
+    al., 2018, arXiv 1809.07599), without which the mean of biased messages leads elsewhere; 0 is for unbiased ones."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self._unsent: dict[str, torch.Tensor] = {}
+
+    @abstractmethod
+    def encode(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
+        """The message for a vector: bytes, shape ``(length,)``."""
+
+    @abstractmethod
+    def total(self, messages: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+        """The sum of what messages say, as a new vector like this one."""
+
+    def added(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
+        """What is added for a vector to what is to be sent."""
+        return vector
+
+    def result(self, mean: torch.Tensor, *, key: str) -> torch.Tensor:
+        """What stands for the mean of what all messages say."""
+        return mean
+
+    @override
+    def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
+        check_precision(tensors)
+        vector = joined(tensors)
+        arriving = self._communicator.start_all_gather(self._message(vector, key), name=key)
+        yield
+        mean = self.total(arriving(), vector).div_(self._communicator.size)
+        put_back(self.result(mean, key=key), tensors)
+
+    @override
+    def own_state(self) -> dict[str, Any]:
+        return {"unsent": self._unsent}
+
+    @override
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        self._unsent = dict(own["unsent"])
+
+    def _message(self, vector: torch.Tensor, key: str) -> torch.Tensor:
+        if not self.memory:
+            return self.encode(vector, key=key)
+        unsent = self._unsent.setdefault(key, torch.zeros_like(vector))
+        unsent.mul_(self.memory).add_(self.added(vector, key=key))
+        message = self.encode(unsent, key=key)
+        unsent.sub_(self.total([message], unsent))
+        return message

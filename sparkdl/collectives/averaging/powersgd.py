@@ -1,0 +1,78 @@
+"""PowerSGD (Vogels et al., 2019, arXiv 1905.13727): a matrix travels as the product of two thin ones.
+
+They are found by one step of power iteration, which begins where the last one ended. Both are means over ranks, so that
+they may be added up anywhere. What a rank's own thin matrices do not say is added to its next gradient.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from typing_extensions import override
+
+from sparkdl.collectives.averaging.averager import Averager, Exchange, check_precision
+
+__all__ = ["PowerSGD"]
+
+SEED = 0  # of the first bases: the same on all ranks
+
+
+class PowerSGD(Averager):
+    """Tensors of several dimensions are matrices of their first one; what would not shrink travels as it is."""
+
+    def __init__(self, plain: Averager, *, rank: int) -> None:
+        self._plain, self._rank = plain, rank
+        self._bases: dict[str, torch.Tensor] = {}
+        """Where the next power iteration of each matrix begins, shape ``(columns, rank)``; the same on all ranks."""
+        self._unsent: dict[str, torch.Tensor] = {}
+        """The part of each matrix that is still to be sent by this rank."""
+
+    @override
+    def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
+        check_precision(tensors)
+        low = {f"{key}.{place}": tensor for place, tensor in enumerate(tensors) if self._shrinks(tensor)}
+        whole = [tensor for tensor in tensors if not self._shrinks(tensor)]
+        lefts = [self._with_unsent(name, tensor) @ self._basis(name, tensor) for name, tensor in low.items()]
+        yield from self._plain.exchange([*lefts, *whole], key=f"{key}.left")
+        lefts = [torch.linalg.qr(left).Q for left in lefts]
+        rights = [self._unsent[name].T @ left for name, left in zip(low, lefts, strict=True)]
+        for name, left, right in zip(low, lefts, rights, strict=True):
+            self._unsent[name].addmm_(left, right.T, alpha=-1)
+        if rights:
+            yield from self._plain.exchange(rights, key=f"{key}.right")
+        for (name, tensor), left, right in zip(low.items(), lefts, rights, strict=True):
+            tensor.copy_((left @ right.T).view(tensor.shape))
+            self._bases[name] = right
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {"bases": self._bases}
+
+    @override
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._bases = dict(state["bases"])
+
+    @override
+    def own_state(self) -> dict[str, Any]:
+        return {"unsent": self._unsent}
+
+    @override
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        self._unsent = dict(own["unsent"])
+
+    def _shrinks(self, tensor: torch.Tensor) -> bool:
+        rows = len(tensor) if tensor.dim() > 1 else 1
+        columns = tensor.numel() // max(rows, 1)
+        return (rows + columns) * self._rank < rows * columns
+
+    def _with_unsent(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        matrix = tensor.reshape(len(tensor), -1)
+        unsent = self._unsent.setdefault(name, torch.zeros_like(matrix, memory_format=torch.contiguous_format))
+        return unsent.add_(matrix)
+
+    def _basis(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if name not in self._bases:
+            columns = tensor.numel() // len(tensor)
+            start = torch.randn(columns, self._rank, generator=torch.Generator().manual_seed(SEED))
+            self._bases[name] = start.to(tensor)
+        return self._bases[name]

@@ -1,0 +1,58 @@
+"""The plain mean by one server: rank 0 receives the values of all ranks, and sends them their mean.
+
+Of k bytes each of n - 1 ranks sends k, but the server receives and sends k (n - 1).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from typing_extensions import override
+
+from sparkdl.collectives.averaging.averager import Averager, Exchange
+from sparkdl.collectives.communicator import Messenger
+from sparkdl.collectives.vectors import joined, put_back
+
+__all__ = ["Server"]
+
+
+class Server(Averager):
+    """All ranks send at once, and the server answers all when it has their sum."""
+
+    def __init__(self, messenger: Messenger) -> None:
+        self._messenger = messenger
+        self._share = 1 / messenger.size
+        """What the values of each rank are multiplied by: before the sum, which may overflow otherwise."""
+
+    @property
+    @override
+    def is_identity(self) -> bool:
+        return self._messenger.size == 1
+
+    @override
+    def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
+        messenger = self._messenger
+        vector = joined(tensors).mul_(self._share)
+        if messenger.rank == 0:
+            values = [torch.empty_like(vector) for _ in range(1, messenger.size)]
+            receiving = [messenger.start_receive(each, source=rank) for rank, each in enumerate(values, start=1)]
+            yield
+            for wait, each in zip(receiving, values, strict=True):
+                wait()
+                vector += each
+            put_back(vector, tensors)
+            yield from self.agree(tensors, key=key)
+            vector = joined(tensors)
+            sending = [messenger.start_send(vector, target=rank) for rank in range(1, messenger.size)]
+            yield
+            for wait in sending:
+                wait()
+        else:
+            answer = torch.empty_like(vector)
+            wait = messenger.start_swap(vector, answer, peer=0)
+            yield
+            wait()
+            put_back(answer, tensors)
+
+    def agree(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
+        """What the server does with the sum before it answers: nothing, if it is the only one."""
+        yield from ()

@@ -1,0 +1,153 @@
+"""What travels when ranks take the mean of their gradients, and where it is added up."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sparkdl.settings.section import Fraction, OneKind, Positive, Section
+
+__all__ = [
+    "AtomoOptions",
+    "Averaging",
+    "BFloat16Options",
+    "Compression",
+    "DeMoOptions",
+    "Float16Options",
+    "Int8Options",
+    "PowerSGDOptions",
+    "QSGDOptions",
+    "SignOptions",
+    "TopKOptions",
+    "Topology",
+]
+
+Topology = Literal["ring", "butterfly", "server", "sharded_servers", "two_levels"]
+
+
+class Compression(Section):
+    """A way to send less than the values."""
+
+    adds_up: ClassVar[bool] = False
+    """Whether the sum of two messages is a message, so that they may be added up on the way."""
+    keeps_unsent: ClassVar[bool] = False
+    """Whether a rank keeps what it has not sent, and sends it later."""
+    delays: ClassVar[bool] = False
+    """Whether most of it is sent so late that momentum has to come before it is."""
+
+
+class Float16Options(Compression):
+    """Values of 16 bits with four digits; those below 6e-8 are lost."""
+
+    kind: Literal["float16"] = "float16"
+    adds_up: ClassVar[bool] = True
+
+
+class BFloat16Options(Compression):
+    """Values of 16 bits with three digits and the range of float32."""
+
+    kind: Literal["bfloat16"] = "bfloat16"
+    adds_up: ClassVar[bool] = True
+
+
+class Int8Options(Compression):
+    """Values of 8 bits, rounded to the nearest; the error is sent later."""
+
+    kind: Literal["int8"] = "int8"
+    keeps_unsent: ClassVar[bool] = True
+
+
+class QSGDOptions(Compression):
+    """Few bits for each value, rounded at random so that they are right on average (arXiv 1610.02132)."""
+
+    kind: Literal["qsgd"] = "qsgd"
+    bits: Literal[2, 4, 8] = 4
+    """Of each value; its sign is one of them."""
+
+
+class TopKOptions(Compression):
+    """The largest values travel, the others are sent when they have grown (DGC, arXiv 1712.01887)."""
+
+    kind: Literal["topk"] = "topk"
+    keeps_unsent: ClassVar[bool] = True
+    delays: ClassVar[bool] = True
+    ratio: Fraction = 0.01
+    """The part of the values that travels."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of SGD. Each rank applies it before values are chosen."""
+    warmup_epochs: Annotated[int, Field(ge=0)] = 4
+    """Epochs in which more values travel: a quarter in the first one, then fewer by the same factor each."""
+
+
+class PowerSGDOptions(Compression):
+    """A matrix travels as the product of two thin ones (Vogels et al., 2019, arXiv 1905.13727)."""
+
+    kind: Literal["powersgd"] = "powersgd"
+    adds_up: ClassVar[bool] = True
+    keeps_unsent: ClassVar[bool] = True
+    rank: Positive = 4
+    """Columns of the thin matrices."""
+
+
+class AtomoOptions(Compression):
+    """Few singular vectors of a matrix travel, drawn so that they are right on average (arXiv 1806.04090)."""
+
+    kind: Literal["atomo"] = "atomo"
+    atoms: Positive = 3
+    """How many of each matrix."""
+
+
+class SignOptions(Compression):
+    """One bit for each value, its sign, and the majority decides (arXiv 1810.05291); errors are sent later."""
+
+    kind: Literal["sign"] = "sign"
+    keeps_unsent: ClassVar[bool] = True
+
+
+class DeMoOptions(Compression):
+    """The fast part of each rank's momentum travels, and all step by its sign (Peng et al., 2024, arXiv 2411.19870)."""
+
+    kind: Literal["demo"] = "demo"
+    keeps_unsent: ClassVar[bool] = True
+    delays: ClassVar[bool] = True
+    coefficients: Annotated[int, Field(ge=1, le=4096)] = 32
+    """Of the cosine transform, that travel for each tile of 4,096 values."""
+
+
+class Averaging(Section):
+    """How the mean over ranks is found."""
+
+    compression: (
+        OneKind[
+            Float16Options
+            | BFloat16Options
+            | Int8Options
+            | QSGDOptions
+            | TopKOptions
+            | PowerSGDOptions
+            | AtomoOptions
+            | SignOptions
+            | DeMoOptions
+        ]
+        | None
+    ) = None
+    """What travels instead of the values."""
+    topology: Topology = "ring"
+    """Where it is added up: in the backend's own ``ring``, by halves in a ``butterfly``, by one ``server``, by
+    ``sharded_servers`` (each rank is the server of a part), or on ``two_levels``, inside hosts and then between them.
+    All but the first need the torch backend, and ranks that compute on CPUs."""
+
+    @property
+    def point_to_point(self) -> bool:
+        """Whether ranks speak to single others, which not every backend can."""
+        return self.topology != "ring"
+
+    @model_validator(mode="after")
+    def _addable(self) -> Self:
+        chosen = self.compression
+        if chosen and not chosen.adds_up and self.topology not in ("ring", "two_levels"):
+            kind = chosen.model_dump()["kind"]
+            raise ValueError(
+                f"messages of compression {kind} cannot be added up on the way, as topology {self.topology} does; set"
+                " topology to ring or two_levels, or compression to float16, bfloat16 or powersgd"
+            )
+        return self
