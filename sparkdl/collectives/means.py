@@ -1,9 +1,11 @@
 """Means over ranks of many tensors, in messages of some megabytes."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 
+from sparkdl.collectives.averaging import Averager, Ring, advance, finish
 from sparkdl.collectives.communicator import Communicator, Wait, is_expanded
 
 __all__ = ["agree", "start_means"]
@@ -11,29 +13,30 @@ __all__ = ["agree", "start_means"]
 MESSAGE_BYTES = 8 << 20  # from here on the network's bandwidth counts, and not its latency
 
 
-def start_means(communicator: Communicator, tensors: Iterable[torch.Tensor], *, name: str) -> Wait:
+def start_means(averager: Averager, tensors: Iterable[torch.Tensor], *, name: str) -> Wait:
     """Begin to overwrite floating-point tensors by their means over ranks; calling the result waits. Runs on ranks.
 
     Nobody touches the tensors until the wait is over. All ranks give tensors of the same shapes, in the same order.
     """
     messages = enumerate(_messages(tensors))
-    waits = [communicator.start_mean(message, name=f"{name}.{number}") for number, message in messages]
-
-    def wait() -> None:
-        for each in waits:
-            each()
-
-    return wait
+    exchanges = [averager.exchange(message, key=f"{name}.{number}") for number, message in messages]
+    for exchange in exchanges:
+        advance(exchange)
+    return partial(finish, exchanges)
 
 
 @torch.no_grad()
-def agree(communicator: Communicator, tensors: Iterable[torch.Tensor], *, name: str) -> None:
+def agree(
+    communicator: Communicator, tensors: Iterable[torch.Tensor], *, name: str, averager: Averager | None = None
+) -> None:
     """Overwrite floating-point tensors by their means over ranks, and others, which have none, by rank 0's.
 
-    Expanded tensors are left alone: a forward pass made them, and there is nothing in them to agree on.
+    The averager finds the means, by default the backend's own ring. Expanded tensors are left alone: a forward pass
+    made them, and there is nothing in them to agree on.
     """
     found = [tensor.detach() for tensor in tensors if not is_expanded(tensor)]
-    start_means(communicator, (tensor for tensor in found if tensor.is_floating_point()), name=name)()
+    floating = (tensor for tensor in found if tensor.is_floating_point())
+    start_means(averager or Ring(communicator), floating, name=name)()
     for tensor in found:
         if not tensor.is_floating_point():
             tensor.copy_(communicator.broadcast(tensor))

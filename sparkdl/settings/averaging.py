@@ -10,6 +10,7 @@ __all__ = [
     "AtomoOptions",
     "Averaging",
     "BFloat16Options",
+    "CompressedAveraging",
     "Compression",
     "DeMoOptions",
     "Float16Options",
@@ -114,7 +115,21 @@ class DeMoOptions(Compression):
 
 
 class Averaging(Section):
-    """How the mean over ranks is found."""
+    """Where the mean over ranks is found."""
+
+    topology: Topology = "ring"
+    """Where it is added up: in the backend's own ``ring``, by halves in a ``butterfly``, by one ``server``, by
+    ``sharded_servers`` (each rank is the server of a part), or on ``two_levels``, inside hosts and then between them.
+    All but the first need the torch backend, and ranks that compute on CPUs."""
+
+    @property
+    def point_to_point(self) -> bool:
+        """Whether ranks speak to single others, which not every backend can."""
+        return self.topology != "ring"
+
+
+class CompressedAveraging(Averaging):
+    """How the mean over ranks is found, when what travels may be something else than the values."""
 
     compression: (
         OneKind[
@@ -131,15 +146,6 @@ class Averaging(Section):
         | None
     ) = None
     """What travels instead of the values."""
-    topology: Topology = "ring"
-    """Where it is added up: in the backend's own ``ring``, by halves in a ``butterfly``, by one ``server``, by
-    ``sharded_servers`` (each rank is the server of a part), or on ``two_levels``, inside hosts and then between them.
-    All but the first need the torch backend, and ranks that compute on CPUs."""
-
-    @property
-    def point_to_point(self) -> bool:
-        """Whether ranks speak to single others, which not every backend can."""
-        return self.topology != "ring"
 
     @model_validator(mode="after")
     def _addable(self) -> Self:

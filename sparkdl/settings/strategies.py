@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparkdl.settings.averaging import Averaging
-from sparkdl.settings.section import OneKind, Positive, Section
+from sparkdl.settings.averaging import Averaging, CompressedAveraging
+from sparkdl.settings.section import OneKind, Positive
 
 __all__ = [
     "AllReduceOptions",
@@ -21,13 +21,13 @@ __all__ = [
 Rate = Annotated[float, Field(gt=0)]
 
 
-class AllReduceOptions(Averaging):
+class AllReduceOptions(CompressedAveraging):
     """Synchronous data parallelism: every step applies the mean gradient of all ranks."""
 
     kind: Literal["allreduce"] = "allreduce"
 
 
-class LocalSGDOptions(Section):
+class LocalSGDOptions(Averaging):
     """Ranks step alone, and take the mean of their weights now and then (Stich, 2019, arXiv 1805.09767)."""
 
     kind: Literal["local_sgd"] = "local_sgd"
@@ -37,7 +37,7 @@ class LocalSGDOptions(Section):
     """Whether each rank keeps the optimizer's moments to itself, or ranks take the mean of them, too."""
 
 
-class PostLocalSGDOptions(Section):
+class PostLocalSGDOptions(Averaging):
     """All-reduce at first, local SGD afterwards (Lin et al., 2020, arXiv 1808.07217)."""
 
     kind: Literal["post_local_sgd"] = "post_local_sgd"
@@ -49,7 +49,7 @@ class PostLocalSGDOptions(Section):
     """Whether each rank keeps the optimizer's moments to itself, or ranks take the mean of them, too."""
 
 
-class SparkNetOptions(Section):
+class SparkNetOptions(Averaging):
     """Local SGD as in SparkNet (Moritz et al., 2016, arXiv 1511.06051): a long period, and moments stay local."""
 
     kind: Literal["sparknet"] = "sparknet"
@@ -57,7 +57,7 @@ class SparkNetOptions(Section):
     """Optimizer steps from one mean to the next: the paper has 50 for ImageNet, 10 for CIFAR-10."""
 
 
-class DiLoCoOptions(Section):
+class DiLoCoOptions(CompressedAveraging):
     """Ranks step alone for long; their mean change is a gradient for an outer optimizer (arXiv 2311.08105).
 
     With fragments and a delay, changes travel while steps go on (Streaming DiLoCo, arXiv 2501.18512).
@@ -86,8 +86,18 @@ class DiLoCoOptions(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _without_momentum(self) -> Self:
+        if self.compression and self.compression.delays:
+            kind = self.compression.model_dump()["kind"]
+            raise ValueError(
+                f"compression {kind} has SGD's momentum in it, and the outer optimizer has its own; set compression to"
+                " powersgd or int8"
+            )
+        return self
 
-class EASGDOptions(Section):
+
+class EASGDOptions(Averaging):
     """Ranks step alone, drawn to a centre that follows them (Zhang et al., 2015, arXiv 1412.6651)."""
 
     kind: Literal["easgd"] = "easgd"
@@ -97,7 +107,7 @@ class EASGDOptions(Section):
     """How far a pull moves a rank to the centre, as a part of their distance; by default 0.9 / number of ranks."""
 
 
-class DeepSparkOptions(Section):
+class DeepSparkOptions(Averaging):
     """Elastic averaging with the period and the rate of DeepSpark (Kim et al., 2016, arXiv 1602.08191)."""
 
     kind: Literal["deepspark"] = "deepspark"

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
 from sparkdl.settings.strategies import AllReduceOptions, PostLocalSGDOptions, Strategies
 
@@ -113,7 +112,7 @@ class Train(Recipe):
 
     @model_validator(mode="after")
     def _compressible(self) -> Self:
-        chosen = self.strategy.compression if isinstance(self.strategy, Averaging) else None
+        chosen = self.strategy.compression if isinstance(self.strategy, AllReduceOptions) else None
         if not chosen:
             return self
         kind = f"strategy.compression {chosen.model_dump()['kind']}"

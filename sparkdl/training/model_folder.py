@@ -19,7 +19,7 @@ from sparkdl.errors import ConfigError, ModelError
 from sparkdl.models import NETWORK_FILE, export_network
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Tracking, Train
-from sparkdl.settings.averaging import Averaging
+from sparkdl.settings.averaging import CompressedAveraging
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import load_weights, save_weights
 from sparkdl.training.recipe import build_loss, build_optimizer
@@ -83,7 +83,7 @@ def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, ch
 
 def _check_types(model: nn.Module, settings: Train) -> None:
     """Raise :class:`ModelError` for what ranks cannot exchange or checkpoints cannot hold."""
-    compressed = isinstance(settings.strategy, Averaging) and settings.strategy.compression is not None
+    compressed = isinstance(settings.strategy, CompressedAveraging) and settings.strategy.compression is not None
     averaged = [dtype for dtype in _TRAINED if dtype != torch.float16 or not compressed]
     types = ", ".join(map(str, averaged)) + (" by train.strategy.compression" if compressed else "")
     for name, parameter in model.named_parameters():

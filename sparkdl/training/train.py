@@ -18,7 +18,6 @@ from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
-from sparkdl.settings.averaging import Averaging
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.attempts import run_attempts
@@ -100,8 +99,7 @@ def train(
             " with one (prepare.split), or choose train_accuracy or train_loss"
         )
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
-    averaging = settings.strategy if isinstance(settings.strategy, Averaging) else Averaging()
-    backend = create_backend(cluster.backend, point_to_point=averaging.point_to_point)
+    backend = create_backend(cluster.backend, point_to_point=settings.strategy.point_to_point)
     model = check_model(dataset, settings)
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)

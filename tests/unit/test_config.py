@@ -135,6 +135,11 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
             ["demo", "set optimizer to sgd without momentum"],
         ),
         (
+            "train: {strategy: {kind: diloco, compression: demo}}",
+            [],
+            ["compression demo has SGD's momentum in it", "powersgd or int8"],
+        ),
+        (
             "train: {precision: float16, strategy: {kind: allreduce, compression: int8}}",
             [],
             ["strategy.compression int8", "another scale", "bfloat16 or float32"],

@@ -22,6 +22,7 @@ from sparkdl.settings.averaging import (
     AtomoOptions,
     Averaging,
     BFloat16Options,
+    CompressedAveraging,
     Compression,
     DeMoOptions,
     Float16Options,
@@ -37,7 +38,7 @@ __all__ = ["Averager", "Exchange", "Ring", "advance", "create_averager", "finish
 
 def create_averager(options: Averaging, communicator: Communicator) -> Averager:
     """What these options ask for, among the ranks of a communicator. Runs on ranks, on all of them together."""
-    compression = options.compression
+    compression = options.compression if isinstance(options, CompressedAveraging) else None
     if options.topology == "ring":
         return _compressing(compression, Ring(communicator), communicator)
     if not isinstance(communicator, Messenger):

@@ -1,7 +1,7 @@
 """How replicas agree: one file per strategy."""
 
 from sparkdl.collectives import Communicator, create_averager
-from sparkdl.settings import Section
+from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import (
     AllReduceOptions,
     DeepSparkOptions,
@@ -21,19 +21,20 @@ from sparkdl.training.strategies.strategy import Strategy
 __all__ = ["Strategy", "create_strategy"]
 
 
-def create_strategy(options: Section, communicator: Communicator) -> Strategy:
-    """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica."""
+def create_strategy(options: Averaging, communicator: Communicator) -> Strategy:
+    """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together."""
+    averager = create_averager(options, communicator)
     match options:
         case AllReduceOptions():
-            return AllReduce(communicator, create_averager(options, communicator))
+            return AllReduce(communicator, averager)
         case LocalSGDOptions(period=period, momentum=momentum):
-            return LocalSGD(communicator, period=period, average_momentum=momentum == "averaged")
+            return LocalSGD(communicator, averager, period=period, average_momentum=momentum == "averaged")
         case SparkNetOptions(period=period):
-            return LocalSGD(communicator, period=period)
+            return LocalSGD(communicator, averager, period=period)
         case PostLocalSGDOptions():
-            return PostLocalSGD(options, communicator)
+            return PostLocalSGD(options, communicator, averager)
         case DiLoCoOptions():
-            return DiLoCo(options, communicator)
+            return DiLoCo(options, communicator, averager)
         case EASGDOptions() | DeepSparkOptions():
-            return EASGD(options, communicator)
+            return EASGD(options, communicator, averager)
     raise TypeError(f"there is no strategy for {type(options).__qualname__}")

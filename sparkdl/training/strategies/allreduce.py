@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import Averager, Communicator, GradientAverager, Ring, agree
+from sparkdl.collectives import GradientAverager, agree
 from sparkdl.training.strategies.strategy import Strategy, kept
 
 __all__ = ["AllReduce"]
@@ -27,14 +27,10 @@ class AllReduce(Strategy):
 
     _agreed = False
 
-    def __init__(self, communicator: Communicator, averager: Averager | None = None) -> None:
-        super().__init__(communicator)
-        self._averager = averager or Ring(communicator)
-
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         model, optimizer = super().wrap(model, make_optimizer)
-        self._gradients = GradientAverager(model.parameters(), self._averager)
+        self._gradients = GradientAverager(model.parameters(), self.averager)
         return model, optimizer
 
     @override
@@ -54,7 +50,7 @@ class AllReduce(Strategy):
     def end_epoch(self) -> None:
         agree(self.communicator, self.model.buffers(), name="buffers")
         self._agreed = True
-        self._averager.end_epoch()
+        self.averager.end_epoch()
 
     @override
     @contextmanager
@@ -68,17 +64,9 @@ class AllReduce(Strategy):
 
     @override
     def state(self) -> dict[str, Any]:
-        return self._averager.state()
-
-    @override
-    def own_state(self) -> dict[str, Any]:
-        return self._averager.own_state()
+        return self.averager.state()
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
         if state:
-            self._averager.load(state)
-
-    @override
-    def load_own(self, own: Mapping[str, Any]) -> None:
-        self._averager.load_own(own)
+            self.averager.load(state)

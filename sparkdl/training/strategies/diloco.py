@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import Communicator, Wait, start_means
+from sparkdl.collectives import Averager, Communicator, Wait, start_means
 from sparkdl.settings.strategies import DiLoCoOptions
 from sparkdl.training.strategies.strategy import Strategy
 
@@ -40,8 +40,8 @@ class DiLoCo(Strategy):
 
     replicas_differ: ClassVar[bool] = True
 
-    def __init__(self, options: DiLoCoOptions, communicator: Communicator) -> None:
-        super().__init__(communicator)
+    def __init__(self, options: DiLoCoOptions, communicator: Communicator, averager: Averager) -> None:
+        super().__init__(communicator, averager)
         self._options = options
         self._steps = 0
         self._fragments: list[_Fragment] = []
@@ -80,7 +80,7 @@ class DiLoCo(Strategy):
             }
             for fragment in self._fragments
         ]
-        return {"steps": self._steps, "fragments": fragments}
+        return {"steps": self._steps, "fragments": fragments, "averager": self.averager.state()}
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
@@ -90,6 +90,7 @@ class DiLoCo(Strategy):
         self._fragments = [self._new_fragment(trained[number::count]) for number in range(count)]
         if state:
             self._steps = state["steps"]
+            self.averager.load(state["averager"])
             for fragment, saved in zip(self._fragments, state["fragments"], strict=True):
                 for tensor, value in zip(fragment.outer, saved["outer"], strict=True):
                     tensor.copy_(value)
@@ -110,7 +111,7 @@ class DiLoCo(Strategy):
             outer.grad = outer - own.detach()
         changes = [outer.grad for outer in fragment.outer if outer.grad is not None]
         fragment.left_at = self._steps
-        fragment.wait = start_means(self.communicator, changes, name=f"fragment.{number}")
+        fragment.wait = start_means(self.averager, changes, name=f"fragment.{number}")
 
     @torch.no_grad()
     def _receive(self, fragment: _Fragment) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import Communicator, agree, start_means
+from sparkdl.collectives import Averager, Communicator, agree, start_means
 from sparkdl.settings.strategies import DeepSparkOptions, EASGDOptions
 from sparkdl.training.strategies.strategy import Strategy, kept
 
@@ -27,8 +27,10 @@ class EASGD(Strategy):
 
     replicas_differ: ClassVar[bool] = True
 
-    def __init__(self, options: EASGDOptions | DeepSparkOptions, communicator: Communicator) -> None:
-        super().__init__(communicator)
+    def __init__(
+        self, options: EASGDOptions | DeepSparkOptions, communicator: Communicator, averager: Averager
+    ) -> None:
+        super().__init__(communicator, averager)
         self._period = options.period
         self._rate = options.rate or BETA / communicator.size
         self._steps = 0
@@ -54,7 +56,7 @@ class EASGD(Strategy):
         pulls = {name: self._rate * (parameter - self._centre[name]) for name, parameter in trained.items()}
         for name, parameter in trained.items():
             parameter.sub_(pulls[name])
-        start_means(self.communicator, pulls.values(), name="pulls")()
+        start_means(self.averager, pulls.values(), name="pulls")()
         for name, mean in pulls.items():
             self._centre[name].add_(mean, alpha=self.communicator.size)
 

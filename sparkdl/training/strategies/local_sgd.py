@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from typing_extensions import override
 
-from sparkdl.collectives import Communicator, agree, start_means
+from sparkdl.collectives import Averager, Communicator, agree, start_means
 from sparkdl.training.strategies.strategy import Strategy
 
 __all__ = ["LocalSGD"]
@@ -24,8 +24,10 @@ class LocalSGD(Strategy):
 
     replicas_differ: ClassVar[bool] = True
 
-    def __init__(self, communicator: Communicator, *, period: int, average_momentum: bool = False) -> None:
-        super().__init__(communicator)
+    def __init__(
+        self, communicator: Communicator, averager: Averager, *, period: int, average_momentum: bool = False
+    ) -> None:
+        super().__init__(communicator, averager)
         self._period, self._average_momentum = period, average_momentum
         self._steps = 0
 
@@ -49,9 +51,10 @@ class LocalSGD(Strategy):
 
     @torch.no_grad()
     def _average(self) -> None:
-        agree(self.communicator, [*self.trained.values(), *self.model.buffers()], name="weights")
+        tensors = [*self.trained.values(), *self.model.buffers()]
+        agree(self.communicator, tensors, name="weights", averager=self.averager)
         if self._average_momentum and self._everyone_has(moments := _moments(self.optimizer)):
-            start_means(self.communicator, moments, name="moments")()
+            start_means(self.averager, moments, name="moments")()
 
     def _everyone_has(self, moments: list[torch.Tensor]) -> bool:
         """Whether all ranks have moments: one that had no rows yet has taken no step, and has none."""

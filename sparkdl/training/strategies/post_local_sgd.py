@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import Communicator
+from sparkdl.collectives import Averager, Communicator
 from sparkdl.settings.strategies import PostLocalSGDOptions
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.local_sgd import LocalSGD
@@ -22,10 +22,12 @@ class PostLocalSGD(Strategy):
 
     replicas_differ: ClassVar[bool] = True
 
-    def __init__(self, options: PostLocalSGDOptions, communicator: Communicator) -> None:
-        super().__init__(communicator)
-        self._first = AllReduce(communicator)
-        self._then = LocalSGD(communicator, period=options.period, average_momentum=options.momentum == "averaged")
+    def __init__(self, options: PostLocalSGDOptions, communicator: Communicator, averager: Averager) -> None:
+        super().__init__(communicator, averager)
+        self._first = AllReduce(communicator, averager)
+        self._then = LocalSGD(
+            communicator, averager, period=options.period, average_momentum=options.momentum == "averaged"
+        )
         self._epochs_left = options.after_epochs
 
     @property
@@ -66,19 +68,10 @@ class PostLocalSGD(Strategy):
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"epochs_left": self._epochs_left, "first": self._first.state(), "then": self._then.state()}
-
-    @override
-    def own_state(self) -> dict[str, Any]:
-        return self._first.own_state()
+        return {"epochs_left": self._epochs_left, "then": self._then.state()}
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
         if state:
             self._epochs_left = state["epochs_left"]
-            self._first.load(state["first"])
             self._then.load(state["then"])
-
-    @override
-    def load_own(self, own: Mapping[str, Any]) -> None:
-        self._first.load_own(own)

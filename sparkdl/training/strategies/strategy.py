@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sparkdl.collectives import Communicator, agree, is_expanded
+from sparkdl.collectives import Averager, Communicator, Ring, agree, is_expanded
 
 __all__ = ["Strategy", "kept"]
 
@@ -28,9 +28,11 @@ class Strategy(ABC):
     """Whether replicas may have other parameters than each other between two steps, so that a checkpoint has to hold
     those of all ranks."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, averager: Averager | None = None) -> None:
         self.communicator = communicator
         """The ranks that each have a replica."""
+        self.averager = averager or Ring(communicator)
+        """What travels between them, and where it is added up."""
 
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         """Make all replicas equal to rank 0's; return what this rank trains, and its optimizer."""
@@ -77,10 +79,11 @@ class Strategy(ABC):
 
     def own_state(self) -> dict[str, Any]:
         """What a checkpoint has to hold of the strategy that is this rank's alone."""
-        return {}
+        return self.averager.own_state()
 
     def load_own(self, own: Mapping[str, Any]) -> None:
         """Go on from what :meth:`own_state` gave; called after :meth:`load`, unless the number of ranks has changed."""
+        self.averager.load_own(own)
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:

@@ -9,7 +9,7 @@ import torch
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend, Messenger, TorchBackend, create_averager
 from sparkdl.collectives.averaging import advance, finish
-from sparkdl.settings.averaging import Averaging
+from sparkdl.settings.averaging import Averaging, CompressedAveraging
 
 TOPOLOGIES = ("butterfly", "server", "sharded_servers", "two_levels")
 GROUPS = [lambda rank: 0, lambda rank: rank // 5, lambda rank: rank // 4, lambda rank: rank // 2]
@@ -64,7 +64,7 @@ def exercise(backend: Backend, rank: Rank) -> dict:
         found["gathered at once"] = [[each.tolist() for each in arrived()] for arrived in arriving]
         for kind in ("float16", "bfloat16"):
             values = [torch.tensor([1.0, 3.0, 6e4]) + rank.rank, torch.ones(2, 3)]
-            average(create_averager(Averaging(compression=kind), communicator), values)
+            average(create_averager(CompressedAveraging(compression=kind), communicator), values)
             found[kind] = [value.tolist() for value in values]
     return found
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import Backend
+from sparkdl.collectives import Backend, TorchBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
@@ -46,6 +46,7 @@ STRATEGIES = {
     "sparknet": {"kind": "sparknet", "period": 6},
     "diloco": {"kind": "diloco", "period": 5},
     "diloco, streaming": {"kind": "diloco", "period": 6, "fragments": 3, "delay": 2, "mixing": 0.5},
+    "diloco, powersgd": {"kind": "diloco", "period": 5, "compression": {"kind": "powersgd", "rank": 1}},
     "easgd": {"kind": "easgd", "period": 3},
     "deepspark": {"kind": "deepspark", "period": 4},
 }
@@ -71,8 +72,9 @@ def settings_for(name: str, **changes: object) -> Train:
         "learning_rate": 0.05,
         "schedule": "constant",
         "epochs": EPOCHS,
+        "strategy": STRATEGIES[name],
     }
-    return Train(model=network, batch_size=4, strategy=STRATEGIES[name], **{**options, **changes})
+    return Train(model=network, batch_size=4, **{**options, **changes})
 
 
 class FailsAt:
@@ -246,9 +248,35 @@ def test_one_rank_means_what_it_should(trained: Trained) -> None:
     for name in ("local_sgd", "local_sgd, momentum averaged", "post_local_sgd", "sparknet"):
         assert_equal(found[name], found["allreduce"])
     compressed = [name for name in STRATEGIES if name.startswith("allreduce, ")]
-    for name in ("diloco", "diloco, streaming", "easgd", "deepspark", *compressed):
+    for name in ("diloco", "diloco, streaming", "diloco, powersgd", "easgd", "deepspark", *compressed):
         expected = simulated(name, trained.clouds, size=1)
         for key, weight in found[name].items():
+            torch.testing.assert_close(weight, expected[key], rtol=1e-9, atol=1e-9)
+
+
+ELSEWHERE = {
+    "allreduce": "sharded_servers",
+    "allreduce, powersgd": "butterfly",
+    "local_sgd": "two_levels",
+    "post_local_sgd": "butterfly",
+    "diloco, streaming": "server",
+    "easgd": "two_levels",
+}
+"""By strategy: where else than in a ring numbers are added up."""
+
+
+def train_elsewhere(clouds: Dataset, folder: str, rank: Rank) -> None:
+    os.environ["SPARKDL_HOST"] = f"host {rank.rank % 2}"
+    for name, topology in ELSEWHERE.items():
+        settings = settings_for(name, strategy={**STRATEGIES[name], "topology": topology})
+        train_rank(Job(clouds, settings, f"{folder}/{name}", TorchBackend(), reference=SIZE), rank)
+
+
+def test_wherever_numbers_are_added_up_the_weights_are_the_same(clouds: Dataset, tmp_path: Path) -> None:
+    run_local(partial(train_elsewhere, clouds, str(tmp_path)), SIZE, backend=TorchBackend())
+    for name in ELSEWHERE:
+        expected = simulated(name, clouds)
+        for key, weight in consensus(tmp_path / name).items():
             torch.testing.assert_close(weight, expected[key], rtol=1e-9, atol=1e-9)
 
 
@@ -403,14 +431,16 @@ def diloco(options: dict, models: Models, optimizers: Optimizers) -> Iterator:
     outer = {name: parameter.detach().clone() for name, parameter in models[0].named_parameters()}
     velocity = {name: torch.zeros_like(value) for name, value in outer.items()}
     flying: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
+    means = [mean_of_gradients(options, models) for _ in fragments]
     work, steps = (yield), 0
     while work:
         step_alone(models, optimizers, work[1], work[2])
         steps += 1
         for number, fragment in enumerate(fragments):
             if steps % period == (period * (number + 1) // count) % period:
-                mean = mean_weights(models)
-                flying[number] = steps, {name: outer[name] - mean[name] for name in fragment}
+                changes = [[outer[name] - model.get_parameter(name).detach() for name in fragment] for model in models]
+                mean = means[number].send((work[0], changes))
+                flying[number] = steps, dict(zip(fragment, mean, strict=True))
             if number in flying and flying[number][0] + delay == steps:
                 for name, change in flying.pop(number)[1].items():
                     velocity[name] = 0.9 * velocity[name] + change

@@ -10,7 +10,7 @@ from sparkdl.collectives.averaging import Averager, create_averager
 from sparkdl.collectives.averaging.atomo import _singular, probabilities
 from sparkdl.collectives.averaging.demo import SIDE, _cosines
 from sparkdl.collectives.averaging.packing import pack, unpack
-from sparkdl.settings.averaging import Averaging
+from sparkdl.settings.averaging import CompressedAveraging
 
 from .threads import ThreadMessenger, average, on_threads
 
@@ -32,7 +32,7 @@ of_each_compression = pytest.mark.parametrize("name", COMPRESSIONS)
 
 
 def new_averager(name: str, rank: ThreadMessenger) -> Averager:
-    return create_averager(Averaging(compression=COMPRESSIONS[name]), rank)
+    return create_averager(CompressedAveraging(compression=COMPRESSIONS[name]), rank)
 
 
 def gradients(rank: int, step: int) -> list[torch.Tensor]:

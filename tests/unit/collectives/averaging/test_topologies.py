@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparkdl.collectives.averaging import Averager, create_averager
-from sparkdl.settings.averaging import Averaging, Topology
+from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
 
 from .threads import ThreadMessenger, average, on_threads
 
@@ -47,7 +47,7 @@ def test_all_ranks_have_the_same_bits_of_the_mean(topology: Topology, size: int)
 def test_the_mean_of_large_halves_is_finite_where_their_sum_is_not(topology: Topology) -> None:
     def work(rank: ThreadMessenger) -> torch.Tensor:
         large = torch.full((9,), 6e4)
-        average(create_averager(Averaging(compression="float16", topology=topology), rank), [large])
+        average(create_averager(CompressedAveraging(compression="float16", topology=topology), rank), [large])
         return large
 
     assert all((each - 6e4).abs().max() < 100 for each in on_threads(4, work, hosts=["a", "a", "b", "b"]))
@@ -56,7 +56,7 @@ def test_the_mean_of_large_halves_is_finite_where_their_sum_is_not(topology: Top
 @of_each_topology
 def test_low_rank_matrices_may_be_added_up_anywhere(topology: Topology) -> None:
     def sums(topology: Topology) -> list:
-        options = Averaging(compression={"kind": "powersgd", "rank": 1}, topology=topology)
+        options = CompressedAveraging(compression={"kind": "powersgd", "rank": 1}, topology=topology)
         return on_threads(4, averaged(options), hosts=["a", "b", "c", "d"])[3]
 
     for bucket, other in zip(sums(topology), sums("ring"), strict=True):
@@ -88,7 +88,7 @@ def test_ranks_send_what_their_topology_says() -> None:
 
 def test_a_compression_between_hosts_sees_the_shapes_and_only_the_servers_keep_what_is_unsent() -> None:
     def work(rank: ThreadMessenger) -> tuple[torch.Tensor, list[str]]:
-        averager = create_averager(Averaging(compression="powersgd", topology="two_levels"), rank)
+        averager = create_averager(CompressedAveraging(compression="powersgd", topology="two_levels"), rank)
         matrix = torch.outer(torch.arange(1.0, 41), torch.arange(1.0, 31)) * (rank.rank + 1)
         average(averager, [matrix, torch.ones(3)])
         return matrix, [name for state in averager.own_state().values() for name in state]
