@@ -147,7 +147,10 @@ class Communicator(ABC):
 
 
 class Messenger(Communicator):
-    """A communicator whose ranks can also speak to a single other one: not every library offers it."""
+    """A communicator whose ranks can also speak to a single other one: not every library offers it.
+
+    Messages of one tag from one rank to another arrive in the order in which they were sent.
+    """
 
     @abstractmethod
     def split(self, color: int) -> "Messenger":
@@ -158,17 +161,17 @@ class Messenger(Communicator):
         """By rank: the name of the host that it is on."""
 
     @abstractmethod
-    def start_receive(self, tensor: torch.Tensor, *, source: int) -> Wait:
+    def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int = 0) -> Wait:
         """Begin to overwrite a tensor by what rank ``source`` sends. Begin it before you send, or both take turns."""
 
     @abstractmethod
-    def start_send(self, tensor: torch.Tensor, *, target: int) -> Wait:
+    def start_send(self, tensor: torch.Tensor, *, target: int, tag: int = 0) -> Wait:
         """Begin to send a tensor to rank ``target``, which receives one of the same shape and type."""
 
-    def start_swap(self, given: torch.Tensor, taken: torch.Tensor, *, peer: int) -> Wait:
+    def start_swap(self, given: torch.Tensor, taken: torch.Tensor, *, peer: int, tag: int = 0) -> Wait:
         """Begin to send one tensor to rank ``peer``, and to overwrite another one by what that rank sends."""
-        receiving = self.start_receive(taken, source=peer)
-        sending = self.start_send(given, target=peer)
+        receiving = self.start_receive(taken, source=peer, tag=tag)
+        sending = self.start_send(given, target=peer, tag=tag)
 
         def wait() -> None:
             receiving()

@@ -180,19 +180,19 @@ class TorchCommunicator(Messenger):
         return [str(host) for host in self.all_gather_object(os.environ.get(HOST, ""))]
 
     @override
-    def start_send(self, tensor: torch.Tensor, *, target: int) -> Wait:
+    def start_send(self, tensor: torch.Tensor, *, target: int, tag: int = 0) -> Wait:
         _check_device(tensor)
         with self._counted(tensor), _failures_named():
-            work = distributed.isend(bytes_of(tensor.contiguous()), group=self._group, group_dst=target)
+            work = distributed.isend(bytes_of(tensor.contiguous()), group=self._group, group_dst=target, tag=tag)
         return self._waiting(work)
 
     @override
-    def start_receive(self, tensor: torch.Tensor, *, source: int) -> Wait:
+    def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int = 0) -> Wait:
         _check_device(tensor)
         if not tensor.is_contiguous():
             raise ValueError("what is received into has to be contiguous")
         with _failures_named():
-            work = distributed.irecv(bytes_of(tensor), group=self._group, group_src=source)
+            work = distributed.irecv(bytes_of(tensor), group=self._group, group_src=source, tag=tag)
         return self._waiting(work)
 
     @override

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 import torch
 from typing_extensions import override
 
-from sparkdl.collectives.averaging.averager import Averager, Exchange
+from sparkdl.collectives.averaging.averager import Exchange
+from sparkdl.collectives.averaging.point_to_point import PointToPoint
 from sparkdl.collectives.communicator import Messenger
 from sparkdl.collectives.vectors import joined, put_back
 
 __all__ = ["Butterfly"]
 
 
-class Butterfly(Averager):
+class Butterfly(PointToPoint):
     """In each round a rank and its partner each take one half of what they have, and add it up.
 
     Then they give it back, in the opposite order. What is more than a power of two ranks leaves its values with one of
@@ -23,52 +24,47 @@ class Butterfly(Averager):
     """
 
     def __init__(self, messenger: Messenger) -> None:
-        self._messenger = messenger
+        super().__init__(messenger)
         self._core = 1 << (messenger.size.bit_length() - 1)
-
-    @property
-    @override
-    def is_identity(self) -> bool:
-        return self._messenger.size == 1
 
     @override
     def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
-        vector = joined(tensors).div_(self._messenger.size)  # before the sum, which may overflow otherwise
+        vector, tag = joined(tensors).mul_(self._share), self.tag(key)
         rank, guests = self._messenger.rank, self._messenger.size - self._core
         if rank >= self._core:
             result = torch.empty_like(vector)
-            wait = self._messenger.start_swap(vector, result, peer=rank - self._core)
+            wait = self._messenger.start_swap(vector, result, peer=rank - self._core, tag=tag)
             yield
             wait()
             vector = result
         else:
             if rank < guests:
                 values = torch.empty_like(vector)
-                wait = self._messenger.start_receive(values, source=rank + self._core)
+                wait = self._messenger.start_receive(values, source=rank + self._core, tag=tag)
                 yield
                 wait()
                 vector += values
-            yield from self._halve_and_double(vector)
+            yield from self._halve_and_double(vector, tag)
             if rank < guests:
-                wait = self._messenger.start_send(vector, target=rank + self._core)
+                wait = self._messenger.start_send(vector, target=rank + self._core, tag=tag)
                 yield
                 wait()
         put_back(vector, tensors)
 
-    def _halve_and_double(self, vector: torch.Tensor) -> Exchange:
+    def _halve_and_double(self, vector: torch.Tensor, tag: int) -> Exchange:
         own, halves = vector, []
         distance = self._core // 2
         while distance:
             lower, upper = own.tensor_split(2)
             own, given = (upper, lower) if self._messenger.rank & distance else (lower, upper)
             values = torch.empty_like(own)
-            wait = self._messenger.start_swap(given, values, peer=self._messenger.rank ^ distance)
+            wait = self._messenger.start_swap(given, values, peer=self._messenger.rank ^ distance, tag=tag)
             yield
             wait()
             own += values
             halves.append((distance, own, given))
             distance //= 2
         for distance, own, given in reversed(halves):
-            wait = self._messenger.start_swap(own, given, peer=self._messenger.rank ^ distance)
+            wait = self._messenger.start_swap(own, given, peer=self._messenger.rank ^ distance, tag=tag)
             yield
             wait()

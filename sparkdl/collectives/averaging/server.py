@@ -8,33 +8,24 @@ from collections.abc import Sequence
 import torch
 from typing_extensions import override
 
-from sparkdl.collectives.averaging.averager import Averager, Exchange
-from sparkdl.collectives.communicator import Messenger
+from sparkdl.collectives.averaging.averager import Exchange
+from sparkdl.collectives.averaging.point_to_point import PointToPoint
 from sparkdl.collectives.vectors import joined, put_back
 
 __all__ = ["Server"]
 
 
-class Server(Averager):
+class Server(PointToPoint):
     """All ranks send at once, and the server answers all when it has their sum."""
-
-    def __init__(self, messenger: Messenger) -> None:
-        self._messenger = messenger
-        self._share = 1 / messenger.size
-        """What the values of each rank are multiplied by: before the sum, which may overflow otherwise."""
-
-    @property
-    @override
-    def is_identity(self) -> bool:
-        return self._messenger.size == 1
 
     @override
     def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
-        messenger = self._messenger
+        messenger, tag = self._messenger, self.tag(key)
         vector = joined(tensors).mul_(self._share)
         if messenger.rank == 0:
             values = [torch.empty_like(vector) for _ in range(1, messenger.size)]
-            receiving = [messenger.start_receive(each, source=rank) for rank, each in enumerate(values, start=1)]
+            numbered = enumerate(values, start=1)
+            receiving = [messenger.start_receive(each, source=rank, tag=tag) for rank, each in numbered]
             yield
             for wait, each in zip(receiving, values, strict=True):
                 wait()
@@ -42,13 +33,13 @@ class Server(Averager):
             put_back(vector, tensors)
             yield from self.agree(tensors, key=key)
             vector = joined(tensors)
-            sending = [messenger.start_send(vector, target=rank) for rank in range(1, messenger.size)]
+            sending = [messenger.start_send(vector, target=rank, tag=tag) for rank in range(1, messenger.size)]
             yield
             for wait in sending:
                 wait()
         else:
             answer = torch.empty_like(vector)
-            wait = messenger.start_swap(vector, answer, peer=0)
+            wait = messenger.start_swap(vector, answer, peer=0, tag=tag)
             yield
             wait()
             put_back(answer, tensors)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sparkdl.collectives.averaging import Averager, create_averager
+from sparkdl.collectives.averaging import Averager, advance, create_averager, finish
 from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
 
 from .threads import ThreadMessenger, average, on_threads
@@ -41,6 +41,25 @@ def test_all_ranks_have_the_same_bits_of_the_mean(topology: Topology, size: int)
             expected = torch.stack([buckets(rank)[number][place] for rank in range(size)]).mean(0)
             torch.testing.assert_close(tensor, expected, rtol=1e-13, atol=1e-13)
             assert all(torch.equal(other[number][place], tensor) for other in found)
+
+
+@of_each_topology
+def test_exchanges_that_overlap_do_not_take_each_others_messages(topology: Topology) -> None:
+    """One begins, another one begins, and the first one is finished before the second one goes on."""
+
+    def work(rank: ThreadMessenger) -> list[torch.Tensor]:
+        averager = create_averager(Averaging(topology=topology), rank)
+        first, second = torch.full((8,), float(rank.rank)), torch.full((8,), 10.0 * rank.rank)
+        exchanges = [averager.exchange([each], key=key) for key, each in (("first", first), ("second", second))]
+        for exchange in exchanges:
+            advance(exchange)
+        for exchange in exchanges:
+            finish([exchange])
+        return [first, second]
+
+    for first, second in on_threads(3, work, hosts=HOSTS[:3]):
+        torch.testing.assert_close(first, torch.ones(8))
+        torch.testing.assert_close(second, torch.full((8,), 10.0))
 
 
 @of_each_topology

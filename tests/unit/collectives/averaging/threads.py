@@ -23,7 +23,7 @@ class Threads:
         self.size = size
         self.barrier = threading.Barrier(size, timeout=SECONDS)
         self.values: list[Any] = [None] * size
-        self.messages: dict[tuple[int, int], SimpleQueue] = defaultdict(SimpleQueue)
+        self.messages: dict[tuple[int, int, int], SimpleQueue] = defaultdict(SimpleQueue)
         self.groups: dict[Any, Threads] = {}
 
 
@@ -85,13 +85,13 @@ class ThreadMessenger(Messenger):
     def hosts(self) -> list[str]:
         return self._hosts
 
-    def start_send(self, tensor: torch.Tensor, *, target: int) -> Wait:
+    def start_send(self, tensor: torch.Tensor, *, target: int, tag: int = 0) -> Wait:
         with self._counted(tensor):
-            self._group.messages[self.rank, target].put(tensor.clone())
+            self._group.messages[self.rank, target, tag].put(tensor.clone())
         return lambda: None
 
-    def start_receive(self, tensor: torch.Tensor, *, source: int) -> Wait:
-        queue = self._group.messages[source, self.rank]
+    def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int = 0) -> Wait:
+        queue = self._group.messages[source, self.rank, tag]
 
         def wait() -> None:
             tensor.copy_(queue.get(timeout=SECONDS))
