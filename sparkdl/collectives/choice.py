@@ -12,18 +12,16 @@ from sparkdl.extras import how_to_install
 __all__ = ["create_backend"]
 
 
-def create_backend(name: Literal["auto", "horovod", "torch"], *, point_to_point: bool = False) -> Backend:
+def create_backend(name: Literal["auto", "horovod", "torch"], *, needs_torch: str | None = None) -> Backend:
     """The backend that ``cluster.backend`` names; ``auto`` is Horovod where it is installed, else torch.
 
-    With ``point_to_point``, ranks also speak to single others, so that ``auto`` is torch. Raises :class:`ConfigError`
-    when Horovod is asked for and cannot do that, or is not installed.
+    ``needs_torch`` is what ``train.strategy`` asks for that Horovod cannot do: ``auto`` is torch then. Raises
+    :class:`ConfigError` when Horovod is asked for and cannot do that, or is not installed.
     """
-    if point_to_point and name != "torch":
-        if name == "auto":
-            return TorchBackend()
+    if needs_torch and name == "horovod":
         raise ConfigError(
-            "train.strategy.topology lets single ranks speak to each other, which Horovod cannot; set cluster.backend"
-            " to 'torch', or the topology to 'ring'"
+            f"train.strategy {needs_torch}, which Horovod cannot; set cluster.backend to 'torch' or 'auto', or choose"
+            " another topology or compression"
         )
     installed = find_spec("horovod") is not None
     if name == "horovod" and not installed:
@@ -31,4 +29,4 @@ def create_backend(name: Literal["auto", "horovod", "torch"], *, point_to_point:
             f"cluster.backend is 'horovod', and Horovod is not installed here: {how_to_install('classic')}, or set"
             " cluster.backend to 'torch'"
         )
-    return HorovodBackend() if installed and name != "torch" else TorchBackend()
+    return HorovodBackend() if installed and name != "torch" and not needs_torch else TorchBackend()

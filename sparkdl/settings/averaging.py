@@ -3,6 +3,7 @@
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from sparkdl.settings.section import Fraction, OneKind, Positive, Section
 
@@ -44,7 +45,7 @@ class Float16Options(Compression):
 
 
 class BFloat16Options(Compression):
-    """Values of 16 bits with three digits and the range of float32."""
+    """Values of 16 bits with three digits and the range of float32; the torch backend has them."""
 
     kind: Literal["bfloat16"] = "bfloat16"
     adds_up: ClassVar[bool] = True
@@ -118,14 +119,12 @@ class Averaging(Section):
     """Where the mean over ranks is found."""
 
     topology: Topology = "ring"
-    """Where it is added up: in the backend's own ``ring``, by halves in a ``butterfly``, by one ``server``, by
-    ``sharded_servers`` (each rank is the server of a part), or on ``two_levels``, inside hosts and then between them.
-    All but the first need the torch backend, and ranks that compute on CPUs."""
+    """Where it is added up. All but the backend's own ring need the torch backend, and ranks that compute on CPUs."""
 
     @property
-    def point_to_point(self) -> bool:
-        """Whether ranks speak to single others, which not every backend can."""
-        return self.topology != "ring"
+    def needs_torch(self) -> str | None:
+        """Why Horovod cannot do it, as the end of a sentence; None if it can."""
+        return None if self.topology == "ring" else f"lets single ranks speak to each other in topology {self.topology}"
 
 
 class CompressedAveraging(Averaging):
@@ -146,6 +145,13 @@ class CompressedAveraging(Averaging):
         | None
     ) = None
     """What travels instead of the values."""
+
+    @property
+    @override
+    def needs_torch(self) -> str | None:
+        if isinstance(self.compression, BFloat16Options):
+            return "adds up values of bfloat16"
+        return super().needs_torch
 
     @model_validator(mode="after")
     def _addable(self) -> Self:

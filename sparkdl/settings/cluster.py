@@ -30,7 +30,7 @@ class Cluster(Section):
     lost, and with more when they come back."""
     backend: Literal["auto", "horovod", "torch"] = "auto"
     """By which library ranks exchange tensors: Horovod, or torch.distributed. ``auto`` is Horovod where it is
-    installed, else torch."""
+    installed and does what ``train.strategy`` asks for, else torch."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
     """How many failures in a row, without a new checkpoint between them, are answered by another attempt."""
     restart_seconds: Annotated[float, Field(ge=0)] = 1.0

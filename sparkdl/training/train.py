@@ -99,7 +99,7 @@ def train(
             " with one (prepare.split), or choose train_accuracy or train_loss"
         )
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
-    backend = create_backend(cluster.backend, point_to_point=settings.strategy.point_to_point)
+    backend = create_backend(cluster.backend, needs_torch=settings.strategy.needs_torch)
     model = check_model(dataset, settings)
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)

@@ -4,11 +4,14 @@ import pytest
 
 from sparkdl.collectives import HorovodBackend, TorchBackend, create_backend
 from sparkdl.errors import ConfigError
+from sparkdl.settings import AllReduceOptions
 
 
-def test_where_ranks_speak_to_single_others_the_backend_is_torch() -> None:
-    assert isinstance(create_backend("auto"), HorovodBackend)
-    assert isinstance(create_backend("auto", point_to_point=True), TorchBackend)
-    assert isinstance(create_backend("torch", point_to_point=True), TorchBackend)
-    with pytest.raises(ConfigError, match=r"train\.strategy\.topology .* which Horovod cannot; set cluster\.backend"):
-        create_backend("horovod", point_to_point=True)
+@pytest.mark.parametrize("options", [{"topology": "butterfly"}, {"compression": "bfloat16"}])
+def test_what_horovod_cannot_do_needs_the_torch_backend(options: dict) -> None:
+    needs = AllReduceOptions(**options).needs_torch
+    assert isinstance(create_backend("auto", needs_torch=AllReduceOptions().needs_torch), HorovodBackend)
+    assert isinstance(create_backend("auto", needs_torch=needs), TorchBackend)
+    assert isinstance(create_backend("torch", needs_torch=needs), TorchBackend)
+    with pytest.raises(ConfigError, match=r"train\.strategy .*(butterfly|bfloat16), which Horovod cannot; set cluster"):
+        create_backend("horovod", needs_torch=needs)
