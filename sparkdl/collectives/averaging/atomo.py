@@ -51,6 +51,8 @@ class Atomo(Averager):
 
     def _drawn(self, matrix: torch.Tensor) -> list[torch.Tensor]:
         """Atoms drawn from a matrix, as columns of two thin ones whose product they are."""
+        if not matrix.isfinite().all():  # which has no singular values; whoever looks at the gradient shall see it
+            return [matrix.new_full((size, self._atoms), torch.nan) for size in matrix.shape]
         left, values, right = _singular(matrix)
         chances = probabilities(values, self._atoms)
         # Points at distance one on a line, on which each atom has the length of its chance: always as many are hit.

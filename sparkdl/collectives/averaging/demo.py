@@ -55,7 +55,7 @@ class DeMo(Gathered):
 
     @override
     def result(self, mean: torch.Tensor, *, key: str) -> torch.Tensor:
-        return mean.sign()
+        return torch.where(mean.isfinite(), mean.sign(), mean)  # what is no number has no sign, and shall be seen
 
 
 def _cosines(like: torch.Tensor) -> torch.Tensor:

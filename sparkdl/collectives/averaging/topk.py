@@ -97,7 +97,8 @@ def _largest(sizes: torch.Tensor, count: int) -> torch.Tensor:
     sample = sizes[:: max(1, len(sizes) // SAMPLE)]
     likely = int(MARGIN * count * len(sample) / len(sizes)) + 1
     if likely < len(sample) // 2:
-        candidates = (sizes >= sample.topk(likely).values[-1]).nonzero().squeeze(1)
+        unlikely = sizes < sample.topk(likely).values[-1]  # false for what is no number, which counts as the largest
+        candidates = unlikely.logical_not_().nonzero().squeeze(1)
         if len(candidates) >= count:
             return candidates[sizes[candidates].topk(count).indices]
     return sizes.topk(count).indices

@@ -160,6 +160,19 @@ def test_whole_numbers_and_halves_are_refused_and_not_changed(name: str, dtype: 
     alone(work)
 
 
+@of_each_compression
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_gradient_that_is_not_finite_stays_so(name: str, value: float) -> None:
+    def work(rank: ThreadMessenger) -> torch.Tensor:
+        found = gradients(rank.rank, 0)
+        if rank.rank == 1:
+            found[0][3, 4] = value
+        average(new_averager(name, rank), found)
+        return found[0]
+
+    assert not any(found.isfinite().all() for found in on_threads(2, work))
+
+
 def test_powersgd_is_exact_where_the_mean_has_its_rank() -> None:
     """Two of three ranks have opposite noise of full rank, and the mean of all has rank two."""
 
