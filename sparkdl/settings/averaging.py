@@ -31,6 +31,8 @@ class Compression(Section):
 
     adds_up: ClassVar[bool] = False
     """Whether the sum of two messages is a message, so that they may be added up on the way."""
+    by_value: ClassVar[bool] = False
+    """Whether each value travels by itself, so that servers may compress their mean again."""
     keeps_unsent: ClassVar[bool] = False
     """Whether a rank keeps what it has not sent, and sends it later."""
     delays: ClassVar[bool] = False
@@ -55,6 +57,7 @@ class Int8Options(Compression):
     """Values of 8 bits, rounded to the nearest; the error is sent later."""
 
     kind: Literal["int8"] = "int8"
+    by_value: ClassVar[bool] = True
     keeps_unsent: ClassVar[bool] = True
 
 
@@ -62,6 +65,7 @@ class QSGDOptions(Compression):
     """Few bits for each value, rounded at random so that they are right on average (arXiv 1610.02132)."""
 
     kind: Literal["qsgd"] = "qsgd"
+    by_value: ClassVar[bool] = True
     bits: Literal[2, 4, 8] = 4
     """Of each value; its sign is one of them."""
 
@@ -102,6 +106,7 @@ class SignOptions(Compression):
     """One bit for each value, its sign, and the majority decides (arXiv 1810.05291); errors are sent later."""
 
     kind: Literal["sign"] = "sign"
+    by_value: ClassVar[bool] = True
     keeps_unsent: ClassVar[bool] = True
 
 
@@ -156,10 +161,11 @@ class CompressedAveraging(Averaging):
     @model_validator(mode="after")
     def _addable(self) -> Self:
         chosen = self.compression
-        if chosen and not chosen.adds_up and self.topology not in ("ring", "two_levels"):
+        possible = ["ring", "two_levels", *(["sharded_servers"] if chosen and chosen.by_value else [])]
+        if chosen and not chosen.adds_up and self.topology not in possible:
             kind = chosen.model_dump()["kind"]
             raise ValueError(
                 f"messages of compression {kind} cannot be added up on the way, as topology {self.topology} does; set"
-                " topology to ring or two_levels, or compression to float16, bfloat16 or powersgd"
+                f" topology to {' or '.join(possible)}, or compression to float16, bfloat16 or powersgd"
             )
         return self

@@ -8,7 +8,9 @@ from sparkdl.collectives.averaging.atomo import Atomo
 from sparkdl.collectives.averaging.averager import Averager, Exchange, advance, finish
 from sparkdl.collectives.averaging.butterfly import Butterfly
 from sparkdl.collectives.averaging.casting import Casting
+from sparkdl.collectives.averaging.compressed_shards import CompressedShards
 from sparkdl.collectives.averaging.demo import DeMo
+from sparkdl.collectives.averaging.gathered import Gathered
 from sparkdl.collectives.averaging.powersgd import PowerSGD
 from sparkdl.collectives.averaging.quantised import QSGD, Int8
 from sparkdl.collectives.averaging.ring import Ring
@@ -47,6 +49,8 @@ def create_averager(options: Averaging, communicator: Communicator) -> Averager:
         return TwoLevels(
             communicator, communicator.hosts(), lambda servers: _compressing(compression, Ring(servers), servers)
         )
+    if options.topology == "sharded_servers" and compression and compression.by_value:
+        return CompressedShards(communicator, _gathered(compression, communicator))
     topologies: dict[str, Callable[[Messenger], Averager]] = {
         "butterfly": Butterfly,
         "server": Server,
@@ -66,14 +70,19 @@ def _compressing(compression: Compression | None, plain: Averager, communicator:
             return Casting(plain, dtype=torch.bfloat16)
         case PowerSGDOptions(rank=rank):
             return PowerSGD(plain, rank=rank)
+        case AtomoOptions(atoms=atoms):
+            return Atomo(communicator, atoms=atoms)
+    return _gathered(compression, communicator)
+
+
+def _gathered(compression: Compression, communicator: Communicator) -> Gathered:
+    match compression:
         case Int8Options():
             return Int8(communicator)
         case QSGDOptions(bits=bits):
             return QSGD(communicator, bits=bits)
         case TopKOptions(ratio=ratio, momentum=momentum, warmup_epochs=warmup_epochs):
             return TopK(communicator, ratio=ratio, momentum=momentum, warmup_epochs=warmup_epochs)
-        case AtomoOptions(atoms=atoms):
-            return Atomo(communicator, atoms=atoms)
         case SignOptions():
             return Sign(communicator)
         case DeMoOptions(coefficients=coefficients):

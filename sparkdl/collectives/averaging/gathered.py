@@ -48,10 +48,20 @@ class Gathered(Averager):
     def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
         check_precision(tensors)
         vector = joined(tensors)
-        arriving = self._communicator.start_all_gather(self._message(vector, key), name=key)
+        arriving = self._communicator.start_all_gather(self.message(vector, key=key), name=key)
         yield
         mean = self.total(arriving(), vector).div_(self._communicator.size)
         put_back(self.result(mean, key=key), tensors)
+
+    def message(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
+        """What travels for a vector: what it means, and no more, is forgotten."""
+        if not self.memory:
+            return self.encode(vector, key=key)
+        unsent = self._unsent.setdefault(key, torch.zeros_like(vector))
+        unsent.mul_(self.memory).add_(self.added(vector, key=key))
+        message = self.encode(unsent, key=key)
+        unsent.sub_(self.total([message], unsent))
+        return message
 
     @override
     def own_state(self) -> dict[str, Any]:
@@ -60,12 +70,3 @@ class Gathered(Averager):
     @override
     def load_own(self, own: Mapping[str, Any]) -> None:
         self._unsent = dict(own["unsent"])
-
-    def _message(self, vector: torch.Tensor, key: str) -> torch.Tensor:
-        if not self.memory:
-            return self.encode(vector, key=key)
-        unsent = self._unsent.setdefault(key, torch.zeros_like(vector))
-        unsent.mul_(self.memory).add_(self.added(vector, key=key))
-        message = self.encode(unsent, key=key)
-        unsent.sub_(self.total([message], unsent))
-        return message

@@ -1,9 +1,12 @@
 """What averagers have in common whose ranks speak to single others."""
 
+from collections.abc import Sequence
+
+import torch
 from typing_extensions import override
 
 from sparkdl.collectives.averaging.averager import Averager
-from sparkdl.collectives.communicator import Messenger
+from sparkdl.collectives.communicator import Messenger, Wait
 
 __all__ = ["PointToPoint"]
 
@@ -29,3 +32,14 @@ class PointToPoint(Averager):
         in the same order, and number them alike.
         """
         return self._tags.setdefault(key, len(self._tags))
+
+    def start_swaps(self, given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], *, tag: int) -> Wait:
+        """Begin to give to each other rank what is for it, and to take what it gives; both are by rank."""
+        peers = [peer for peer in range(self._messenger.size) if peer != self._messenger.rank]
+        waits = [self._messenger.start_swap(given[peer], taken[peer], peer=peer, tag=tag) for peer in peers]
+
+        def wait() -> None:
+            for each in waits:
+                each()
+
+        return wait

@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from sparkdl.collectives.averaging.averager import Exchange
 from sparkdl.collectives.averaging.point_to_point import PointToPoint
-from sparkdl.collectives.communicator import Wait
 from sparkdl.collectives.vectors import joined, put_back
 
 __all__ = ["ShardedServers"]
@@ -25,21 +24,14 @@ class ShardedServers(PointToPoint):
         shards = vector.tensor_split(self._messenger.size)
         own = shards[self._messenger.rank]
         values = [torch.empty_like(own) for _ in shards]
-        waits = self._start_swaps(shards, values, tag)
+        wait = self.start_swaps(shards, values, tag=tag)
         yield
-        for wait in waits:
-            wait()
+        wait()
         values[self._messenger.rank] = own.clone()
         own.zero_()
         for each in values:
             own += each
-        waits = self._start_swaps([own] * len(shards), shards, tag)
+        wait = self.start_swaps([own] * len(shards), shards, tag=tag)
         yield
-        for wait in waits:
-            wait()
+        wait()
         put_back(vector, tensors)
-
-    def _start_swaps(self, given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], tag: int) -> list[Wait]:
-        """Begin to give to each other rank what is for it, and to take what it gives."""
-        peers = [peer for peer in range(self._messenger.size) if peer != self._messenger.rank]
-        return [self._messenger.start_swap(given[peer], taken[peer], peer=peer, tag=tag) for peer in peers]
