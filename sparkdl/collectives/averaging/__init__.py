@@ -17,7 +17,7 @@ from sparkdl.collectives.averaging.ring import Ring
 from sparkdl.collectives.averaging.server import Server
 from sparkdl.collectives.averaging.sharded_servers import ShardedServers
 from sparkdl.collectives.averaging.sign import Sign
-from sparkdl.collectives.averaging.topk import TopK
+from sparkdl.collectives.averaging.topk import DGC
 from sparkdl.collectives.averaging.two_levels import TwoLevels
 from sparkdl.collectives.communicator import Communicator, Messenger
 from sparkdl.settings.averaging import (
@@ -82,7 +82,7 @@ def _gathered(compression: Compression, communicator: Communicator) -> Gathered:
         case QSGDOptions(bits=bits):
             return QSGD(communicator, bits=bits)
         case TopKOptions(ratio=ratio, momentum=momentum, warmup_epochs=warmup_epochs):
-            return TopK(communicator, ratio=ratio, momentum=momentum, warmup_epochs=warmup_epochs)
+            return DGC(communicator, ratio=ratio, momentum=momentum, warmup_epochs=warmup_epochs)
         case SignOptions():
             return Sign(communicator)
         case DeMoOptions(coefficients=coefficients):

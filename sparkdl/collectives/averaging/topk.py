@@ -15,14 +15,14 @@ from sparkdl.collectives.averaging.gathered import Gathered
 from sparkdl.collectives.averaging.packing import message_of, parts_of
 from sparkdl.collectives.communicator import Communicator
 
-__all__ = ["TopK"]
+__all__ = ["DGC"]
 
 FIRST_RATIO = 0.25  # of the values in the first epoch of the warm-up, as DGC has it
 SAMPLE = 1 << 14  # values from which the size of the smallest that travels is guessed
 MARGIN = 1.5  # of the sample, so that the guess is seldom too large
 
 
-class TopK(Gathered):
+class DGC(Gathered):
     """The part ``ratio`` of a vector's values that are the largest, with their places."""
 
     memory: ClassVar[float] = 1.0
