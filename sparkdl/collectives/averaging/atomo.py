@@ -11,18 +11,19 @@ import torch
 from typing_extensions import override
 
 from sparkdl.collectives.averaging.averager import Averager, Exchange, check_precision
+from sparkdl.collectives.averaging.matrices import as_matrix, shrinks
 from sparkdl.collectives.averaging.packing import message_of, parts_of
 from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["Atomo", "probabilities"]
 
 SEED = 0  # of the vectors that find a matrix's range: which they are does not matter
-FIRST_WIDTH = 64  # of the range that is tried first
+FIRST_WIDTH = 128  # of the range that is tried first: as many rows have usual batches at most
 LOST = 1e-4  # the part of a matrix's norm that may be missing: rounding errors of float32 are below it
 
 
 class Atomo(Averager):
-    """Tensors of several dimensions are matrices of their first one; what would not shrink travels as it is."""
+    """As many atoms of each matrix travel, and whole what that would not shrink."""
 
     def __init__(self, communicator: Communicator, *, atoms: int) -> None:
         self._communicator, self._atoms = communicator, atoms
@@ -32,7 +33,7 @@ class Atomo(Averager):
         check_precision(tensors)
         parts, kinds = [], []
         for tensor in tensors:
-            sent = self._drawn(_matrix(tensor)) if self._shrinks(tensor) else [tensor]
+            sent = self._drawn(as_matrix(tensor)) if shrinks(tensor, rank=self._atoms) else [tensor]
             parts += sent
             kinds += [(part.dtype, tuple(part.shape)) for part in sent]
         arriving = self._communicator.start_all_gather(message_of(*parts), name=key)
@@ -42,12 +43,8 @@ class Atomo(Averager):
         for message in arriving():
             found = iter(parts_of(message, *kinds))
             for tensor in tensors:
-                said = next(found) @ next(found).T if self._shrinks(tensor) else next(found)
+                said = next(found) @ next(found).T if shrinks(tensor, rank=self._atoms) else next(found)
                 tensor.add_(said.view(tensor.shape), alpha=1 / self._communicator.size)
-
-    def _shrinks(self, tensor: torch.Tensor) -> bool:
-        rows, columns = (len(tensor), tensor[0].numel()) if tensor.dim() > 1 else (1, tensor.numel())
-        return (rows + columns) * self._atoms < rows * columns
 
     def _drawn(self, matrix: torch.Tensor) -> list[torch.Tensor]:
         """Atoms drawn from a matrix, as columns of two thin ones whose product they are."""
@@ -98,7 +95,3 @@ def _singular(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
         width *= 2
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     return left, values, right
-
-
-def _matrix(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(len(tensor), -1)

@@ -54,7 +54,7 @@ class Gathered(Averager):
         put_back(self.result(mean, key=key), tensors)
 
     def message(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
-        """What travels for a vector: what it means, and no more, is forgotten."""
+        """What travels for a vector and for what was left of those before it; what it does not say is kept."""
         if not self.memory:
             return self.encode(vector, key=key)
         unsent = self._unsent.setdefault(key, torch.zeros_like(vector))

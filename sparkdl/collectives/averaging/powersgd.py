@@ -11,6 +11,7 @@ import torch
 from typing_extensions import override
 
 from sparkdl.collectives.averaging.averager import Averager, Exchange, check_precision
+from sparkdl.collectives.averaging.matrices import as_matrix, shrinks
 
 __all__ = ["PowerSGD"]
 
@@ -18,7 +19,10 @@ SEED = 0  # of the first bases: the same on all ranks
 
 
 class PowerSGD(Averager):
-    """Tensors of several dimensions are matrices of their first one; what would not shrink travels as it is."""
+    """Both thin matrices of each matrix travel, and whole what that would not shrink.
+
+    The plain averager adds up, anywhere.
+    """
 
     def __init__(self, plain: Averager, *, rank: int) -> None:
         self._plain, self._rank = plain, rank
@@ -30,8 +34,9 @@ class PowerSGD(Averager):
     @override
     def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
         check_precision(tensors)
-        low = {f"{key}.{place}": tensor for place, tensor in enumerate(tensors) if self._shrinks(tensor)}
-        whole = [tensor for tensor in tensors if not self._shrinks(tensor)]
+        named = {f"{key}.{place}": tensor for place, tensor in enumerate(tensors)}
+        low = {name: tensor for name, tensor in named.items() if shrinks(tensor, rank=self._rank)}
+        whole = [tensor for name, tensor in named.items() if name not in low]
         lefts = [self._with_unsent(name, tensor) @ self._basis(name, tensor) for name, tensor in low.items()]
         yield from self._plain.exchange([*lefts, *whole], key=f"{key}.left")
         lefts = [torch.linalg.qr(left).Q for left in lefts]
@@ -60,19 +65,13 @@ class PowerSGD(Averager):
     def load_own(self, own: Mapping[str, Any]) -> None:
         self._unsent = dict(own["unsent"])
 
-    def _shrinks(self, tensor: torch.Tensor) -> bool:
-        rows = len(tensor) if tensor.dim() > 1 else 1
-        columns = tensor.numel() // max(rows, 1)
-        return (rows + columns) * self._rank < rows * columns
-
     def _with_unsent(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        matrix = tensor.reshape(len(tensor), -1)
+        matrix = as_matrix(tensor)
         unsent = self._unsent.setdefault(name, torch.zeros_like(matrix, memory_format=torch.contiguous_format))
         return unsent.add_(matrix)
 
     def _basis(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if name not in self._bases:
-            columns = tensor.numel() // len(tensor)
-            start = torch.randn(columns, self._rank, generator=torch.Generator().manual_seed(SEED))
+            start = torch.randn(tensor[0].numel(), self._rank, generator=torch.Generator().manual_seed(SEED))
             self._bases[name] = start.to(tensor)
         return self._bases[name]
