@@ -147,7 +147,8 @@ class InputSpec(_Part):
 class Card(_Part):
     """Everything that is known about a dataset without reading its rows."""
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
+    """Of the format: in the first one, sparse rows were lists."""
     input: InputSpec
     label_names: tuple[str, ...]
     """Class names by class index, from the training split; empty where rows are sparse."""
@@ -175,6 +176,8 @@ class Card(_Part):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         sparse = self.input.kind == "sparse"
+        if sparse and self.version == 1:
+            raise ValueError("its sparse rows are lists, as sparkdl no longer reads them")
         if bool(self.label_names) == sparse or bool(self.labels) != sparse:
             raise ValueError("label_names must be in the card, or in a file of their own where rows are sparse")
         for name, split in self.splits.items():
@@ -204,6 +207,11 @@ class Card(_Part):
         except ValidationError as error:
             problem = error.errors()[0]
             key = ".".join(map(str, problem["loc"])) or "the card as a whole"
+            if key == "version":
+                raise DatasetError(
+                    f"{origin} is of the format {problem['input']!r}, which this version of sparkdl does not know: use "
+                    "the version that wrote it, or a newer one"
+                ) from None
             raise DatasetError(
                 f"{origin} is not a valid dataset card: {key}: {problem['msg'].removeprefix('Value error, ')}. "
                 "Prepare the dataset again with this version of sparkdl."

@@ -19,18 +19,15 @@ from sparkdl.storage import write_file
 __all__ = ["COLUMNS", "SCHEMA", "SPARSE_COUNTS", "Rows", "decode_sparse", "read_rows", "write_sparse_row_group"]
 
 COLUMNS = {"indices": np.int32, "values": np.float32, "labels": np.int64}
-"""The columns of a sparse dataset, each a list a row, and the type of their elements."""
+"""The columns of a sparse dataset: each row holds some numbers of that type, one after another in little-endian bytes.
+
+Lists would be the plainer form, but stock Petastorm reads no lists that differ in length, and Parquet twice as slowly.
+"""
 SPARSE_COUNTS = "values", "labels", "unseen", "empty"
 """What is counted in each file, in this order; see :class:`sparkdl.data.card.SparseCounts`."""
 _PAGE_BYTES = 1 << 30
 """So much that a column is always one page: fewer headers to parse."""
-# Stock Petastorm makes a matrix of lists, and fails where they are not all of one length; it leaves large lists alone.
-SCHEMA = pa.schema(
-    [
-        pa.field(name, pa.large_list(pa.field("element", pa.from_numpy_dtype(kind), nullable=False)), nullable=False)
-        for name, kind in COLUMNS.items()
-    ]
-)
+SCHEMA = pa.schema([pa.field(name, pa.binary(), nullable=False) for name in COLUMNS])
 
 
 class Rows(NamedTuple):
@@ -130,11 +127,7 @@ def write_sparse_row_group(
     classes = index_labels(names.flatten(), folder, labels).to_numpy()
     label_offsets = _offsets(pc.list_value_length(names).to_numpy(zero_copy_only=False))
     # From here on as in `write_row_group`, but the values do not lie at fixed places.
-    columns = [(offsets, indices), (offsets, values), (label_offsets, classes)]
-    arrays = [
-        pa.LargeListArray.from_arrays(pa.array(begins, pa.int64()), pa.array(content), type=field.type)
-        for (begins, content), field in zip(columns, SCHEMA, strict=True)
-    ]
+    arrays = [_to_binary(indices, offsets), _to_binary(values, offsets), _to_binary(classes, label_offsets)]
     content = pa.BufferOutputStream()
     with pq.ParquetWriter(
         content, SCHEMA, compression="NONE", use_dictionary=False, write_statistics=False, data_page_size=_PAGE_BYTES
@@ -158,14 +151,23 @@ def write_sparse_row_group(
 def read_rows(content: Any) -> Rows:
     """The rows of a file's bytes. Runs anywhere."""
     table = pq.read_table(pa.BufferReader(pa.py_buffer(content)), use_threads=False)
-    arrays = [_flat(table.column(name)) for name in COLUMNS]
+    arrays = [_from_binary(table.column(name), kind) for name, kind in COLUMNS.items()]
     (indices, offsets), (values, _), (labels, label_offsets) = arrays
     return Rows(indices, values, offsets, labels, label_offsets)
 
 
-def _flat(column: pa.ChunkedArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    lists = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    return lists.flatten().to_numpy(), _offsets(pc.list_value_length(lists).to_numpy())
+def _to_binary(numbers: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:
+    """One binary value a row: the bytes of its numbers."""
+    begins = (offsets * numbers.itemsize).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(begins), pa.py_buffer(numbers)])
+
+
+def _from_binary(column: pa.ChunkedArray, kind: type[np.generic]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The numbers of all rows, and where each row's begin."""
+    rows = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    _, begins, content = rows.buffers()
+    offsets = np.frombuffer(begins, np.int32, len(rows) + 1).astype(np.int64) // np.dtype(kind).itemsize
+    return np.frombuffer(content, kind, offsets[-1]), offsets
 
 
 def _offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from petastorm import make_batch_reader, make_reader
 from PIL import Image
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import MinMaxScaler, VectorAssembler
@@ -123,18 +122,6 @@ def test_row_groups_are_equal_and_a_multiple_of_the_ranks(digits_dataset: Datase
         assert len(sizes) % 2 == 0
         assert max(sizes) - min(sizes) <= 1
     assert len(digits_dataset.row_groups("train")) == 6
-
-
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_stock_petastorm_sees_exactly_the_same_images(digits_dataset: Dataset, split: str) -> None:
-    with make_batch_reader(Path(digits_dataset.path, split).as_uri(), num_epochs=1, workers_count=1) as reader:
-        seen = Counter(
-            (image, int(label)) for batch in reader for image, label in zip(batch.image, batch.label, strict=True)
-        )
-    assert seen.total() == digits_dataset.rows(split)
-    assert seen == contents(digits_dataset, split)
-    with make_reader(Path(digits_dataset.path, split).as_uri(), num_epochs=1, workers_count=1) as reader:
-        assert Counter((row.image.tobytes(), int(row.label)) for row in reader) == seen
 
 
 def test_spark_reads_the_same_rows(spark: SparkSession, digits_dataset: Dataset) -> None:
@@ -260,29 +247,6 @@ def test_a_pipeline_of_the_user_takes_the_place_of_the_stages(people: DataFrame,
     assert prepare(people, settings, pipeline=pipeline()) == dataset
     with pytest.raises(DatasetError, match="other settings: pipeline was"):
         prepare(people, settings)
-
-
-def test_stock_petastorm_sees_exactly_the_same_vectors(spark: SparkSession, tmp_path: Path) -> None:
-    rows = spark.range(90).select(
-        sf.transform(sf.sequence(sf.lit(0), sf.lit(6)), lambda i: (sf.col("id") * 7 + i).cast("float")).alias("x"),
-        (sf.col("id") % 3).cast("double").alias("label"),
-    )
-    dataset = prepare(rows, Prepare(output=str(tmp_path / "d"), split=NO_SPLIT, rows_per_group=20))
-    assert dataset.input.column == "x"
-    assert dataset.preprocessing_path is None
-    with make_batch_reader(Path(dataset.path, "train").as_uri(), num_epochs=1, workers_count=1) as reader:
-        seen = Counter((row.tobytes(), int(label)) for b in reader for row, label in zip(b.x, b.label, strict=True))
-    assert seen == contents(dataset, "train")
-    assert seen.total() == 90
-    with make_reader(Path(dataset.path, "train").as_uri(), num_epochs=1, workers_count=1) as reader:
-        assert Counter((row.x.tobytes(), int(row.label)) for row in reader) == seen
-
-
-def test_what_petastorm_reads_of_images_and_vectors_is_no_pickle(digits_dataset: Dataset) -> None:
-    for split in digits_dataset.splits:
-        metadata = pq.read_schema(Path(digits_dataset.path, split, "_common_metadata")).metadata
-        assert set(metadata) == {b"dataset-toolkit.num_row_groups_per_file.v1"}
-        assert sum(json.loads(*metadata.values()).values()) == len(digits_dataset.row_groups(split))
 
 
 def test_a_changed_file_of_petastorm_is_named_by_verifying(people: DataFrame, tmp_path: Path) -> None:
@@ -654,14 +618,13 @@ def test_columns_of_any_name_become_inputs_and_are_scored_the_same(people: DataF
 
 
 @pytest.mark.parametrize("name", ["my.pixels", "my `pixels`", "_pixels", "Label", "class"])
-def test_an_array_of_any_name_is_stored_for_stock_petastorm_and_scored(
+def test_an_array_of_any_name_is_stored_under_one_that_a_row_can_have_and_scored(
     people: DataFrame, tmp_path: Path, name: str
 ) -> None:
     rows = people.select(sf.array("age", "age").alias(name), sf.col("colour").alias("kind"))
     dataset = prepare(rows, Prepare(output=str(tmp_path / "d"), label="kind", split=NO_SPLIT))
     assert dataset.raw_columns == {name: "array<double>"}
-    with make_batch_reader(Path(dataset.path, "train").as_uri(), num_epochs=1, workers_count=1) as reader:
-        assert sum((Counter(map(tuple, batch.features)) for batch in reader), Counter()).total() == 100
+    assert dataset.input.column == "features"
     card = ModelCard.model_validate_json(dataset.card_json)
     as_scored = with_inputs(rows, card, Path(dataset.path)).select(INPUT).collect()
     scored = Counter(np.array(row[0], np.float32).tobytes() for row in as_scored)

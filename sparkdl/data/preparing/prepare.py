@@ -25,7 +25,6 @@ from sparkdl.data.sources.open import open_source
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING, check_names
 from sparkdl.errors import ConfigError, DataError, DatasetError
-from sparkdl.extras import require
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Source
 from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
@@ -77,8 +76,6 @@ def prepare(
         place = without_credentials(settings.output)
         _log.info("%s holds these rows with these settings already; nothing to prepare", place)
         return existing
-    if settings.sparse:  # whose files carry a schema of Petastorm's; told before minutes are spent on reading rows
-        require("petastorm", extra="classic")
     with (
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,

@@ -9,7 +9,7 @@ from sparkdl.data.card import Card
 from sparkdl.data.dataset import Dataset
 from sparkdl.errors import DatasetError
 
-from .conftest import MakeDataset
+from .conftest import MakeDataset, make, make_sparse
 
 
 def first_file(dataset: Dataset) -> Path:
@@ -92,7 +92,10 @@ def test_a_hostile_card_cannot_point_outside(make_dataset: MakeDataset, path: st
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version"),
+        (
+            {"version": 3},
+            "is of the format 3, which this version of sparkdl does not know: use the version",
+        ),
         ({"surprise": 1}, "surprise"),
         ({"label_names": []}, "label_names"),
         ({"source": "other"}, "the card was altered"),
@@ -104,6 +107,18 @@ def test_a_card_that_is_not_valid_names_the_key(
 ) -> None:
     with pytest.raises(DatasetError, match=message):
         Card.from_json(json.dumps(json.loads(make_dataset([4]).card_json) | change))
+
+
+def test_a_dataset_of_the_first_format_opens_unless_its_rows_are_sparse(tmp_path: Path) -> None:
+    def first_format(dataset: Dataset) -> str:
+        content = json.loads(dataset.card_json) | {"version": 1}
+        signed = {key: value for key, value in content.items() if key not in ("digest", "preprocessing_sha256")}
+        text = json.dumps(signed, sort_keys=True, separators=(",", ":"))
+        return json.dumps(content | {"digest": hashlib.sha256(text.encode()).hexdigest()})
+
+    assert Card.from_json(first_format(make(tmp_path / "whole", [4]))).version == 1
+    with pytest.raises(DatasetError, match=r"sparse rows are lists, .* Prepare the dataset again"):
+        Card.from_json(first_format(make_sparse(tmp_path / "sparse", [4])))
 
 
 def test_a_card_made_before_petastorm_s_file_was_hashed_still_opens(make_dataset: MakeDataset) -> None:
