@@ -103,6 +103,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'sparkdl' has no attribute {name!r}")
+    import_module("sparkdl.stack").check_stack()
     return getattr(import_module(_HOME_OF[name]), name)
 
 

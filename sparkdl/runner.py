@@ -51,7 +51,7 @@ class HorovodRunner:
 
         Function and arguments are pickled by cloudpickle. Raises :class:`~sparkdl.errors.RankError` when a rank fails,
         :class:`~sparkdl.errors.NotEnoughSlotsError` when there are fewer slots than ranks, and
-        :class:`~sparkdl.errors.ConfigError` when the function cannot be pickled.
+        :class:`~sparkdl.errors.ConfigError` when Horovod is not installed or the function cannot be pickled.
         """
 
         def call(rank: Rank) -> Any:
@@ -59,6 +59,7 @@ class HorovodRunner:
             result = main(**kwargs)
             return result if rank.rank == 0 else None
 
+        require("horovod", extra="classic")  # before anything starts; executors may have packages of their own
         call.__qualname__ = getattr(main, "__qualname__", "main")  # the name that errors mention
         backend, patient = HorovodBackend(), Timeouts(silence_timeout=math.inf)
         if self.num_processor < 0:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pyspark
 
-from sparkdl.cluster.session import ensure_java
+from sparkdl.cluster.java import ensure_java
 
 # No JVM of the tests lives long enough to earn back what the optimising compiler and parallel collectors cost.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -45,7 +45,7 @@ def make() -> None:
     """Run a program that uses what tests use; its JVM leaves an archive of the classes that it loaded, if it can."""
     ensure_java()
     ARCHIVE.parent.mkdir(exist_ok=True)
-    for outdated in ARCHIVE.parent.glob("spark-*.jsa"):
+    for outdated in ARCHIVE.parent.glob(f"spark-{pyspark.__version__}-*.jsa"):
         outdated.unlink()
     with TemporaryDirectory(dir=ARCHIVE.parent) as folder:
         partial = Path(folder) / "classes.jsa"

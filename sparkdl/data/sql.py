@@ -27,7 +27,7 @@ _NODES = """
 
 _FUNCTIONS = """
     bigint boolean date decimal double float int smallint string timestamp tinyint
-    coalesce if ifnull isnan isnotnull isnull nanvl nullif nvl nvl2
+    between coalesce if ifnull isnan isnotnull isnull nanvl nullif nvl nvl2
     char_length concat concat_ws contains endswith initcap instr left length locate lower ltrim regexp_extract
     regexp_like regexp_replace replace reverse right rtrim split startswith substr substring substring_index
     translate trim upper
@@ -50,13 +50,15 @@ def condition(text: str, *, key: str) -> "Column":
     that call Java or read files, functions of the session or the catalog.
     """
     from pyspark.errors import ParseException
+    from pyspark.sql import SparkSession
     from pyspark.sql import functions as sf
 
+    parser = SparkSession.active()._jsparkSession.sessionState().sqlParser()
     try:
-        column = sf.expr(text)
+        parsed = parser.parseExpression(text)  # as `expr` does, whose column does not show it in Spark 4
     except ParseException as error:
         raise ConfigError(f"{key}: {text!r} is no SQL condition: {str(error).strip().splitlines()[0]}") from None
-    for node in _nodes(column._jc.expr()):
+    for node in _nodes(parsed):
         kind = node.getClass().getName().rpartition(".")[2]
         if kind not in _NODES.split():
             raise ConfigError(_refusal(key, kind))
@@ -64,7 +66,7 @@ def condition(text: str, *, key: str) -> "Column":
             name = node.nameParts().mkString(".")
             if name.lower() not in _FUNCTIONS.split():
                 raise ConfigError(_refusal(key, f"the function {name!r}"))
-    return column
+    return sf.expr(text)
 
 
 def identifier(name: str) -> str:

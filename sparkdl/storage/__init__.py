@@ -20,11 +20,12 @@ from sparkdl.storage.files import (
     upload_files,
     write_file,
 )
-from sparkdl.storage.paths import join, local_path, locate, renames, spark_url
+from sparkdl.storage.paths import cache_folder, join, local_path, locate, renames, spark_url
 
 __all__ = [
     "PARTIAL",
     "DirEntry",
+    "cache_folder",
     "claim_file",
     "download_files",
     "exists",

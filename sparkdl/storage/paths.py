@@ -1,11 +1,12 @@
 """Where a path leads: one spelling for fsspec (driver, ranks and tasks) and one for Spark's JVM."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
-__all__ = ["join", "local_path", "locate", "renames", "spark_url"]
+__all__ = ["cache_folder", "join", "local_path", "locate", "renames", "spark_url"]
 
 _DBFS_MOUNT = Path("/dbfs")
 """On Databricks, the folder under which ``dbfs:/`` is mounted on the driver and on every executor."""
@@ -30,7 +31,7 @@ def join(path: str, *parts: str) -> str:
 
 
 def spark_url(path: str) -> str:
-    """The same place as Spark and Petastorm spell it: local paths get an explicit ``file://``."""
+    """The same place as Spark spells it: local paths get an explicit ``file://``."""
     if path.startswith("dbfs:/"):
         return path
     local = local_path(path)
@@ -40,6 +41,11 @@ def spark_url(path: str) -> str:
 def local_path(path: str) -> Path | None:
     """The same place for the operating system; None where it is not this machine's to open."""
     return None if _LOCAL.isdisjoint(_protocols(path)) else Path(locate(path)[1])
+
+
+def cache_folder() -> Path:
+    """Where this user keeps what can be made or fetched again; it may not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkdl"
 
 
 def renames(path: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "sparkdl"
-GROUND = {"config", "errors", "extras", "forks", "masking", "settings", "storage"}
+GROUND = {"config", "errors", "extras", "forks", "masking", "settings", "stack", "storage"}
 FIRST = {"cluster", "collectives", "data", "models", "tracking"}
 SECOND = {"extreme", "scoring", "training"}
 ALSO = {"scoring": {"extreme"}}

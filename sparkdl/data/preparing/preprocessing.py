@@ -27,6 +27,8 @@ _NAME = r"`([^`$]|``|\$(?!\{))+`"
 _STATEMENT = re.compile(rf"SELECT \*, ({_NAME}|{_JOINED}) AS ({_NAME}|\w+) FROM __THIS__")
 """The SQL that sparkdl's own stages are made of. Any other could start a program: ``TRANSFORM``, ``java_method``, and
 a name with ``${...}``, which Spark replaces by a setting."""
+_METADATA_FILE = re.compile(r"part-00000(-[0-9a-f-]{36}-c000\.txt)?")
+"""What Spark 3 and Spark 4 call the file that says what a stage is."""
 _UID = re.compile(r"\w[\w.-]*")
 """The name of a stage, which is also the name of its folder."""
 
@@ -66,7 +68,7 @@ def _metadata(folder: Path) -> dict[str, Any]:
     place = folder / "metadata"
     try:
         files = [path.name for path in place.iterdir() if not path.name.startswith((".", "_"))]
-        if files != ["part-00000"]:
+        if len(files) != 1 or not _METADATA_FILE.fullmatch(files[0]):
             raise ValueError(f"it holds {', '.join(sorted(files)) or 'nothing'}")
         with (place / files[0]).open(encoding="utf-8", newline="\n") as file:
             metadata: dict[str, Any] = json.loads(file.readline(), object_pairs_hook=_no_repetition)

@@ -5,7 +5,6 @@ authors published it. Either way every file's checksum is verified.
 """
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkdl.errors import DataError
+from sparkdl.storage import cache_folder
 
 __all__ = ["Published", "fetch"]
 
@@ -77,7 +77,7 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
     if name not in DATA_SETS:
         raise DataError(f"no data set is called {name!r}; known: {', '.join(sorted(DATA_SETS))}")
     published = DATA_SETS[name]
-    folder = Path(folder).expanduser().absolute() if folder is not None else _cache() / name
+    folder = Path(folder).expanduser().absolute() if folder is not None else cache_folder() / "data" / name
     if _problem(folder, published) is None:
         return folder
     failures = []
@@ -184,11 +184,6 @@ def _reason(error: Exception) -> str:
         lines = [line for line in error.stderr.splitlines() if line.strip()]
         return lines[-1] if lines else str(error)
     return str(error)
-
-
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "sparkdl" / "data"
 
 
 def _say(text: str) -> None:

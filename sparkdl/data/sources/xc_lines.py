@@ -85,8 +85,11 @@ def _parse_together(text: bytes) -> Lines | None:
     if (strange[at] - strange[np.concatenate([[0], at[:-1]])])[~is_value].any():
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # said where text is no number; the count tells, too
-        numbers = np.fromstring(text.translate(_TO_SPACES), np.float64, sep=" ")
+        warnings.simplefilter("error", DeprecationWarning)  # what NumPy 1 says of text that is no number
+        try:
+            numbers = np.fromstring(text.translate(_TO_SPACES), np.float64, sep=" ")
+        except (DeprecationWarning, ValueError):
+            return None
     kept = ~empty
     if len(numbers) != np.count_nonzero(kept):
         return None

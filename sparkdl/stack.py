@@ -1,0 +1,63 @@
+"""The packages that sparkdl runs on, and what differs between their versions: every such condition stands here.
+
+Two sets of them are tested: the classic stack (Spark 3.5, NumPy 1, pyarrow 14, Horovod, Petastorm) and the current one
+(Spark 4, NumPy 2, today's pyarrow, without the last two).
+"""
+
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata, version
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from sparkdl.errors import ConfigError
+from sparkdl.extras import DISTRIBUTION
+
+__all__ = ["JavaNeeded", "check_stack", "java_needed"]
+
+
+class JavaNeeded(NamedTuple):
+    """What a version of Spark asks of Java."""
+
+    versions: tuple[int, ...]
+    module: str | None
+    """A module that Spark names on Java's command line, and works without."""
+
+
+def java_needed(spark: str) -> JavaNeeded:
+    """What this version of Spark (``"4.3.0"``) asks of Java."""
+    if int(spark.partition(".")[0]) < 4:
+        return JavaNeeded((8, 11, 17), None)
+    return JavaNeeded((17, 21, 25), "jdk.incubator.vector")
+
+
+@cache
+def check_stack() -> None:
+    """Compare Python and the packages with what this distribution says that it needs. Runs anywhere.
+
+    Raises :class:`~sparkdl.errors.ConfigError` that names all that do not fit: pip refuses them, but may be told to
+    install another version of a package later.
+    """
+    try:
+        own = metadata(DISTRIBUTION)
+    except PackageNotFoundError:  # run from a folder or an archive: nothing says what it needs
+        return
+    problems = []
+    python, wanted = platform.python_version(), SpecifierSet(own["Requires-Python"])
+    if not wanted.contains(python):
+        problems.append(f"Python {wanted}, and this is {python}")
+    for needed in map(Requirement, own.get_all("Requires-Dist", [])):
+        found = _installed(needed.name) if not needed.marker or needed.marker.evaluate({"extra": ""}) else None
+        if found and not needed.specifier.contains(found, prereleases=True):
+            problems.append(f"{needed.name} {needed.specifier}, and {found} is installed")
+    if problems:
+        raise ConfigError(f"sparkdl needs {'; '.join(problems)}: pip install --upgrade {DISTRIBUTION}")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # whoever imports it says so
+        return None
