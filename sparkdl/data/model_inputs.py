@@ -11,7 +11,7 @@ from sparkdl.storage import download_files, join
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["example_row", "keep_inputs"]
+__all__ = ["example_row", "keep_inputs", "packages_for_inputs"]
 
 
 def keep_inputs(dataset: Dataset, folder: Path) -> None:
@@ -21,6 +21,11 @@ def keep_inputs(dataset: Dataset, folder: Path) -> None:
         download_files(join(dataset.path, LABELS_NAME), folder / LABELS_NAME)
     if dataset.preprocessing_path:
         download_files(dataset.preprocessing_path, folder / PREPROCESSING)
+
+
+def packages_for_inputs(dataset: Dataset) -> list[str]:
+    """What has to be installed where a model is fed raw rows: Spark, if it preprocesses them."""
+    return ["psutil", "pyspark", "tqdm"] if dataset.preprocessing_path else []
 
 
 def example_row(dataset: Dataset) -> "pd.DataFrame | None":

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from sparkdl.cluster import count_slots, exit_on_sigterm, get_session, spark_reason
 from sparkdl.data import Dataset
-from sparkdl.data.model_inputs import example_row
+from sparkdl.data.model_inputs import example_row, packages_for_inputs
 from sparkdl.errors import ConfigError, DatasetError, TrainingError
 from sparkdl.extreme.ensemble import Ensemble, write_model_folder
 from sparkdl.extreme.metrics import METRICS, RankingMetrics
@@ -118,7 +118,7 @@ def train_extreme(
                 inputs=dataset.raw_columns,
                 example=example_row(dataset),
                 metadata=metadata,
-                requirements=["numba"],  # which compiles the loops that decode
+                requirements=[*packages_for_inputs(dataset), "numba"],  # which compiles the loops that decode
             )
         registered = None
         if tracking.register_as:

@@ -39,8 +39,10 @@ log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 5.0  # of the driver's machine; MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL sets another number
 PREFIX = "system/"  # where MLflow's page looks for them
 
-# What any registered model needs; sparkdl itself is not among it: on PyPI, its name is that of somebody else's package.
-RECORDED = ("numpy", "pandas", "pyarrow", "pyspark", "safetensors", "torch")
+CODE = Path(__file__).parents[1]
+"""The package itself, which travels with each model: no index has it."""
+RECORDED = ("fsspec", "numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "safetensors", "tenacity", "torch")
+"""What any registered model needs beside it, and beside MLflow."""
 
 
 class Run:
@@ -133,6 +135,7 @@ class Run:
                 signature=described,
                 input_example=example,
                 metadata=dict(metadata or {}),
+                code_paths=[str(CODE)],
                 pip_requirements=[_requirement(name) for name in (*RECORDED, *requirements)],  # no guessing
             )
             shutil.rmtree(place / "data")

@@ -159,7 +159,6 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
 
     figures = train_epoch(replica, job.dataset, state, reporter, reference=job.reference, after_step=save_if_due)
     replica.strategy.end_epoch()
-    figures |= replica.strategy.figures()
     with replica.strategy.consensus() as model:
         if "validation" in job.dataset.splits:
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)

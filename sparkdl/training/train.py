@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster import exit_on_sigterm, get_session, wait_for_slots
 from sparkdl.collectives import create_backend
 from sparkdl.data import Dataset
-from sparkdl.data.model_inputs import example_row
+from sparkdl.data.model_inputs import example_row, packages_for_inputs
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.tracking import Registered, Run, check_gate, start_run
@@ -238,7 +238,12 @@ def _finish(
             run.log_figure(confusion_matrix(found.confusion, dataset.class_names), f"confusion_{split}.png")
     with TemporaryDirectory() as folder:
         write_model_folder(folder, dataset, job.settings, outcome.checkpoint)
-        model_uri = run.log_model(folder, inputs=dataset.raw_columns, example=example_row(dataset))
+        model_uri = run.log_model(
+            folder,
+            inputs=dataset.raw_columns,
+            example=example_row(dataset),
+            requirements=packages_for_inputs(dataset),
+        )
     registered = run.register(model_uri, metrics) if tracking.register_as else None
     seconds = sum(dataset.rows("train") / figures["rows_per_second"] for figures in outcome.history)
     return TrainedModel(

@@ -25,8 +25,8 @@ def create_strategy(options: Averaging, communicator: Communicator) -> Strategy:
     """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together."""
     averager = create_averager(options, communicator)
     match options:
-        case AllReduceOptions(measure_noise=measure_noise):
-            return AllReduce(communicator, averager, measure_noise=measure_noise)
+        case AllReduceOptions():
+            return AllReduce(communicator, averager)
         case LocalSGDOptions(period=period, momentum=momentum):
             return LocalSGD(communicator, averager, period=period, average_momentum=momentum == "averaged")
         case SparkNetOptions(period=period):

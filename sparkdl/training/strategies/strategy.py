@@ -56,10 +56,6 @@ class Strategy(ABC):
     def end_epoch(self) -> None:
         """Called after the last step of an epoch."""
 
-    def figures(self) -> dict[str, float]:
-        """What it has measured in the epoch that has ended; all ranks call it together, and get the same."""
-        return {}
-
     @contextmanager
     def consensus(self) -> Iterator[nn.Module]:
         """The model that all replicas stand for, for as long as the block lasts; then this rank's replica is back.

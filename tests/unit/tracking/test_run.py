@@ -193,7 +193,8 @@ def test_a_model_is_logged_quickly_with_signature_and_example(
     assert signature.inputs.input_names() == list(columns)
     assert signature.outputs.input_names() == ["prediction", "probability", "top_k"]
     requirements = (root / "requirements.txt").read_text()
-    assert "torch==" in requirements and "numba" not in requirements
+    assert "torch==" in requirements and "numba" not in requirements and "pyspark" not in requirements
+    assert (root / "code" / "sparkdl" / "scoring" / "pyfunc.py").exists()
     assert "+" not in requirements  # no index has what a build adds to its version
 
 
