@@ -1,10 +1,11 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme test archive lint format unit benchmark clean
+.PHONY: help setup setup-current demo demo-current demo-extreme test test-current archive lint format unit benchmark clean
 
 BIN := .venv/bin
 # More workers than cores take longer: what waits in one test computes in another process of the same test.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+TESTS ?= tests
 # Of these the first that works: one may be there in name only, or too old to start the set-up.
 PYTHON ?= $(or $(shell for name in python3.11 python3; do $$name -c '' 2> /dev/null && echo $$name && break; done),python3)
 
@@ -14,8 +15,14 @@ help:  ## list the targets
 setup:  ## make .venv: pinned packages, Horovod, Java if there is none
 	@$(PYTHON) .setup/install.py
 
+setup-current:  ## make .venv-current: today's Spark, NumPy and pyarrow, without Horovod and Petastorm
+	@$(PYTHON) .setup/install.py current
+
 demo: setup  ## Fashion-MNIST from raw files to a scored table
 	@$(BIN)/python jobs/demo.py conf/fashion_mnist.yaml
+
+demo-current: setup-current  ## the same on the current stack
+	@.venv-current/bin/python jobs/demo.py conf/fashion_mnist.yaml
 
 demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
 	@$(BIN)/python jobs/demo.py conf/wordnet.yaml
@@ -23,6 +30,9 @@ demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
 test: setup  ## everything: lint, types, unit, cluster and end-to-end tests
 	@$(MAKE) --no-print-directory -j 2 lint archive
 	@$(BIN)/python -m pytest $(PARALLEL) tests
+
+test-current: setup-current  ## the same tests on the current stack
+	@.venv-current/bin/python -m pytest $(PARALLEL) $(TESTS)
 
 # Made while the types are checked, which leaves a core idle.
 archive: setup
@@ -43,5 +53,5 @@ unit: setup  ## the tests that need no Spark (a minute)
 benchmark: setup  ## every benchmark, as tables
 	@$(BIN)/python jobs/benchmark.py
 
-clean:  ## remove .venv and the tools' caches; what jobs wrote (output/) stays
-	@rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+clean:  ## remove both environments and the tools' caches; what jobs wrote (output/) stays
+	@rm -rf .venv .venv-current build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,7 +1,8 @@
-"""Set sparkdl up: ``.venv`` with the pinned packages, Horovod built once, and Java where there is none.
+"""Set sparkdl up: an environment with a stack's pinned packages, Horovod built once, and Java where there is none.
 
-Runs under any ``python3`` and needs nothing but the standard library. Does nothing when nothing changed since the last
-time, and goes on where it stopped when it was interrupted.
+``install.py`` makes the classic stack, ``install.py current`` the current one. Runs under any ``python3`` and needs
+nothing but the standard library. Does nothing when nothing changed since the last time, and goes on where it stopped
+when it was interrupted.
 """
 
 from __future__ import annotations
@@ -20,20 +21,9 @@ from pathlib import Path
 
 import checks
 import horovod_wheel
+from stacks import CLASSIC, SETUP, STACKS, Stack
 from steps import CACHE, SetupError, disk_full, kept_open, run, say, stop_everything
 
-SETUP = Path(__file__).resolve().parent
-ROOT = SETUP.parent
-VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
-PIP: list[str | Path] = [PYTHON, "-m", "pip"]
-STAMP = VENV / "set-up"
-LOCK = SETUP / "requirements.txt"
-LOGS = CACHE / "logs" / hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
-"""Each checkout's own: two of them may be set up at once."""
-LOG = LOGS / "setup.log"
-HOROVOD_LOG = LOGS / "horovod.log"
-PROOF = "import horovod.torch, mlflow, petastorm.unischema, pyspark.sql, sparkdl; assert horovod.torch.gloo_built()"
 COMPILE = "\n".join(
     [
         "import compileall, re, sys, sysconfig",
@@ -55,18 +45,19 @@ def main() -> int:
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup
             signal.signal(ending, signal.default_int_handler)
+    stack = STACKS[sys.argv[1]] if len(sys.argv) > 1 else CLASSIC
     try:
         python = checks.find_python()
         if sys.version_info[:2] != checks.PYTHON:
-            os.execv(python, [python, __file__])
+            os.execv(python, [python, *sys.argv])
         with_java = checks.find_java_17(os.environ) is None
         with _only_one():
-            remember_gpus(STAMP)
-            if not up_to_date(with_java):
-                install(python, with_java)
+            remember_gpus(stack.stamp)
+            if not up_to_date(stack, with_java):
+                install(stack, python, with_java)
     except KeyboardInterrupt:
         stop_everything()
-        print("\nset-up interrupted; `make setup` goes on from here", file=sys.stderr)
+        print("\nset-up interrupted; the same command goes on from here", file=sys.stderr)
         return 130
     except (SetupError, OSError) as error:
         stop_everything()
@@ -76,57 +67,60 @@ def main() -> int:
     return 0
 
 
-def install(python: str, with_java: bool) -> None:
+def install(stack: Stack, python: str, with_java: bool) -> None:
     """The whole set-up; each part is quick when an earlier run finished it."""
-    say(f"setting up {VENV} with Python {platform.python_version()} (log: {LOG})")
-    torch = f"{read_lock(LOCK)['torch']}*"
+    log, pip = stack.logs / "setup.log", stack.pip
+    say(f"setting up {stack.venv} with Python {platform.python_version()} (log: {log})")
+    torch = f"{read_lock(stack.lock)['torch']}*"
     checks.check_venv()
-    to_build = horovod_wheel.cached(torch) is None
-    if to_build or not finished_once():
-        checks.check_disk(checks.places(VENV, CACHE))
+    to_build = stack.with_horovod and horovod_wheel.cached(torch) is None
+    if to_build or not finished_once(stack):
+        checks.check_disk(checks.places(stack.venv, CACHE))
     if to_build:
         checks.check_compiler(os.environ)
-    for log in (LOG, HOROVOD_LOG):
-        log.unlink(missing_ok=True)
+    for old in (log, _horovod_log(stack)):
+        old.unlink(missing_ok=True)
 
-    if not _works(VENV):
-        run([python, "-m", "venv", "--clear", VENV], doing="making the virtual environment", log=LOG)
-    write_stamp(STAMP, "unfinished")
-    forget_half_installed(VENV)
+    if not _works(stack):
+        run([python, "-m", "venv", "--clear", stack.venv], doing="making the virtual environment", log=log)
+    write_stamp(stack.stamp, "unfinished")
+    forget_half_installed(stack.venv)
     # The one that comes with Python 3.11 takes three times as long to find the lock's packages.
-    run([*PIP, "install", "--constraint", LOCK, "--upgrade", "pip"], doing="bringing pip up to date", log=LOG)
+    run([*pip, "install", "--constraint", stack.lock, "--upgrade", "pip"], doing="bringing pip up to date", log=log)
 
     # Wheels that are built here stay uncompressed: Spark's is nearly all jars, which only cost time to compress again.
-    pip: list[str | Path] = [*PIP, "install", "--no-compile", "--config-settings=--build-option=--compression=stored"]
+    add: list[str | Path] = [*pip, "install", "--no-compile", "--config-settings=--build-option=--compression=stored"]
     with ThreadPoolExecutor(max_workers=1) as pool:
         try:
-            wheel = pool.submit(_horovod, python, torch)
+            wheel = pool.submit(_horovod, stack, python, torch)
             # torch comes with what it asks for: which packages these are depends on the build that the index offers.
             say("installing torch")
-            run(
-                [*pip, "--constraint", LOCK, "torch", *horovod_wheel.NEEDED_TO_BUILD], doing="installing torch", log=LOG
-            )
-            requirements = [LOCK, SETUP / "java.txt"] if with_java else [LOCK]
-            say(f"installing {len(read_lock(LOCK))} packages{' and Java 17' if with_java else ''}")
+            first: list[str | Path] = ["torch", *horovod_wheel.NEEDED_TO_BUILD]  # setuptools builds Spark's, too
+            run([*add, "--constraint", stack.lock, *first], doing="installing torch", log=log)
+            requirements = [stack.lock, SETUP / "java.txt"] if with_java else [stack.lock]
+            say(f"installing {len(read_lock(stack.lock))} packages{' and Java 17' if with_java else ''}")
             listed: list[str | Path] = [part for path in requirements for part in ("--requirement", path)]
-            run([*pip, "--no-deps", "--no-build-isolation", *listed], doing="installing packages", log=LOG)
+            run([*add, "--no-deps", "--no-build-isolation", *listed], doing="installing packages", log=log)
             say("compiling them to bytecode")
             # Nice to Horovod's build, whose end is for one core alone.
-            run(["nice", PYTHON, "-c", COMPILE, ROOT / "sparkdl"], doing="compiling to bytecode", log=LOG)
+            compiling: list[str | Path] = ["nice", stack.python, "-c", COMPILE, SETUP.parent / "sparkdl"]
+            run(compiling, doing="compiling to bytecode", log=log)
             wheel.result()
             # Nearly always the same wheel; the cache may hold one for another build of this torch only.
-            horovod = _horovod(python, horovod_wheel.installed_torch(PYTHON))
+            horovod = _horovod(stack, python, horovod_wheel.installed_torch(stack.python))
         except BaseException:
             stop_everything()
             raise
-    say("installing Horovod and sparkdl")
-    # Compiled by pip: it comes after all others were.
-    run([*PIP, "install", "--no-deps", "--force-reinstall", horovod], doing="installing Horovod", log=LOG)
-    run([*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT], doing="installing sparkdl", log=LOG)
+    if horovod is not None:
+        say("installing Horovod")
+        # Compiled by pip: it comes after all others were.
+        run([*pip, "install", "--no-deps", "--force-reinstall", horovod], doing="installing Horovod", log=log)
+    say("installing sparkdl")
+    run([*add, "--no-deps", "--no-build-isolation", "--editable", SETUP.parent], doing="installing sparkdl", log=log)
     say("checking what is installed")
-    run([*PIP, "check"], doing="checking the packages", log=LOG)
-    run([PYTHON, "-c", PROOF], doing="importing what was installed", log=LOG)
-    write_stamp(STAMP, digest(with_java))
+    run([*pip, "check"], doing="checking the packages", log=log)
+    run([stack.python, "-c", stack.proof], doing="importing what was installed", log=log)
+    write_stamp(stack.stamp, digest(with_java))
     say("set up")
 
 
@@ -136,14 +130,14 @@ def read_lock(path: Path) -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def up_to_date(with_java: bool) -> bool:
+def up_to_date(stack: Stack, with_java: bool) -> bool:
     """Whether the last set-up finished, here, and nothing that decides its outcome changed since."""
-    return STAMP.exists() and PYTHON.exists() and STAMP.read_text().split()[:1] == [digest(with_java)]
+    return _stamped(stack) and stack.stamp.read_text().split()[:1] == [digest(with_java)]
 
 
-def finished_once() -> bool:
+def finished_once(stack: Stack) -> bool:
     """Whether nearly everything is installed already, so that little is left to write."""
-    return STAMP.exists() and PYTHON.exists() and not STAMP.read_text().startswith("unfinished")
+    return _stamped(stack) and not stack.stamp.read_text().startswith("unfinished")
 
 
 def write_stamp(stamp: Path, state: str) -> None:
@@ -177,23 +171,33 @@ def forget_half_installed(venv: Path) -> None:
             shutil.rmtree(metadata)
 
 
-def _works(venv: Path) -> bool:
+def _stamped(stack: Stack) -> bool:
+    return stack.stamp.exists() and stack.python.exists()
+
+
+def _works(stack: Stack) -> bool:
     """Whether the environment was finished and stands where it was made (its scripts name the place)."""
-    activate = venv / "bin" / "activate"
-    if not activate.exists() or str(venv) not in activate.read_text():
+    activate = stack.venv / "bin" / "activate"
+    if not activate.exists() or str(stack.venv) not in activate.read_text():
         return False
-    if not (venv / "bin" / "python").exists():  # a link to a Python that is gone
+    if not stack.python.exists():  # a link to a Python that is gone
         return False
-    return subprocess.run([*map(str, PIP), "--version"], capture_output=True, check=False).returncode == 0
+    return subprocess.run([*map(str, stack.pip), "--version"], capture_output=True, check=False).returncode == 0
 
 
-def _horovod(python: str, torch: str) -> Path:
-    """The wheel for a version of torch from the cache, or a new one for the torch of the lock."""
+def _horovod_log(stack: Stack) -> Path:
+    return stack.logs / "horovod.log"
+
+
+def _horovod(stack: Stack, python: str, torch: str) -> Path | None:
+    """The wheel for a version of torch from the cache, or a new one for the torch of the lock; None without Horovod."""
+    if not stack.with_horovod:
+        return None
     found = horovod_wheel.cached(torch)
     if found is not None:
         return found
     say("building Horovod beside it, once for this user and torch (some minutes)")
-    return horovod_wheel.build(Path(python), PIP, lock=LOCK, log=HOROVOD_LOG)
+    return horovod_wheel.build(Path(python), stack.pip, lock=stack.lock, log=_horovod_log(stack))
 
 
 class _only_one:  # noqa: N801 - used as `with _only_one():`

@@ -1,12 +1,14 @@
 """Print the lock: what ``pyproject.toml`` needs, development included, at the versions installed in this environment.
 
 .venv/bin/python .setup/lock.py > lock.txt && mv lock.txt .setup/requirements.txt
+.venv-current/bin/python .setup/lock.py > lock.txt && mv lock.txt .setup/requirements-current.txt
 """
 
 from __future__ import annotations
 
 import tomllib
 from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -33,9 +35,9 @@ if __name__ == "__main__":
     pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text())["project"]
     extras = project["optional-dependencies"]
-    classic = [text for text in extras["classic"] if Requirement(text).name != "horovod"]  # which set-up builds
-    needed = [*project["dependencies"], *classic, *extras["dev"]]
-    needed += ["cffi", "pip"]  # Horovod's, and set-up's
+    needed = [*project["dependencies"], *extras["dev"], "pip", "setuptools"]  # the last two are set-up's
+    if find_spec("petastorm"):  # the classic stack; Horovod, which needs cffi, is built by set-up
+        needed += ["cffi", *(text for text in extras["classic"] if Requirement(text).name != "horovod")]
     print("# Written by lock.py.")
     for package, version in sorted(closure(needed).items()):
         print(f"{package}=={version}")

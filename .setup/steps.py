@@ -81,9 +81,9 @@ def explain(output: str, *, doing: str, code: int, log: Path) -> str:
     if os.strerror(errno.ENOSPC) in output:
         return disk_full()
     if re.search(r"NewConnectionError|ConnectTimeout|ReadTimeout|ProxyError|name resolution", output):
-        return f"no answer from the package index while {doing}: check the network or proxy, then `make setup` again"
+        return f"no answer from the package index while {doing}: check the network or proxy, then try again"
     if "Killed signal terminated program" in output:
-        return f"out of memory while {doing}: free some, or set MAKEFLAGS=-j1, then `make setup` again"
+        return f"out of memory while {doing}: free some, or set MAKEFLAGS=-j1, then try again"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     # A compiler's or CMake's first complaint is the cause; of pip's, the last one sums up.
     first = re.search(r"^.*: (?:fatal )?error: .*$|^\s*CMake Error.*:\s+.*$", output, re.MULTILINE)
@@ -94,7 +94,7 @@ def explain(output: str, *, doing: str, code: int, log: Path) -> str:
 
 def disk_full() -> str:
     """The line for a disk that ran full on the way."""
-    return "the disk is full: free some space, then `make setup` again; it goes on from where it stopped"
+    return "the disk is full: free some space, then try again; set-up goes on from where it stopped"
 
 
 def _tail(log: Path, start: int) -> str:

@@ -11,6 +11,7 @@ import fsspec
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
@@ -24,9 +25,13 @@ from sparkdl.data.preparing.write import write_row_group
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
+from .left_out import LEFT_OUT, is_left_out
 from .s3_server import S3Server, s3_server
 
 ROOT = Path(__file__).parent.parent
+OF_JAVA = "WARNING: Using incubator modules: jdk.incubator.vector\n"
+"""What Java says of a module that Spark 4 uses."""
+ON_CURRENT = int(pyspark.__version__.partition(".")[0]) >= 4
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,10 +43,24 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("JDK_JAVA_OPTIONS", options.stdout.strip())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Files that the current stack leaves out import what it has not."""
+    return True if ON_CURRENT and is_left_out(str(collection_path.relative_to(ROOT))) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Workers of pytest-xdist take files in this order: first what waits most, last what is short."""
+    left_out = [item for item in items if ON_CURRENT and is_left_out(f"{item.path.relative_to(ROOT)}::{item.name}")]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
     order = ["test_faults.py", "end_to_end", "cluster", "ranks", "unit"]
     items.sort(key=lambda item: next(place for place, name in enumerate(order) if name in item.path.parts))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out, and why."""
+    for test, reason in LEFT_OUT.items() if ON_CURRENT else ():
+        terminalreporter.write_line(f"left out on this stack: {test}: {reason}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

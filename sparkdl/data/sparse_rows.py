@@ -18,7 +18,7 @@ from sparkdl.storage import write_file
 
 __all__ = ["COLUMNS", "SCHEMA", "SPARSE_COUNTS", "Rows", "decode_sparse", "read_rows", "write_sparse_row_group"]
 
-COLUMNS = {"indices": np.int32, "values": np.float32, "labels": np.int64}
+COLUMNS: dict[str, type[np.generic]] = {"indices": np.int32, "values": np.float32, "labels": np.int64}
 """The columns of a sparse dataset: each row holds some numbers of that type, one after another in little-endian bytes.
 
 Lists would be the plainer form, but stock Petastorm reads no lists that differ in length, and Parquet twice as slowly.

@@ -21,7 +21,7 @@ def test_every_cell_of_the_quickstart_runs(tmp_path):
     text = run(nbformat.read(QUICKSTART, as_version=4), tmp_path)
     assert "test accuracy" in text
     assert "alias 'candidate' points to version 1" in text
-    assert "[rank 0] learning rate 0.1" in text
+    assert "[rank 0] learning rate 0.1" in text  # in the cell on HorovodRunner
 
 
 def test_every_cell_on_very_many_classes_runs_with_a_slice_of_wordnet(tmp_path):

@@ -5,6 +5,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, get_args
@@ -49,6 +50,7 @@ def test_every_command_is_there_and_takes_its_arguments(page: Path) -> None:
         "sparkdl keys train.strateggy",
         "sparkdl plan-extreme --class 3",
         "python jobs/benchmark.py launches",
+        "python -m sparkdl.cluster.jav",
         "spark-submit --properties-file conf/spark.conf jobs/train.py conf/fashion_mnist.yaml",
         "spark-submit jobs/training.py conf/fashion_mnist.yaml",
         "make everything",
@@ -138,6 +140,8 @@ def check_command(words: Sequence[str]) -> None:
         assert arguments[0] in commands.commands, words
         if arguments[1:]:  # a sentence may name the command alone
             check_arguments(commands, arguments)
+    elif program == "python" and arguments[0] == "-m":
+        assert find_spec(arguments[1]), words
     elif program in ("python", "spark-submit"):
         place = next(place for place, word in enumerate(arguments) if word.endswith(".py"))
         for word in arguments[: place + 1]:

@@ -1,3 +1,4 @@
+import dataclasses
 import fcntl
 import importlib.util
 import inspect
@@ -25,6 +26,7 @@ import checks  # noqa: E402
 import horovod_wheel  # noqa: E402
 import install  # noqa: E402
 import patching  # noqa: E402
+import stacks  # noqa: E402
 import steps  # noqa: E402
 from steps import SetupError  # noqa: E402
 
@@ -239,16 +241,15 @@ def test_set_up_is_due_again_when_the_lock_or_java_changes(checkout: Path) -> No
 
 
 def test_an_environment_whose_python_is_gone_or_whose_stamp_is_empty_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "activate").write_text(f"VIRTUAL_ENV={tmp_path}")
     (tmp_path / "bin" / "python").symlink_to(tmp_path / "gone")
-    monkeypatch.setattr(install, "PIP", [tmp_path / "bin" / "python", "-m", "pip"])
-    assert not install._works(tmp_path)
-    (tmp_path / "stamp").touch()
-    monkeypatch.setattr(install, "STAMP", tmp_path / "stamp")
-    assert not install.up_to_date(False)
+    stack = dataclasses.replace(stacks.CLASSIC, venv=tmp_path)
+    assert not install._works(stack)
+    stack.stamp.touch()
+    assert not install.up_to_date(stack, False)
 
 
 def test_a_build_for_gpus_stays_one_until_the_user_says_otherwise(
@@ -275,11 +276,13 @@ def test_a_package_that_pip_was_interrupted_in_is_installed_again(tmp_path: Path
     assert [path.name for path in packages.iterdir()] == ["whole-1.0.dist-info"]
 
 
-def test_the_lock_pins_everything_the_project_asks_for() -> None:
-    lock = install.read_lock(SETUP / "requirements.txt")
+@pytest.mark.parametrize("stack", stacks.STACKS.values(), ids=lambda stack: stack.name)
+def test_the_lock_pins_everything_the_project_asks_for(stack: stacks.Stack) -> None:
+    lock = install.read_lock(stack.lock)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for requirement in map(Requirement, [*project["dependencies"], *extras["classic"], *extras["dev"]]):
+    classic = extras["classic"] if stack is stacks.CLASSIC else []
+    for requirement in map(Requirement, [*project["dependencies"], *classic, *extras["dev"]]):
         if requirement.name == "horovod":  # which is built, from the release that horovod.txt names
             assert f"{requirement} " in (SETUP / "horovod.txt").read_text()
             continue

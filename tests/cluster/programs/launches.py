@@ -10,10 +10,10 @@ import psutil
 import torch
 
 from sparkdl.cluster import Rank, Timeouts, get_session, run_ranks
-from sparkdl.collectives import HorovodBackend
+from sparkdl.collectives import create_backend
 from sparkdl.errors import SparkdlError
 
-BACKEND = HorovodBackend()
+BACKEND = create_backend("auto")
 TIMEOUTS = Timeouts(silence_timeout=5)
 
 

@@ -7,11 +7,13 @@ import torch
 from torch import nn
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import HorovodBackend, agree
+from sparkdl.collectives import agree, create_backend
 from sparkdl.data import Batch
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
+
+BACKEND = create_backend("auto")
 
 
 def clipped_step(rank: Rank) -> float:
@@ -19,7 +21,7 @@ def clipped_step(rank: Rank) -> float:
     words = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten())
     before = words[0].weight.detach().clone()
     settings = Train(optimizer="sgd", clip_norm=0.01)
-    with HorovodBackend().connect() as collectives:
+    with BACKEND.connect() as collectives:
         replica = Replica(words, settings, Groups(collectives, collectives), torch.device("cpu"))
         batch = Batch(torch.tensor([[1], [5]]), torch.tensor([0, 3]), 2)
         replica.step([batch], rate=1.0)
@@ -27,7 +29,7 @@ def clipped_step(rank: Rank) -> float:
 
 
 def test_sparse_gradients_are_clipped_on_one_rank_as_on_several() -> None:
-    assert run_local(clipped_step, 1, backend=HorovodBackend())[0] == pytest.approx(0.01, rel=1e-4)
+    assert run_local(clipped_step, 1, backend=BACKEND)[0] == pytest.approx(0.01, rel=1e-4)
 
 
 def agreed_buffers(rank: Rank) -> list[torch.Tensor]:
@@ -37,13 +39,13 @@ def agreed_buffers(rank: Rank) -> list[torch.Tensor]:
     network.num_batches_tracked.fill_(7 - rank.rank)
     network.register_buffer("mask", torch.ones(3, 2, dtype=torch.bool), persistent=False)
     network.register_buffer("expanded", torch.ones(1, 2).expand(3, 2), persistent=False)  # as a forward pass may
-    with HorovodBackend().connect() as collectives:
+    with BACKEND.connect() as collectives:
         agree(collectives, network.buffers(), name="buffers")
     return list(network.buffers())
 
 
 def test_ranks_agree_on_all_buffers_also_where_there_is_no_mean() -> None:
-    for mean, _, seen, mask, _ in run_local(agreed_buffers, 2, backend=HorovodBackend()):
+    for mean, _, seen, mask, _ in run_local(agreed_buffers, 2, backend=BACKEND):
         assert mean.tolist() == [0.5, 0.5]
         assert seen.item() == 7
         assert mask.all()
@@ -68,7 +70,7 @@ class Normalised(nn.Module):
 def counted_batches(rank: Rank) -> list[tuple[int, int]]:
     """By how many batches each layer has been normalised: after one row, after two, and after one that fails."""
     network, counts = Normalised(), []
-    with HorovodBackend().connect() as collectives:
+    with BACKEND.connect() as collectives:
         replica = Replica(network, Train(), Groups(collectives, collectives), torch.device("cpu"))
         for rows, fails in ((1, False), (2, False), (1, True)):
             network.fails = fails
@@ -80,4 +82,4 @@ def counted_batches(rank: Rank) -> list[tuple[int, int]]:
 
 
 def test_one_image_is_normalised_by_its_own_pixels_and_one_value_per_channel_by_running_means() -> None:
-    assert run_local(counted_batches, 1, backend=HorovodBackend())[0] == [(1, 0), (2, 1), (3, 1)]
+    assert run_local(counted_batches, 1, backend=BACKEND)[0] == [(1, 0), (2, 1), (3, 1)]

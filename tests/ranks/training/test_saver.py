@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from torch import nn
 
 from sparkdl.cluster import Rank, Timeouts, run_local
-from sparkdl.collectives import HorovodBackend
+from sparkdl.collectives import create_backend
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import latest, list_manifests, load_manifest, step_of
@@ -20,6 +20,8 @@ from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
 from sparkdl.training.saver import Saver
 from sparkdl.training.state import TrainingState
+
+BACKEND = create_backend("auto")
 
 
 class Listening:
@@ -41,7 +43,7 @@ def attempt(folder: str, checkpoint: str | None, steps: list[int], rank: Rank, *
     """Save after each of these steps, two being kept, where storage ``lists`` what is there; returns what was told."""
     listening = Listening()
     begun = load_manifest(checkpoint) if checkpoint else None
-    with HorovodBackend().connect() as communicator, pytest.MonkeyPatch.context() as patch:
+    with BACKEND.connect() as communicator, pytest.MonkeyPatch.context() as patch:
         if not lists:
             patch.setattr(LocalFileSystem, "ls", failing)
         settings = Train(keep_last=2)
@@ -58,25 +60,25 @@ def failing(*args: object, **options: object) -> None:
 
 
 def test_a_checkpoint_is_told_and_training_goes_on_where_old_ones_cannot_be_removed(tmp_path: Path) -> None:
-    told = run_local(partial(attempt, str(tmp_path), None, [10], lists=False), 1, backend=HorovodBackend())[0]
+    told = run_local(partial(attempt, str(tmp_path), None, [10], lists=False), 1, backend=BACKEND)[0]
     assert told[0] == "checkpoint: 10"
     assert told[1].startswith("warning: cannot list the checkpoints in") and len(told) == 2
     assert step_of(latest(str(tmp_path))) == 10
 
 
 def test_the_checkpoint_an_attempt_began_from_stays_until_others_take_its_place(tmp_path: Path) -> None:
-    run_local(partial(attempt, str(tmp_path), None, [200, 300]), 1, backend=HorovodBackend())
+    run_local(partial(attempt, str(tmp_path), None, [200, 300]), 1, backend=BACKEND)
     damaged = Path(list_manifests(str(tmp_path))[0])
     damaged.write_bytes(b"damaged")
     begun = latest(str(tmp_path))
-    run_local(partial(attempt, str(tmp_path), begun, [350]), 1, backend=HorovodBackend())
+    run_local(partial(attempt, str(tmp_path), begun, [350]), 1, backend=BACKEND)
     assert Path(str(begun)).exists()
-    run_local(partial(attempt, str(tmp_path), begun, [350, 400]), 1, backend=HorovodBackend())
+    run_local(partial(attempt, str(tmp_path), begun, [350, 400]), 1, backend=BACKEND)
     assert [step_of(path) for path in list_manifests(str(tmp_path))] == [400, 350]
 
 
 def save_weights_that_are_not_finite(folder: str, rank: Rank) -> None:
-    with HorovodBackend().connect() as communicator:
+    with BACKEND.connect() as communicator:
         replica = Replica(nn.Linear(2, 2), Train(), Groups(communicator, communicator), torch.device("cpu"))
         with Saver(folder, Train(), rank, replica, batch_size=1) as saver:
             saver.save(TrainingState(step=1))
@@ -87,7 +89,7 @@ def save_weights_that_are_not_finite(folder: str, rank: Rank) -> None:
 
 def test_weights_that_are_not_finite_end_the_run_and_the_good_checkpoint_stays(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="weights are not finite after step 2"):
-        run_local(partial(save_weights_that_are_not_finite, str(tmp_path)), 1, backend=HorovodBackend())
+        run_local(partial(save_weights_that_are_not_finite, str(tmp_path)), 1, backend=BACKEND)
     assert step_of(latest(str(tmp_path))) == 1
 
 
@@ -98,7 +100,7 @@ def save_slowly(folder: str, rank: Rank) -> None:
         time.sleep(1)
         replace(*args, **options)
 
-    with HorovodBackend().connect() as communicator, pytest.MonkeyPatch.context() as patch:
+    with BACKEND.connect() as communicator, pytest.MonkeyPatch.context() as patch:
         replace = Path.replace
         patch.setattr(Path, "replace", slow)
         replica = Replica(nn.Linear(2, 2), Train(), Groups(communicator, communicator), torch.device("cpu"))
@@ -109,5 +111,5 @@ def save_slowly(folder: str, rank: Rank) -> None:
 
 
 def test_a_rank_that_waits_for_a_slow_checkpoint_is_not_stuck(tmp_path: Path) -> None:
-    run_local(partial(save_slowly, str(tmp_path)), 1, backend=HorovodBackend(), timeouts=Timeouts(stall_timeout=2))
+    run_local(partial(save_slowly, str(tmp_path)), 1, backend=BACKEND, timeouts=Timeouts(stall_timeout=2))
     assert step_of(latest(str(tmp_path))) == 1

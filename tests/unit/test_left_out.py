@@ -1,0 +1,27 @@
+"""The list of tests that the current stack leaves out holds what it says, and nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ..left_out import LEFT_OUT, is_left_out
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("test", LEFT_OUT)
+def test_what_is_left_out_is_there_and_uses_horovod_or_petastorm(test: str) -> None:
+    path, _, name = test.partition("::")
+    source = (ROOT / path).read_text()
+    body = source[source.index(f"def {name.partition('[')[0]}(") :] if name else source
+    assert re.search(r"import (horovod|petastorm)|from (horovod|petastorm)|Horovod(Runner|Backend)", body)
+
+
+def test_a_test_is_left_out_by_its_file_by_its_name_or_by_its_backend() -> None:
+    assert is_left_out("tests/ranks/collectives/test_horovod.py")
+    assert is_left_out("tests/ranks/collectives/test_horovod.py::test_anything[1]")
+    assert is_left_out("tests/ranks/training/test_resume.py::test_x[horovod]")
+    assert is_left_out("tests/ranks/training/test_resume.py::test_x[2-horovod-adam]")
+    assert not is_left_out("tests/ranks/training/test_resume.py::test_x[torch]")
+    assert not is_left_out("tests/ranks/training/test_resume.py::test_horovod_is_named")
