@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
 
@@ -12,15 +12,23 @@ __all__ = ["Prepare", "Source", "Split", "Stage"]
 class Source(Section):
     """Where raw rows come from."""
 
-    format: Literal["parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images", "xc", "wordnet"]
+    format: Literal[
+        "parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images", "xc", "wordnet", "debian", "dictionary"
+    ]
     """``table`` reads the catalog; ``idx`` is the format of MNIST; ``images`` a folder with a sub-folder per class;
-    ``xc`` the format of the Extreme Classification Repository; ``wordnet`` the folder with its ``data.*`` files."""
+    ``xc`` the format of the Extreme Classification Repository; ``wordnet`` the folder with its ``data.*`` files;
+    ``debian`` a folder with an archive's ``Packages.xz``; ``dictionary`` one with a dictionary of dictd's."""
     path: str | dict[str, str]
     """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name. ``xc`` also takes a file
     for each split, ``{train: ..., test: ...}``."""
     options: dict[str, str | int | float | bool] = {}
     """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``.
     Settings of Hadoop, which have a dot in their names, are not for a file."""
+
+    @property
+    def brings_splits(self) -> bool:
+        """Whether the rows have a column ``split`` that says for what each of them is."""
+        return self.format == "dictionary" or isinstance(self.path, dict)
 
     @model_validator(mode="after")
     def _paths_are_for_xc(self) -> Self:
@@ -109,12 +117,20 @@ class Prepare(Section):
     """What happens when rows cannot be used, for example without a label or an input: either way they are counted, and
     the first ones named where the source knows their place."""
     split: Split = Split()
+    """Where the source brings splits of its own, ``xc`` with a path for each or a ``dictionary``, these by default."""
     seed: Seed = 0
     """Decides splits and the order of rows."""
     num_ranks: Positive = 2
     """The number of row groups in each split is a multiple of this."""
     rows_per_group: Positive = 8192
     """About how many rows a row group holds; fewer when their inputs would take more than 256 MiB."""
+
+    @field_validator("split", mode="before")
+    @classmethod
+    def _as_the_source_says(cls, split: Any, info: ValidationInfo) -> Any:
+        source = info.data.get("source")
+        given = split.model_dump(exclude_unset=True) if isinstance(split, Split) else split
+        return {"column": "split"} | given if source and source.brings_splits and isinstance(given, dict) else split
 
     @model_validator(mode="after")
     def _image_or_features(self) -> Self:

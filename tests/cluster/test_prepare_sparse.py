@@ -1,8 +1,11 @@
 """Prepare sparse data, with a real Spark: texts, vectors and files, one or several labels, and what can be wrong."""
 
+import gzip
 import json
+import lzma
 import math
 import re
+import string
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -304,11 +307,8 @@ def xc_settings(folder: Path, files: dict[str, str], **settings: object) -> Prep
     for name, text in files.items():
         (folder / f"{name}.txt").write_text(text)
     path: object = {name: str(folder / f"{name}.txt") for name in files}
-    values = {"output": str(folder / "d"), "split": BY_SPLIT, "sparse": True, "unit_norm": False, "num_ranks": 1}
+    values = {"output": str(folder / "d"), "sparse": True, "unit_norm": False, "num_ranks": 1}
     return Prepare.model_validate({"source": Source(format="xc", path=path), **values, **settings})  # type: ignore[arg-type]
-
-
-BY_SPLIT = Split(column="split", fractions={})
 
 
 def test_files_of_the_repository_keep_their_splits(spark: SparkSession, tmp_path: Path) -> None:
@@ -430,3 +430,103 @@ def test_wordnet_gives_the_first_synset_above_each_gloss(spark: SparkSession, tm
     (tmp_path / "data.noun").unlink()
     with pytest.raises(DataError, match=r"there is no .*data\.noun"):
         open_source(Source(format="wordnet", path=str(tmp_path)), spark)
+
+
+ARCHIVE = """Package: hello
+Section: devel
+Maintainer: Somebody <somebody@example.org>
+Depends: libc6 (>= 2.34), libssl3 | libgnutls30, perl:any, libc6 (<< 3)
+Description: example package
+Tag: role::program,
+ interface::commandline
+
+Package: hello-doc
+Description: nothing is needed to read it
+"""
+
+
+def test_a_debian_archive_gives_the_packages_that_each_one_needs(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(format="debian", path=str(tmp_path))
+    with pytest.raises(DataError, match=r"there is no .*Packages\.xz"):
+        open_source(source, spark)
+    (tmp_path / "Packages.xz").write_bytes(lzma.compress(ARCHIVE.encode()))
+    (row,) = open_source(source, spark).collect()
+    assert row.asDict() == {
+        "package": "hello",
+        "section": "devel",
+        "maintainer": "Somebody <somebody@example.org>",
+        "tag": "role::program, interface::commandline",
+        "description": "example package",
+        "depends": ["libc6", "libssl3", "perl"],
+    }
+    (tmp_path / "Packages.xz").write_bytes(lzma.compress(b"no field"))
+    with pytest.raises(Exception, match=r"Packages\.xz is not the index of a Debian archive: 'no field' is no field"):
+        open_source(source, spark).collect()
+
+
+ENTRIES = {
+    "Dog": """Dog \\Dog\\ (d[o^]g), n. [AS. docga; akin to
+   D. dog mastiff.]
+   1. (Zool.) A quadruped of the genus {Canis}.
+      [1913 Webster]
+
+            Every dog has his day.
+
+   2. A mean, worthless fellow.
+      [1913 Webster]
+""",
+    "Hound": "Hound \\Hound\\, n.\n   See {Dog}. [1913 Webster]\n",
+    "Cur": "Cur \\Cur\\, n.\n   A mongrel or inferior dog.\n   [1913 Webster]\n",
+}
+
+
+def write_dictionary(folder: Path, entries: dict[str, str]) -> None:
+    digits = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+    content, index = "", "00-database-info\tA\tA\n"
+    for headword, entry in entries.items():
+        numbers = ["".join(digits[n >> shift & 63] for shift in (12, 6, 0)) for n in (len(content), len(entry))]
+        index += "\t".join([headword, *numbers]) + "\n"
+        content += entry
+    (folder / "tiny.index").write_text(index)
+    (folder / "tiny.dict.dz").write_bytes(gzip.compress(content.encode()))
+
+
+def test_a_dictionary_gives_each_definition_and_the_word_that_it_defines(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(format="dictionary", path=str(tmp_path))
+    with pytest.raises(DataError, match=r"expects a folder with one \*\.index"):
+        open_source(source, spark)
+    write_dictionary(tmp_path, ENTRIES)
+    rows = open_source(source, spark).collect()
+    assert sorted((row.headword, row.definition) for row in rows) == [
+        ("Cur", "A mongrel or inferior dog."),
+        ("Dog", "(Zool.) A quadruped of the genus {Canis}."),
+        ("Dog", "A mean, worthless fellow."),
+    ]
+    (tmp_path / "tiny.index").write_text("Dog\tA\n")
+    with pytest.raises(Exception, match=r"are not a dictionary of dictd's"):
+        open_source(source, spark).collect()
+
+
+def test_every_word_that_a_dictionary_tests_has_another_definition_to_learn_from(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    words = {
+        f"Word{n}": f"Word{n} \\\\, n.\n" + "".join(f"   {d}. Sense {d}.\n\n" for d in range(4)) for n in range(60)
+    }
+    write_dictionary(tmp_path, words)
+    dataset = prepare(
+        None,
+        Prepare(
+            source=Source(format="dictionary", path=str(tmp_path)),
+            output=str(tmp_path / "d"),
+            label="headword",
+            features=["definition"],
+            sparse=True,
+            stages=[Stage(kind="count_text", columns=["definition"])],
+            num_ranks=1,
+        ),
+        spark=spark,
+    )
+    assert dataset.num_classes == 60
+    assert 5 < dataset.rows("test") < 40
+    assert dataset.card.splits["test"].sparse is not None and dataset.card.splits["test"].sparse.unseen == 0

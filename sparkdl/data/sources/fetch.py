@@ -26,10 +26,10 @@ TIMEOUT = 30
 
 @dataclass(frozen=True)
 class Published:
-    """Where a data set is published."""
+    """Where a data set is published: in a Debian package, under an address of its own, or both."""
 
-    package: str
-    """The Debian package that holds it."""
+    package: str | None
+    """The Debian package that holds it, if one does."""
     folder: str
     """Where that package puts the files."""
     checksums: Mapping[str, str]
@@ -51,6 +51,20 @@ DATA_SETS = {
         # Plain http is all that this address speaks; the checksums say whether what arrives is the data set.
         address="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     ),
+    "debian": Published(
+        package=None,
+        folder="/",
+        checksums={"Packages.xz": "9e0b5aabb2465b3d2e7a7fe27f9913846277833f7a2826e7767acccff5b588c5"},
+        address="http://deb.debian.org/debian/dists/bookworm/main/binary-amd64",
+    ),
+    "gcide": Published(
+        package="dict-gcide",
+        folder="/usr/share/dictd",
+        checksums={
+            "gcide.dict.dz": "3e6b2cdcbc1b3664c2f1466e3c8e44012e815c4c67fa83fa61f39777cd6e8517",
+            "gcide.index": "e78de035e075f16dd686dd87a4dbf5b4525130d0550968a02d929f5ddf63a6a1",
+        },
+    ),
     # Princeton publishes one archive of the unchanged release; these are the files as Debian corrected them.
     "wordnet": Published(
         package="wordnet-base",
@@ -70,6 +84,7 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
 
     Runs on the driver. ``fashion-mnist`` is Xiao, Rasul, Vollgraf (2017), arXiv 1708.07747: 70,000 images in four
     gzipped IDX files. ``wordnet`` is WordNet 3.0 (Fellbaum, 1998): the synsets of nouns, verbs, adjectives and adverbs.
+    ``gcide`` is GNU's Collaborative International Dictionary of English 0.48, ``debian`` the index of Debian 12.15.
     The files go to ``folder``, by default ``sparkdl/data/<name>`` in the user's cache folder. An
     installed Debian package is used as it is; else the package is downloaded and unpacked there; else the files come
     from the data set's own address. Raises :class:`DataError` for an unknown name, or saying what was tried.
@@ -97,17 +112,22 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
     raise DataError(
         f"cannot fetch the data set {name!r}; tried\n"
         + "\n".join(failures)
-        + f"\nInstall the Debian package {published.package}, or put {', '.join(published.checksums)} into {folder}"
+        + (f"\nInstall the Debian package {published.package}, or put " if published.package else "\nPut ")
+        + f"{', '.join(published.checksums)} into {folder}"
     )
 
 
 def _installed(published: Published, work: Path) -> Path:
+    if published.package is None:
+        raise OSError("it is in none")
     return Path(published.folder)
 
 
 def _from_package(published: Published, work: Path) -> Path:
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise OSError("there is no apt here")
+    if published.package is None:
+        raise OSError("it is in none")
     _say(f"downloading Debian's package {published.package}")
     try:
         _run(["apt-get", "download", published.package], work)

@@ -3,6 +3,8 @@
 import re
 from typing import TYPE_CHECKING, Literal
 
+from sparkdl.data.sources.debian import read_debian
+from sparkdl.data.sources.dictionary import read_dictionary
 from sparkdl.data.sources.idx import read_idx
 from sparkdl.data.sources.images import read_images
 from sparkdl.data.sources.wordnet import read_wordnet
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["known_image_shape", "open_source"]
 
 _VECTORS = {"pyspark.ml.linalg.VectorUDT", "pyspark.ml.linalg.MatrixUDT"}
+_OWN = {"debian": read_debian, "dictionary": read_dictionary, "wordnet": read_wordnet, "xc": read_xc}
+"""Formats whose readers say themselves what is wrong."""
 _SHAPE_KEY = "sparkdl.image_shape"
 """In a column's metadata: the (height, width, channels) of its images."""
 
@@ -25,9 +29,9 @@ def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fai
     """The raw rows of a source. Runs on the driver; rows are read by tasks.
 
     ``idx`` gives the columns ``image`` (binary, one byte a pixel), ``label`` and ``split`` (``train`` or ``test``, from
-    the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``; for ``wordnet`` and
-    ``xc`` see :func:`sparkdl.data.sources.wordnet.read_wordnet` and :func:`sparkdl.data.sources.xc.read_xc`. All other
-    formats give what Spark's reader gives. Raises :class:`DataError` when the source is missing, empty or cannot be
+    the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``; for ``debian``,
+    ``dictionary``, ``wordnet`` and ``xc`` see the functions that read them. All other formats give what Spark's reader
+    gives. Raises :class:`DataError` when the source is missing, empty or cannot be
     read. Files of ``images`` that cannot be decoded make the tasks fail; with ``on_error="null"``, their image is null.
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException
@@ -37,10 +41,8 @@ def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fai
             is_idx = source.format == "idx"
             rows, shape = read_idx(source, spark) if is_idx else read_images(source, spark, on_error=on_error)
             rows = rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
-        elif source.format == "wordnet":
-            return read_wordnet(source, spark)
-        elif source.format == "xc":
-            return read_xc(source, spark)
+        elif source.format in _OWN:
+            return _OWN[source.format](source, spark)
         elif source.format == "table":
             rows = spark.read.options(**source.options).table(str(source.path))
         else:
