@@ -68,9 +68,16 @@ def _ensemble(dataset: sparkdl.Dataset, settings: sparkdl.Settings) -> tuple[spa
     trained = sparkdl.train_extreme(dataset, extreme, cluster=settings.cluster, tracking=tracking)
 
     step("     One-vs-all with the same hidden layer and by the same recipe, to compare")
-    changes = {"repetitions": 1, "minimum_repetitions": None, "hash_family": "identity", "buckets": dataset.num_classes}
+    changes = {
+        "repetitions": 1,
+        "minimum_repetitions": None,
+        "hashing": "random",
+        "hash_family": "identity",
+        "buckets": dataset.num_classes,
+        "ranker": "none",
+    }
     unregistered = tracking.model_copy(update={"register_as": None})
-    alone = extreme.model_copy(update=changes)
+    alone = sparkdl.Extreme(**extreme.model_dump() | changes)
     rival = sparkdl.train_extreme(dataset, alone, cluster=settings.cluster, tracking=unregistered)
 
     linear = trained.plan.one_vs_all[0]

@@ -1,9 +1,8 @@
-"""The meta-models of all repetitions as one classifier: a folder of files, and what it says of rows."""
+"""All meta-models and their ranker as one classifier: a folder of files, and what it says of rows."""
 
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
@@ -17,16 +16,20 @@ from sparkdl.data import Dataset, InputSpec, SparseBatch, SparseLoader, decode_s
 from sparkdl.data.card import LabelsFile
 from sparkdl.data.labels import read_labels
 from sparkdl.data.model_inputs import keep_inputs
+from sparkdl.data.reading.sparse import to_batch
+from sparkdl.data.sparse_rows import Rows
 from sparkdl.errors import DataError, DatasetError, ModelError
-from sparkdl.extreme.decode import Decoder
-from sparkdl.extreme.hashing import BucketHash, Family, FeatureHash
+from sparkdl.extreme.decode import Decoder, TopK
+from sparkdl.extreme.hashing import BucketHash, Buckets, BucketTable, Family, FeatureHash
 from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.extreme.metrics import RankingMetrics, evaluate
+from sparkdl.extreme.ranker import Ranker, RankerCard, TrainedRanker, write_ranker
 from sparkdl.extreme.repetitions import (
+    BUCKETS,
     Finished,
     fetch_repetition,
     first_layer,
-    open_repetition,
+    open_weights,
     outputs_of,
     weights_name,
 )
@@ -63,6 +66,8 @@ class EnsembleCard(BaseModel):
     """How many repetitions were to be trained."""
     repetitions: dict[int, str]
     """Those that were: number to SHA-256 of the weights."""
+    ranker: RankerCard | None = None
+    """What orders the likeliest classes anew."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -70,7 +75,7 @@ class EnsembleCard(BaseModel):
         return tuple(sorted(set(range(self.asked)) - set(self.repetitions)))
 
     def bucket_hash(self, repetition: int) -> BucketHash:
-        """The hash function of one repetition."""
+        """The hash function of one repetition that has no table of buckets."""
         return BucketHash(self.buckets, seed=self.seed, repetition=repetition, family=self.hash_family)
 
     def feature_hash(self, repetition: int) -> FeatureHash | None:
@@ -102,16 +107,25 @@ class Ensemble:
     def __init__(self, folder: Path, card: EnsembleCard) -> None:
         self.card = card
         self.repetitions = tuple(sorted(card.repetitions))
-        self._folder = folder
+        self.label_counts = _read_counts(folder, card)
+        """Training rows that have each class."""
         self._layers = MetaModels(self.repetitions, width=0, hidden=card.hidden, num_buckets=card.buckets)
         self._states = []
+        self.buckets: list[Buckets] = []
+        """Those of each repetition."""
+        self._decoders: dict[int, Decoder] = {}
         for place, repetition in enumerate(self.repetitions):
-            state = open_repetition(folder / weights_name(repetition), sha256=card.repetitions[repetition])
+            state = open_weights(folder / weights_name(repetition), sha256=card.repetitions[repetition])
             width, expected = len(state["table"]), card.hashed_features or card.width
             if width != expected:
                 raise ModelError(f"repetition {repetition} in {folder} is for {width} features, not {expected}")
+            table = state.pop(BUCKETS, None)
+            self.buckets.append(card.bucket_hash(repetition) if table is None else _bucket_table(card, table))
             self._states.append(state)
             self._layers.load_state_of(place, {**state, "table": torch.empty(0, outputs_of(state))})
+        self._ranker = None
+        if card.ranker:
+            self._ranker = Ranker.open(folder, card.ranker, width=card.width, num_classes=card.labels.classes)
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
@@ -125,15 +139,6 @@ class Ensemble:
         except (KeyError, RuntimeError) as error:
             raise ModelError(f"the repetitions in {folder} do not fit {ENSEMBLE_NAME}: {error}") from None
 
-    @cached_property
-    def label_counts(self) -> NDArray[np.int64]:
-        """Training rows that have each class."""
-        try:
-            counts: NDArray[np.int64] = read_labels(str(self._folder), self.card.labels).column("count").to_numpy()
-        except DatasetError as error:
-            raise ModelError(f"the ensemble in {self._folder} is damaged: {error}") from None
-        return counts
-
     @torch.no_grad()
     def logits(self, batch: SparseBatch) -> torch.Tensor:
         """Bucket logits of shape (repetitions, rows, buckets)."""
@@ -143,15 +148,25 @@ class Ensemble:
         ]
         return self._layers.behind_first(torch.stack(sums))
 
-    def decoder(self, repetitions: int | None = None) -> Decoder:
-        """From the bucket logits of the first so many repetitions (by default all) to classes."""
-        return Decoder(
-            [self.card.bucket_hash(repetition) for repetition in self.repetitions[:repetitions]],
-            self.card.labels.classes,
-            estimator="mean_log_probability",
-            activation="sigmoid" if self.card.loss == "binary" else "softmax",
-            counts=self.label_counts,
-        )
+    def decode(self, logits: torch.Tensor, k: int) -> TopK:
+        """The k classes that the first so many repetitions find likeliest, from their bucket logits."""
+        number = len(logits)
+        if number not in self._decoders:
+            self._decoders[number] = Decoder(
+                self.buckets[:number],
+                self.card.labels.classes,
+                estimator="mean_log_probability",
+                activation="sigmoid" if self.card.loss == "binary" else "softmax",
+                counts=self.label_counts,
+            )
+        return self._decoders[number].top_k(logits, k)
+
+    def top_k(self, batch: SparseBatch, logits: torch.Tensor, k: int) -> TopK:
+        """The k best classes of a batch's rows, as the ranker has them, if there is one; k classes, that is."""
+        if self._ranker is None:
+            return self.decode(logits, k)
+        candidates = min(max(self._ranker.card.candidates, k), self.card.labels.classes)
+        return self._ranker.order(batch, self.decode(logits, candidates), k)
 
     def evaluate(
         self, dataset: Dataset, split: str, *, k: int = 5, repetitions: Sequence[int] = ()
@@ -161,14 +176,13 @@ class Ensemble:
         Labels that training never saw count as missed, and so do rows that give no finite result, of which a warning
         tells: one of them is no reason to lose an ensemble.
         """
-        decoders = {number: self.decoder(number) for number in repetitions or [len(self.repetitions)]}
-        predicted: dict[int, list[torch.Tensor]] = {number: [] for number in decoders}
+        predicted: dict[int, list[torch.Tensor]] = {number: [] for number in repetitions or [len(self.repetitions)]}
         labels, ends = [], [torch.zeros(1, dtype=torch.int64)]
         for batch in SparseLoader(dataset, split, batch_size=ROWS, shuffle=False).epoch(0):
             logits = self.logits(batch)
-            for number, decoder in decoders.items():
-                found = decoder.top_k(logits[:number], min(k, dataset.num_classes))
-                predicted[number].append(found.classes.where(found.scores.isfinite(), -1))
+            for number, found_before in predicted.items():
+                found = self.top_k(batch, logits[:number], min(k, dataset.num_classes))
+                found_before.append(found.classes.where(found.scores.isfinite(), -1))
             labels.append(batch.labels)
             ends.append(batch.label_offsets[1:] + ends[-1][-1])
         bad = max(int((torch.cat(classes) < 0).any(1).sum()) for classes in predicted.values())
@@ -190,12 +204,12 @@ class Ensemble:
 class EnsembleModel:
     """What an ensemble says of a column of vectors. Runs anywhere; scoring asks it.
 
-    A class's probability is the geometric mean of what the repetitions give its bucket: what decoding ranks by, and at
-    most 1, but not a distribution over all classes, of which most are never looked at.
+    A class's probability is the geometric mean of what the repetitions give its bucket, or what the ranker makes of it
+    (:meth:`Ranker.order`): what classes are ordered by, and at most 1, but not a distribution over all classes, of
+    which most are never looked at.
     """
 
     ensemble: Ensemble
-    decoder: Decoder
     input: InputSpec
 
     def top_k(
@@ -207,12 +221,12 @@ class EnsembleModel:
         rows that are null, of another width, or give no finite result.
         """
         indices, values, offsets = decode_sparse(column, self.input)
-        rows = len(offsets) - 1
-        classes, scores = np.empty((rows, k), np.int64), np.empty((rows, k), np.float64)
-        for start in range(0, rows, batch_size):
-            stop = min(start + batch_size, rows)
-            logits = self.ensemble.logits(_batch(indices, values, offsets[start : stop + 1]))
-            found = self.decoder.top_k(logits, k)
+        rows = Rows(indices, values, offsets, np.empty(0, np.int64), np.zeros_like(offsets))
+        classes, scores = np.empty((rows.rows, k), np.int64), np.empty((rows.rows, k), np.float64)
+        for start in range(0, rows.rows, batch_size):
+            stop = min(start + batch_size, rows.rows)
+            batch = to_batch(rows.part(start, stop))
+            found = self.ensemble.top_k(batch, self.ensemble.logits(batch), k)
             classes[start:stop], scores[start:stop] = found.classes.numpy(), found.scores.double().numpy()
         bad = int(np.count_nonzero(~np.isfinite(scores).all(axis=1)))
         if bad:
@@ -232,13 +246,23 @@ def open_model(folder: Path, input: InputSpec, num_classes: int) -> EnsembleMode
             f"the ensemble in {folder} is for {card.width} features and {card.labels.classes} classes, and its card "
             f"tells of {input.shape[0]} and {num_classes}; the files of two models were mixed"
         )
-    return EnsembleModel(ensemble, ensemble.decoder(), input)
+    return EnsembleModel(ensemble, input)
 
 
-def write_model_folder(folder: Path, dataset: Dataset, settings: Extreme, records: Iterable[Finished]) -> EnsembleCard:
-    """Put some finished repetitions, and all that scoring needs beside them, into a new folder. Runs on the driver."""
+def write_model_folder(
+    folder: Path,
+    dataset: Dataset,
+    settings: Extreme,
+    records: Iterable[Finished],
+    ranker: TrainedRanker | None = None,
+) -> EnsembleCard:
+    """Put some finished repetitions, their ranker and all that scoring needs beside them into a new folder.
+
+    Runs on the driver, and, without a ranker, in the tasks that decode for one.
+    """
     if dataset.card.labels is None:
         raise DatasetError(f"{dataset.path} is not sparse; prepare it with `prepare.sparse: true`")
+    folder.mkdir(parents=True)
     card = EnsembleCard(
         width=dataset.input.shape[0],
         hashed_features=settings.hashed_features,
@@ -250,8 +274,8 @@ def write_model_folder(folder: Path, dataset: Dataset, settings: Extreme, record
         loss=settings.loss,
         asked=settings.repetitions,
         repetitions={record.repetition: record.sha256 for record in records},
+        ranker=write_ranker(folder, ranker) if ranker else None,
     )
-    folder.mkdir(parents=True)
     (folder / ENSEMBLE_NAME).write_text(card.model_dump_json(indent=1))
     keep_inputs(dataset, folder)
     for repetition in card.repetitions:
@@ -259,19 +283,24 @@ def write_model_folder(folder: Path, dataset: Dataset, settings: Extreme, record
     return card
 
 
+def _bucket_table(card: EnsembleCard, table: torch.Tensor) -> BucketTable:
+    """A repetition's buckets as its file has them, which is not trusted: compiled loops look nothing up twice."""
+    if table.dtype != torch.int32 or len(table) != card.labels.classes:
+        raise ModelError(f"a table of {len(table)} buckets ({table.dtype}) is not for {card.labels.classes} classes")
+    if not 0 <= table.min() <= table.max() < card.buckets:
+        raise ModelError(f"a table of buckets has {table.min()} to {table.max()}, beyond the {card.buckets} there are")
+    return BucketTable(card.buckets, table.numpy())
+
+
+def _read_counts(folder: Path, card: EnsembleCard) -> NDArray[np.int64]:
+    try:
+        counts: NDArray[np.int64] = read_labels(str(folder), card.labels).column("count").to_numpy()
+    except DatasetError as error:
+        raise ModelError(f"the ensemble in {folder} is damaged: {error}") from None
+    return counts
+
+
 def _hashed(batch: SparseBatch, feature_hash: FeatureHash | None) -> SparseBatch:
     if feature_hash is None:
         return batch
     return batch._replace(indices=torch.from_numpy(feature_hash.columns(batch.indices.numpy())))
-
-
-def _batch(indices: NDArray[np.int32], values: NDArray[np.float32], offsets: NDArray[np.int64]) -> SparseBatch:
-    """Some rows as tensors; they have no labels."""
-    entries = slice(offsets[0], offsets[-1])
-    return SparseBatch(
-        torch.from_numpy(indices[entries].astype(np.int64)),
-        torch.from_numpy(np.array(values[entries])),
-        torch.from_numpy(offsets - offsets[0]),
-        torch.empty(0, dtype=torch.int64),
-        torch.zeros(len(offsets), dtype=torch.int64),
-    )

@@ -8,7 +8,7 @@ row that was seldom met is small, and its step long: up to 32 times the rate. Th
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +18,11 @@ from torch.nn import functional
 from sparkdl.data import Dataset, SparseBatch, SparseLoader
 from sparkdl.errors import TrainingError
 from sparkdl.extreme.first_layer import Step, add_up, step_rows
-from sparkdl.extreme.hashing import BucketHash, FeatureHash, table
+from sparkdl.extreme.hashing import BucketHash, Buckets, BucketTable, FeatureHash, table
 from sparkdl.extreme.meta_model import MetaModels
 from sparkdl.settings import Extreme
 
-__all__ = ["Epoch", "bucket_hash", "fit", "new_models"]
+__all__ = ["Epoch", "bucket_hash", "choose_buckets", "fit", "new_models"]
 
 MEMORY = 0.999
 """Share of the running mean of squared gradients that one step keeps."""
@@ -46,6 +46,20 @@ def bucket_hash(settings: Extreme, repetition: int) -> BucketHash:
     return BucketHash(settings.buckets, seed=settings.seed, repetition=repetition, family=settings.hash_family)
 
 
+def choose_buckets(dataset: Dataset, settings: Extreme, repetitions: Sequence[int]) -> dict[int, Buckets]:
+    """The buckets of some repetitions: of the odd ones, if hashing is ``mixed``, clusters."""
+    found: dict[int, Buckets] = {number: bucket_hash(settings, number) for number in repetitions}
+    clustered = [n for n in found if settings.hashing == "clusters" or (settings.hashing == "mixed" and n % 2)]
+    if clustered:
+        from sparkdl.extreme.clusters import class_sums, cluster_classes  # only where they are needed: they load Numba
+
+        sums = class_sums(dataset)
+        for number in clustered:
+            buckets = cluster_classes(sums, settings.buckets, seed=settings.seed, repetition=number)
+            found[number] = BucketTable(settings.buckets, buckets)
+    return found
+
+
 def new_models(settings: Extreme, width: int, repetitions: Sequence[int]) -> MetaModels:
     """The meta-models of some repetitions over ``width`` features, before training."""
     columns = settings.hashed_features
@@ -62,17 +76,18 @@ def new_models(settings: Extreme, width: int, repetitions: Sequence[int]) -> Met
 def fit(
     dataset: Dataset,
     settings: Extreme,
-    repetitions: Sequence[int],
+    buckets: Mapping[int, Buckets],
     *,
     device: torch.device | str = "cpu",
     on_epoch: Callable[[int, list[Epoch]], None] = lambda number, epochs: None,
 ) -> MetaModels:
     """Train the meta-models of some repetitions in one computation; ``on_epoch`` hears of each finished epoch.
 
+    ``buckets`` are those of each repetition, by its number.
     Raises :class:`~sparkdl.errors.TrainingError` when a loss is no longer a number.
     """
-    hashes = [bucket_hash(settings, repetition) for repetition in repetitions]
-    buckets = torch.from_numpy(table(hashes, dataset.num_classes))
+    repetitions = tuple(buckets)
+    places = torch.from_numpy(table(tuple(buckets.values()), dataset.num_classes))
     models = new_models(settings, dataset.input.shape[0], repetitions).to(device)
     loader = SparseLoader(dataset, "train", batch_size=settings.batch_size, seed=settings.seed)
     steps = _Steps(models, settings, settings.epochs * loader.steps)
@@ -80,7 +95,7 @@ def fit(
         started = time.perf_counter()
         losses = torch.zeros(len(repetitions), dtype=torch.float64, device=device)
         for batch in loader.epoch(number):
-            losses += steps.take(batch, buckets)
+            losses += steps.take(batch, places)
         means = (losses / loader.rows).tolist()
         rate = loader.rows / (time.perf_counter() - started)
         for repetition, mean in zip(repetitions, means, strict=True):
@@ -102,13 +117,17 @@ class _Steps:
         parts = models.rows.shape[1] // models.biases[0].shape[2]
         self._squares = models.rows.new_zeros(len(models.rows), parts)
         self._taken = 0
+        self._random = [
+            torch.Generator(models.rows.device).manual_seed(settings.seed % 2**31 + repetition * 2**31)
+            for repetition in models.repetitions
+        ]
 
     def take(self, batch: SparseBatch, buckets: torch.Tensor) -> torch.Tensor:
         """One step; the summed loss of each repetition's rows, of shape (R,)."""
         models = self._models
         found = models.occurrences(batch)
         sums = add_up(models.rows, found).requires_grad_()
-        logits = models(sums)
+        logits = models(sums, drop=self._drop if self._settings.dropout else None)
         losses = bucket_losses(logits, batch, buckets.to(logits.device), self._settings.loss)
         self._adam.zero_grad()
         (losses.sum() / max(logits.shape[1], 1)).backward()
@@ -121,6 +140,14 @@ class _Steps:
             step = Step(rate, MEMORY, 1 - MEMORY**self._taken, EPSILON)
             step_rows(models.rows, self._squares, found, sums.grad, step)
         return losses.detach().double()
+
+    def _drop(self, values: torch.Tensor) -> torch.Tensor:
+        """Hidden values of shape (R, n, w), some of them zero: each repetition draws which, as if it were alone."""
+        kept = 1 - self._settings.dropout
+        masks = torch.empty_like(values)
+        for mask, generator in zip(masks, self._random, strict=True):
+            mask.bernoulli_(kept, generator=generator)
+        return values * masks.div_(kept)
 
     def _rate(self) -> float:
         part = self._taken / self._total

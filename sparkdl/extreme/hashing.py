@@ -1,7 +1,7 @@
-"""Which bucket a class falls into: seeded hash families whose values are computed and never stored.
+"""Which bucket a class falls into: seeded hash families, whose values are computed and never stored, or a table.
 
-Every value is a pure function of (family, seed, repetition, key), made of exact integer arithmetic and SHA-256, and so
-is the same on every platform, driver and task, whatever keys it is asked of together.
+Every value of a hash is a pure function of (family, seed, repetition, key), made of exact integer arithmetic and
+SHA-256, and so is the same on every platform, driver and task, whatever keys it is asked of together.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["BucketHash", "Family", "FeatureHash", "bucket_hashes", "murmur3_x86_32", "table"]
+__all__ = ["BucketHash", "BucketTable", "Buckets", "Family", "FeatureHash", "bucket_hashes", "murmur3_x86_32", "table"]
 
 Family = Literal["universal", "murmur3", "identity"]
 Integers = npt.NDArray[np.int64]
@@ -105,6 +105,24 @@ class BucketHash:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class BucketTable:
+    """The buckets of one repetition as they were chosen for each class, where no function gives them."""
+
+    num_buckets: int
+    of_classes: npt.NDArray[np.int32]
+    """Of shape (K,)."""
+
+    def buckets(self, classes: npt.ArrayLike) -> Integers:
+        """The buckets of an array of class indices, in its shape."""
+        found: Integers = self.of_classes[np.asarray(classes)].astype(np.int64)
+        return found
+
+
+Buckets = BucketHash | BucketTable
+"""From class index to bucket, in one repetition."""
+
+
 def bucket_hashes(
     num_buckets: int, repetitions: int, *, seed: int, family: Family = "universal"
 ) -> tuple[BucketHash, ...]:
@@ -112,7 +130,7 @@ def bucket_hashes(
     return tuple(BucketHash(num_buckets, seed, repetition, family) for repetition in range(repetitions))
 
 
-def table(hashes: Sequence[BucketHash], stop: int, *, start: int = 0) -> npt.NDArray[np.int32]:
+def table(hashes: Sequence[Buckets], stop: int, *, start: int = 0) -> npt.NDArray[np.int32]:
     """The buckets of the classes from ``start`` to ``stop``: one row per hash, one column per class."""
     classes = np.arange(start, stop, dtype=np.int64)
     found = np.empty((len(hashes), len(classes)), dtype=np.int32)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["Terms", "add_up", "in_threads", "scan", "step_rows"]
+__all__ = ["Terms", "add_up", "compiled", "in_threads", "scan", "step_rows"]
 
 Float32Array = npt.NDArray[np.float32]
 IntegerArray = npt.NDArray[Any]
@@ -61,7 +61,7 @@ def scan(terms: Terms, places: IntegerArray, scores: Float32Array, numbers: Inte
     in_threads(_scan(len(terms.values)), len(scores), *terms, places, first, scores, numbers, at_once=TILE)
 
 
-def _compiled(**options: Any) -> Any:
+def compiled(**options: Any) -> Any:
     """A decorator that compiles a function at its first call, and keeps the result on disk where it can."""
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -90,7 +90,7 @@ def _scan(repetitions: int) -> Callable[..., None]:
     """The scan for so many repetitions: to be vectorised over rows, their sum has to be unrolled."""
     most = LARGEST // (repetitions + 1)
 
-    @_compiled()
+    @compiled()
     def scan(  # type: ignore[no-untyped-def]
         start, stop, values, of_buckets, of_classes, normalisers, places, first, scores, numbers
     ):
@@ -136,7 +136,7 @@ def _scan(repetitions: int) -> Callable[..., None]:
     return scan  # type: ignore[no-any-return]
 
 
-@_compiled(fastmath=FAST)
+@compiled(fastmath=FAST)
 def _highest(begin, rows, values, of_buckets, normalisers):  # type: ignore[no-untyped-def]
     """The best value of each repetition and row, and how far below it a row's buckets are on average."""
     repetitions, _, num_buckets = values.shape
@@ -165,7 +165,7 @@ def _highest(begin, rows, values, of_buckets, normalisers):  # type: ignore[no-u
     return highest, usual
 
 
-@_compiled(fastmath=FAST)
+@compiled(fastmath=FAST)
 def _distances(begin, values, of_buckets, highest, steps, most, distances):  # type: ignore[no-untyped-def]
     """How far below the best value of its repetition each one is, in steps; rows come to lie beside each other."""
     repetitions, rows = highest.shape
@@ -183,13 +183,13 @@ def _distances(begin, values, of_buckets, highest, steps, most, distances):  # t
                 distances[repetition * num_buckets + bucket, row] = as_read[row, bucket]
 
 
-@_compiled()
+@compiled()
 def _limit(possible, least, steps):  # type: ignore[no-untyped-def]
     """The largest distance, in steps, of a class that scores more than ``least``; one more for what is rounded."""
     return min(max((possible - least) * steps + np.float32(1), np.float32(0)), np.float32(LARGEST))
 
 
-@_compiled()
+@compiled()
 def _score(values, row, of_buckets, places, number):  # type: ignore[no-untyped-def]
     """The sum over repetitions for one row and one class."""
     num_buckets = of_buckets.shape[1]
@@ -200,7 +200,7 @@ def _score(values, row, of_buckets, places, number):  # type: ignore[no-untyped-
     return total
 
 
-@_compiled()
+@compiled()
 def _insert(row, score, number, scores, numbers):  # type: ignore[no-untyped-def]
     """Put a class that is better than the last one among a row's best ones."""
     place = scores.shape[1] - 1
@@ -210,7 +210,7 @@ def _insert(row, score, number, scores, numbers):  # type: ignore[no-untyped-def
     scores[row, place], numbers[row, place] = score, number
 
 
-@_compiled(fastmath=FAST)
+@compiled(fastmath=FAST)
 def _log_sum_exp(values):  # type: ignore[no-untyped-def]
     """The logarithm of a softmax's denominator."""
     high, mass = np.float32(0), np.float32(0)
@@ -223,7 +223,7 @@ def _log_sum_exp(values):  # type: ignore[no-untyped-def]
     return high + np.float32(np.log(mass))
 
 
-@_compiled(inline="always")
+@compiled(inline="always")
 def _exp(x):  # type: ignore[no-untyped-def]
     """e^x in float32, to the last two bits: Cephes' expf, which unlike the C library's can be vectorised."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))  # where float32 ends
@@ -238,13 +238,13 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return (tail * x * x + x + np.float32(1)) * scale
 
 
-@_compiled(inline="always")
+@compiled(inline="always")
 def _in_order(bits):  # type: ignore[no-untyped-def]
     """From a float32's bits to an integer in the same order, and back: a maximum of integers can be vectorised."""
     return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
-@_compiled()
+@compiled()
 def add_up(start, stop, table, features, ends, places, values, sums):  # type: ignore[no-untyped-def]
     """Add weighted rows of the table, of shape (features, w), to ``sums``, of shape (n, w), from row ``start`` on.
 
@@ -259,7 +259,7 @@ def add_up(start, stop, table, features, ends, places, values, sums):  # type: i
                 target[column] += value * source[column]
 
 
-@_compiled()
+@compiled()
 def step_rows(  # type: ignore[no-untyped-def]
     start, stop, table, squares, features, ends, row_of, values, gradient, rate, memory, weight, epsilon
 ):
@@ -288,7 +288,7 @@ def step_rows(  # type: ignore[no-untyped-def]
                 weights[column] -= scale * change[column]
 
 
-@_compiled()
+@compiled()
 def _sum_of_squares(values):  # type: ignore[no-untyped-def]
     lanes = np.zeros(LANES, np.float32)
     whole = len(values) // LANES * LANES

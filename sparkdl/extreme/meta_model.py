@@ -4,7 +4,7 @@ Repetitions that share a task share each batch and each matrix product, and noth
 and initial weights of its own, drawn from (seed, repetition), and sees the same batches whatever it is packed with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -97,18 +97,24 @@ class MetaModels(nn.Module):
         return occurrences(_stacked(batch, self._feature_hashes) if self._feature_hashes else batch)
 
     @override
-    def forward(self, sums: torch.Tensor) -> torch.Tensor:
-        """Bucket logits of shape (R, n, B) from what the first layer's :attr:`rows` add up to."""
+    def forward(self, sums: torch.Tensor, drop: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
+        """Bucket logits of shape (R, n, B) from what the first layer's :attr:`rows` add up to.
+
+        ``drop`` is what training does to the values of each hidden layer, of shape (R, n, w).
+        """
         repetitions = len(self.repetitions)
         if self._feature_hashes:
-            return self.behind_first(sums.unflatten(0, (repetitions, -1)))
-        return self.behind_first(sums.unflatten(1, (repetitions, -1)).transpose(0, 1))
+            return self.behind_first(sums.unflatten(0, (repetitions, -1)), drop)
+        return self.behind_first(sums.unflatten(1, (repetitions, -1)).transpose(0, 1), drop)
 
-    def behind_first(self, summed: torch.Tensor) -> torch.Tensor:
+    def behind_first(
+        self, summed: torch.Tensor, drop: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
         """Bucket logits from what the first layer adds up for each row, of shape (R, n, first size)."""
         values: torch.Tensor = summed + self.biases[0]
         for weight, bias in zip(self.weights, list(self.biases)[1:], strict=True):
-            values = torch.baddbmm(bias, functional.relu(values), weight)
+            values = functional.relu(values)
+            values = torch.baddbmm(bias, drop(values) if drop else values, weight)
         return values
 
     @torch.no_grad()

@@ -20,12 +20,13 @@ from sparkdl.errors import ModelError
 from sparkdl.storage import download_files, hash_file, join, local_path, make_folder, read_file, write_file
 
 __all__ = [
+    "BUCKETS",
     "FORMAT",
     "Finished",
     "fetch_repetition",
     "finished",
     "first_layer",
-    "open_repetition",
+    "open_weights",
     "outputs_of",
     "save_repetition",
     "weights_name",
@@ -35,6 +36,8 @@ FORMAT = "8-bit first layer, float16"
 """How weights are rounded, which decides them too. The first layer, nearly all of a model, has 8 bits a weight, and a
 scale and an offset for each feature, as tables of embeddings have (Guan et al., 2019, arXiv 1911.02079). What is
 evaluated is what is stored."""
+BUCKETS = "buckets"
+"""The name in a file of the bucket of each class, int32 of shape (K,); a hash function needs none."""
 _OF_A_FEATURE = 8
 """Bytes of its scale and offset, which lie behind its weights: what PyTorch's kernel for such tables reads."""
 _ROWS_AT_ONCE = 4096
@@ -78,7 +81,10 @@ def save_repetition(
     rate: float,
     seconds: float,
 ) -> Finished:
-    """Write one repetition into a folder, a path or a URI. Runs in a task."""
+    """Write one repetition into a folder, a path or a URI: weights, and its :data:`BUCKETS` if no function gives them.
+
+    Runs in a task.
+    """
     content = save(_rounded(state))
     record = Finished(
         repetition, made_of, hashlib.sha256(content).hexdigest(), tuple(losses), rate, seconds, socket.gethostname()
@@ -111,8 +117,8 @@ def fetch_repetition(folder: str, repetition: int, target: Path) -> None:
         download_files(join(folder, name), target / name)
 
 
-def open_repetition(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
-    """The weights of one repetition, mapped into memory: what is never used of them is never read. Runs anywhere.
+def open_weights(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
+    """The weights in a file, mapped into memory: what is never used of them is never read. Runs anywhere.
 
     Raises :class:`ModelError` for a file that is missing or was altered.
     """
@@ -124,7 +130,7 @@ def open_repetition(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read the repetition {path}: {error}. Restore it, or train it again") from None
+        raise ModelError(f"cannot read the weights {path}: {error}. Restore it, or train it again") from None
 
 
 def first_layer(state: dict[str, torch.Tensor], batch: SparseBatch) -> torch.Tensor:
@@ -144,7 +150,11 @@ def outputs_of(state: dict[str, torch.Tensor]) -> int:
 
 
 def _rounded(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    small = {name: value.half().contiguous() for name, value in state.items() if name != "table"}
+    small = {
+        name: (value.half() if value.is_floating_point() else value).contiguous()
+        for name, value in state.items()
+        if name != "table"
+    }
     return {**small, "table": _in_bytes(state["table"])}
 
 

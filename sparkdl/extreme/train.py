@@ -23,7 +23,8 @@ from sparkdl.extreme.metrics import METRICS, RankingMetrics
 from sparkdl.extreme.plan import Plan, plan_extreme
 from sparkdl.extreme.repetitions import FORMAT, Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
-from sparkdl.settings import Cluster, Extreme, Tracking
+from sparkdl.extreme.train_ranker import train_ranker
+from sparkdl.settings import Cluster, Extreme, LinearRankerOptions, Tracking
 from sparkdl.storage import join
 from sparkdl.tracking import Registered, Run, check_gate, start_run
 from sparkdl.tracking.figures import precision_curve
@@ -51,7 +52,7 @@ class TrainedEnsemble:
     evaluations: dict[str, RankingMetrics]
     """The whole ensemble on every split but ``train``."""
     seconds: float
-    """Training of what was missing, from the first task's start to the last one's end."""
+    """Training of what was missing, of both stages, from the first task's start to the last one's end."""
     plan: Plan
     """What it was expected to cost, beside one-vs-all."""
     model_bytes: int
@@ -70,11 +71,11 @@ def train_extreme(
     tracking: Tracking | None = None,
     spark: SparkSession | None = None,
 ) -> TrainedEnsemble:
-    """Train the meta-models of all repetitions, a Spark task for each pack of them; evaluate and register the ensemble.
+    """Train the meta-models of all repetitions, a Spark task for each pack of them, and then the ranker by classes.
 
-    Runs on the driver. ``dataset`` is a sparse one, or its folder; by default ``settings.dataset``. Repetitions that an
-    earlier run finished with the same settings are not trained again; one whose file was altered is. A failed task is
-    retried by Spark, alone; the others go on whatever becomes of it.
+    Evaluates and registers what they are together. Runs on the driver. ``dataset`` is a sparse one, or its folder; by
+    default ``settings.dataset``. What an earlier run finished with the same settings is not trained again; what was
+    altered since is. A failed task is retried by Spark, alone; the others go on whatever becomes of it.
 
     Raises :class:`~sparkdl.errors.DatasetError` for a dataset that is not sparse,
     :class:`~sparkdl.errors.ConfigError` for fewer than two classes and for hash functions that would confuse the same
@@ -98,12 +99,15 @@ def train_extreme(
         )
         started = time.perf_counter()
         records = _train_missing(dataset, settings, made_of, spark, run)
+        ranker = None
+        if isinstance(settings.ranker, LinearRankerOptions):
+            ranker = train_ranker(dataset, settings, settings.ranker, records, spark)
         seconds = time.perf_counter() - started
         with TemporaryDirectory() as scratch:
             Path(scratch, "plan.txt").write_text(f"{plan}\n")
             run.log_artifact(Path(scratch, "plan.txt"))
             folder = Path(scratch, "model")
-            card = write_model_folder(folder, dataset, settings, records)
+            card = write_model_folder(folder, dataset, settings, records, ranker)
             evaluations = _evaluate(Ensemble.open(folder), dataset, run)
             model_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
             metadata = {
@@ -152,14 +156,14 @@ def _train_missing(dataset: Dataset, settings: Extreme, made_of: str, spark: Spa
     lost: dict[Pack, str] = {}
     train = partial(train_pack, dataset, settings, made_of)
     bar = tqdm(total=settings.repetitions, initial=len(records), unit="repetition", disable=None)
-    with bar, closing(run_tasks(train, packs, spark)) as ended:
+    with bar, closing(run_tasks(train, packs, spark, name="repetitions")) as ended:
         for pack, found in ended:
             if isinstance(found, Exception):
                 lost[pack] = spark_reason(found)
                 log.warning("repetitions %s are lost: %s", _listed(pack), lost[pack].splitlines()[-1])
                 continue
             bar.update(len(found))
-            for record in found:
+            for record in map(Finished.from_json, found):
                 records[record.repetition] = record
                 _log_repetition(run, record, settings)
     if len(records) < (settings.minimum_repetitions or settings.repetitions):
@@ -253,11 +257,14 @@ def _plan(dataset: Dataset, settings: Extreme, slots: int) -> Plan:
             epochs=settings.epochs,
             slots=slots,
             nonzeros=max(counted.values // rows, 1) if counted else 1,
+            labels=counted.labels / rows if counted else 1,
+            ranked=isinstance(settings.ranker, LinearRankerOptions),
+            shortlist=settings.ranker.shortlist if isinstance(settings.ranker, LinearRankerOptions) else None,
         )
 
 
 def _digest(dataset: Dataset, settings: Extreme) -> str:
     """What decides the weights of a repetition; the number of repetitions does not, their packing only rounds."""
-    elsewhere = {"dataset", "run_dir", "repetitions", "repetitions_per_task", "minimum_repetitions"}
+    elsewhere = {"dataset", "run_dir", "repetitions", "repetitions_per_task", "minimum_repetitions", "ranker"}
     decisive = [dataset.digest, settings.model_dump(mode="json", exclude=elsewhere), FORMAT]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()

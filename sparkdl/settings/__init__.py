@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkdl.errors import ConfigError
 from sparkdl.settings.cluster import Cluster, RankRange
-from sparkdl.settings.extreme import Extreme
+from sparkdl.settings.extreme import Extreme, LinearRankerOptions, NoRankerOptions
 from sparkdl.settings.prepare import Prepare, Source, Split, Stage
 from sparkdl.settings.score import Score
 from sparkdl.settings.section import Section
@@ -23,6 +23,8 @@ __all__ = [
     "Cluster",
     "Extreme",
     "Gate",
+    "LinearRankerOptions",
+    "NoRankerOptions",
     "Prepare",
     "RankRange",
     "Recipe",

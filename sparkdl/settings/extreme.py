@@ -4,9 +4,37 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparkdl.settings.section import Positive, Section, Seed, Storage
+from sparkdl.settings.section import OneKind, Positive, Section, Seed, Storage
 
-__all__ = ["Extreme"]
+__all__ = ["Extreme", "LinearRankerOptions", "NoRankerOptions"]
+
+
+class LinearRankerOptions(Section):
+    """A linear classifier for each class orders a row's shortlist, the classes that the meta-models find likeliest.
+
+    It is a support vector machine with the squared hinge loss. Its negatives are the rows whose shortlist names the
+    class (as in Parabel's last layer: Prabhu et al., 2018) and rows that happen to draw it.
+    """
+
+    kind: Literal["linear"] = "linear"
+    shortlist: Positive = 100
+    """Classes of a training row that it is a negative of, unless they are its own; of fewer classes, all."""
+    candidates: Positive = 40
+    """Classes of a row that are ordered anew when it is scored: more take longer, and change hardly an answer."""
+    random_negatives: Annotated[int, Field(ge=0)] = 50
+    """Classes that each training row draws besides, to be a negative of."""
+    cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    """What a row on the wrong side costs, in relation to the squared weights: LIBLINEAR's C."""
+    smallest_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    """Weights that are smaller are left out of the model, after training."""
+    ensemble_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.35
+    """The share in a class's score of what the meta-models say: of the mean logarithm of its probability."""
+
+
+class NoRankerOptions(Section):
+    """The meta-models' own order stands."""
+
+    kind: Literal["none"] = "none"
 
 
 class Extreme(Section):
@@ -32,14 +60,28 @@ class Extreme(Section):
     """The widths of the hidden layers; an empty list is a linear model."""
     loss: Literal["softmax", "binary"] = "softmax"
     """With several labels a row, ``softmax`` shares one distribution among their buckets, ``binary`` asks each one."""
-    epochs: Positive = 3
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """The part of the hidden layers' outputs that is left out of a training step (Srivastava et al., 2014)."""
+    epochs: Positive = 4
     batch_size: Positive = 256
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     """Climbs to this in the first twentieth of training, then falls to zero in a straight line."""
+    hashing: Literal["mixed", "random", "clusters"] = "mixed"
+    """How a repetition fills its buckets: at ``random``; with ``clusters`` of classes whose rows are alike; or
+    ``mixed``, every other repetition the one or the other."""
     hash_family: Literal["universal", "murmur3", "identity"] = "universal"
-    """``identity`` hashes nothing: with a bucket for each class, a single repetition is an ordinary classifier."""
+    """What fills buckets at random. ``identity`` hashes nothing: with a bucket for each class, and ``hashing: random``,
+    a single repetition is an ordinary classifier."""
+    ranker: OneKind[LinearRankerOptions | NoRankerOptions] = LinearRankerOptions()
+    """What orders the likeliest classes anew."""
     seed: Seed = 0
-    """Decides hashes, initial weights and the order of rows."""
+    """Decides hashes, clusters, initial weights, the order of rows and random negatives."""
+
+    @model_validator(mode="after")
+    def _nothing_to_cluster(self) -> Self:
+        if self.hash_family == "identity" and self.hashing != "random":
+            raise ValueError("with a bucket for each class there is nothing to cluster: set `hashing: random`, too")
+        return self
 
     @model_validator(mode="after")
     def _no_more_than_there_are(self) -> Self:

@@ -73,13 +73,14 @@ def dataset(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Da
 
 
 def training_stages(spark: SparkSession) -> list[Any]:
-    """Spark's own records of the stages that trained repetitions."""
+    """Spark's own records of the stages that trained repetitions or the ranker."""
     context = spark.sparkContext
     jvm: Any = context._jvm
     none = context._gateway.new_array(jvm.double, 0)  # type: ignore[union-attr]
     found = context._jsc.sc().statusStore().stageList(None, False, False, none, jvm.java.util.ArrayList())
     stages = [found.apply(index) for index in range(found.size())]
-    return [stage for stage in stages if "repetitions" in stage.description().toString()]
+    names = ("repetitions", "shortlists", "ranker's part")
+    return [stage for stage in stages if any(name in stage.description().toString() for name in names)]
 
 
 TRACKING = Tracking(register_as="words", gate=Gate(metric="test_precision_at_1", minimum=0.9))
@@ -112,7 +113,7 @@ def test_an_ensemble_learns_and_counts_what_it_never_saw(trained: TrainedEnsembl
 
 def test_nothing_is_shuffled_and_no_stage_is_a_barrier(spark: SparkSession, trained: TrainedEnsemble) -> None:
     found = training_stages(spark)
-    assert len(found) >= 2
+    assert len(found) >= 4
     assert all(stage.numTasks() == 1 for stage in found)
     assert all(stage.shuffleReadBytes() == 0 and stage.shuffleWriteBytes() == 0 for stage in found)
 
@@ -179,12 +180,12 @@ def test_what_is_finished_is_never_trained_again_and_what_was_damaged_is(
     spark: SparkSession, dataset: Dataset, trained: TrainedEnsemble, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(trained.folder, tmp_path / Path(trained.folder).name))
-    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in run.iterdir()}
+    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in run.glob("repetition-*")}
     weights = run / "repetition-0002.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
     settings = Extreme(run_dir=str(tmp_path), **(SETTINGS | {"repetitions": 5}))
     more = train_extreme(dataset, settings, spark=spark)
-    after = {path.name: (path.stat().st_ino, path.read_bytes()) for path in run.iterdir()}
+    after = {path.name: (path.stat().st_ino, path.read_bytes()) for path in run.glob("repetition-*")}
     assert {name for name in before if before[name] != after[name]} == {
         "repetition-0002.safetensors",
         "repetition-0002.json",
@@ -198,12 +199,12 @@ def test_jobs_with_other_settings_in_the_same_place_leave_each_others_repetition
 ) -> None:
     settings = Extreme(run_dir=str(tmp_path), **(SETTINGS | {"repetitions": 1, "epochs": 1}))
     first = train_extreme(dataset, settings, spark=spark)
-    before = {path: path.stat().st_ino for path in Path(first.folder).iterdir()}
+    before = {path: path.stat().st_ino for path in Path(first.folder).rglob("*")}
     other = train_extreme(dataset, settings.model_copy(update={"seed": 5}), spark=spark)
     assert shas(other.repetitions) != shas(first.repetitions)
     again = train_extreme(dataset, settings, spark=spark)
     assert shas(again.repetitions) == shas(first.repetitions)
-    assert before == {path: path.stat().st_ino for path in Path(first.folder).iterdir()}
+    assert before == {path: path.stat().st_ino for path in Path(first.folder).rglob("*")}
 
 
 def shas(records: Sequence[Finished]) -> list[str]:
@@ -214,23 +215,24 @@ def test_a_task_that_runs_twice_at_once_changes_nothing(
     spark: SparkSession, dataset: Dataset, trained: TrainedEnsemble, tmp_path: Path
 ) -> None:
     settings = Extreme(run_dir=str(tmp_path), **SETTINGS)
-    twins = list(run_tasks(partial(train_pack, dataset, settings, "this"), [(0, 1), (0, 1)], spark))
+    twins = list(run_tasks(partial(train_pack, dataset, settings, "this"), [(0, 1), (0, 1)], spark, name="twins"))
     for _, found in twins:
-        assert not isinstance(found, Exception) and shas(found) == shas(trained.repetitions[:2])
+        assert not isinstance(found, Exception)
+        assert shas([Finished.from_json(line) for line in found]) == shas(trained.repetitions[:2])
     for repetition, expected in zip((0, 1), shas(trained.repetitions), strict=False):
         record = finished(str(tmp_path), repetition, made_of="this")
         assert record is not None and record.sha256 == expected
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def at_once_or_never(pack: Pack) -> list[Finished]:
+def at_once_or_never(pack: Pack) -> list[str]:
     if 0 not in pack:
         time.sleep(600)
     return []
 
 
 def test_whoever_stops_listening_leaves_no_task_behind(spark: SparkSession) -> None:
-    running = run_tasks(at_once_or_never, [(0,), (1,)], spark)
+    running = run_tasks(at_once_or_never, [(0,), (1,)], spark, name="waiting")
     assert next(running) == ((0,), [])
     started = time.monotonic()
     running.close()
@@ -238,7 +240,7 @@ def test_whoever_stops_listening_leaves_no_task_behind(spark: SparkSession) -> N
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
-def killed(dataset: Dataset, settings: Extreme, made_of: str, pack: Pack) -> list[Finished]:
+def killed(dataset: Dataset, settings: Extreme, made_of: str, pack: Pack) -> list[str]:
     """Training whose Python worker is killed a moment after it began, if it has repetition 0."""
     if 0 in pack:
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()

@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from sparkdl.errors import ConfigError
-from sparkdl.settings import Cluster, Prepare, Section, Split, Tracking, Train
+from sparkdl.settings import Cluster, Extreme, Prepare, Section, Split, Tracking, Train
 from sparkdl.settings.describe import describe
 from sparkdl.settings.explain import explain, find_field
 from sparkdl.settings.section import OneKind, Positive
@@ -123,3 +123,27 @@ def test_a_key_of_any_kind_is_found_and_others_are_named() -> None:
     }.items():
         with pytest.raises(ConfigError, match=says):
             find_field(key, Journey)
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "expected"),
+    [
+        ({"format": "xc", "path": {"train": "a", "test": "b"}}, None, ("split", {})),
+        ({"format": "xc", "path": {"train": "a"}}, {"fractions": {"test": 0.2}}, ("split", {"test": 0.2})),
+        ({"format": "xc", "path": {"train": "a"}}, {"column": "part"}, ("part", {})),
+        ({"format": "xc", "path": {"train": "a"}}, Split(column="part"), ("part", {})),
+        ({"format": "dictionary", "path": "a"}, None, ("split", {})),
+        ({"format": "xc", "path": "a"}, None, (None, {"validation": 0.1, "test": 0.1})),
+    ],
+)
+def test_a_source_that_brings_splits_need_not_be_told_so(
+    source: dict[str, Any], given: Any, expected: tuple[str | None, dict[str, float]]
+) -> None:
+    settings = Prepare.model_validate({"output": "x", "source": source} | ({"split": given} if given else {}))
+    assert (settings.split.column, settings.split.fractions) == expected
+
+
+def test_a_bucket_for_each_class_leaves_nothing_to_cluster() -> None:
+    with pytest.raises(ValidationError, match="nothing to cluster: set `hashing: random`"):
+        Extreme(hash_family="identity")
+    assert Extreme(hash_family="identity", hashing="random").buckets == 512

@@ -13,7 +13,7 @@ from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.errors import DatasetError
 
-__all__ = ["SparseBatch", "SparseLoader"]
+__all__ = ["SparseBatch", "SparseLoader", "to_batch"]
 
 _WINDOW_BYTES = 1 << 24
 """About the size of one shuffling window's files. Two windows exist at a time, one being read while the other is used,
@@ -78,12 +78,12 @@ class SparseLoader:
                     batch = Rows.join([*rest, rows.take(order[at : at + missing])])
                     at += missing
                     rest, missing = [], self._batch_size
-                    yield _to_batch(batch)
+                    yield to_batch(batch)
                 if at < len(order):
                     rest.append(rows.take(order[at:]))
                     missing -= len(order) - at
             if rest:
-                yield _to_batch(Rows.join(rest))
+                yield to_batch(Rows.join(rest))
         finally:
             windows.close()
 
@@ -122,8 +122,8 @@ class SparseLoader:
         return np.random.default_rng([self._seed, *keys])
 
 
-def _to_batch(rows: Rows) -> SparseBatch:
-    """Tensors of their own: what Arrow or a window holds is not to be written to."""
+def to_batch(rows: Rows) -> SparseBatch:
+    """Some rows as tensors of their own: what Arrow or a window holds is not to be written to."""
     return SparseBatch(
         torch.from_numpy(rows.indices.astype(np.int64)),
         torch.from_numpy(rows.values.copy()),

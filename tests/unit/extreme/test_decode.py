@@ -7,7 +7,7 @@ import torch
 from sparkdl.errors import ConfigError
 from sparkdl.extreme import decode
 from sparkdl.extreme.decode import Decoder, prior_weight
-from sparkdl.extreme.hashing import bucket_hashes, table
+from sparkdl.extreme.hashing import BucketTable, bucket_hashes, table
 
 ESTIMATORS = ["mean_probability", "sum_logits", "mean_log_probability", "minimum", "median"]
 CLASSES, BUCKETS, REPETITIONS, ROWS = 1000, 32, 6, 70  # neither a multiple of a group nor of a block of rows
@@ -169,9 +169,22 @@ def test_with_one_repetition_the_most_frequent_class_of_the_best_bucket_wins(log
         np.testing.assert_array_equal(counts[found.classes[:, 0]], counts[best])
 
 
-def test_the_weight_of_the_prior_shrinks_with_the_repetitions():
-    weights = [prior_weight(repetitions) for repetitions in range(1, 50)]
+def test_the_weight_of_the_prior_shrinks_with_the_repetitions(hashes):
+    weights = [prior_weight(hashes[0], repetitions) for repetitions in range(1, 50)]
     assert weights[0] == 1 and weights == sorted(weights, reverse=True) and weights[15] < 0.01
+
+
+def test_shares_in_clusters_weigh_more_than_shares_in_random_buckets(hashes, logits, counts, way):
+    clusters = BucketTable(BUCKETS, np.arange(CLASSES, dtype=np.int32) * BUCKETS // CLASSES)
+    mixed = [*hashes[:-1], clusters]
+    places = torch.from_numpy(table(mixed, CLASSES)).long()
+    smoothed = torch.from_numpy(counts + 1.0)
+    scores = torch.zeros(ROWS, CLASSES, dtype=torch.float64)
+    for z, mine, buckets in zip(logits.double().log_softmax(2), places, mixed, strict=True):
+        share = smoothed / torch.zeros(BUCKETS, dtype=torch.float64).index_add(0, mine, smoothed)[mine]
+        weight = 0.3 if buckets is clusters else 1 / REPETITIONS**5
+        scores += (z[:, mine] + weight * share.log()) / REPETITIONS
+    assert_best(Decoder(mixed, CLASSES, counts=counts).top_k(logits, 5), scores, 5)
 
 
 def test_compiled_loops_and_tensors_find_the_same(hashes, logits, counts, monkeypatch):
@@ -188,6 +201,9 @@ def test_what_does_not_fit_is_an_error(hashes, logits):
         Decoder([*hashes, *bucket_hashes(8, 1, seed=0)], CLASSES)
     with pytest.raises(ConfigError, match=r"1000 classes need as many counts, not an array of shape \(5,\)"):
         Decoder(hashes, CLASSES, counts=np.ones(5))
+    mixed = [*hashes, BucketTable(BUCKETS, np.zeros(CLASSES, np.int32))]
+    with pytest.raises(ConfigError, match="'median' takes one exponent for all"):
+        Decoder(mixed, CLASSES, counts=np.ones(CLASSES), estimator="median")
     with pytest.raises(ValueError, match=r"shape \(6, rows, 32\), found \(5, 70, 32\)"):
         Decoder(hashes, CLASSES).top_k(logits[:5], 5)
     with pytest.raises(ValueError, match="number of classes, 1000; found 1001"):

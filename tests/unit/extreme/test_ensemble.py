@@ -129,7 +129,7 @@ def _private_bytes() -> int:
     [
         ("truncated", r"repetition-0001\.safetensors was altered after training"),
         ("altered", r"repetition-0001\.safetensors was altered after training"),
-        ("missing", r"cannot read the repetition .*repetition-0001\.safetensors"),
+        ("missing", r"cannot read the weights .*repetition-0001\.safetensors"),
         ("narrower", "is for 40 features, not 50"),
         ("other layers", r"do not fit ensemble\.json"),
         ("labels", r"labels\.parquet was altered"),
@@ -162,6 +162,39 @@ def test_damage_is_told_with_the_file(tmp_path: Path, damage: str, words: str) -
             card.unlink()
     with pytest.raises(ModelError, match=words):
         open_model(tmp_path, INPUT, CLASSES)
+
+
+def test_a_repetition_with_clusters_is_decoded_by_its_table(tmp_path: Path) -> None:
+    models = write(tmp_path, (0, 1))
+    table = torch.arange(CLASSES, dtype=torch.int32) % BUCKETS
+    cluster(tmp_path, models, table)
+    ensemble = Ensemble.open(tmp_path)
+    assert ensemble.buckets[0] == ensemble.card.bucket_hash(0)
+    np.testing.assert_array_equal(ensemble.buckets[1].buckets(np.arange(CLASSES)), table)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (torch.full((CLASSES,), BUCKETS, dtype=torch.int32), "beyond the 8 there are"),
+        (torch.full((CLASSES,), -1, dtype=torch.int32), "beyond the 8 there are"),
+        (torch.zeros(CLASSES - 1, dtype=torch.int32), "is not for 30 classes"),
+        (torch.zeros(CLASSES), "is not for 30 classes"),
+    ],
+)
+def test_a_table_that_leads_out_of_the_buckets_is_refused(tmp_path: Path, table: torch.Tensor, words: str) -> None:
+    cluster(tmp_path, write(tmp_path, (0, 1)), table)
+    with pytest.raises(ModelError, match=words):
+        Ensemble.open(tmp_path)
+
+
+def cluster(folder: Path, models: MetaModels, table: torch.Tensor) -> None:
+    """Give repetition 1 a table of buckets, as somebody might who also writes the checksum."""
+    state = models.state_of(1) | {"buckets": table}
+    record = save_repetition(str(folder), 1, state, made_of="this", losses=[1.0], rate=1.0, seconds=1.0)
+    described = json.loads((folder / ENSEMBLE_NAME).read_text())
+    described["repetitions"]["1"] = record.sha256
+    (folder / ENSEMBLE_NAME).write_text(json.dumps(described))
 
 
 def test_features_of_another_width_and_what_is_no_number_are_counted(tmp_path: Path) -> None:

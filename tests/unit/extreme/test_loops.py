@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sparkdl.extreme.hashing import bucket_hashes, table
-from sparkdl.extreme.loops import Terms, _compiled, scan
+from sparkdl.extreme.loops import Terms, compiled, scan
 
 CLASSES, BUCKETS, ROWS, K = 700, 32, 70, 5
 
@@ -100,4 +100,4 @@ def test_normalisers_are_those_of_a_softmax(scale):
 def test_where_nothing_can_be_kept_on_disk_it_is_compiled_all_the_same():
     namespace: dict = {}
     exec("def twice(x):\n    return 2 * x", namespace)  # of no file, so Numba finds no place for what it compiles
-    assert _compiled()(namespace["twice"])(21) == 42
+    assert compiled()(namespace["twice"])(21) == 42

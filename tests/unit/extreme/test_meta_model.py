@@ -139,6 +139,15 @@ def test_the_same_pack_trains_to_the_same_bits() -> None:
     assert all(torch.equal(one, other) for one, other in zip(first.parameters(), second.parameters(), strict=True))
 
 
+def test_what_a_repetition_drops_does_not_depend_on_its_pack() -> None:
+    settings = SETTINGS.model_copy(update={"dropout": 0.5})
+    together, alone = trained([0, 1], 10, settings), trained([1], 10, settings)
+    torch.testing.assert_close(together.state_of(1), alone.state_of(0), rtol=1e-3, atol=1e-5)
+    whole = trained([1], 10)
+    assert not torch.allclose(whole.state_of(0)["table"], alone.state_of(0)["table"], rtol=1e-2)
+    torch.testing.assert_close(alone.logits(batch(7)), alone.logits(batch(7)), rtol=0, atol=0)
+
+
 def test_a_feature_that_does_not_occur_keeps_its_weights() -> None:
     before = MetaModels([0], width=WIDTH, hidden=[16], num_buckets=8, seed=0).table.clone()
     models = trained([0], 1)

@@ -9,11 +9,12 @@ import torch
 from sparkdl.data import SparseBatch
 from sparkdl.errors import ModelError
 from sparkdl.extreme.repetitions import (
+    BUCKETS,
     Finished,
     fetch_repetition,
     finished,
     first_layer,
-    open_repetition,
+    open_weights,
     save_repetition,
     weights_name,
 )
@@ -35,14 +36,22 @@ def test_a_repetition_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     record = save(tmp_path)
     assert finished(str(tmp_path), 3, made_of="this") == record
     assert Finished.from_json(record.to_json()) == record
-    loaded = open_repetition(tmp_path / weights_name(3), sha256=record.sha256)
+    loaded = open_weights(tmp_path / weights_name(3), sha256=record.sha256)
     assert torch.equal(loaded["bias.0"], torch.ones(3).half())
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_table_of_buckets_comes_back_as_it_was(tmp_path: Path) -> None:
+    buckets = torch.tensor([70_001, 0, 3], dtype=torch.int32)  # more than a float of 16 bits can hold
+    save_repetition(str(tmp_path), 1, STATE | {BUCKETS: buckets}, made_of="this", losses=[1.0], rate=1.0, seconds=1.0)
+    record = finished(str(tmp_path), 1, made_of="this")
+    assert record is not None
+    assert torch.equal(open_weights(tmp_path / weights_name(1), sha256=record.sha256)[BUCKETS], buckets)
+
+
 def test_a_weight_of_the_first_layer_takes_a_byte_and_keeps_its_size_among_those_of_its_feature(tmp_path: Path) -> None:
     record = save(tmp_path)
-    loaded = open_repetition(tmp_path / weights_name(3), sha256=record.sha256)
+    loaded = open_weights(tmp_path / weights_name(3), sha256=record.sha256)
     assert loaded["table"].dtype == torch.uint8
     features = torch.tensor([4, 0, 1, 2, 3])
     found = first_layer(loaded, batch(features, torch.ones(5), torch.arange(6)))
@@ -52,7 +61,7 @@ def test_a_weight_of_the_first_layer_takes_a_byte_and_keeps_its_size_among_those
 
 def test_the_first_layer_adds_up_the_weights_of_a_rows_features(tmp_path: Path) -> None:
     record = save(tmp_path)
-    loaded = open_repetition(tmp_path / weights_name(3), sha256=record.sha256)
+    loaded = open_weights(tmp_path / weights_name(3), sha256=record.sha256)
     found = first_layer(
         loaded, batch(torch.tensor([0, 4, 0]), torch.tensor([2.0, 0.5, 1.0]), torch.tensor([0, 2, 2, 3]))
     )
@@ -80,7 +89,7 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
     assert finished(str(tmp_path), 3, made_of="this") is None
     if damage != "record":
         with pytest.raises(ModelError, match=r"repetition-0003\.safetensors"):
-            open_repetition(path, sha256=sha256)
+            open_weights(path, sha256=sha256)
 
 
 def test_a_second_copy_of_a_task_changes_nothing(tmp_path: Path) -> None:
@@ -95,4 +104,4 @@ def test_repetitions_may_lie_where_only_a_uri_leads(tmp_path: Path) -> None:
     assert finished(folder, 3, made_of="this") == record
     assert finished(folder, 4, made_of="this") is None
     fetch_repetition(folder, 3, tmp_path)
-    assert open_repetition(tmp_path / weights_name(3), sha256=record.sha256).keys() >= STATE.keys()
+    assert open_weights(tmp_path / weights_name(3), sha256=record.sha256).keys() >= STATE.keys()
