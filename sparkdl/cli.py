@@ -125,6 +125,10 @@ def train_extreme(configuration: str, overrides: Sequence[str]) -> None:
 @click.option("--features", type=int, required=True, help="The width of a row.")
 @click.option("--rows", type=int, required=True, help="Training rows.")
 @click.option("--hidden", type=int, multiple=True, help="The width of a hidden layer; may be given several times.")
+@click.option("--linear", is_flag=True, help="Without hidden layers.")
+@click.option("--labels", default=1.0, show_default=True, help="Labels of a row, on average.")
+@click.option("--nonzeros", default=32, show_default=True, help="Features of a row that are not zero.")
+@click.option("--shortlist", type=int, help="Instead of the number of classes that is usually ranked for a row.")
 @click.option("--buckets", type=int, help="Instead of the number that is usual for so many classes.")
 @click.option("--repetitions", type=int, help="Instead of the number that tells all classes apart.")
 @click.option("--repetitions-per-task", type=int, default=1, show_default=True)
@@ -132,12 +136,23 @@ def train_extreme(configuration: str, overrides: Sequence[str]) -> None:
 @click.option("--epochs", default=1, show_default=True)
 @click.option("--slots", default=1, show_default=True, help="Tasks that run at a time.")
 @click.option("--slot-memory", type=int, help="Megabytes for a task.")
-def plan_extreme(classes: int, features: int, slot_memory: int | None, buckets: int | None, **numbers: Any) -> None:
+def plan_extreme(
+    classes: int,
+    features: int,
+    slot_memory: int | None,
+    buckets: int | None,
+    hidden: Sequence[int],
+    linear: bool,
+    **numbers: Any,
+) -> None:
     """Say what buckets and repetitions cost, beside one-vs-all, before anything is trained."""
-    memory = slot_memory * 10**6 if slot_memory is not None else None
-    click.echo(
-        sparkdl.plan_extreme(classes, num_features=features, num_buckets=buckets, memory_per_slot=memory, **numbers)
-    )
+    chosen: dict[str, Any] = {
+        "num_features": features,
+        "num_buckets": buckets,
+        "hidden": () if linear else hidden or None,
+        "memory_per_slot": slot_memory * 10**6 if slot_memory is not None else None,
+    }
+    click.echo(sparkdl.plan_extreme(classes, **chosen, **numbers))
 
 
 @commands.command()

@@ -23,11 +23,25 @@ DENSE_BYTES = 16
 """Of each other parameter: itself, its gradient and Adam's two averages."""
 TASK_BYTES = 500 << 20
 """What a training task needs besides: Python, torch, a window of the data, a batch's activations."""
-FLOPS_PER_SLOT = 1e10
-"""Arithmetic a second that training sustained on one core (AMD Milan, B = 512, hidden layers of 64 to 256): with other
-cores, scale the expected times."""
-FLOPS_PER_WEIGHT = 6
-"""A multiplication and an addition in the forward pass, and twice that backwards."""
+USUAL_WIDTH = 120
+"""Of the hidden layer: half of it costs 0.3 points of P@5, and twice as much learns training rows by heart."""
+USUAL_SHORTLIST = 100
+"""Four in five right classes are in the first hundred."""
+SHORTLIST_PER_LABEL = 20
+"""Of rows with many labels, more have to be in it."""
+FIRST_LAYER_SECONDS = 1.6e-9
+"""Of one core, to train a weight of the first layer with a row that has its feature (AMD Milan): most of it is the way
+to memory. With other cores, scale all expected times."""
+OTHER_LAYERS_SECONDS = 1.6e-10
+"""To train a weight of the other layers with a row."""
+DECODING = 0.8
+"""What it takes to decode a row to its shortlist, in relation to training with it once."""
+RANKING_SECONDS = 5.5e-8
+"""To train the ranker with one feature of one pair of a row and a class."""
+START_SECONDS = 8
+"""What comes on top of both stages: processes that import, loops that are compiled, clusters, files."""
+RANDOM_NEGATIVES = 50
+"""Classes that a row is a negative of beside its shortlist."""
 DEFAULT_NONZEROS = 32
 """Features of a row that are not zero, if nobody says how many; a gloss or a title has a dozen, a document hundreds."""
 
@@ -48,7 +62,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Plan:
-    """Buckets, repetitions and their cost, beside one-vs-all on the same features."""
+    """Buckets, repetitions, shortlist and their cost, beside one-vs-all on the same features."""
 
     num_classes: int
     num_buckets: int
@@ -58,12 +72,22 @@ class Plan:
     delta: float
     """The probability that some pair of classes shares its bucket in every repetition is at most this, by the union
     bound with the R of this plan (1 if the bound says nothing)."""
+    shortlist: int | None
+    """The classes of a row that the ranker orders; None without one."""
+    ranker_seconds: float
+    """Expected time of the second stage: decoding to shortlists, and training the ranker."""
     mach: Cost
+    """The first stage: all meta-models."""
     one_vs_all: tuple[Cost, ...]
     """Linear; and with the same hidden layers, if there are any."""
 
     def __str__(self) -> str:
         return self.table
+
+    @property
+    def seconds(self) -> float:
+        """Expected time of all training, from the first task's start to the last one's end."""
+        return self.mach.seconds + self.ranker_seconds + START_SECONDS
 
     @property
     def table(self) -> str:
@@ -78,6 +102,8 @@ class Plan:
             ["times MACH's size", "", *(f"{cost.parameters / self.mach.parameters:.3g}" for cost in costs[1:])],
             ["largest training task", *(_readable_bytes(cost.task_bytes) for cost in costs)],
             ["expected training time", *(_readable_time(cost.seconds) for cost in costs)],
+            ["and of the ranker", _readable_time(self.ranker_seconds) if self.shortlist else "", *[""] * rivals],
+            ["shortlist", f"{self.shortlist:,}" if self.shortlist else "", *[""] * rivals],
             ["two classes look alike", f"probability <= {self.delta:.1g}", *["never"] * rivals],
             ["fewest repetitions", f"{self.fewest_repetitions}", *[""] * rivals],
         ]
@@ -97,9 +123,12 @@ def plan_extreme(
     num_features: int,
     rows: int,
     delta: float = 0.01,
-    hidden: Sequence[int] = (),
+    hidden: Sequence[int] | None = None,
     num_buckets: int | None = None,
     repetitions: int | None = None,
+    labels: float = 1,
+    ranked: bool = True,
+    shortlist: int | None = None,
     repetitions_per_task: int = 1,
     epochs: int = 1,
     slots: int = 1,
@@ -108,6 +137,8 @@ def plan_extreme(
 ) -> Plan:
     """Choose what is not given, and say what it costs. Runs anywhere, reads no data.
 
+    ``hidden`` are the widths of hidden layers, none for linear models; ``labels`` how many a row has on average, and
+    ``ranked`` whether there is a ranker. ``seconds`` are those of one core of each slot.
     ``memory_per_slot`` is in bytes; without a given ``num_buckets``, buckets are halved until a task fits into it.
     Warns (UserWarning) if there are at least as many buckets as classes. Raises :class:`ConfigError` for impossible
     numbers, and for a plan that does not fit: the message says which number to change, and to what.
@@ -119,7 +150,8 @@ def plan_extreme(
         "epochs": epochs,
         "slots": slots,
         "nonzeros": nonzeros,
-        **{f"hidden[{place}]": width for place, width in enumerate(hidden)},
+        "labels": labels,
+        **{f"hidden[{place}]": width for place, width in enumerate(hidden or ())},
     }
     for name, number in numbers.items():
         if number < 1:
@@ -135,6 +167,7 @@ def plan_extreme(
 
     largest = None if memory_per_slot is None else max(memory_per_slot - TASK_BYTES, 0)
     buckets = num_buckets or _usual_buckets(num_classes)
+    hidden = [min(USUAL_WIDTH, max(buckets // 4, 1))] if hidden is None else hidden
     while (
         num_buckets is None
         and largest is not None
@@ -156,11 +189,21 @@ def plan_extreme(
 
     def cost(name: str, widths: Sequence[int], outputs: int, copies: int, packed: int, waves: int) -> Cost:
         parameters = _parameters(num_features, widths, outputs)
-        touched = _parameters(min(nonzeros, num_features), widths, outputs)  # a row's features, and all further layers
-        seconds = waves * packed * epochs * rows * touched * FLOPS_PER_WEIGHT / FLOPS_PER_SLOT
+        seconds = waves * packed * epochs * rows * row_seconds(widths, outputs)
         in_training = packed * _training_bytes(num_features, widths, outputs) + TASK_BYTES
         return Cost(name, copies * parameters, copies * parameters * FLOAT_BYTES, in_training, seconds)
 
+    def row_seconds(widths: Sequence[int], outputs: int) -> float:
+        first = [*widths, outputs][0] * min(nonzeros, num_features)
+        others = _parameters(0, widths, outputs)
+        return first * FIRST_LAYER_SECONDS + others * OTHER_LAYERS_SECONDS
+
+    listed, ranker_seconds = None, 0.0
+    if ranked:
+        listed = min(shortlist or max(USUAL_SHORTLIST, math.ceil(SHORTLIST_PER_LABEL * labels)), num_classes)
+        decoding = chosen * row_seconds(hidden, buckets) * DECODING
+        pairs = min(listed + RANDOM_NEGATIVES + labels, num_classes)
+        ranker_seconds = rows * (decoding + pairs * nonzeros * RANKING_SECONDS) / slots
     packed = min(repetitions_per_task, chosen)
     rivals = [cost("one-vs-all, linear", (), num_classes, 1, 1, 1)]
     if hidden:
@@ -172,6 +215,8 @@ def plan_extreme(
         repetitions=chosen,
         fewest_repetitions=fewest,
         delta=min(math.exp(min(2 * math.log(num_classes) - chosen * math.log(buckets), 0.0)), 1.0),
+        shortlist=listed,
+        ranker_seconds=ranker_seconds,
         mach=cost(name, hidden, buckets, chosen, packed, math.ceil(chosen / (packed * slots))),
         one_vs_all=tuple(rivals),
     )

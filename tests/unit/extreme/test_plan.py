@@ -11,7 +11,7 @@ from sparkdl.extreme.hashing import bucket_hashes, table
 from sparkdl.extreme.plan import TASK_BYTES, fewest_repetitions, plan_extreme
 
 WORDNET = {"num_classes": 20_000, "num_features": 45_000, "rows": 85_000}
-ODP = {"num_classes": 105_033, "num_features": 421_705, "rows": 1_084_404}
+ODP = {"num_classes": 105_033, "num_features": 421_705, "rows": 1_084_404, "hidden": []}
 
 
 def test_the_numbers_of_the_published_odp_model():
@@ -50,8 +50,11 @@ def test_as_many_repetitions_as_the_bound_asks_for_tell_all_classes_apart():
 def test_what_is_not_given_is_chosen():
     found = plan_extreme(**WORDNET)
     assert (found.num_buckets, found.repetitions) == (512, 16)
-    small = plan_extreme(100, num_features=10, rows=10)
-    assert small.num_buckets < 100
+    assert (found.shortlist, found.mach.name) == (100, "MACH, hidden 120")
+    small = plan_extreme(100, num_features=10, rows=10, labels=3)
+    assert small.num_buckets < 100 == small.shortlist
+    assert plan_extreme(**WORDNET, labels=20).shortlist == 400
+    assert plan_extreme(**WORDNET, ranked=False).shortlist is None
 
 
 def test_buckets_shrink_until_a_task_fits():
@@ -109,6 +112,15 @@ def test_packed_repetitions_share_a_task_and_slots_share_the_time():
         one.mach.seconds / 4
     )  # four rounds
     assert plan_extreme(**WORDNET, hidden=[64], epochs=3).mach.seconds == pytest.approx(one.mach.seconds * 3)
+
+
+def test_the_second_stage_is_counted_and_shared_by_slots_too():
+    whole, alone = plan_extreme(**WORDNET), plan_extreme(**WORDNET, ranked=False)
+    assert whole.mach == alone.mach
+    assert whole.seconds > alone.seconds
+    assert plan_extreme(**WORDNET, slots=4).ranker_seconds == pytest.approx(whole.ranker_seconds / 4)
+    assert plan_extreme(**WORDNET, shortlist=400).ranker_seconds > 1.5 * whole.ranker_seconds
+    assert plan_extreme(**WORDNET, shortlist=10**6).shortlist == 20_000
 
 
 def test_the_table_has_a_column_for_each_way():
