@@ -22,7 +22,14 @@ NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint"
     nargs=2,
     type=click.Path(exists=True, dir_okay=False),
     metavar="TRAIN TEST",
-    help="For `extreme`: files in the Extreme Classification Repository's format, instead of WordNet.",
+    help="For `extreme`: files in the Extreme Classification Repository's format, instead of public data.",
+)
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["wordnet", "debian", "gcide"]),
+    help="For `extreme`: on which data; may be given several times, by default all.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For `faults`: which ones, and when.")
@@ -34,7 +41,13 @@ NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint"
     help="For `faults`: by which library ranks exchange tensors.",
 )
 def benchmark(
-    names: Sequence[str], as_json: bool, data: tuple[str, str] | None, rounds: int, seed: int, backend: str
+    names: Sequence[str],
+    as_json: bool,
+    data: tuple[str, str] | None,
+    kinds: Sequence[str],
+    rounds: int,
+    seed: int,
+    backend: str,
 ) -> None:
     """Measure speed beside the usual alternatives; without names, everything."""
     if data and names and "extreme" not in names:
@@ -45,7 +58,7 @@ def benchmark(
     with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
         for name in names or NAMES:
             measure = import_module(f"benchmarks.{name}").run
-            options = {"extreme": (data or (),), "faults": (rounds, seed, backend)}.get(name, ())
+            options = {"extreme": (data or (), kinds), "faults": (rounds, seed, backend)}.get(name, ())
             reports = measure(*options) if name == "extreme" else [measure(*options)]
             for report in reports:
                 click.echo(report.to_json() if as_json else f"{report}\n", file=tables)

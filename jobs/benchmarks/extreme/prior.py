@@ -14,14 +14,14 @@ from benchmarks.report import Report, Target
 from sparkdl.data import SparseLoader
 from sparkdl.extreme.decode import Decoder
 from sparkdl.extreme.ensemble import Ensemble
-from sparkdl.extreme.fit import bucket_hash, fit
-from sparkdl.extreme.hashing import BucketHash
+from sparkdl.extreme.fit import choose_buckets, fit
+from sparkdl.extreme.hashing import Buckets
 from sparkdl.extreme.metrics import evaluate
 
 __all__ = ["run"]
 
 SHAPE = Shape(rows=65_536, features=50_000, classes=20_000, labels=3, test_rows=8_192)
-SETTINGS = sparkdl.Extreme(buckets=256, repetitions=16, hidden=[32], epochs=3)
+SETTINGS = sparkdl.Extreme(buckets=256, repetitions=16, hidden=[32], epochs=3, dropout=0.0)
 REPETITIONS = (1, 2, 4, 8, 16)
 BATCH = 256
 Points = dict[int, tuple[float, float]]
@@ -62,21 +62,20 @@ def _of_ensemble(dataset: sparkdl.Dataset, model: Path) -> Points:
     ensemble = Ensemble.open(model)
     batches = SparseLoader(dataset, "test", batch_size=BATCH, shuffle=False).epoch(0)
     logits = torch.cat([ensemble.logits(batch) for batch in batches], dim=1)
-    hashes = [ensemble.card.bucket_hash(repetition) for repetition in ensemble.repetitions]
-    return _points(dataset, hashes, ensemble.label_counts, logits)
+    return _points(dataset, ensemble.buckets, ensemble.label_counts, logits)
 
 
 def _of_made_up(folder: Path) -> Points:
     dataset = write_dataset(folder, SHAPE)
-    models = fit(dataset, SETTINGS, range(SETTINGS.repetitions))
+    buckets = choose_buckets(dataset, SETTINGS, range(SETTINGS.repetitions))
+    models = fit(dataset, SETTINGS, buckets)
     batches = SparseLoader(dataset, "test", batch_size=BATCH, shuffle=False).epoch(0)
     logits = torch.cat([models.logits(batch) for batch in batches], dim=1)
-    hashes = [bucket_hash(SETTINGS, repetition) for repetition in range(SETTINGS.repetitions)]
-    return _points(dataset, hashes, dataset.label_counts, logits)
+    return _points(dataset, list(buckets.values()), dataset.label_counts, logits)
 
 
 def _points(
-    dataset: sparkdl.Dataset, hashes: list[BucketHash], counts: npt.NDArray[np.int64], logits: torch.Tensor
+    dataset: sparkdl.Dataset, hashes: list[Buckets], counts: npt.NDArray[np.int64], logits: torch.Tensor
 ) -> Points:
     rows = rows_of(dataset, "test")
 

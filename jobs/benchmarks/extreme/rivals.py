@@ -1,7 +1,10 @@
-"""Other ways to tell very many classes apart, on the same rows. Each function runs in a process of its own."""
+"""Other ways to tell very many classes apart, on the same rows. Each runs in a process of its own."""
 
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -9,20 +12,23 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy import sparse
 from torch import nn
 from torch.nn import functional
 
 import sparkdl
+from benchmarks.extreme import peers
+from benchmarks.extreme.environments import ENVIRONMENTS, python_of
 from benchmarks.extreme.task import rows_of
 from sparkdl.data import SparseLoader
-from sparkdl.data.sparse_rows import Rows
 
-__all__ = ["LONGEST", "Outcome", "omikuji", "one_vs_all", "plt", "write_rows"]
+__all__ = ["LONGEST", "Outcome", "one_vs_all", "peer", "write_rows"]
 
-K = 5
-"""Classes that are predicted for each row."""
+K = peers.K
 LONGEST = 180.0
 """Seconds that a rival may take to train."""
+LONGEST_PREDICTION = 120.0
+"""Seconds that it may take to predict, and to load what it needs."""
 TRIAL = 8
 """Steps from which training time is extrapolated."""
 
@@ -36,46 +42,43 @@ class Outcome:
     seconds: float
     """Of training."""
     model_bytes: int
+    rows_per_second: float
+    """Of predicting."""
 
 
-def write_rows(dataset: sparkdl.Dataset, split: str, path: Path) -> None:
-    """Write a split in the Extreme Classification Repository's format, without labels that training never saw."""
-    rows = rows_of(dataset, split)
-    indices, values, labels = (array.tolist() for array in (rows.indices, rows.values, rows.labels))
-    with path.open("w") as file:
-        file.write(f"{rows.rows} {dataset.input.shape[0]} {dataset.num_classes}\n")
-        for row in range(rows.rows):
-            features = slice(rows.offsets[row], rows.offsets[row + 1])
-            names = ",".join(str(label) for label in labels[rows.label_offsets[row] : rows.label_offsets[row + 1]])
-            pairs = " ".join(f"{i}:{v:.6g}" for i, v in sorted(zip(indices[features], values[features], strict=True)))
-            file.write(f"{names} {pairs}\n")
+def write_rows(dataset: sparkdl.Dataset, folder: Path) -> None:
+    """Write the splits ``train`` and ``test`` as :mod:`benchmarks.extreme.peers` reads them."""
+    for split in ("train", "test"):
+        rows = rows_of(dataset, split)
+        x = sparse.csr_matrix((rows.values, rows.indices, rows.offsets), (rows.rows, dataset.input.shape[0]))
+        x.sort_indices()
+        sparse.save_npz(folder / f"{split}_x.npz", x, compressed=False)
+        if split == "test":
+            continue
+        ones = np.ones(len(rows.labels), np.float32)
+        y = sparse.csr_matrix((ones, rows.labels, rows.label_offsets), (rows.rows, dataset.num_classes))
+        sparse.save_npz(folder / f"{split}_y.npz", y, compressed=False)
+        with (folder / f"{split}.txt").open("w") as file:
+            file.write(f"{rows.rows} {dataset.input.shape[0]} {dataset.num_classes}\n")
+            for own, labels in zip(x, y, strict=True):
+                pairs = " ".join(f"{i}:{v:.6g}" for i, v in zip(own.indices.tolist(), own.data.tolist(), strict=True))
+                file.write(f"{','.join(map(str, labels.indices.tolist()))} {pairs}\n")
 
 
-def omikuji(dataset: sparkdl.Dataset, folder: Path, threads: int) -> Outcome:
-    """Parabel (Prabhu et al., 2018) as omikuji has it, with its default settings."""
-    import omikuji  # type: ignore[import-not-found,import-untyped]
-
-    write_rows(dataset, "train", folder / "train.txt")
-    started = time.perf_counter()
-    model = omikuji.Model.train_on_data(str(folder / "train.txt"), n_threads=threads)
-    seconds = time.perf_counter() - started
-    model.save(str(folder / "omikuji"))
-    rows = rows_of(dataset, "test")
-    found = [[label for label, _ in model.predict(pairs, top_k=K)] for pairs in _pairs(rows)]
-    return Outcome(_padded(found), seconds, _bytes_in(folder / "omikuji"))
-
-
-def plt(dataset: sparkdl.Dataset, folder: Path, threads: int) -> Outcome:
-    """Probabilistic label trees (Jasinska et al., 2016) as napkinXC has them, with its default settings."""
-    from napkinxc.models import PLT  # type: ignore[import-not-found,import-untyped]
-
-    train, test = rows_of(dataset, "train"), rows_of(dataset, "test")
-    labels = np.split(train.labels, train.label_offsets[1:-1])
-    model = PLT(str(folder / "napkinxc"), seed=0, threads=threads)
-    started = time.perf_counter()
-    model.fit(_pairs(train), [row.tolist() for row in labels])
-    seconds = time.perf_counter() - started
-    return Outcome(_padded(model.predict(_pairs(test), top_k=K)), seconds, _bytes_in(folder / "napkinxc"))
+def peer(name: str, folder: Path, threads: int, *, log: Path) -> Outcome | str:
+    """Train and ask another library, with the rows in a folder; or why there is nothing to tell of it."""
+    try:
+        python = python_of(ENVIRONMENTS[name])
+        command = [str(python), peers.__file__, name, str(folder), str(threads)]
+        with log.open("a") as output:
+            subprocess.run(command, stdout=output, stderr=output, check=True, timeout=LONGEST + LONGEST_PREDICTION)
+    except subprocess.TimeoutExpired:
+        return f"not done within {LONGEST + LONGEST_PREDICTION:.0f} s"
+    except subprocess.CalledProcessError as error:
+        print(log.read_text()[-2000:], file=sys.stderr)
+        return f"failed with exit status {error.returncode}"
+    own = folder / peers.folder_of(name)
+    return Outcome(np.load(own / "predicted.npy"), **json.loads((own / "outcome.json").read_text()))
 
 
 def one_vs_all(
@@ -120,26 +123,10 @@ def one_vs_all(
                 return expected
     seconds = time.perf_counter() - started
     found = []
+    started = time.perf_counter()
     with torch.no_grad():
         for batch in SparseLoader(dataset, "test", batch_size=settings.batch_size, shuffle=False).epoch(0):
             found.append(rest(first(batch.indices, batch.offsets, batch.values)).topk(K).indices)
     parameters = sum(each.numel() for each in [*first.parameters(), *rest.parameters()])
-    return Outcome(torch.cat(found).numpy(), seconds, 4 * parameters)
-
-
-def _pairs(rows: Rows) -> list[list[tuple[int, float]]]:
-    """(feature, value) of each row, by feature."""
-    indices, values = rows.indices.tolist(), rows.values.tolist()
-    ends = rows.offsets.tolist()
-    return [sorted(zip(indices[a:b], values[a:b], strict=True)) for a, b in pairwise(ends)]
-
-
-def _padded(found: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-    return np.array([(list(row) + [-1] * K)[:K] for row in found], np.int64)
-
-
-def _bytes_in(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-
-
-Rival = Callable[[sparkdl.Dataset, Path, int], Outcome]
+    predicted = torch.cat(found).numpy()
+    return Outcome(predicted, seconds, 4 * parameters, len(predicted) / (time.perf_counter() - started))

@@ -20,6 +20,7 @@ from sparkdl.extreme.ensemble import Ensemble
 __all__ = ["run"]
 
 BOTH = "networks and decoding"
+ALL = "networks, decoding and ranking"
 PROCESSES = 2
 K = 5
 BATCH = 1024
@@ -64,14 +65,15 @@ def run(task: Task, model: Path, folder: Path) -> Report:
 def _measure_when_asked(connection: Connection, dataset: sparkdl.Dataset, model: Path) -> None:
     """Name the ways to score, then answer each name with the rows a second of that way."""
     ensemble = Ensemble.open(model)
-    decoder, by_logits = ensemble.decoder(), _by_logits(ensemble)
+    by_logits = _by_logits(ensemble)
     batches = list(islice(SparseLoader(dataset, "test", batch_size=BATCH, shuffle=False).epoch(0), BATCHES))
     with limited_threads(1), retained_memory():
         logits = [ensemble.logits(batch) for batch in batches]
         ways: dict[str, Callable[[int], object]] = {
             "networks alone": lambda i: ensemble.logits(batches[i]),
-            BOTH: lambda i: decoder.top_k(ensemble.logits(batches[i]), K),
-            "decoding alone": lambda i: decoder.top_k(logits[i], K),
+            BOTH: lambda i: ensemble.decode(ensemble.logits(batches[i]), K),
+            ALL: lambda i: ensemble.top_k(batches[i], ensemble.logits(batches[i]), K),
+            "decoding alone": lambda i: ensemble.decode(logits[i], K),
             "decoding alone, sums of logits": lambda i: by_logits.top_k(logits[i], K),
         }
         for way in ways.values():
@@ -88,5 +90,4 @@ def _measure_when_asked(connection: Connection, dataset: sparkdl.Dataset, model:
 
 
 def _by_logits(ensemble: Ensemble) -> Decoder:
-    hashes = [ensemble.card.bucket_hash(repetition) for repetition in ensemble.repetitions]
-    return Decoder(hashes, ensemble.card.labels.classes, estimator="sum_logits", counts=ensemble.label_counts)
+    return Decoder(ensemble.buckets, ensemble.card.labels.classes, estimator="sum_logits", counts=ensemble.label_counts)

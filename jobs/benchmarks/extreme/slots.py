@@ -1,4 +1,4 @@
-"""How much sooner the same tasks end on two slots than on one."""
+"""How much sooner the same tasks of both stages end on two slots than on one."""
 
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -12,7 +12,7 @@ from benchmarks.report import Report, Target
 
 __all__ = ["run"]
 
-ROUNDS = 5
+ROUNDS = 3
 PACKS = 2
 
 
@@ -39,13 +39,13 @@ def run(task: Task, folder: Path) -> Report:
                 seconds[slots].append(connection.recv())
     speed_up = median(one / two for one, two in zip(seconds[1], seconds[2], strict=True))
     return Report(
-        title=f"extreme, speed-up: {PACKS} tasks of {size} repetitions each, one epoch of {task.name}",
+        title=f"extreme, speed-up: {PACKS} tasks of {size} repetitions each, one epoch of {task.name}, and the ranker",
         columns=["slots", "median s", "fastest s", "slowest s", "times as fast"],
         rows=[
             [str(slots), median(found), min(found), max(found), ratio]
             for (slots, found), ratio in zip(seconds.items(), (1.0, speed_up), strict=True)
         ],
-        targets=[Target("times as fast on two slots", speed_up, 1.9)],
+        targets=[Target("times as fast on two slots", speed_up, 1.8)],
         note=f"Median of {ROUNDS} rounds, taken in turn; one thread a slot.",
     )
 

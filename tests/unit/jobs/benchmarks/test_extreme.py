@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from benchmarks.extreme.made_up import Shape, write_dataset
 from benchmarks.extreme.rivals import write_rows
@@ -48,10 +49,14 @@ def test_made_up_rows_may_have_several_labels_and_others_may_test_them(tmp_path)
     assert dataset.label_counts.sum() == counts.sum()
 
 
-def test_rivals_read_the_same_rows(dataset, tmp_path):
-    write_rows(dataset, "train", tmp_path / "train.txt")
+def test_rivals_read_the_same_rows(tmp_path):
+    dataset = write_dataset(tmp_path / "d", Shape(rows=2_000, features=3_000, classes=400, labels=3, test_rows=100))
+    write_rows(dataset, tmp_path)
     header, _, lines = (tmp_path / "train.txt").read_bytes().partition(b"\n")
-    assert header == b"20000 3000 400"
+    assert header == b"2000 3000 400"
+    x, y = (sparse.load_npz(tmp_path / f"train_{each}.npz") for each in "xy")
+    assert (x.shape, y.shape) == ((2_000, 3_000), (2_000, 400))
+    assert sparse.load_npz(tmp_path / "test_x.npz").shape == (100, 3_000)
     found, rows = parse_lines(lines, 3_000, 400), rows_of(dataset, "train")
     assert not found.bad
     for mine, theirs in zip(rows, found[:5], strict=True):
