@@ -79,6 +79,15 @@ def test_two_ranks_take_the_same_step_as_one_over_the_same_rows(fit):
     assert torch.allclose(weights(one), weights(two), atol=1e-6)
 
 
+def test_what_horovod_cannot_do_is_done_by_torch_or_refused_before_anything_starts(fit, tracking):
+    strategy = {"kind": "allreduce", "topology": "two_levels"}
+    plain, elsewhere = fit(batch_size=ROWS), fit(batch_size=ROWS, strategy=strategy)
+    assert torch.allclose(weights(plain), weights(elsewhere), atol=1e-6)
+    assert MlflowClient(tracking.uri).get_run(elsewhere.run_id).data.params["backend"] == "torch"
+    with pytest.raises(ConfigError, match=r"topology two_levels, which Horovod cannot; set cluster\.backend"):
+        fit(Cluster(backend="horovod"), strategy=strategy)
+
+
 def test_accumulated_batches_take_the_same_step_as_one_large_batch(fit):
     large = fit(TWO, epochs=2, batch_size=ROWS)
     small = fit(TWO, epochs=2, batch_size=7, accumulation=100)
