@@ -121,12 +121,11 @@ class TorchCommunicator(Messenger):
     @override
     def split(self, color: int) -> Messenger:
         colors = [int(each) for each in self.all_gather(torch.tensor(color))]
-        members = distributed.get_process_group_ranks(self._group)
-        groups = {
-            each: distributed.new_group([rank for rank, other in zip(members, colors, strict=True) if other == each])
-            for each in sorted(set(colors))  # all ranks make all groups, in one order
-        }
-        return TorchCommunicator(groups[color], self._store, parent=self)
+        ranks = distributed.get_process_group_ranks(self._group)
+        members = [rank for rank, other in zip(ranks, colors, strict=True) if other == color]
+        # Its name comes from its members: otherwise groups that are split at the same time take each other's addresses.
+        group = distributed.new_group(members, use_local_synchronization=True)
+        return TorchCommunicator(group, self._store, parent=self)
 
     @override
     def all_reduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
