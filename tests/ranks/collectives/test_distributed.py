@@ -44,6 +44,15 @@ def test_a_killed_rank_ends_the_exchange_on_all_others_within_a_second(tmp_path:
     assert all(float((tmp_path / f"ended by {rank}").read_text()) - killed < 1 for rank in (0, 1, 3))
 
 
+def test_groups_that_are_split_from_groups_at_the_same_time_do_not_mix() -> None:
+    def work(rank: Rank) -> list[float]:
+        with BACKEND.connect() as world:
+            pairs = [world.split(rank.rank // 2).split(0) for _ in range(5)]
+            return [pair.all_reduce(torch.tensor(float(rank.rank)), op="sum").item() for pair in pairs]
+
+    assert run_local(work, 4, backend=BACKEND) == [[1.0] * 5] * 2 + [[5.0] * 5] * 2
+
+
 def test_ranks_that_do_not_know_the_secret_are_found_out_before_anything_is_exchanged() -> None:
     def work(rank: Rank) -> str:
         if rank.rank == 1:  # as far as the meeting place is concerned one of the run's, and no further
