@@ -148,8 +148,10 @@ def make_folder(path: str) -> None:
 def remove(path: str) -> None:
     """Remove a file, or a folder with all that is in it, if it is there."""
     filesystem, located = locate(path)
-    with suppress(FileNotFoundError, NotADirectoryError):
-        filesystem.rm(located, recursive=True)
+    while filesystem.exists(located):
+        # What is missing may be a file of the folder, which somebody renamed while the folder was being removed.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            filesystem.rm(located, recursive=True)
 
 
 def remove_unfinished(path: str) -> None:

@@ -177,6 +177,23 @@ def test_what_killed_processes_had_begun_to_write_is_removed(tmp_path: Path) -> 
     remove_unfinished(str(tmp_path / "absent"))
 
 
+def test_a_folder_is_removed_though_somebody_renames_a_file_in_it_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(str(tmp_path), "folder/part", "folder/whole")
+    unlink = os.unlink
+
+    def renamed_before(path: str, **options: Any) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
+        (tmp_path / "folder" / "part").rename(tmp_path / "folder" / "done")
+        (tmp_path / "folder" / "whole").rename(tmp_path / "folder" / "finished")
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", renamed_before)
+    remove(str(tmp_path / "folder"))
+    assert not (tmp_path / "folder").exists()
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing_and_what_was_there(tmp_path: Path) -> None:
     write_file(str(tmp_path / "file"), b"before")
     with pytest.raises(TypeError):
