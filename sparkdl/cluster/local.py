@@ -7,13 +7,15 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, TypeVar
 
+from typing_extensions import override
+
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.devices import device_of_process, threads_of_process
-from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
+from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd, Workers
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.rendezvous import place_of
@@ -21,10 +23,10 @@ from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
 from sparkdl.forks import Fork
 
-__all__ = ["main", "run_local"]
+__all__ = ["Processes", "main", "run_local"]
 
 T = TypeVar("T")
-LOOPBACK = "127.0.0.1"
+LOOPBACK, LOCALHOST = "127.0.0.1", "localhost"
 EXIT_SECONDS = 30.0  # how long processes may take to end (threads, exit handlers) when all functions have ended
 LENGTH = ">Q"  # of what follows, in bytes
 
@@ -50,34 +52,50 @@ def run_local(
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
     with Launch(num_ranks, bind_address=LOOPBACK, host=LOOPBACK, timeouts=timeouts or Timeouts(), stop=stop) as launch:
-        processes = _Processes(num_ranks, launch.assignment(pickled, backend, log_verbosity), launch)
+        assignment = launch.assignment(pickled, backend, log_verbosity)
+        processes = Processes([LOCALHOST] * num_ranks, {LOCALHOST: main}, assignment, launch)
         return launch.follow(processes, on_message)
 
 
-class _Processes:
-    """One process per rank. Its assignment comes through stdin, which stays open: its end is the driver's end."""
+class Processes(Workers):
+    """One process per rank. Its assignment comes through stdin, which stays open: its end is the driver's end.
 
-    def __init__(self, num_ranks: int, assignment: Assignment, launch: Launch) -> None:
-        self._num_ranks, self._assignment, self._events = num_ranks, assignment, launch.events
+    ``hosts`` says by rank which host it is on, and ``mains`` what a process of each host calls: :func:`main`, after it
+    has gone to the host if need be.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        mains: Mapping[str, Callable[[int], None]],
+        assignment: Assignment,
+        launch: Launch,
+    ) -> None:
+        self._hosts, self._mains = hosts, mains
+        self._assignment, self._events = assignment, launch.events
         self._processes: list[Fork] = []
 
+    @override
     def start(self) -> None:
-        for _ in range(self._num_ranks):
-            self._processes.append(Fork(main))
+        for host in self._hosts:
+            self._processes.append(Fork(self._mains[host]))
         for rank, process in enumerate(self._processes):
             with suppress(OSError):  # it has ended already: its code says why
-                _send(process.stdin, pickle.dumps((self._assignment, rank, self._num_ranks)))
+                _send(process.stdin, pickle.dumps((self._assignment, rank, self._hosts)))
         threading.Thread(target=self._wait, name="sparkdl-local", daemon=True).start()
 
+    @override
     def cancel(self) -> None:
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.wait()
 
+    @override
     def queued(self) -> bool:
         return False
 
+    @override
     def place(self, rank: int) -> str:
         return f"this host (process {self._processes[rank].pid})"
 
@@ -101,8 +119,8 @@ class _Processes:
 def main(result_fd: int) -> None:
     """Be one rank: read the assignment from stdin, write the result to a pipe. Runs on a rank."""
     os.set_inheritable(result_fd, False)  # what the function starts may outlive it, and shall not hold the pipe open
-    assignment, rank, size = pickle.loads(_receive(sys.stdin.buffer) or b"")
-    place = place_of(rank, ["localhost"] * size)
+    assignment, rank, hosts = pickle.loads(_receive(sys.stdin.buffer) or b"")
+    place = place_of(rank, hosts)
     outcome = run_rank(
         assignment, place, device=device_of_process(place.local_rank), threads=threads_of_process(place.local_size)
     )
