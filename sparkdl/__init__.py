@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sparkdl.estimator import TorchEstimator, TorchModel
     from sparkdl.extreme.plan import plan_extreme
     from sparkdl.extreme.train import TrainedEnsemble, train_extreme
+    from sparkdl.planning import TrainingPlan, growth_figure, plan_training
     from sparkdl.runner import HorovodRunner
     from sparkdl.scoring.dataframe import score
     from sparkdl.scoring.output import write_predictions
@@ -52,13 +53,16 @@ __all__ = [
     "Train",
     "TrainedEnsemble",
     "TrainedModel",
+    "TrainingPlan",
     "fetch",
     "get_session",
+    "growth_figure",
     "load_settings",
     "main",
     "open_source",
     "page_command",
     "plan_extreme",
+    "plan_training",
     "prepare",
     "score",
     "split_rows",
@@ -76,6 +80,7 @@ _HOMES = {
     "sparkdl.estimator": ["TorchEstimator", "TorchModel"],
     "sparkdl.extreme.plan": ["plan_extreme"],
     "sparkdl.extreme.train": ["TrainedEnsemble", "train_extreme"],
+    "sparkdl.planning": ["TrainingPlan", "growth_figure", "plan_training"],
     "sparkdl.runner": ["HorovodRunner"],
     "sparkdl.scoring.dataframe": ["score"],
     "sparkdl.scoring.output": ["write_predictions"],

@@ -155,6 +155,29 @@ def plan_extreme(
     click.echo(sparkdl.plan_extreme(classes, **chosen, **numbers))
 
 
+@commands.command("plan-training")
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="output/plan-training.png",
+    show_default=True,
+    help="Where the picture goes: exchanges and steps on 2 to 1,000 ranks.",
+)
+@_pipeline_arguments
+def plan_training(configuration: str, overrides: Sequence[str], picture: Path) -> None:
+    """Measure network and model, and predict each strategy's steps.
+
+    It takes cluster.num_ranks ranks for some seconds, and says which strategy and topology have the shortest steps.
+    """
+    settings = load_settings(configuration, overrides)
+    folder = settings.train.dataset or settings.require("prepare.output")
+    spark = sparkdl.get_session(settings.cluster)  # see train
+    plan = sparkdl.plan_training(folder, settings.train, cluster=settings.cluster, spark=spark)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    sparkdl.growth_figure(plan).savefig(picture, dpi=160)
+    click.echo(f"{plan}\n\npicture: {picture}")
+
+
 @commands.command()
 @_pipeline_arguments
 def score(configuration: str, overrides: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         "train",
         "train-extreme",
         "plan-extreme",
+        "plan-training",
         "score",
         "sync",
         "fetch",

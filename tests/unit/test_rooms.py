@@ -13,9 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2] / "sparkdl"
 GROUND = {"config", "errors", "extras", "forks", "masking", "settings", "stack", "storage"}
 FIRST = {"cluster", "collectives", "data", "models", "tracking"}
-SECOND = {"extreme", "scoring", "training"}
-ALSO = {"scoring": {"extreme"}}
-"""Rooms that a room may know beside those below it: scoring opens what extreme has made."""
+SECOND = {"extreme", "planning", "scoring", "training"}
+ALSO = {"scoring": {"extreme"}, "planning": {"training"}}
+"""Rooms that a room may know beside those below it: scoring opens what extreme has made, planning tries training's
+steps."""
 ENTRY_POINTS = {"sparkdl.daemon", "sparkdl.scoring.pyfunc"}
 """What Spark and MLflow import by name in processes of their own: to say that name is not to import it."""
 MIRRORS = {

@@ -1,0 +1,7 @@
+"""What a training would take on this cluster: exchanges and steps are measured, and predicted for other ranks."""
+
+from sparkdl.planning.cost import Link, StepCost, Traffic, fit_link
+from sparkdl.planning.growth import growth_figure
+from sparkdl.planning.training_plan import TrainingPlan, plan_training
+
+__all__ = ["Link", "StepCost", "Traffic", "TrainingPlan", "fit_link", "growth_figure", "plan_training"]

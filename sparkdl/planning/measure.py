@@ -1,0 +1,112 @@
+"""What the cost model has to know of a cluster and a network, measured by all ranks together. Runs on ranks."""
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import get_args
+
+import torch
+
+from sparkdl.cluster import Rank
+from sparkdl.collectives import Averager, Backend, Communicator, Messenger, create_averager
+from sparkdl.collectives.averaging import finish
+from sparkdl.data import Batch, Dataset, Loader
+from sparkdl.planning.cost import StepCost, Traffic, ring
+from sparkdl.settings import Train
+from sparkdl.settings.averaging import Averaging, Topology
+from sparkdl.training.groups import Groups
+from sparkdl.training.replica import Replica, build_model
+
+__all__ = ["Measurement", "measure", "ring_exchanges", "topology_seconds"]
+
+SIZES = (4 << 10, 2 << 20, 8 << 20)
+"""Bytes: one exchange that is nothing but its start, and two that are more than a switch takes at once."""
+REPEATS = 3
+WARM_UP_STEPS, STEPS = 2, 6
+SHORT_PERIOD = 2
+"""Steps between exchanges while a strategy is measured: an exchange is the same after as many steps as one likes."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What rank 0 brings home."""
+
+    exchanges: list[tuple[Traffic, float]]
+    """Of some sizes, by the backend's own ring, and their seconds."""
+    model_bytes: int
+    topologies: dict[str, float]
+    """Seconds of one mean of as many bytes as the model has, in each topology that the backend has."""
+    steps: dict[str, StepCost]
+
+
+def measure(
+    dataset: Dataset, settings: Train, backend: Backend, strategies: Mapping[str, Averaging], rank: Rank
+) -> Measurement:
+    """Exchange tensors, then train a few steps with each strategy. All ranks call it."""
+    device = torch.device(rank.device)
+    with backend.connect(device) as world:
+        model = build_model(dataset, settings)
+        size = sum(parameter.nbytes for parameter in model.parameters())
+        return Measurement(
+            ring_exchanges(world),
+            size,
+            topology_seconds(world, size),
+            {name: _step(dataset, settings, options, world, device) for name, options in strategies.items()},
+        )
+
+
+def ring_exchanges(world: Communicator) -> list[tuple[Traffic, float]]:
+    """What :func:`~sparkdl.planning.cost.fit_link` takes. All ranks call it together."""
+    averager = create_averager(Averaging(), world)
+    return [(ring(size, world.size), _seconds(averager, size, world)) for size in SIZES]
+
+
+def topology_seconds(world: Communicator, size: int) -> dict[str, float]:
+    """How long a mean of ``size`` bytes takes in each topology that there is. All ranks call it together."""
+    topologies: tuple[Topology, ...] = get_args(Topology) if isinstance(world, Messenger) else ("ring",)
+    return {
+        name: _seconds(create_averager(Averaging(topology=name), world), size, world)
+        for name in topologies
+        if name != "two_levels" or (isinstance(world, Messenger) and 1 < len(set(world.hosts())) < world.size)
+    }
+
+
+def _seconds(averager: Averager, size: int, world: Communicator) -> float:
+    """The median time of an exchange of ``size`` bytes of float32, the first one left out."""
+    tensor = torch.zeros(size // 4)
+    seconds = []
+    for number in range(1 + REPEATS):
+        world.barrier()
+        started = time.perf_counter()
+        finish([averager.exchange([tensor], key=f"plan.{number}")])
+        seconds.append(time.perf_counter() - started)
+    return median(seconds[1:])
+
+
+def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communicator, device: torch.device) -> StepCost:
+    period = getattr(options, "period", 1)
+    short = min(period, SHORT_PERIOD)
+    ring = {"topology": "ring"} | ({"period": short} if period > 1 else {})
+    changed = settings.model_copy(update={"strategy": options.model_copy(update=ring)})
+    replica = Replica(build_model(dataset, changed), changed, Groups(world, world), device)
+    batches = _batches(dataset, changed, world)
+    for group in itertools.islice(batches, WARM_UP_STEPS):
+        replica.step(group, rate=settings.learning_rate)
+    world.barrier()
+    started, waited, sent = time.perf_counter(), world.seconds_waited, world.bytes_sent
+    for group in itertools.islice(batches, STEPS):
+        replica.step(group, rate=settings.learning_rate)
+    seconds = time.perf_counter() - started - (world.seconds_waited - waited)
+    compression = getattr(options, "compression", None)
+    payload = (world.bytes_sent - sent) / (STEPS // short)
+    return StepCost(seconds / STEPS, payload, period, adds_up=compression is None or compression.adds_up)
+
+
+def _batches(dataset: Dataset, settings: Train, world: Communicator) -> Iterator[list[Batch]]:
+    """The batches of each step, for as many epochs as are asked for."""
+    loader = Loader(dataset, "train", batch_size=settings.batch_size, rank=world.rank, size=world.size)
+    batches = itertools.chain.from_iterable(map(loader.epoch, itertools.count()))
+    while True:
+        yield list(itertools.islice(batches, settings.accumulation))

@@ -1,0 +1,180 @@
+"""How long a step would take with each strategy and topology, on as many ranks as one likes. Runs on the driver."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster import get_session, run_ranks
+from sparkdl.collectives import create_backend
+from sparkdl.data import Dataset
+from sparkdl.errors import ConfigError
+from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, fit_link
+from sparkdl.planning.measure import measure
+from sparkdl.settings import Cluster, Train
+from sparkdl.settings.averaging import Averaging, Float16Options, PowerSGDOptions
+from sparkdl.settings.strategies import (
+    AllReduceOptions,
+    DiLoCoOptions,
+    EASGDOptions,
+    LocalSGDOptions,
+    PostLocalSGDOptions,
+    SparkNetOptions,
+)
+from sparkdl.training.model_folder import check_model
+
+__all__ = ["TrainingPlan", "plan_training"]
+
+STRATEGIES: tuple[Averaging, ...] = (
+    AllReduceOptions(),
+    AllReduceOptions(compression=Float16Options()),
+    AllReduceOptions(compression=PowerSGDOptions()),
+    LocalSGDOptions(),
+    EASGDOptions(),
+    SparkNetOptions(),
+    DiLoCoOptions(),
+)
+"""What is compared, beside the configuration's own strategy."""
+WORTHWHILE = 1.1
+"""How many times shorter a step has to be for another strategy to be worth a try."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What was measured on the ranks of a cluster, and what follows from it."""
+
+    ranks: int
+    """How many have measured."""
+    link: Link
+    model_bytes: int
+    measured: dict[str, float]
+    """By topology, as far as the backend has it: the seconds of one mean of as many bytes as the model has."""
+    strategies: dict[str, StepCost]
+
+    def __str__(self) -> str:
+        return f"{self.table}\n\n{self.advice}"
+
+    def seconds(self, strategy: str, topology: str = "ring", ranks: int | None = None) -> float:
+        """Predicted seconds of a step, by default on as many ranks as have measured."""
+        return self.strategies[strategy].seconds(self.link, ranks or self.ranks, TOPOLOGIES[topology])
+
+    @property
+    def table(self) -> str:
+        """Milliseconds of a step, one line per strategy and one column per topology."""
+        lines = [["ms a step", "computing", "MB an exchange", *(name.replace("_", " ") for name in TOPOLOGIES)]]
+        lines += [
+            [
+                name,
+                f"{1000 * cost.computing:,.1f}",
+                f"{cost.payload / 1e6:,.2f}",
+                *(self._cell(name, topology) for topology in TOPOLOGIES),
+            ]
+            for name, cost in self.strategies.items()
+        ]
+        return f"{self._measured}\n\n{_aligned(lines)}"
+
+    @property
+    def best(self) -> tuple[str, str]:
+        """The strategy and the topology whose steps take least on as many ranks as have measured."""
+        pairs = [
+            (strategy, topology)
+            for strategy, cost in self.strategies.items()
+            for topology in (TOPOLOGIES if cost.adds_up else ["ring"])
+        ]
+        return min(pairs, key=lambda pair: self.seconds(*pair))
+
+    @property
+    def advice(self) -> str:
+        """What is best for this cluster, in words."""
+        first = next(iter(self.strategies))
+        topology = min(TOPOLOGIES, key=lambda name: self.seconds(first, name))
+        seconds = self.seconds(first, topology)
+        share = 1 - self.strategies[first].computing / seconds
+        strategy, where = self.best
+        gain = seconds / self.seconds(strategy, where)
+        sentence = (
+            f"on {self.ranks} ranks, {first} is fastest in topology {topology}: {1000 * seconds:,.1f} ms a step, of"
+            f" which {share:.0%} are for the exchange"
+        )
+        if gain < WORTHWHILE:
+            return f"{sentence}. No other strategy would make steps much shorter: stay with {first}."
+        return (
+            f"{sentence}. The shortest steps are those of {strategy} in topology {where}: {first} takes {gain:,.1f}"
+            " times as long. Other strategies may need more steps to the same accuracy; they pay as long as it is"
+            " fewer than so many times as many."
+        )
+
+    def _cell(self, strategy: str, topology: str) -> str:
+        possible = topology == "ring" or self.strategies[strategy].adds_up
+        return f"{1000 * self.seconds(strategy, topology):,.1f}" if possible else "-"
+
+    @property
+    def _measured(self) -> str:
+        predicted = self.link.seconds(TOPOLOGIES["ring"](self.model_bytes, self.ranks))
+        speed = (
+            "more than can be measured" if math.isinf(self.link.bandwidth) else f"{self.link.bandwidth / 1e6:,.0f} MB/s"
+        )
+        return (
+            f"between {self.ranks} ranks: {1e6 * self.link.start:,.0f} µs to start a message, then {speed}; a mean of"
+            f" the model's {self.model_bytes / 1e6:,.1f} MB took {1000 * self.measured['ring']:,.1f} ms (predicted:"
+            f" {1000 * predicted:,.1f})"
+        )
+
+
+def plan_training(
+    dataset: Dataset | str,
+    settings: Train | None = None,
+    *,
+    cluster: Cluster | None = None,
+    spark: SparkSession | None = None,
+) -> TrainingPlan:
+    """Measure network and model on the cluster's ranks, for some seconds, and predict each strategy's steps.
+
+    Runs on the driver. Raises :class:`~sparkdl.errors.ConfigError` for a single rank, which exchanges nothing, and what
+    :func:`sparkdl.train` raises for a model that does not fit the dataset, or for too few slots.
+    """
+    settings, cluster = settings or Train(), cluster or Cluster()
+    dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
+    ranks = cluster.ranks.max
+    if ranks < 2:
+        raise ConfigError("a single rank exchanges nothing that could be planned; set cluster.num_ranks to 2 or more")
+    check_model(dataset, settings)
+    own = settings.strategy
+    if isinstance(own, PostLocalSGDOptions):
+        own = LocalSGDOptions(period=own.period, topology=own.topology)  # which it becomes
+    strategies = {_name(each): each for each in (*STRATEGIES, own)}
+    backend = create_backend(cluster.backend, needs_torch=own.needs_torch)
+    found = run_ranks(
+        partial(measure, dataset, settings, backend, strategies),
+        ranks,
+        spark=spark or get_session(cluster),
+        backend=backend,
+        description="sparkdl plan-training",
+        slot_timeout=cluster.slot_timeout,
+    )[0]
+    return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, found.steps)
+
+
+def _name(strategy: Averaging) -> str:
+    """What a strategy is called in the plan."""
+    chosen = strategy.model_dump()
+    compression = chosen.get("compression")
+    parts = [
+        chosen["kind"],
+        compression and compression["kind"],
+        "period" in chosen and f"every {chosen['period']} steps",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if place == 0 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,52 @@
+"""What the cost model learns from real ranks."""
+
+from functools import partial
+
+import pytest
+from torch import nn
+
+from sparkdl.cluster import run_local
+from sparkdl.collectives import Backend
+from sparkdl.data import Dataset
+from sparkdl.planning.cost import fit_link
+from sparkdl.planning.measure import SIZES, Measurement, measure
+from sparkdl.settings import Train
+from sparkdl.settings.averaging import SignOptions
+from sparkdl.settings.strategies import AllReduceOptions, LocalSGDOptions
+
+MODEL_BYTES = 20 * 4  # a matrix of 4 x 4, and a bias
+STRATEGIES = {
+    "allreduce": AllReduceOptions(),
+    "sign": AllReduceOptions(compression=SignOptions()),
+    "local": LocalSGDOptions(period=500),
+}
+
+
+def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Linear(*input_shape, num_classes)
+
+
+@pytest.fixture(scope="module")
+def found(backend: Backend, clouds: Dataset) -> Measurement:
+    settings = Train(model=network, batch_size=4)
+    return run_local(partial(measure, clouds, settings, backend, STRATEGIES), 2, backend=backend)[0]
+
+
+def test_each_strategy_says_what_it_sends_how_often_and_whether_it_adds_up(found: Measurement) -> None:
+    assert found.model_bytes == MODEL_BYTES
+    assert found.steps["allreduce"].payload == found.steps["local"].payload == MODEL_BYTES
+    assert 0 < found.steps["sign"].payload < MODEL_BYTES / 2
+    assert [(cost.period, cost.adds_up) for cost in found.steps.values()] == [(1, True), (1, False), (500, True)]
+    assert all(0 < cost.computing < 1 for cost in found.steps.values())
+
+
+def test_a_larger_exchange_takes_longer_and_the_link_follows(found: Measurement) -> None:
+    seconds = [taken for _, taken in found.exchanges]
+    assert len(seconds) == len(SIZES) and seconds[0] < seconds[-1]
+    link = fit_link(found.exchanges)
+    assert link.start < 0.1 and link.bandwidth > 1e6
+
+
+def test_topologies_are_measured_as_far_as_the_backend_has_them(found: Measurement, backend: Backend) -> None:
+    all_of_one_host = ["ring", "butterfly", "server", "sharded_servers"]
+    assert list(found.topologies) == (all_of_one_host if backend.name == "torch" else ["ring"])
