@@ -22,6 +22,7 @@ import pytest
 import torch
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.java import ensure_java
 from sparkdl.data import Dataset, prepare
 from sparkdl.data.model_inputs import keep_inputs, packages_for_inputs
 from sparkdl.models import NETWORK_FILE, build, export_network
@@ -154,10 +155,8 @@ PROGRAM = """
 import json, sys
 import mlflow.pyfunc
 from pyspark.sql import SparkSession, functions as F
-from sparkdl.cluster.java import ensure_java
 
 model, rows = sys.argv[1], json.loads(sys.argv[2])
-ensure_java()
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
 frame = spark.createDataFrame([(i, row) for i, row in enumerate(rows)], "id int, features array<float>")
 udf = mlflow.pyfunc.spark_udf(spark, model, env_manager="local", result_type="prediction string, probability double")
@@ -168,6 +167,7 @@ print(json.dumps([home, [[row.answer.prediction, row.answer.probability] for row
 
 
 def test_a_function_of_spark_answers_on_workers_with_nothing_but_the_models_requirements(plain: Served) -> None:
+    ensure_java()
     expected = mlflow.pyfunc.load_model(str(plain.model)).predict(plain.rows)
     command = [sys.executable, "-c", PROGRAM, str(plain.model), json.dumps(plain.rows["features"].tolist())]
     environment = {**plain.environment(), "PYSPARK_PYTHON": str(plain.python), "PYSPARK_DRIVER_PYTHON": sys.executable}
