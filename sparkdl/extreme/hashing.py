@@ -77,6 +77,11 @@ class BucketHash:
     class index as eight little-endian bytes, modulo B. ``identity`` is k mod B: with as many buckets as classes it
     hashes nothing, and a model is one-vs-all. Raises :class:`ConfigError` for fewer than one bucket or an unknown
     family.
+
+    With ``universal``, classes whose numbers are close hardly ever share a bucket: from one class to the next, the
+    bucket moves on by one of two numbers, so that a run of classes is spread like a rotation of a circle. Numbers that
+    tell which classes are alike, such as places in the alphabet, therefore help. Beside repetitions with clusters,
+    numbering classes by similarity on purpose gained nothing on held-out rows.
     """
 
     num_buckets: int

@@ -147,3 +147,14 @@ def test_impossible_hashes_are_errors():
         BucketHash(8, seed=0, repetition=0, family="md5")
     with pytest.raises(ConfigError, match="at least one dimension"):
         FeatureHash(0, seed=0, repetition=0)
+
+
+def test_universal_hashes_keep_neighbours_apart_and_murmur3_does_not():
+    families = ("universal", "murmur3")
+    tables = {family: table(bucket_hashes(512, 16, seed=0, family=family), 18_525) for family in families}
+    together = {
+        family: sum((row[gap:] == row[:-gap]).mean() for row in found for gap in range(1, 30)) / (16 * 29)
+        for family, found in tables.items()
+    }
+    assert together["universal"] == 0
+    assert together["murmur3"] == pytest.approx(1 / 512, rel=0.1)
