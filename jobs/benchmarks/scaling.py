@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from statistics import median, quantiles
 
 import torch
 from torch import distributed, nn
@@ -56,24 +56,30 @@ def run() -> Report:
     pairs = {name: [pair for launch in launches for pair in launch.get(name, [])] for name in names}
     efficiency = {name: median(two / (2 * one) for one, two in pairs[name]) for name in names}
     over_theirs = {
-        ours: median(
+        ours: [
             mine / other
             for launch in launches
             for (_, mine), (_, other) in zip(launch.get(ours, []), launch[THEIRS], strict=False)
-        )
+        ]
         for ours in OURS.values()
     }
+    spreads = {ours: quantiles(ratios)[::2] for ours, ratios in over_theirs.items()}
     return Report(
         title="scaling: one rank and two, one thread each, convolutional network",
         columns=["system", "images/s, 1 rank", "images/s, 2 ranks", "efficiency"],
         rows=[[name, *map(median, zip(*pairs[name], strict=True)), efficiency[name]] for name in names],
         targets=[
             Target("efficiency, beside DDP's", efficiency[OURS["horovod"]], efficiency[THEIRS]),
-            *(Target(f"{name}: images/s on two ranks over DDP's", over_theirs[name], 1.0) for name in OURS.values()),
+            *(
+                Target(f"{name}: images/s on two ranks over DDP's", median(ratios), 1.0)
+                for name, ratios in over_theirs.items()
+            ),
         ],
         note=f"Medians of {EPOCHS} epochs of {ROWS:,} images in each of {LAUNCHES} launches, half of them with each "
         "backend. Two ranks train an epoch, then the first alone while the other sleeps; the systems take turns. "
-        "Efficiencies and ratios are those of epochs that follow each other.",
+        "Efficiencies and ratios are those of epochs that follow each other; half of the ratios lie "
+        + " and ".join(f"from {low:.3f} to {high:.3f} ({name})" for name, (low, high) in spreads.items())
+        + ".",
     )
 
 
