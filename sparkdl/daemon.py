@@ -7,6 +7,8 @@ the place of a worker that died. A job whose tasks need no PyTorch says so by ``
 
 import gc
 import os
+from collections.abc import Callable
+from typing import Any
 
 from sparkdl.forks import preload
 
@@ -28,10 +30,23 @@ survive a fork (OpenBLAS and jemalloc start theirs again), so that the workers c
 def main() -> None:
     """Import what workers need and fork them as Spark asks for them. Ends with the executor."""
     preload(OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS)
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
+    daemon.worker = _ending_silently(daemon.worker)
     gc.freeze()  # what is shared stays shared: after every task, a worker's collector would go through all of it
-    manager()  # type: ignore[no-untyped-call]
+    daemon.manager()  # type: ignore[no-untyped-call]
+
+
+def _ending_silently(worker: Callable[..., int]) -> Callable[..., int]:
+    """Spark closes a worker's connection when it needs no more rows, of which Spark 4's worker prints a traceback."""
+
+    def work(*args: Any) -> int:
+        try:
+            return worker(*args)
+        except ConnectionError:
+            os._exit(1)
+
+    return work
 
 
 if __name__ == "__main__":

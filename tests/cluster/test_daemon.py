@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,29 @@ def test_the_worker_in_place_of_one_that_died_has_pytorch_already_and_its_collec
     found = run_ranks(look, 2, spark=spark)
     assert {process for process, *_ in found}.isdisjoint(first)
     assert [each[1:] for each in found] == [(False, True, True)] * 2
+
+
+PROGRAM = """
+import os, time
+import psutil, pyarrow as pa
+from sparkdl.cluster import get_session
+
+def many(batches):
+    for _ in batches:
+        for _ in range(500):
+            yield pa.RecordBatch.from_pylist([{"process": os.getpid(), "text": "x" * 10_000}])
+
+spark = get_session()
+worker = spark.range(1, numPartitions=1).mapInArrow(many, "process long, text string").first().process
+deadline = time.monotonic() + 30
+while psutil.pid_exists(worker) and time.monotonic() < deadline:
+    time.sleep(0.1)
+"""
+
+
+def test_a_worker_that_is_asked_for_no_more_rows_ends_without_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_functions_that_sql_calls_are_forked_from_the_same_process(spark: SparkSession) -> None:
