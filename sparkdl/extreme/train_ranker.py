@@ -198,9 +198,9 @@ def _run(
 
 
 def _digest(options: LinearRankerOptions, records: Sequence[Finished]) -> str:
-    """What decides the classifiers, of which the score that they are used in is no part."""
+    """What decides the classifiers and their files; the score that they are used in does not."""
     weights = [(record.repetition, record.made_of, record.sha256) for record in records]
-    decisive = [FORMAT, options.model_dump(exclude={"candidates", "ensemble_weight"}), weights]
+    decisive = [FORMAT, CLASSES_PER_TASK, options.model_dump(exclude={"candidates", "ensemble_weight"}), weights]
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 
 
