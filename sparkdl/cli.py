@@ -161,7 +161,7 @@ def plan_extreme(
     type=click.Path(dir_okay=False, path_type=Path),
     default="output/plan-training.png",
     show_default=True,
-    help="Where the picture goes: exchanges and steps on 2 to 1,000 ranks.",
+    help="Where the picture goes: exchanges and steps on 2 to 1,024 ranks.",
 )
 @_pipeline_arguments
 def plan_training(configuration: str, overrides: Sequence[str], picture: Path) -> None:

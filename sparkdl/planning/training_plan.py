@@ -102,8 +102,8 @@ class TrainingPlan:
             return f"{sentence}. No other strategy would make steps much shorter: stay with {first}."
         return (
             f"{sentence}. The shortest steps are those of {strategy} in topology {where}: {first} takes {gain:,.1f}"
-            " times as long. Other strategies may need more steps to the same accuracy; they pay as long as it is"
-            " fewer than so many times as many."
+            f" times as long. {strategy} pays as long as it needs fewer than {gain:,.1f} times as many steps to the"
+            " same accuracy."
         )
 
     def _cell(self, strategy: str, topology: str) -> str:

@@ -37,8 +37,8 @@ def test_the_table_has_a_line_for_each_strategy_and_a_column_for_each_topology()
 def test_the_picture_shows_exchanges_and_steps_up_to_a_thousand_ranks() -> None:
     exchanges, steps = growth_figure(plan(12e6)).axes
     lines = {line.get_label(): line for line in exchanges.lines}
-    assert lines["ring"].get_xdata()[-1] == 1000
-    assert lines["server"].get_ydata()[-1] == pytest.approx(2 * 999 * MODEL / 12e6, rel=0.01)
+    assert lines["ring"].get_xdata()[-1] == 1024
+    assert lines["server"].get_ydata()[-1] == pytest.approx(2 * 1023 * MODEL / 12e6, rel=0.01)
     points = [line for line in exchanges.lines if len(line.get_xdata()) == 1]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in points] == [(4, 3.1), (4, 12.0)]
     assert [line.get_label() for line in steps.lines] == list(plan(12e6).strategies)
