@@ -4,14 +4,17 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import click
 import cloudpickle
 from pyspark import cloudpickle as spark_cloudpickle
 
 import benchmarks
+from benchmarks.report import Report
 
-NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint", "shards", "faults")
+NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint", "shards", "faults", "communication")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,6 +43,22 @@ NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint"
     show_default=True,
     help="For `faults`: by which library ranks exchange tensors.",
 )
+@click.option(
+    "--seeds", type=click.IntRange(1), default=3, show_default=True, help="For `communication`: trainings of a method."
+)
+@click.option(
+    "--tries",
+    type=click.IntRange(1, 5),
+    default=3,
+    show_default=True,
+    help="For `communication`: learning rates that each method tries.",
+)
+@click.option("--quick", is_flag=True, help="For `communication`: two methods and a small network, to see it work.")
+@click.option(
+    "--results",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="For `communication`: tables and picture from the file that an earlier run wrote, without measuring.",
+)
 def benchmark(
     names: Sequence[str],
     as_json: bool,
@@ -48,6 +67,7 @@ def benchmark(
     rounds: int,
     seed: int,
     backend: str,
+    **communication: Any,
 ) -> None:
     """Measure speed beside the usual alternatives; without names, everything."""
     if data and names and "extreme" not in names:
@@ -58,9 +78,13 @@ def benchmark(
     with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
         for name in names or NAMES:
             measure = import_module(f"benchmarks.{name}").run
-            options = {"extreme": (data or (), kinds), "faults": (rounds, seed, backend)}.get(name, ())
-            reports = measure(*options) if name == "extreme" else [measure(*options)]
-            for report in reports:
+            options: dict[str, dict[str, Any]] = {
+                "extreme": {"data": data or (), "kinds": kinds},
+                "faults": {"rounds": rounds, "seed": seed, "backend": backend},
+                "communication": communication,
+            }
+            measured = measure(**options.get(name, {}))
+            for report in [measured] if isinstance(measured, Report) else measured:
                 click.echo(report.to_json() if as_json else f"{report}\n", file=tables)
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ __all__ = ["INTERFACE", "Network", "bytes_sent", "network"]
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000  # sched.h
+OWN_NETWORK = "/proc/thread-self/ns/net"
 ADDRESS = "198.18.0.{}"  # of the block that RFC 2544 reserves for benchmarks
 DRIVER = ADDRESS.format(254)
 INTERFACE = "eth0"
@@ -37,13 +38,16 @@ BURST, LATENCY = "128kb", "20ms"  # what a link lets through at once, and how lo
 class Network:
     """Hosts, each a network namespace, that one bridge joins to each other and to the driver."""
 
+    bridge: str
+    """The file of the bridge's namespace, in which the driver listens."""
     hosts: dict[str, str]
     """The file of each host's namespace, by its name."""
 
     def limit(self, megabits: float | None) -> None:
         """Let each link carry so many megabits a second in each direction; None: as much as it can."""
         for number, namespace in enumerate(self.hosts.values()):
-            _shape(f"port{number}", megabits)
+            with _inside(self.bridge):
+                _shape(f"port{number}", megabits)
             with _inside(namespace):
                 _shape(INTERFACE, megabits)
 
@@ -61,41 +65,34 @@ class Network:
         """
         hosts = [host for host in self.hosts for _ in range(ranks_per_host)]
         mains = {host: partial(enter_and_be_rank, namespace) for host, namespace in self.hosts.items()}
-        with Launch(len(hosts), bind_address=DRIVER, host=DRIVER, timeouts=Timeouts()) as launch:
+        with _inside(self.bridge):  # where its sockets are made, they stay
+            launch = Launch(len(hosts), bind_address=DRIVER, host=DRIVER, timeouts=Timeouts())
+        with launch:
             assignment = launch.assignment(pickle_function(function), backend, "all")
             return launch.follow(Processes(hosts, mains, assignment, launch), on_message)
 
 
 @contextmanager
 def network(hosts: int) -> Iterator[Network]:
-    """So many hosts without a limit to their links; inside, the calling thread is in the network of the bridge.
+    """So many hosts, without a limit to their links. Runs on the driver, as root.
 
-    Runs on the driver, as root. Raises click.ClickException that says what is missing.
+    Raises click.ClickException that says what is missing.
     """
     _check_tools()
-    before = _namespace()
-    _new_namespace()
-    bridge = _namespace()
-    files = [before, bridge]
-    try:
-        _do("ip link set lo up", "ip link add bridge type bridge", "ip link set bridge up")
-        _do(f"ip address add {DRIVER}/24 dev bridge")
-        namespaces = []
-        for number in range(hosts):
-            _new_namespace()
-            files.append(_namespace())
-            _enter(_path(bridge))
-            namespaces.append(_path(files[-1]))
-            _do(f"ip link add port{number} type veth peer name {INTERFACE} netns {namespaces[-1]}")
-            _do(f"ip link set port{number} master bridge up")
-            with _inside(namespaces[-1]):
+    with ExitStack() as files:
+        bridge = _new_namespace(files)
+        with _inside(bridge):
+            _do("ip link set lo up", "ip link add bridge type bridge", "ip link set bridge up")
+            _do(f"ip address add {DRIVER}/24 dev bridge")
+        namespaces = [_new_namespace(files) for _ in range(hosts)]
+        for number, namespace in enumerate(namespaces):
+            with _inside(bridge):
+                _do(f"ip link add port{number} type veth peer name {INTERFACE} netns {namespace}")
+                _do(f"ip link set port{number} master bridge up")
+            with _inside(namespace):
                 _do("ip link set lo up", f"ip address add {ADDRESS.format(1 + number)}/24 dev {INTERFACE}")
                 _do(f"ip link set {INTERFACE} up")
-        yield Network({f"host{number}": namespace for number, namespace in enumerate(namespaces)})
-    finally:
-        _enter(_path(before))
-        for file in files:
-            os.close(file)
+        yield Network(bridge, {f"host{number}": namespace for number, namespace in enumerate(namespaces)})
 
 
 def enter_and_be_rank(namespace: str, result_fd: int) -> None:
@@ -131,10 +128,27 @@ def _do(*commands: str) -> None:
             raise click.ClickException(f"`{command}` says: {(done.stderr or done.stdout).strip()}")
 
 
+def _new_namespace(files: ExitStack) -> str:
+    """A network of its own, as a file that is kept open until ``files`` are closed; nobody is in it yet."""
+    before = os.open(OWN_NETWORK, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+            raise click.ClickException(
+                f"the kernel makes no network namespace here ({os.strerror(ctypes.get_errno())}): run the benchmark as"
+                " root, in a container with the capabilities SYS_ADMIN and NET_ADMIN"
+            )
+        made = os.open(OWN_NETWORK, os.O_RDONLY)
+        files.callback(os.close, made)
+        _enter(_path(before))
+    finally:
+        os.close(before)
+    return _path(made)
+
+
 @contextmanager
 def _inside(namespace: str) -> Iterator[None]:
     """Have the calling thread in another network for as long as the block lasts."""
-    before = _namespace()
+    before = os.open(OWN_NETWORK, os.O_RDONLY)
     try:
         _enter(namespace)
         yield
@@ -143,25 +157,11 @@ def _inside(namespace: str) -> Iterator[None]:
         os.close(before)
 
 
-def _new_namespace() -> None:
-    """Move the calling thread to a network of its own."""
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
-        raise click.ClickException(
-            f"the kernel makes no network namespace here ({os.strerror(ctypes.get_errno())}): run the benchmark as"
-            " root, in a container with the capabilities SYS_ADMIN and NET_ADMIN"
-        )
-
-
 def _enter(namespace: str) -> None:
-    """Move the calling thread to a network; threads and processes that it starts from now on are there, too."""
+    """Move the calling thread to a network; threads, processes and sockets that it makes from now on are there, too."""
     with Path(namespace).open() as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"{os.strerror(ctypes.get_errno())}: {namespace}")
-
-
-def _namespace() -> int:
-    """The network of the calling thread, as an open file, which keeps it alive."""
-    return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
 
 
 def _path(file: int) -> str:

@@ -7,8 +7,8 @@ from benchmarks.report import Report
 __all__ = ["run"]
 
 
-def run(data: Sequence[str] = ()) -> Iterator[Report]:
+def run(data: Sequence[str] = (), kinds: Sequence[str] = ()) -> Iterator[Report]:
     """One table after another; see :mod:`benchmarks.extreme.tables`, which tasks have no use for."""
     from benchmarks.extreme.tables import run
 
-    return run(data)
+    return run(data, kinds)

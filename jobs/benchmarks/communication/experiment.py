@@ -1,0 +1,265 @@
+"""``jobs/benchmark.py communication``: steps to an accuracy and seconds of a step, each measured once.
+
+How many steps a method needs depends on the method alone, and how long a step takes on the link. Both are measured
+apart, the steps on links without a limit, and multiplied; whole runs on the link confirm some of the products.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+from tqdm.auto import tqdm
+
+import sparkdl
+from benchmarks.communication.course import BACKEND, Course, Meter, Track, exchange_topologies, find_link
+from benchmarks.communication.methods import METHODS, Method
+from benchmarks.communication.picture import accuracy_over_seconds
+from benchmarks.communication.results import Confirmation, Exchange, MethodResults, OnLink, Results
+from benchmarks.communication.table import confirmations, exchanges, methods_on_links
+from benchmarks.images import session
+from benchmarks.network import Network, network
+from benchmarks.report import Report
+from sparkdl.errors import RankError, TrainingError
+from sparkdl.planning import StepCost
+from sparkdl.planning.cost import TOPOLOGIES, two_levels
+
+__all__ = ["QUICK", "WHOLE", "Plan", "run"]
+
+RANKS = 4
+OUTPUT, RAW = Path("output/communication"), Path("output/raw/fashion-mnist")
+WARM_UP_STEPS = 3
+DIVERGED = f"{TrainingError.__module__}.{TrainingError.__qualname__}"
+EXCHANGED_BYTES = 8 << 20
+TIMED_STEPS = 6
+"""At least so many steps are timed, and a whole number of cycles."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    methods: Sequence[Method]
+    links: Sequence[float]
+    """Megabits a second, the slowest link first."""
+    hidden: Sequence[int]
+    batch_size: int
+    steps: int
+    look_every: int
+    target: float
+    validation: float
+    """The part of the training rows that is kept to validate with."""
+
+
+WHOLE = Plan(METHODS, (100, 1_000), (2048, 2048), 128, steps=320, look_every=20, target=0.87, validation=0.1)
+QUICK = Plan(METHODS[:2], (1_000,), (64,), 32, steps=64, look_every=16, target=0.6, validation=0.02)
+
+
+def run(plan: Plan, *, results: Path | None, seeds: int, tries: int) -> Iterator[Report]:
+    """Print the tables and draw the picture, from a file of results or from new ones. Runs on the driver, as root."""
+    found = Results.model_validate_json(results.read_text()) if results else _measure(plan, seeds, tries)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / "results.json").write_text(found.model_dump_json(indent=1))
+    accuracy_over_seconds(found).savefig(OUTPUT / "accuracy-over-seconds.png", dpi=160)
+    yield methods_on_links(found)
+    yield confirmations(found)
+    yield exchanges(found)
+
+
+def _measure(plan: Plan, seeds: int, tries: int) -> Results:
+    results = Results(
+        ranks=RANKS,
+        rows=plan.batch_size,
+        network="-".join(map(str, (784, *plan.hidden, 10))),
+        target=plan.target,
+        steps=plan.steps,
+        tries=tries,
+    )
+    work = len(plan.methods) * (tries + seeds + len(plan.links)) + len(plan.links)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tqdm(total=work, unit="run", disable=None) as bar,
+    ):
+        laboratory = _Laboratory(plan, _fashion_mnist(folder, plan.validation), bar)
+        with network(RANKS) as hosts:
+            for method in plan.methods:
+                results.methods.append(laboratory.learn(hosts, method, seeds, tries))
+            laboratory.time(hosts, results)
+            laboratory.confirm(hosts, results)
+            _exchange(hosts, plan, results)
+        with network(RANKS // 2) as hosts:
+            _exchange(hosts, plan, results)
+    return results
+
+
+def _exchange(hosts: Network, plan: Plan, results: Results) -> None:
+    """The same mean in each topology on the slowest link, for a number of hosts."""
+    hosts.limit(plan.links[0])
+    link, ranks = results.links[_name(plan.links[0])], RANKS // len(hosts.hosts)
+    found = hosts.run(partial(exchange_topologies, EXCHANGED_BYTES), ranks_per_host=ranks, backend=BACKEND)[0]
+    predicted = {"two_levels": link.seconds(two_levels(EXCHANGED_BYTES, len(hosts.hosts)))}
+    if ranks == 1:
+        predicted = {name: link.seconds(topology(EXCHANGED_BYTES, RANKS)) for name, topology in TOPOLOGIES.items()}
+    results.exchanges += [
+        Exchange(
+            hosts=len(hosts.hosts),
+            topology=name,
+            megabytes=EXCHANGED_BYTES / 1e6,
+            seconds=seconds,
+            predicted=predicted.get(name),
+        )
+        for name, seconds in found.items()
+    ]
+
+
+def _fashion_mnist(folder: str, validation: float) -> sparkdl.Dataset:
+    """The dataset, prepared; a Spark that was started for it is stopped, because it would take cores."""
+    sparkdl.fetch("fashion-mnist", RAW)
+    with session() as spark:
+        settings = sparkdl.Prepare(
+            source=sparkdl.Source(format="idx", path=str(RAW)),
+            output=f"{folder}/dataset",
+            image="image",
+            split=sparkdl.Split(column="split", fractions={"validation": validation}),
+            num_ranks=RANKS,
+        )
+        return sparkdl.prepare(None, settings, spark=spark)
+
+
+class _Laboratory:
+    """The measurements, on one dataset."""
+
+    def __init__(self, plan: Plan, dataset: sparkdl.Dataset, bar: "tqdm[None]") -> None:
+        self._plan, self._dataset, self._bar = plan, dataset, bar
+
+    def learn(self, hosts: Network, method: Method, seeds: int, tries: int) -> MethodResults:
+        """Tune the learning rate on the validation rows, then train with each seed, on links without a limit."""
+        hosts.limit(None)
+        rate = self._tune(hosts, method, tries)
+        curves, test = [], []
+        for seed in range(1, 1 + seeds):
+            course = self._course(method, rate, seed=seed, look_every=self._plan.look_every, test=True)
+            tracks = self._run(hosts, course, f"{method.name}, seed {seed}")
+            curves.append(tracks[0].accuracies)
+            test.append(tracks[0].test or 0.0)
+        return MethodResults(name=method.name, rate=rate, curves=curves, test=test, cost=_cost(course, tracks))
+
+    def _tune(self, hosts: Network, method: Method, tries: int) -> float:
+        """The rate that reaches the target in the fewest steps, or else comes nearest to it.
+
+        A try ends when another one has been faster, or when its loss is no longer a number: it has lost then.
+        """
+        merits, steps = {}, method.length * self._plan.steps
+        for rate in method.rates(tries):
+            course = self._course(
+                method, rate, seed=0, steps=steps, look_every=self._plan.look_every, target=self._plan.target
+            )
+            try:
+                looks = self._run(hosts, course, f"{method.name}, rate {rate:g}")[0].accuracies
+            except RankError as error:
+                if error.exception_type != DIVERGED:
+                    raise
+                looks = {0: 0.0}
+            reached = max(looks.values()) >= self._plan.target
+            merits[rate] = (-max(looks) if reached else -math.inf, max(looks.values()))
+            steps = min(steps, max(looks)) if reached else steps
+        return max(merits, key=lambda each: merits[each])
+
+    def time(self, hosts: Network, results: Results) -> None:
+        """What a step of each method takes on each link, and what the cost model says of it."""
+        for megabits in self._plan.links:
+            name = _name(megabits)
+            hosts.limit(megabits)
+            results.links[name] = hosts.run(find_link, backend=BACKEND)[0]
+            self._bar.update()
+            for method, found in zip(self._plan.methods, results.methods, strict=True):
+                steps = method.cycle * -(-TIMED_STEPS // method.cycle)
+                course = self._course(method, found.rate, seed=0, steps=WARM_UP_STEPS + steps)
+                step = _step(self._run(hosts, course, f"{method.name}, {name}"), steps)
+                found.links[name] = OnLink(
+                    seconds=step.seconds,
+                    megabytes=step.bytes / 1e6,
+                    exchanging=step.waited / step.seconds,
+                    predicted=found.cost.seconds(results.links[name], RANKS),
+                )
+
+    def confirm(self, hosts: Network, results: Results) -> None:
+        """Whole runs to the target: the three shortest on the slowest link, and all-reduce on the fastest."""
+        slow, fast = _name(self._plan.links[0]), _name(self._plan.links[-1])
+        products = {
+            found.name: steps * found.links[slow].seconds
+            for found in results.methods
+            if (steps := found.steps_to(results.target)[0])
+        }
+        runs = [(name, slow) for name in sorted(products, key=lambda name: products[name])[:3]]
+        runs += [(name, fast) for name in [results.methods[0].name] if name in products and (name, fast) not in runs]
+        self._bar.total += len(runs)
+        for name, link in runs:
+            hosts.limit(self._plan.links[0] if link == slow else self._plan.links[-1])
+            method = next(each for each in self._plan.methods if each.name == name)
+            found = next(each for each in results.methods if each.name == name)
+            course = self._course(method, found.rate, seed=1, look_every=self._plan.look_every, target=results.target)
+            track = self._run(hosts, course, f"{name}, the whole run, {link}")[0]
+            steps = found.steps_to(results.target)[0] or 0
+            results.confirmations.append(
+                Confirmation(
+                    method=name,
+                    link=link,
+                    steps=len(track.steps),
+                    seconds=track.steps[-1].seconds,
+                    product=steps * found.links[link].seconds,
+                )
+            )
+
+    def _course(
+        self,
+        method: Method,
+        rate: float,
+        *,
+        seed: int,
+        steps: int | None = None,
+        look_every: int = 0,
+        target: float = 2.0,
+        test: bool = False,
+    ) -> Course:
+        settings = sparkdl.Train(
+            model="mlp",
+            model_options={"hidden": list(self._plan.hidden)},
+            epochs=1_000,  # more than there will be: a course ends after so many steps
+            batch_size=self._plan.batch_size,
+            optimizer="sgd",
+            optimizer_options=method.optimizer,
+            learning_rate=rate,
+            schedule="constant",
+            seed=seed,
+            strategy=method.strategy,  # type: ignore[arg-type]
+        )
+        return Course(self._dataset, settings, steps or method.length * self._plan.steps, look_every, target, test)
+
+    def _run(self, hosts: Network, course: Course, title: str) -> list[Track]:
+        self._bar.set_description(title)
+        tracks = hosts.run(course, backend=BACKEND)
+        self._bar.update()
+        return tracks
+
+
+def _step(tracks: Sequence[Track], steps: int) -> Meter:
+    """What one of the last steps took: the mean over so many steps, and over ranks."""
+    stretches = [track.steps[-1].since(track.steps[-1 - steps]) for track in tracks]
+    return Meter(*(fmean(each) / steps for each in zip(*stretches, strict=True)))
+
+
+def _cost(course: Course, tracks: Sequence[Track]) -> StepCost:
+    """What the cost model has to know of a method, from a training without limits."""
+    options = course.settings.strategy
+    period, compression = getattr(options, "period", 1), getattr(options, "compression", None)
+    step = _step(tracks, (len(tracks[0].steps) - WARM_UP_STEPS) // period * period)
+    adds_up = compression is None or compression.adds_up
+    return StepCost(step.seconds - step.waited, step.handed_over * period, period, adds_up)
+
+
+def _name(megabits: float) -> str:
+    return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits:g} Mbit/s"
