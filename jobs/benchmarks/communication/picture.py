@@ -9,7 +9,7 @@ from itertools import cycle
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MultipleLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, PercentFormatter
 
 from benchmarks.communication.results import MethodResults, Results
 
@@ -63,6 +63,7 @@ def _frame(axes: Axes, results: Results, link: str) -> None:
     axes.set_xscale("log")
     axes.set_title(f"{link} between hosts", fontsize=12, color=INK)
     axes.set_xlabel("seconds of training (steps times seconds of a step on this link)")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     axes.yaxis.set_major_locator(MultipleLocator(0.02))
