@@ -3,7 +3,7 @@
 from sparkdl.collectives.averaging import Averager, Ring, create_averager
 from sparkdl.collectives.backend import Backend
 from sparkdl.collectives.choice import create_backend
-from sparkdl.collectives.communicator import Communicator, Messenger, Wait, is_expanded
+from sparkdl.collectives.communicator import Communicator, Messenger, Wait, bytes_of, is_expanded
 from sparkdl.collectives.distributed import TorchBackend
 from sparkdl.collectives.gradients import GradientAverager
 from sparkdl.collectives.horovod import HorovodBackend
@@ -20,6 +20,7 @@ __all__ = [
     "TorchBackend",
     "Wait",
     "agree",
+    "bytes_of",
     "create_averager",
     "create_backend",
     "is_expanded",

@@ -12,6 +12,7 @@ __all__ = [
     "DeepSparkOptions",
     "DiLoCoOptions",
     "EASGDOptions",
+    "ISTOptions",
     "LocalSGDOptions",
     "PostLocalSGDOptions",
     "SparkNetOptions",
@@ -117,6 +118,20 @@ class DeepSparkOptions(Averaging):
     """How far a pull moves a rank to the centre, as a part of their distance."""
 
 
+class ISTOptions(Averaging):
+    """Each rank trains a sub-network of other neurons in each round (Yuan et al., 2019, arXiv 1910.02120)."""
+
+    kind: Literal["ist"] = "ist"
+    period: Positive = 80
+    """Optimizer steps of a round, which also ends with the epoch: the paper has 80 for one or two hidden layers."""
+    layers: Annotated[list[str], Field(min_length=1)] | None = None
+    """Names of the hidden layers whose neurons are dealt; by default all, which a plain stack of layers allows."""
+    allreduce_first: Annotated[int, Field(ge=0)] = 0
+    """Epochs at the beginning that train the whole network by all-reduce."""
+    allreduce_last: Annotated[int, Field(ge=0)] = 0
+    """Epochs at the end that do."""
+
+
 Strategies = OneKind[
     AllReduceOptions
     | LocalSGDOptions
@@ -125,4 +140,5 @@ Strategies = OneKind[
     | DiLoCoOptions
     | EASGDOptions
     | DeepSparkOptions
+    | ISTOptions
 ]

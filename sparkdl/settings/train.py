@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
-from sparkdl.settings.strategies import AllReduceOptions, PostLocalSGDOptions, Strategies
+from sparkdl.settings.strategies import AllReduceOptions, ISTOptions, PostLocalSGDOptions, Strategies
 
 __all__ = ["Recipe", "Target", "Train"]
 
@@ -108,6 +108,13 @@ class Train(Recipe):
                 f"strategy.after_epochs is {self.strategy.after_epochs}, and epochs {self.epochs}: ranks would never"
                 " step alone; lower it, or set strategy to allreduce"
             )
+        if isinstance(self.strategy, ISTOptions):
+            together = self.strategy.allreduce_first + self.strategy.allreduce_last
+            if together >= self.epochs:
+                raise ValueError(
+                    f"strategy.allreduce_first and allreduce_last are {together} epochs of {self.epochs}: ranks would"
+                    " never train sub-networks; lower them, or set strategy to allreduce"
+                )
         return self
 
     @model_validator(mode="after")

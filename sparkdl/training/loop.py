@@ -159,6 +159,8 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
 
     figures = train_epoch(replica, job.dataset, state, reporter, reference=job.reference, after_step=save_if_due)
     replica.strategy.end_epoch()
+    with autocast(settings, replica.device):
+        replica.strategy.find_statistics(_training_inputs(job, replica, state.epoch))
     with replica.strategy.consensus() as model:
         if "validation" in job.dataset.splits:
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)
@@ -194,6 +196,7 @@ def train_epoch(
     first = ceil(state.batches / shape.accumulation)
     left = steps - first + (settings.epochs - state.epoch - 1) * ceil(loader.steps / shape.accumulation)
     reporter.start_epoch(state.epoch, epochs=settings.epochs, step=state.step, total=state.step + left)
+    replica.strategy.begin_epoch(state.epoch)
     replica.model.train()
     stopwatch.start_epoch(data)
     rows_of_rank = stopwatch.loading(loader.epoch(state.epoch, state.batches, after=state.phases))
@@ -248,6 +251,14 @@ def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: 
         device=replica.device,
         context=autocast(settings, replica.device),
     )
+
+
+def _training_inputs(job: Job, replica: Replica, epoch: int) -> Iterator[torch.Tensor]:
+    """The inputs of an epoch on this rank, in the batches of a training step that have two rows or more."""
+    loader = _loader(replica, job.dataset, "train", batch_size=_batching(replica, job.reference).batch_size)
+    for batch in loader.epoch(epoch):
+        if len(batch.labels) > 1:
+            yield batch.inputs.to(replica.device, non_blocking=True)
 
 
 def _batching(replica: Replica, reference: int) -> Batching:

@@ -20,11 +20,13 @@ from sparkdl.models import NETWORK_FILE, export_network
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.settings.averaging import CompressedAveraging
+from sparkdl.settings.strategies import ISTOptions
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import load_weights, save_weights
 from sparkdl.training.recipe import build_loss, build_optimizer
 from sparkdl.training.replica import build_model
 from sparkdl.training.state import copied
+from sparkdl.training.strategies.symmetry import check_sub_networks
 
 __all__ = ["check_model", "starting_weights", "write_model_folder"]
 
@@ -33,8 +35,8 @@ _TRAINED = torch.float16, torch.float32, torch.float64
 log = logging.getLogger(__name__)
 
 
-def check_model(dataset: Dataset, settings: Train) -> nn.Module:
-    """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, export.
+def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Module:
+    """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, strategy, export.
 
     Raises :class:`ModelError` or :class:`ConfigError`.
     """
@@ -49,6 +51,8 @@ def check_model(dataset: Dataset, settings: Train) -> nn.Module:
     if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
         raise ModelError(f"the loss {settings.loss!r} must return one number, the mean over the batch")
     _check_state(build_optimizer(settings, model), settings)
+    if isinstance(settings.strategy, ISTOptions):
+        check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
     with TemporaryDirectory() as folder:
         export_network(model, Path(folder) / NETWORK_FILE, rows)
     return model.train()

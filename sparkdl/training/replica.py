@@ -57,13 +57,14 @@ class Replica:
     def __init__(self, model: nn.Module, settings: Train, groups: Groups, device: torch.device) -> None:
         self.settings, self.groups, self.device = settings, groups, device
         self.loss = build_loss(settings)
-        self.strategy = create_strategy(settings.strategy, groups.data)
+        self.strategy = create_strategy(settings, groups.data)
         self.model, self.optimizer = self.strategy.wrap(model.to(device), partial(build_optimizer, settings))
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
         self.scaler.scale(torch.zeros((), device=device))  # it starts with its first use, and a step may have no rows
 
     def step(self, batches: list[Batch], *, rate: float) -> list[BatchFigures]:
         """One optimizer step over ``accumulation`` batches: the figures of those that have rows on this rank."""
+        self.strategy.begin_step()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()

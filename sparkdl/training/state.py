@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from sparkdl.data import Phase
 from sparkdl.training.checkpoint import Manifest, load_shard
 from sparkdl.training.replica import Replica
 from sparkdl.training.reporter import Measured
+from sparkdl.training.strategies import strategy_of
 
 __all__ = ["Parts", "TrainingState", "collect", "copied", "restore", "resume", "seed_everything"]
 
@@ -99,20 +101,12 @@ def collect(replica: Replica) -> Parts:
 def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The model that all replicas of a checkpoint stand for. Runs on a rank, which holds two replicas at a time.
 
-    It is what the ranks shared, or else the mean of their replicas (of what has no mean, rank 0's), with the parameters
-    that the strategy itself says.
+    It is what the ranks shared, or else what the strategy of the checkpoint makes of their replicas.
     """
     if "model" in shared:
         return dict(shared["model"])
-    weights: dict[str, torch.Tensor] = {}
-    for shard in manifest.shards:
-        for name, value in load_shard(folder, shard)["model"].items():
-            if value.is_floating_point():
-                weights[name] = weights.get(name, 0) + value.double() / len(manifest.shards)
-            else:
-                weights.setdefault(name, value)
-    said: dict[str, torch.Tensor] = shared["strategy"].get("consensus", {})
-    return weights | said
+    replicas = (load_shard(folder, shard)["model"] for shard in manifest.shards)
+    return strategy_of(manifest.strategy["kind"]).assemble(shared["strategy"], replicas)
 
 
 def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> TrainingState:
@@ -147,17 +141,23 @@ def restore(replica: Replica, shared: Mapping[str, Any], own: Mapping[str, Any],
     ``alike``: replicas agree as they did then. ``same``: there are as many of them, too; each is then as it was, and
     the run goes on as if nothing had happened. Otherwise all begin with the consensus, and random states start afresh.
     """
+    replica.strategy.load(shared["strategy"] if alike else None)
     if same and "model" in own:
         replica.model.load_state_dict(own["model"])
-    replica.strategy.load(shared["strategy"] if alike else None)
     trainer = own if "optimizer" in own else shared
-    replica.optimizer.load_state_dict(trainer["optimizer"])
+    if _has_shapes(replica.model, own.get("model", {})):  # moments of a sub-network are none of the whole one
+        replica.optimizer.load_state_dict(trainer["optimizer"])
     replica.scaler.load_state_dict(trainer["scaler"])
     if same:
         replica.strategy.load_own(own["strategy"])
         _set_random_states(own["random"], replica.device)
         for name, buffer in replica.model.named_buffers():
             buffer.copy_(own["buffers"][name])
+
+
+def _has_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
+    own = model.state_dict()
+    return all(own[name].shape == value.shape for name, value in weights.items())
 
 
 def copied(value: Any) -> Any:

@@ -100,7 +100,7 @@ def train(
         )
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
     backend = create_backend(cluster.backend, needs_torch=settings.strategy.needs_torch)
-    model = check_model(dataset, settings)
+    model = check_model(dataset, settings, ranks=cluster.ranks.max)
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)

@@ -1,12 +1,13 @@
 """How replicas agree: one file per strategy."""
 
 from sparkdl.collectives import Communicator, create_averager
-from sparkdl.settings.averaging import Averaging
+from sparkdl.settings import Train
 from sparkdl.settings.strategies import (
     AllReduceOptions,
     DeepSparkOptions,
     DiLoCoOptions,
     EASGDOptions,
+    ISTOptions,
     LocalSGDOptions,
     PostLocalSGDOptions,
     SparkNetOptions,
@@ -14,17 +15,18 @@ from sparkdl.settings.strategies import (
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.diloco import DiLoCo
 from sparkdl.training.strategies.easgd import EASGD
+from sparkdl.training.strategies.ist import IST
 from sparkdl.training.strategies.local_sgd import LocalSGD
 from sparkdl.training.strategies.post_local_sgd import PostLocalSGD
 from sparkdl.training.strategies.strategy import Strategy
 
-__all__ = ["Strategy", "create_strategy"]
+__all__ = ["Strategy", "create_strategy", "strategy_of"]
 
 
-def create_strategy(options: Averaging, communicator: Communicator) -> Strategy:
+def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
     """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together."""
-    averager = create_averager(options, communicator)
-    match options:
+    averager = create_averager(settings.strategy, communicator)
+    match options := settings.strategy:
         case AllReduceOptions():
             return AllReduce(communicator, averager)
         case LocalSGDOptions(period=period, momentum=momentum):
@@ -37,4 +39,11 @@ def create_strategy(options: Averaging, communicator: Communicator) -> Strategy:
             return DiLoCo(options, communicator, averager)
         case EASGDOptions() | DeepSparkOptions():
             return EASGD(options, communicator, averager)
+        case ISTOptions():
+            return IST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
     raise TypeError(f"there is no strategy for {type(options).__qualname__}")
+
+
+def strategy_of(kind: str) -> type[Strategy]:
+    """The class that assembles the consensus in a checkpoint of this kind of strategy."""
+    return {"easgd": EASGD, "deepspark": EASGD, "ist": IST}.get(kind, Strategy)

@@ -4,7 +4,7 @@ Every ``period`` steps, rank i and the centre move towards each other: d = rate 
 centre gains the sum of all d. With rate = 0.9 / ranks the centre moves as far as the paper's beta = 0.9 says.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -71,10 +71,16 @@ class EASGD(Strategy):
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"steps": self._steps, "consensus": self._centre}
+        return {"steps": self._steps, "centre": self._centre}
+
+    @classmethod
+    @override
+    def assemble(cls, state: Mapping[str, Any], replicas: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+        centre: dict[str, torch.Tensor] = state["centre"]
+        return super().assemble(state, replicas) | centre
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
         self._steps = state["steps"] if state else 0
-        centre = state["consensus"] if state else self.trained
+        centre = state["centre"] if state else self.trained
         self._centre = {name: centre[name].detach().clone() for name in self.trained}

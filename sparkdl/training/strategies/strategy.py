@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,16 +17,13 @@ __all__ = ["Strategy", "kept"]
 class Strategy(ABC):
     """How the replicas of one model, one on each rank, come to agree. Runs on ranks.
 
-    The loop calls :meth:`wrap` once. Each step calls :meth:`begin_last_pass`, :meth:`finish_gradients`, then lets the
-    optimizer step, and calls :meth:`after_step`; :meth:`end_epoch` follows the last step of an epoch. Between two
+    The loop calls :meth:`wrap` once, and :meth:`begin_epoch` before the steps of an epoch. Each step calls
+    :meth:`begin_step`, :meth:`begin_last_pass`, :meth:`finish_gradients`, then lets the optimizer step, and calls
+    :meth:`after_step`; :meth:`end_epoch` and :meth:`find_statistics` follow the last step of an epoch. Between two
     steps, :meth:`consensus` may be asked for the model that all replicas stand for: what is evaluated, saved as the
     best one and registered is never a single replica. All ranks call everything in the same order, the same number of
     times, whether they have rows or not.
     """
-
-    replicas_differ: ClassVar[bool] = False
-    """Whether replicas may have other parameters than each other between two steps, so that a checkpoint has to hold
-    those of all ranks."""
 
     def __init__(self, communicator: Communicator, averager: Averager | None = None) -> None:
         self.communicator = communicator
@@ -40,9 +37,20 @@ class Strategy(ABC):
         self.model, self.optimizer = model, make_optimizer(model)
         return self.model, self.optimizer
 
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether replicas may have other parameters than each other now, so that a checkpoint has to hold them all."""
+        return False
+
     @abstractmethod
     def row_weight(self, *, own_rows: int, global_rows: int) -> float:
         """The weight of one row's loss in a step, of which this rank has ``own_rows`` and all ranks ``global_rows``."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before the first step of an epoch, counted from 0, or of what is left of it."""
+
+    def begin_step(self) -> None:
+        """Called before the first forward pass of a step: parameters may get other sizes here."""
 
     def begin_last_pass(self) -> None:
         """Called before the back-propagation that completes a step's gradients."""
@@ -56,6 +64,12 @@ class Strategy(ABC):
     def end_epoch(self) -> None:
         """Called after the last step of an epoch."""
 
+    def find_statistics(self, inputs: Iterable[torch.Tensor]) -> None:
+        """Called before the consensus of an epoch is evaluated: what only its forward passes tell can be found here.
+
+        ``inputs`` are batches of two rows or more that this rank trains on; who takes none has none read.
+        """
+
     @contextmanager
     def consensus(self) -> Iterator[nn.Module]:
         """The model that all replicas stand for, for as long as the block lasts; then this rank's replica is back.
@@ -68,14 +82,31 @@ class Strategy(ABC):
             yield self.model
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint has to hold of the strategy itself: tensors and plain values, the same on all ranks.
-
-        Where the consensus is not the mean of replicas that differ, its parameters stand under ``consensus``.
-        """
+        """What a checkpoint has to hold of the strategy itself: tensors and plain values, the same on all ranks."""
         return {}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from such a state, or begin anew with the weights of the model, the same on all ranks then."""
+        """Go on from such a state, or begin anew with the weights of the model, the same on all ranks then.
+
+        A rank's own parameters, in the sizes that they had when they were saved, come back after it.
+        """
+
+    @classmethod
+    def assemble(cls, state: Mapping[str, Any], replicas: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+        """The weights of the consensus in a checkpoint: from its :meth:`state`, and the weights of replicas by rank.
+
+        It is the mean of all replicas (of what has none, rank 0's), unless a strategy says otherwise.
+        """
+        weights: dict[str, torch.Tensor] = {}
+        count = 0
+        for replica in replicas:
+            count += 1
+            for name, value in replica.items():
+                if value.is_floating_point():
+                    weights[name] = weights.get(name, 0) + value.double()
+                else:
+                    weights.setdefault(name, value)
+        return {name: value / count if value.is_floating_point() else value for name, value in weights.items()}
 
     def own_state(self) -> dict[str, Any]:
         """What a checkpoint has to hold of the strategy that is this rank's alone."""

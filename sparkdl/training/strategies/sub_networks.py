@@ -1,0 +1,168 @@
+"""How a network is cut into sub-networks: which neurons each of them has, and which weights belong to these.
+
+The neurons (of a convolution: the channels) of each hidden layer are dealt without replacement. A sub-network has the
+rows of its neurons in the weights of their layer, and their columns in the weights of the layer that reads them:
+between two dealt layers a block (Yuan et al., 2019, arXiv 1910.02120, section 3).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparkdl.errors import ModelError
+
+__all__ = [
+    "Cut",
+    "Neurons",
+    "choose_layers",
+    "count_neurons",
+    "deal",
+    "find_cuts",
+    "hidden_layers",
+    "overwrite",
+    "tensors_of",
+]
+
+DENSE = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
+"""Layers with a weight of shape (neurons, inputs, ...), each of whose neurons reads all inputs."""
+
+Neurons = Mapping[str, torch.Tensor]
+"""By hidden layer: the numbers of some of its neurons."""
+
+
+class Cut(NamedTuple):
+    """Which part of a tensor goes with which neurons."""
+
+    rows: str | None = None
+    """The hidden layer that has a neuron for each index of the first dimension."""
+    columns: str | None = None
+    """The hidden layer whose neurons are read along the second dimension."""
+    width: int = 1
+    """Columns of each of these neurons: a channel that is flattened has one for each pixel."""
+
+    def take(self, whole: torch.Tensor, neurons: Neurons) -> torch.Tensor:
+        """A copy of the part that goes with some neurons.
+
+        Weights grow as the inputs that they read become fewer, so that their sum stays about what it was.
+        """
+        part = whole[self._place(neurons, whole.device)]
+        return part * (whole.shape[1] / part.shape[1]) if self.columns else part
+
+    def put(self, part: torch.Tensor, whole: torch.Tensor, neurons: Neurons) -> None:
+        """Overwrite that part by what :meth:`take` gave, or what training has made of it."""
+        if self.columns:
+            part = part * (part.shape[1] / whole.shape[1])
+        whole[self._place(neurons, whole.device)] = part
+
+    def shape(self, whole: torch.Tensor, neurons: Neurons) -> list[int]:
+        """The shape of that part."""
+        shape = list(whole.shape)
+        if self.rows:
+            shape[0] = len(neurons[self.rows])
+        if self.columns:
+            shape[1] = len(neurons[self.columns]) * self.width
+        return shape
+
+    def _place(self, neurons: Neurons, device: torch.device) -> tuple[slice | torch.Tensor, ...]:
+        rows = neurons[self.rows].to(device) if self.rows else slice(None)
+        if not self.columns:
+            return (rows,)
+        first = neurons[self.columns].to(device) * self.width
+        columns = (first[:, None] + torch.arange(self.width, device=device)).flatten()
+        return (rows if isinstance(rows, slice) else rows[:, None], columns)
+
+
+def choose_layers(model: nn.Module, layers: Sequence[str] | None = None) -> Sequence[str]:
+    """The names of the layers whose neurons are dealt: ``layers``, by default all hidden ones.
+
+    Raises :class:`ModelError` when there are none, or for a name that is none of theirs.
+    """
+    hidden = hidden_layers(model)
+    if not hidden:
+        raise ModelError(
+            "train.strategy ist deals the neurons of hidden layers, and the network has none: it needs two layers at"
+            " least that are torch.nn.Linear or ConvNd without groups. Choose another train.strategy or network"
+        )
+    if unknown := [name for name in layers or [] if name not in hidden]:
+        raise ModelError(
+            f"train.strategy.layers: {unknown[0]!r} is no hidden layer whose neurons can be dealt; the network has"
+            f" {', '.join(hidden)}"
+        )
+    return hidden if layers is None else layers
+
+
+def hidden_layers(model: nn.Module) -> list[str]:
+    """All layers with neurons that others may read: the last one's are the outputs."""
+    return list(_dense_layers(model))[:-1]
+
+
+def find_cuts(model: nn.Module, layers: Collection[str]) -> dict[str, Cut]:
+    """How the parameters and buffers of a network are cut, by name; those that are not named stay whole.
+
+    The neurons of ``layers`` are taken to be read by the layer that follows in the order in which the network names its
+    modules, and by nothing else. What lies between, and has a number for each neuron, goes with them: batch
+    normalisation. Raises :class:`ModelError` when the next layer does not have an input for each neuron.
+    """
+    tensors, dense = tensors_of(model), _dense_layers(model)
+    cuts: dict[str, Cut] = {}
+    before: str | None = None  # the dealt layer whose neurons come out at this place
+    for name, module in model.named_modules():
+        neurons = len(dense[before]) if before else 0
+        if name in dense:
+            rows = name if name in layers else None
+            inputs = dense[name].shape[1]
+            if before and (inputs < neurons or inputs % neurons):
+                raise ModelError(f"{name!r} has {inputs} inputs, and does not read the {neurons} neurons of {before!r}")
+            if rows or before:
+                cuts[f"{name}.weight"] = Cut(rows, before, inputs // neurons if before else 1)
+            if rows and f"{name}.bias" in tensors:
+                cuts[f"{name}.bias"] = Cut(rows)
+            before = rows
+        elif before:
+            own = [*module.named_parameters(name, recurse=False), *module.named_buffers(name, recurse=False)]
+            cuts |= {key: Cut(before) for key, tensor in own if key in tensors and tensor.shape[:1] == (neurons,)}
+    return cuts
+
+
+def deal(counts: Mapping[str, int], *, size: int, seed: int, number: int) -> list[Neurons]:
+    """The neurons of each of ``size`` sub-networks in a round, each neuron once: a function of seed and round alone.
+
+    ``counts`` are the neurons by hidden layer. Sub-networks have as many of them each, or one more, the same
+    ones in every round; with a single one, it is the network.
+    """
+    shares: list[dict[str, torch.Tensor]] = [{} for _ in range(size)]
+    for place, (layer, count) in enumerate(counts.items()):
+        order = np.random.default_rng([seed % 2**63, number, place]).permutation(count)
+        for share, dealt in zip(shares, np.array_split(order, size), strict=True):
+            share[layer] = torch.from_numpy(np.sort(dealt))
+    return list(shares)
+
+
+def count_neurons(cuts: Mapping[str, Cut], tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """By dealt layer, how many neurons it has in the whole network."""
+    return {cut.rows: len(tensors[name]) for name, cut in cuts.items() if cut.rows}
+
+
+def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def overwrite(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+    """Give parameters and buffers other values, of other shapes, too: they stay the same objects."""
+    tensors = tensors_of(model)
+    for name, value in values.items():
+        tensors[name].data = value
+
+
+def _dense_layers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights of the layers that have neurons, by the layer's name, in the order of the network's modules."""
+    tensors = tensors_of(model)
+    return {
+        name: tensors[f"{name}.weight"]
+        for name, module in model.named_modules()
+        if isinstance(module, DENSE) and getattr(module, "groups", 1) == 1 and f"{name}.weight" in tensors
+    }

@@ -1,0 +1,89 @@
+"""Whether the neurons of a network can be dealt: the network has to be the same in whatever order they stand.
+
+Runs on the driver, before anything starts.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from sparkdl.errors import ModelError
+from sparkdl.training.strategies.sub_networks import (
+    choose_layers,
+    count_neurons,
+    deal,
+    find_cuts,
+    hidden_layers,
+    overwrite,
+    tensors_of,
+)
+
+__all__ = ["check_sub_networks"]
+
+TOLERANCE = 1e-3  # of float32; what depends on the order of neurons differs by its own size
+
+
+def check_sub_networks(model: nn.Module, rows: torch.Tensor, layers: Sequence[str] | None, *, ranks: int) -> None:
+    """Try to cut a network into a sub-network for each rank; ``rows`` are like its inputs, at least two of them.
+
+    Raises :class:`ModelError` when it has no hidden layers or one with fewer neurons than ranks, when something else
+    than the next layer reads their neurons, or when a sub-network cannot be computed.
+    """
+    rows, chosen = _random_rows(rows), choose_layers(model, layers)
+    if not _may_be_permuted(model, rows, chosen):
+        fitting = [layer for layer in hidden_layers(model) if _may_be_permuted(model, rows, [layer])]
+        raise ModelError(
+            "train.strategy ist deals the neurons of hidden layers, each of which the next layer alone reads, and what"
+            f" is between treats all alike. The network is otherwise at {', '.join(chosen)}; set train.strategy.layers"
+            f" to some of those where it is not: {', '.join(fitting) or 'there is none'}"
+        )
+    cuts, tensors = find_cuts(model, chosen), tensors_of(model)
+    counts = count_neurons(cuts, tensors)
+    for layer, count in counts.items():
+        if count < ranks:
+            raise ModelError(
+                f"the layer {layer!r} has {count} neurons to deal to {ranks} ranks; make it wider, name other layers in"
+                " train.strategy.layers, or lower cluster.num_ranks"
+            )
+    smallest = deal(counts, size=ranks, seed=0, number=0)[-1]
+    network = copy.deepcopy(model).train()
+    overwrite(network, {name: cut.take(tensors[name].detach(), smallest) for name, cut in cuts.items()})
+    try:
+        network(rows)
+    except Exception as error:  # whatever a network may raise
+        raise ModelError(
+            f"a sub-network of 1/{ranks} of the neurons cannot be computed: {type(error).__name__}: {error}. Where a"
+            " layer or a forward method has their number written in it, name other layers in train.strategy.layers"
+        ) from None
+
+
+def _may_be_permuted(model: nn.Module, rows: torch.Tensor, layers: Sequence[str]) -> bool:
+    """Whether the network stays the same function when the neurons of these layers change places."""
+    network = copy.deepcopy(model).eval()
+    tensors = tensors_of(network)
+    generator = torch.Generator().manual_seed(0)
+    for tensor in tensors.values():  # what all neurons have alike at first, as a mean of zero, would hide their order
+        if tensor.is_floating_point() and tensor.ndim:
+            spread = torch.rand(tensor.shape, generator=generator) + 0.5  # positive, as a variance has to be
+            if tensor.ndim > 1:
+                spread = torch.randn(tensor.shape, generator=generator) / max(tensor[0].numel(), 1) ** 0.5
+            tensor.data = spread.to(tensor.dtype)
+    try:
+        cuts = find_cuts(network, layers)
+    except ModelError:
+        return False
+    counts = count_neurons(cuts, tensors)
+    order = {layer: torch.randperm(count, generator=generator) for layer, count in counts.items()}
+    with torch.no_grad():
+        expected = network(rows)
+        overwrite(network, {name: cut.take(tensors[name].detach(), order) for name, cut in cuts.items()})
+        return torch.allclose(network(rows), expected, rtol=0, atol=TOLERANCE * float(expected.abs().max()))
+
+
+def _random_rows(like: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    if like.is_floating_point():
+        return torch.randn(like.shape, generator=generator).to(like.dtype)
+    return torch.randint(0, 256, like.shape, generator=generator, dtype=like.dtype)
