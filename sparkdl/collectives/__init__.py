@@ -1,9 +1,10 @@
 """What ranks say to each other, through Horovod or torch.distributed."""
 
 from sparkdl.collectives.averaging import Averager, Ring, create_averager
+from sparkdl.collectives.averaging.packing import message_of, parts_of
 from sparkdl.collectives.backend import Backend
 from sparkdl.collectives.choice import create_backend
-from sparkdl.collectives.communicator import Communicator, Messenger, Wait, bytes_of, is_expanded
+from sparkdl.collectives.communicator import Communicator, Messenger, Wait, is_expanded
 from sparkdl.collectives.distributed import TorchBackend
 from sparkdl.collectives.gradients import GradientAverager
 from sparkdl.collectives.horovod import HorovodBackend
@@ -20,9 +21,10 @@ __all__ = [
     "TorchBackend",
     "Wait",
     "agree",
-    "bytes_of",
     "create_averager",
     "create_backend",
     "is_expanded",
+    "message_of",
+    "parts_of",
     "start_means",
 ]

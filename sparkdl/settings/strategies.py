@@ -123,7 +123,7 @@ class ISTOptions(Averaging):
 
     kind: Literal["ist"] = "ist"
     period: Positive = 80
-    """Optimizer steps of a round, which also ends with the epoch: the paper has 80 for one or two hidden layers."""
+    """Optimizer steps of a round, which also ends with the epoch: the paper has 80 for two layers, 30 for three."""
     layers: Annotated[list[str], Field(min_length=1)] | None = None
     """Names of the hidden layers whose neurons are dealt; by default all, which a plain stack of layers allows."""
     allreduce_first: Annotated[int, Field(ge=0)] = 0

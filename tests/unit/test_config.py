@@ -94,6 +94,8 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("train: {zzz: 3}", [], ["'train.zzz'", "known here", "epochs"]),
         ("train: {strategy: all_reduce}", [], ["train.strategy", "'all_reduce'", "did you mean 'allreduce'"]),
         ("train: {strategy: allreduce}", ["train.strategy.knd=1"], ["'train.strategy.knd'", "'train.strategy.kind'"]),
+        ("train: {epochs: 2, strategy: {kind: ist, allreduce_last: 2}}", [], ["2 epochs of 2", "never train sub-"]),
+        ("train: {strategy: {kind: ist, layers: []}}", [], ["train.strategy.layers", "at least 1 item"]),
         (
             "train: {strategy: {kind: allreduce, compression: powersdg}}",
             [],

@@ -46,4 +46,5 @@ def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
 
 def strategy_of(kind: str) -> type[Strategy]:
     """The class that assembles the consensus in a checkpoint of this kind of strategy."""
-    return {"easgd": EASGD, "deepspark": EASGD, "ist": IST}.get(kind, Strategy)
+    classes: dict[str, type[Strategy]] = {"easgd": EASGD, "deepspark": EASGD, "ist": IST}
+    return classes.get(kind, Strategy)

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import Averager, Communicator, agree, bytes_of
+from sparkdl.collectives import Averager, Communicator, agree, message_of, parts_of
 from sparkdl.settings.strategies import ISTOptions
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.strategy import Strategy, kept
@@ -217,18 +217,15 @@ class IST(Strategy):
     def _assemble(self, whole: dict[str, torch.Tensor]) -> None:
         """Bring the parts of all ranks together in ``whole``, and give it to the model."""
         tensors, shares = tensors_of(self.model), self._deal()
-        sizes = [
-            {name: prod(cut.shape(whole[name], share)) * whole[name].itemsize for name, cut in self._cuts.items()}
-            for share in shares
+        kinds = [
+            [(whole[name].dtype, cut.shape(whole[name], own)) for name, cut in self._cuts.items()] for own in shares
         ]
-        own = torch.cat([bytes_of(tensors[name].data.contiguous()) for name in self._cuts])
-        longest = max(sum(each.values()) for each in sizes)
-        messages = self.communicator.all_gather(nn.functional.pad(own, (0, longest - len(own))))
-        for share, size, message in zip(shares, sizes, messages, strict=True):
-            parts = message[: sum(size.values())].split(list(size.values()))
-            for (name, cut), part in zip(self._cuts.items(), parts, strict=True):
-                value = part.clone().view(whole[name].dtype).view(cut.shape(whole[name], share))
-                cut.put(value, whole[name], share)
+        longest = max(sum(prod(shape) * dtype.itemsize for dtype, shape in each) for each in kinds)
+        message = message_of(*(tensors[name].data for name in self._cuts))
+        messages = self.communicator.all_gather(nn.functional.pad(message, (0, longest - len(message))))
+        for own, message, kind in zip(shares, messages, kinds, strict=True):
+            for (name, cut), part in zip(self._cuts.items(), parts_of(message, *kind), strict=True):
+                cut.put(part, whole[name], own)
         agree(self.communicator, self._uncut(), name="uncut", averager=self.averager)
         overwrite(self.model, whole)
 

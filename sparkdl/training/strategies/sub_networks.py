@@ -57,14 +57,14 @@ class Cut(NamedTuple):
             part = part * (part.shape[1] / whole.shape[1])
         whole[self._place(neurons, whole.device)] = part
 
-    def shape(self, whole: torch.Tensor, neurons: Neurons) -> list[int]:
+    def shape(self, whole: torch.Tensor, neurons: Neurons) -> tuple[int, ...]:
         """The shape of that part."""
         shape = list(whole.shape)
         if self.rows:
             shape[0] = len(neurons[self.rows])
         if self.columns:
             shape[1] = len(neurons[self.columns]) * self.width
-        return shape
+        return tuple(shape)
 
     def _place(self, neurons: Neurons, device: torch.device) -> tuple[slice | torch.Tensor, ...]:
         rows = neurons[self.rows].to(device) if self.rows else slice(None)

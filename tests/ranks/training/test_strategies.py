@@ -4,18 +4,21 @@ Ranks are real, as processes on this machine: one launch trains with all strateg
 """
 
 import copy
+import itertools
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import ceil, sqrt
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.swa_utils import update_bn
 
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend, TorchBackend
@@ -29,6 +32,8 @@ from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import consensus_weights
+from sparkdl.training.strategies.ist import STATISTICS_BATCHES
+from sparkdl.training.strategies.sub_networks import deal
 
 from .simulated_averaging import MEANS
 
@@ -49,6 +54,9 @@ STRATEGIES = {
     "diloco, powersgd": {"kind": "diloco", "period": 5, "compression": {"kind": "powersgd", "rank": 1}},
     "easgd": {"kind": "easgd", "period": 3},
     "deepspark": {"kind": "deepspark", "period": 4},
+    "ist": {"kind": "ist", "period": 4},
+    "ist, all-reduce first and last": {"kind": "ist", "period": 4, "allreduce_first": 1, "allreduce_last": 1},
+    "ist, batch normalisation": {"kind": "ist", "period": 4},
 }
 SIZE = 3
 ROWS = 106  # of the dataset: not the same number on each rank, and a short batch at the end of an epoch
@@ -65,6 +73,14 @@ def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(Double(), nn.Linear(*input_shape, 16), nn.Tanh(), nn.Linear(16, num_classes)).double()
 
 
+def normalised_network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Two hidden layers, with batch normalisation."""
+    first = [nn.Linear(*input_shape, 31), nn.BatchNorm1d(31), nn.Tanh()]
+    return nn.Sequential(
+        Double(), *first, nn.Linear(31, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, num_classes)
+    ).double()
+
+
 def settings_for(name: str, **changes: object) -> Train:
     options = {
         "optimizer": "sgd",
@@ -74,7 +90,8 @@ def settings_for(name: str, **changes: object) -> Train:
         "epochs": EPOCHS,
         "strategy": STRATEGIES[name],
     }
-    return Train(model=network, batch_size=4, **{**options, **changes})
+    model = normalised_network if "batch normalisation" in name else network
+    return Train(model=model, batch_size=4, **{**options, **changes})
 
 
 class FailsAt:
@@ -205,7 +222,7 @@ def test_another_number_of_ranks_goes_on_from_the_consensus_and_uses_every_row_o
         assert correct[name] == pytest.approx([round(rows) for rows in correct[name]], abs=1e-6)
 
 
-CHANGES = {"local_sgd": "diloco", "easgd": "allreduce", "diloco, streaming": "diloco"}
+CHANGES = {"local_sgd": "diloco", "easgd": "allreduce", "diloco, streaming": "diloco", "ist": "allreduce"}
 
 
 def begun_replicas(trained: Trained, rank: Rank) -> dict[str, dict[str, torch.Tensor]]:
@@ -248,7 +265,8 @@ def test_one_rank_means_what_it_should(trained: Trained) -> None:
     for name in ("local_sgd", "local_sgd, momentum averaged", "post_local_sgd", "sparknet"):
         assert_equal(found[name], found["allreduce"])
     compressed = [name for name in STRATEGIES if name.startswith("allreduce, ")]
-    for name in ("diloco", "diloco, streaming", "diloco, powersgd", "easgd", "deepspark", *compressed):
+    alone = "diloco", "diloco, streaming", "diloco, powersgd", "easgd", "deepspark", "ist"
+    for name in (*alone, *compressed):
         expected = simulated(name, trained.clouds, size=1)
         for key, weight in found[name].items():
             torch.testing.assert_close(weight, expected[key], rtol=1e-9, atol=1e-9)
@@ -336,7 +354,20 @@ def simulated(name: str, dataset: Dataset, *, size: int = SIZE) -> dict[str, tor
                 model.zero_grad()
                 losses.append(functional.cross_entropy(model(batch.inputs), batch.labels, reduction="sum"))
             rounds.send((epoch, losses, [len(batch.labels) for batch in batches]))
-    return {key: torch.from_numpy(value.numpy().copy()) for key, value in rounds.send(None).items()}
+    weights = {key: torch.from_numpy(value.numpy().copy()) for key, value in rounds.send(None).items()}
+    return weights | running_means(settings, dataset, weights, loaders)
+
+
+def running_means(
+    settings: Train, dataset: Dataset, weights: dict[str, torch.Tensor], loaders: list[Loader]
+) -> dict[str, torch.Tensor]:
+    """Those of batch normalisation, found from each rank's first batches of the last epoch; the mean over ranks."""
+    models = [build_model(dataset, settings) for _ in loaders]
+    for model, loader in zip(models, loaders, strict=True):
+        model.load_state_dict(weights)
+        batches = itertools.islice(loader.epoch(EPOCHS - 1), STATISTICS_BATCHES)
+        update_bn([batch.inputs for batch in batches], model)
+    return {name: value for name, value in mean_weights(models).items() if "running" in name}
 
 
 Losses = tuple[int, list[torch.Tensor], list[int]]
@@ -470,6 +501,83 @@ def easgd(options: dict, models: Models, optimizers: Optimizers, *, rate: float 
     yield centre
 
 
+def ist(options: dict, models: Models, optimizers: Optimizers) -> Iterator:
+    """The network of each rank's neurons, as a network of its own; what reads fewer neurons is larger for it."""
+    size, together = len(models), mean_of_gradients(options, models)
+    steps_per_epoch = ceil(ceil(ROWS / size) / 4)
+    dealing = range(options.get("allreduce_first", 0), EPOCHS - options.get("allreduce_last", 0))
+    whole = copy.deepcopy(models[0])
+    if 0 in dealing:
+        for layer in dense(whole)[1:]:
+            layer.weight.data /= sqrt(size)
+
+    def train(replicas: Models) -> None:
+        models[:] = replicas
+        optimizers[:] = [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9) for model in models]
+
+    number = steps = 0
+    for epoch in range(EPOCHS):
+        left = steps_per_epoch
+        while left:
+            steps = min(options["period"], left) if epoch in dealing else left
+            neurons = shares(whole, size, number)
+            train([sub_network(whole, own) if epoch in dealing else copy.deepcopy(whole) for own in neurons])
+            for _ in range(steps):
+                work = yield
+                if epoch in dealing:
+                    step_alone(models, optimizers, work[1], work[2])
+                else:
+                    step_together(models, optimizers, together, work)
+            if epoch in dealing:
+                assemble(whole, models, neurons)
+                number += 1
+            else:
+                whole = copy.deepcopy(models[0])
+            left -= steps
+    yield
+    yield whole.state_dict()
+
+
+def dense(model: nn.Module) -> list[nn.Linear]:
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+def norms(model: nn.Module) -> list[nn.BatchNorm1d]:
+    return [module for module in model.modules() if isinstance(module, nn.BatchNorm1d)]
+
+
+def shares(whole: nn.Module, size: int, number: int) -> list[list[torch.Tensor]]:
+    """By rank, the neurons of each layer; of the inputs and the outputs, all."""
+    layers = dense(whole)
+    counts = {str(place): layer.out_features for place, layer in enumerate(layers[:-1])}
+    ends = torch.arange(layers[0].in_features), torch.arange(layers[-1].out_features)
+    return [[ends[0], *own.values(), ends[1]] for own in deal(counts, size=size, seed=0, number=number)]
+
+
+def sub_network(whole: nn.Module, neurons: list[torch.Tensor]) -> nn.Module:
+    model = copy.deepcopy(whole)
+    for layer, columns, rows in zip(dense(model), neurons, neurons[1:], strict=False):
+        larger = layer.in_features / len(columns)
+        layer.weight = nn.Parameter(layer.weight.detach()[rows][:, columns] * larger)
+        layer.bias = nn.Parameter(layer.bias.detach()[rows])
+    for norm, rows in zip(norms(model), neurons[1:], strict=False):
+        norm.weight, norm.bias = (nn.Parameter(each.detach()[rows]) for each in (norm.weight, norm.bias))
+        norm.running_mean, norm.running_var = norm.running_mean[rows], norm.running_var[rows]
+    return model
+
+
+@torch.no_grad()
+def assemble(whole: nn.Module, models: Models, neurons: list[list[torch.Tensor]]) -> None:
+    for model, own in zip(models, neurons, strict=True):
+        for layer, part, columns, rows in zip(dense(whole), dense(model), own, own[1:], strict=False):
+            layer.weight[rows[:, None], columns] = part.weight * (len(columns) / layer.in_features)
+            layer.bias[rows] = part.bias
+        for norm, part, rows in zip(norms(whole), norms(model), own[1:], strict=False):
+            norm.weight[rows], norm.bias[rows] = part.weight, part.bias
+            norm.num_batches_tracked.fill_(STATISTICS_BATCHES)
+    dense(whole)[-1].bias.copy_(sum(dense(model)[-1].bias for model in models) / len(models))
+
+
 METHODS: dict[str, Callable[[dict, Models, Optimizers], Iterator]] = {
     "allreduce": allreduce,
     "local_sgd": local_sgd,
@@ -478,4 +586,5 @@ METHODS: dict[str, Callable[[dict, Models, Optimizers], Iterator]] = {
     "diloco": diloco,
     "easgd": easgd,
     "deepspark": partial(easgd, rate=0.1),
+    "ist": ist,
 }
