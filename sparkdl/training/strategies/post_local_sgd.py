@@ -28,16 +28,17 @@ class PostLocalSGD(Strategy):
         self._then = LocalSGD(
             communicator, averager, period=options.period, average_momentum=options.momentum == "averaged"
         )
-        self._epochs_left = options.after_epochs
-
-    @property
-    def _now(self) -> AllReduce | LocalSGD:
-        return self._first if self._epochs_left > 0 else self._then
+        self._after_epochs = options.after_epochs
+        self._now: Strategy = self._first
 
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         model, optimizer = self._first.wrap(model, make_optimizer)
         return self._then.wrap(model, lambda _: optimizer)
+
+    @override
+    def begin_epoch(self, epoch: int) -> None:
+        self._now = self._first if epoch < self._after_epochs else self._then
 
     @override
     def row_weight(self, *, own_rows: int, global_rows: int) -> float:
@@ -58,7 +59,6 @@ class PostLocalSGD(Strategy):
     @override
     def end_epoch(self) -> None:
         self._now.end_epoch()
-        self._epochs_left -= 1
 
     @override
     @contextmanager
@@ -68,10 +68,8 @@ class PostLocalSGD(Strategy):
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"epochs_left": self._epochs_left, "then": self._then.state()}
+        return self._then.state()
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
-        if state:
-            self._epochs_left = state["epochs_left"]
-            self._then.load(state["then"])
+        self._then.load(state)
