@@ -18,7 +18,7 @@ from sparkdl.training.strategies.ist import IST
 def one_step(rank: Rank) -> dict[str, Any]:
     """The first step of a round, with an optimizer that has its moments from the beginning."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     settings = Train(strategy="ist", optimizer="torch.optim:Adagrad")
     with TorchBackend().connect() as communicator:
         replica = Replica(model, settings, Groups(communicator, communicator), torch.device("cpu"))
@@ -39,6 +39,6 @@ def test_a_rank_computes_with_its_neurons_alone_and_lends_the_whole_network_in_b
     assembled = IST.assemble(ranks[0]["state"], [rank["own"] for rank in ranks])
     for rank in ranks:
         assert all(torch.equal(value, rank["own"][name]) for name, value in rank["after"].items())
-        assert rank["sent"] == 4 * (3 * 3 + 3 + 2 * 3 + 2)  # the larger share, and the output's bias
+        assert rank["sent"] == 4 * (3 * 3 + 3 + 2 * 3 + 2 + 2 * 2 + 2)  # the larger share, and the output's bias
         for name, value in rank["consensus"].items():
             torch.testing.assert_close(value, assembled[name].float())

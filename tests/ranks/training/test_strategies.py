@@ -75,11 +75,9 @@ def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def normalised_network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Two hidden layers, with batch normalisation."""
-    first = [nn.Linear(*input_shape, 31), nn.BatchNorm1d(31), nn.Tanh()]
-    return nn.Sequential(
-        Double(), *first, nn.Linear(31, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, num_classes)
-    ).double()
+    """The same, with batch normalisation."""
+    hidden = [nn.Linear(*input_shape, 31), nn.BatchNorm1d(31), nn.Tanh()]
+    return nn.Sequential(Double(), *hidden, nn.Linear(31, num_classes)).double()
 
 
 def settings_for(name: str, **changes: object) -> Train:
