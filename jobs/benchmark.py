@@ -38,8 +38,8 @@ NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint"
 @click.option("--seed", type=int, default=0, show_default=True, help="For `faults`: which ones, and when.")
 @click.option(
     "--backend",
-    type=click.Choice(["horovod", "torch"]),
-    default="horovod",
+    type=click.Choice(["auto", "horovod", "torch"]),
+    default="auto",
     show_default=True,
     help="For `faults`: by which library ranks exchange tensors.",
 )

@@ -40,7 +40,7 @@ IMPORTED_FROM = f"{Path(sparkdl.__file__).parents[1]}{os.pathsep}{Path(benchmark
 """Where the cluster's processes find what is submitted to them."""
 
 
-def run(rounds: int = 100, seed: int = 0, backend: str = "horovod") -> Report:
+def run(rounds: int = 100, seed: int = 0, backend: str = "auto") -> Report:
     """Inject at least so many faults, a few into each run; the seed decides which ones, and when.
 
     ``backend`` is by which library ranks exchange tensors.
@@ -65,7 +65,7 @@ def run(rounds: int = 100, seed: int = 0, backend: str = "horovod") -> Report:
 
 
 @contextmanager
-def fault_bench(folder: Path, *, backend: str = "horovod") -> Iterator[Scenario]:
+def fault_bench(folder: Path, *, backend: str = "auto") -> Iterator[Scenario]:
     """A cluster of two executors, MLflow's server, a small dataset, and the run that was left alone."""
     with session() as spark:
         dataset = _dataset(spark, folder)
