@@ -40,6 +40,7 @@ METHODS = (
     Method("local SGD, 128 steps", {"kind": "local_sgd", "period": 128}, cycle=128),
     Method("elastic averaging, 32 steps", {"kind": "easgd", "period": 32}, cycle=32),
     Method("DiLoCo, 64 steps", {"kind": "diloco", "period": 64}, cycle=64),
+    Method("IST, 80 steps a round", {"kind": "ist", "period": 80}, cycle=80, length=3),
     Method("PowerSGD, rank 4", _compressed("powersgd", rank=4)),
     Method("ATOMO, 3 atoms", _compressed("atomo", atoms=3), scale=0.5),
     Method("top-k, 1%", _compressed("topk", ratio=0.01, warmup_epochs=0), optimizer={}),
