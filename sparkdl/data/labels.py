@@ -42,7 +42,7 @@ def write_labels(labels: "DataFrame", folder: str) -> LabelsFile:
                 writer.write_batch(pa.RecordBatch.from_arrays([batch.column(0), batch.column(1)], schema=_SCHEMA))
                 classes += len(batch)
         written = content.getvalue()
-        write_file(path, written)
+        write_file(path, written, makes_folder=False)
         digest = hashlib.sha256(written).hexdigest()
         yield pa.RecordBatch.from_pylist([{"classes": classes, "bytes": written.size, "sha256": digest}])
 

@@ -101,8 +101,11 @@ def open_file(path: str) -> io.BufferedReader:
 
 
 @patient
-def write_file(path: str, content: Buffer) -> None:
-    """Write a whole file or none, in the place of what is there. Several may write the same; any may be killed."""
+def write_file(path: str, content: Buffer, *, makes_folder: bool = True) -> None:
+    """Write a whole file or none, in the place of what is there. Several may write the same; any may be killed.
+
+    With ``makes_folder`` false, a folder that is not there is an error: whoever removed it wants nothing there.
+    """
     filesystem, located = locate(path)
     if not renames(path):
         filesystem.pipe_file(located, bytes(content))  # an object is there once all of it is
@@ -110,7 +113,8 @@ def write_file(path: str, content: Buffer) -> None:
     folder = located.rpartition("/")[0]
     partial = f"{folder}/.{uuid.uuid4().hex}{PARTIAL}"
     try:
-        filesystem.makedirs(folder, exist_ok=True)
+        if makes_folder:
+            filesystem.makedirs(folder, exist_ok=True)
         with filesystem.open(partial, "wb") as stream:
             stream.write(content)
         if local_path(path):

@@ -173,7 +173,7 @@ def write_row_group(path: str, table: pa.Table, input: InputSpec) -> dict[str, A
             row_group_size=len(labels),
         )
     written = content.getvalue()
-    write_file(path, written)
+    write_file(path, written, makes_folder=False)  # a task may be told late that nobody wants its rows
     return {
         "rows": len(labels),
         "bytes": written.size,

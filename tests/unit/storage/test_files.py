@@ -194,6 +194,12 @@ def test_a_folder_is_removed_though_somebody_renames_a_file_in_it_meanwhile(
     assert not (tmp_path / "folder").exists()
 
 
+def test_what_is_written_late_does_not_bring_back_a_folder_that_was_removed(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_file(str(tmp_path / "removed" / "file"), b"late", makes_folder=False)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_file_that_cannot_be_written_leaves_nothing_and_what_was_there(tmp_path: Path) -> None:
     write_file(str(tmp_path / "file"), b"before")
     with pytest.raises(TypeError):
