@@ -71,6 +71,7 @@ class Heartbeat:
                 body["executor_stopped"] = True
             if self._stack_after is not None and now - moved >= self._stack_after and (stack := _stack(frame)) != sent:
                 body["stack"] = sent = stack
+            del frame  # with it would live what its function holds, such as the graph of the step before
             try:
                 self._sender.send("heartbeat", body)
             except OSError:

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import psutil
@@ -66,6 +67,21 @@ def test_the_step_of_an_exception_is_known() -> None:
     with pytest.raises(RankError, match="rank 0 of 1 failed at step 7") as caught:
         run_local(fail, 1)
     assert (caught.value.rank, caught.value.exception_type, caught.value.step) == (0, "ValueError", 7)
+
+
+def test_what_a_function_held_does_not_outlive_it_though_heartbeats_look_at_it() -> None:
+    def work(rank: Rank) -> bool:
+        found = []
+
+        def step() -> None:
+            held = threading.Event()
+            found.append(weakref.ref(held))
+            time.sleep(2.5)  # a heartbeat is sent every second
+
+        step()
+        return found[0]() is None
+
+    assert run_local(work, 1) == [True]
 
 
 def test_ranks_that_are_asked_to_stop_return_their_results() -> None:

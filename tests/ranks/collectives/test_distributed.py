@@ -83,26 +83,26 @@ class Stranger(threading.Thread):
     """Connects to every port that a rank opens, as soon as it is there, and counts as Gloo's peers do at first."""
 
     def __init__(self, ranks: int, done: Path) -> None:
-        """``done`` is written when the stranger has been at the ports of so many ranks."""
+        """``done`` is written when the stranger has been at the ports of so many new processes."""
         super().__init__(daemon=True)
         self.stop = threading.Event()
         self.ranks, self.done = ranks, done
         self.connections: list[socket.socket] = []
 
     def run(self) -> None:
-        known: set[tuple[int, int]] = set()
+        others = known = _listening()
         while not self.stop.wait(0.005):
             for pid, port in _listening() - known:
-                known.add((pid, port))
+                known = known | {(pid, port)}
                 for number in range(8):
                     self.connections.append(socket.create_connection(("127.0.0.1", port)))
                     self.connections[-1].sendall(struct.pack("<q", number))
-            if len({pid for pid, _ in known}) == self.ranks:
+            if len({pid for pid, _ in known - others}) == self.ranks:
                 self.done.touch()
 
 
 def _listening() -> set[tuple[int, int]]:
-    """Which ranks listen at which ports."""
+    """Which processes that this one has started listen at which ports: ranks, and what other tests have left."""
     ports = set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has just ended
