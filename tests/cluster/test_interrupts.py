@@ -66,7 +66,7 @@ def test_an_interrupted_job_ends_with_one_line_and_leaves_nothing(source: Path, 
         time.sleep(0.02)
     job.send_signal(signal.SIGINT)
     output, errors = job.communicate(timeout=SECONDS)
-    assert (job.returncode, output) == (130, "")
+    assert (job.returncode, output) == (130, ""), errors
     assert errors.removeprefix(OF_JAVA) == "sparkdl: interrupted; nothing is left running\n"
     while left := found(str(tmp_path)):
         assert time.monotonic() < deadline, left
