@@ -26,12 +26,21 @@ class Commands(click.Group):
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
-        except SparkdlError as error:
+        except (Exception, KeyboardInterrupt) as error:
+            if _was_interrupted(error):
+                click.secho("sparkdl: interrupted; nothing is left running", err=True)
+                sys.exit(130)
+            if not isinstance(error, SparkdlError):
+                raise
             click.secho(f"sparkdl: {error}", fg="red", err=True)
             sys.exit(1)
-        except KeyboardInterrupt:
-            click.secho("sparkdl: interrupted; nothing is left running", err=True)
-            sys.exit(130)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether somebody pressed Ctrl-C, whatever failed while that ended the job: the JVM may have been gone by then."""
+    while error and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -34,6 +34,20 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         assert f"  {command} " in text
 
 
+def test_what_fails_while_an_interrupt_ends_a_job_is_no_error_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ConnectionError("Answer from Java side is empty")
+
+    monkeypatch.setattr("sparkdl.cli.find_field", interrupted)
+    code, text, problem = run(["keys", "train.epochs"], capsys)
+    assert (code, text, problem) == (130, "", "sparkdl: interrupted; nothing is left running\n")
+
+
 def test_a_plan_compares_with_one_vs_all(capsys: pytest.CaptureFixture[str]) -> None:
     odp = ["--classes", "105033", "--features", "421705", "--rows", "1084404", "--buckets", "32", "--linear"]
     code, text, _ = run(["plan-extreme", *odp, "--repetitions", "25"], capsys)
