@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sparkdl.errors import ConfigError
+from sparkdl.tables import aligned
 
 __all__ = ["Cost", "Plan", "fewest_repetitions", "plan_extreme"]
 
@@ -107,14 +108,7 @@ class Plan:
             ["two classes look alike", f"probability <= {self.delta:.1g}", *["never"] * rivals],
             ["fewest repetitions", f"{self.fewest_repetitions}", *[""] * rivals],
         ]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(
-                text.ljust(width) if place == 0 else text.rjust(width)
-                for place, (text, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        )
+        return aligned(lines)
 
 
 def plan_extreme(

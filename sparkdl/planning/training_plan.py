@@ -1,7 +1,6 @@
 """How long a step would take with each strategy and topology, on as many ranks as one likes. Runs on the driver."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +22,7 @@ from sparkdl.settings.strategies import (
     PostLocalSGDOptions,
     SparkNetOptions,
 )
+from sparkdl.tables import aligned
 from sparkdl.training.model_folder import check_model
 
 __all__ = ["TrainingPlan", "plan_training"]
@@ -73,7 +73,7 @@ class TrainingPlan:
             ]
             for name, cost in self.strategies.items()
         ]
-        return f"{self._measured}\n\n{_aligned(lines)}"
+        return f"{self._measured}\n\n{aligned(lines)}"
 
     @property
     def best(self) -> tuple[str, str]:
@@ -167,14 +167,3 @@ def _name(strategy: Averaging) -> str:
         "period" in chosen and f"every {chosen['period']} steps",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            text.ljust(width) if place == 0 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
