@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pyspark
 
-from sparkdl.cluster.java import ensure_java
+from sparkdl.java import ensure_java
 
 # No JVM of the tests lives long enough to earn back what the optimising compiler and parallel collectors cost.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from sparkdl.cluster.java import ensure_java
+from sparkdl.java import ensure_java
 
 __all__ = ["ROLES", "StandaloneCluster", "rank_threads", "standalone_cluster"]
 

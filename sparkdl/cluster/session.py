@@ -9,7 +9,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.interrupts import cancel_on_interrupt, held_interrupts
-from sparkdl.cluster.java import ensure_java
+from sparkdl.java import ensure_java
 from sparkdl.settings import Cluster
 
 __all__ = ["EMBEDDED_OPTIONS", "get_session"]

@@ -22,9 +22,9 @@ import pytest
 import torch
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster.java import ensure_java
 from sparkdl.data import Dataset, prepare
 from sparkdl.data.model_inputs import keep_inputs, packages_for_inputs
+from sparkdl.java import ensure_java
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "sparkdl"
-GROUND = {"config", "errors", "extras", "forks", "masking", "settings", "stack", "storage", "tables"}
+GROUND = {"config", "errors", "extras", "forks", "java", "masking", "settings", "stack", "storage", "tables"}
 FIRST = {"cluster", "collectives", "data", "models", "tracking"}
 SECOND = {"extreme", "planning", "scoring", "training"}
 ALSO = {"scoring": {"extreme"}, "planning": {"training"}}

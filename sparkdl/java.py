@@ -1,6 +1,6 @@
 """Which Java starts Spark. Runs on the driver.
 
-``python -m sparkdl.cluster.java`` prints the ``JAVA_HOME`` for ``spark-submit`` and for a cluster's daemons.
+``python -m sparkdl.java`` prints the ``JAVA_HOME`` for ``spark-submit`` and for a cluster's daemons.
 """
 
 import hashlib

