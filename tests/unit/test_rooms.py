@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "sparkdl"
 GROUND = {"config", "errors", "extras", "forks", "java", "masking", "settings", "stack", "storage", "tables"}
-FIRST = {"cluster", "collectives", "data", "models", "tracking"}
+FIRST = {"cluster", "collectives", "data", "models", "parameters", "tracking"}
 SECOND = {"extreme", "planning", "scoring", "training"}
 ALSO = {"scoring": {"extreme"}, "planning": {"training"}}
 """Rooms that a room may know beside those below it: scoring opens what extreme has made, planning tries training's

@@ -1,0 +1,25 @@
+"""A sharded parameter server: servers that each hold a part of every parameter, and what workers reach them by.
+
+The transport is Arrow Flight: TLS with a certificate made for the run, and a token in every call.
+"""
+
+from sparkdl.parameters.calls import Connection, Credentials, Endpoint
+from sparkdl.parameters.client import ParameterClient
+from sparkdl.parameters.parameter_server import ParameterServer
+from sparkdl.parameters.part import Part, Push
+from sparkdl.parameters.partition import Memory, Partition
+from sparkdl.parameters.rules import RULES, Rule
+
+__all__ = [
+    "RULES",
+    "Connection",
+    "Credentials",
+    "Endpoint",
+    "Memory",
+    "ParameterClient",
+    "ParameterServer",
+    "Part",
+    "Partition",
+    "Push",
+    "Rule",
+]

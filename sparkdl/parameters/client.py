@@ -1,0 +1,107 @@
+"""A worker's end of the servers of parameters: pull all values, push to all. Runs in a task."""
+
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+import torch
+from pyarrow import flight
+
+from sparkdl.parameters.calls import Connection, Credentials
+from sparkdl.parameters.messages import SCHEMA, receive, stream
+from sparkdl.parameters.part import Push
+from sparkdl.parameters.partition import Memory, Partition
+
+__all__ = ["Directory", "ParameterClient"]
+
+T = TypeVar("T")
+
+
+class Directory(Protocol):
+    """Who knows where servers are."""
+
+    def find(self, server: int, lost: str | None) -> str:
+        """The address of a server, which is not the one that was lost; waits until there is one."""
+
+
+class ParameterClient:
+    """Speaks to all servers at the same time. A server that is lost is looked for again, and the call is repeated.
+
+    One thread uses it at a time.
+    """
+
+    def __init__(self, partition: Partition, credentials: Credentials, directory: Directory, *, timeout: float) -> None:
+        """A server that does not answer for ``timeout`` seconds is taken for lost."""
+        self._partition, self._credentials, self._directory, self._timeout = partition, credentials, directory, timeout
+        self._lines: list[Connection | None] = [None] * partition.servers
+        self._memories = [partition.new_memory(server) for server in range(partition.servers)]
+        self._versions = [0] * partition.servers
+        """Of what was pulled last."""
+        self._pool = ThreadPoolExecutor(partition.servers, thread_name_prefix="sparkdl-parameters")
+        self.bytes_moved = 0
+        """Of all pulls and pushes."""
+
+    def pull(self) -> list[int]:
+        """Fetch all values, for :meth:`copy_to`; their versions by server."""
+        self._versions = self._at_all_servers(self._pull)
+        return list(self._versions)
+
+    def copy_to(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Overwrite tensors, in place, with what was pulled last."""
+        self._partition.join(self._memories, tensors)
+
+    def push(self, tensors: Mapping[str, torch.Tensor], push: Push, versions: list[int]) -> bool:
+        """Send what servers are to merge, computed from values of these versions; says whether it counted.
+
+        Tensors that are not there are zeros. When it returns all servers have merged it, or had before.
+        """
+        memories = [self._partition.new_memory(server) for server in range(self._partition.servers)]
+        for server, memory in enumerate(memories):
+            self._partition.cut(tensors, server, memory)
+
+        def send(server: int, line: Connection) -> bool:
+            return self._push(line, push._replace(version=versions[server]), memories[server])
+
+        return self._at_all_servers(send)[0]
+
+    def close(self) -> None:
+        """Give up all lines."""
+        self._pool.shutdown()
+        for line in filter(None, self._lines):
+            line.close()
+
+    def _at_all_servers(self, do: Callable[[int, Connection], T]) -> list[T]:
+        self.bytes_moved += sum(memory.content.numel() for memory in self._memories)
+        return list(self._pool.map(lambda server: self._persist(server, do), range(self._partition.servers)))
+
+    def _persist(self, server: int, do: Callable[[int, Connection], T]) -> T:
+        lost: str | None = None
+        while True:
+            line = self._lines[server]
+            if line is None:
+                address = self._directory.find(server, lost)
+                line = self._lines[server] = Connection(address, self._credentials, timeout=self._timeout)
+            try:
+                return do(server, line)
+            except ConnectionError:
+                lost, self._lines[server] = line.address, None
+                line.close()
+
+    def _pull(self, server: int, line: Connection) -> int:
+        with line.explained():
+            reader = line.client.do_get(flight.Ticket(b"values"), line.options)
+            version = int(reader.schema.metadata[b"version"])
+            receive(reader, self._memories[server].content)
+        return version
+
+    def _push(self, line: Connection, push: Push, memory: Memory) -> bool:
+        with line.explained():
+            descriptor = flight.FlightDescriptor.for_command(json.dumps(push).encode())
+            writer, answers = line.client.do_put(descriptor, SCHEMA, line.options)
+            with writer:
+                for batch in stream(memory.content):
+                    writer.write_batch(batch)
+                writer.done_writing()
+                answer: Any = answers.read()
+        return bool(json.loads(answer.to_pybytes()))

@@ -1,0 +1,41 @@
+"""A server of parameters: a :class:`Part` behind Arrow Flight. Runs in a task."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from sparkdl.parameters.calls import Credentials, Endpoint
+from sparkdl.parameters.messages import SCHEMA, receive, stream
+from sparkdl.parameters.part import Part, Push
+
+__all__ = ["ParameterServer"]
+
+
+class ParameterServer(Endpoint):
+    """Workers pull its values by Flight's ``do_get`` and push by its ``do_put``; ``answers`` are further calls."""
+
+    def __init__(
+        self,
+        host: str,
+        credentials: Credentials,
+        part: Part,
+        answers: Mapping[str, Callable[..., dict[str, Any] | None]],
+    ) -> None:
+        super().__init__(host, credentials, answers)
+        self._part = part
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """The values, as bytes; their version is in the schema's metadata."""
+        version, content = self._part.pull()
+        schema = SCHEMA.with_metadata({"version": str(version)})
+        batches = (batch.replace_schema_metadata(schema.metadata) for batch in stream(content))
+        return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(schema, batches))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Merge a push, which the descriptor describes; answers whether it counted."""
+        push, memory = Push(*json.loads(descriptor.command)), self._part.new_memory()
+        receive(reader, memory.content)
+        writer.write(json.dumps(self._part.push(push, memory)).encode())

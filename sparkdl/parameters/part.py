@@ -1,0 +1,127 @@
+"""What one server holds: its slices of all values, and what has been merged into them. Runs on a server.
+
+A push is known by the portion of rows that it was computed from and its number within that portion. So it counts once,
+whoever computes it and however often it arrives: workers may repeat pushes, and do each other's portions again.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from sparkdl.parameters.partition import Memory, Partition
+from sparkdl.parameters.rules import Additive, Rule
+
+__all__ = ["Part", "Push", "Tally"]
+
+
+class Push(NamedTuple):
+    """What a push says about itself."""
+
+    round: int
+    """The epoch: pushes of an older one than the newest come too late."""
+    portion: int
+    sequence: int
+    """Its number within the portion, from 0."""
+    version: int
+    """Of the values that it was computed from."""
+    rate: float
+    sums: tuple[float, ...]
+    """Figures that are added up over the pushes that count, for example rows and their summed loss."""
+
+
+@dataclass
+class Tally:
+    """What has been merged in a round."""
+
+    round: int = 0
+    applied: dict[int, int] = field(default_factory=dict)
+    """By portion: how many of its pushes."""
+    sums: list[float] = field(default_factory=list)
+    staleness: Counter[int] = field(default_factory=Counter)
+    """How many pushes have had which staleness."""
+
+
+class Part:
+    """Values of one server, and the rules by which pushes change them. Its methods may be called by several threads."""
+
+    def __init__(self, partition: Partition, server: int, memory: Memory, rule: type[Rule]) -> None:
+        """``rule`` is for what is trained; changes of buffers are added."""
+        self._partition, self._server, self._memory = partition, server, memory
+        self._rules = [
+            (rule if block.trained else Additive)(values)
+            for block, values in zip(partition.blocks, memory.blocks, strict=True)
+        ]
+        self._lock = threading.Lock()
+        self._version = 0
+        self._tally = Tally()
+
+    @property
+    def bytes(self) -> int:
+        """Of its values, and of each push."""
+        return self._memory.content.numel()
+
+    def new_memory(self) -> Memory:
+        """Memory for a push."""
+        return self._partition.new_memory(self._server)
+
+    def pull(self) -> tuple[int, torch.Tensor]:
+        """A copy of all values as they are between two pushes, and their version."""
+        with self._lock:
+            return self._version, self._memory.content.clone()
+
+    def push(self, push: Push, pushed: Memory) -> bool:
+        """Merge a push; says whether it counted, and had not been merged before."""
+        with self._lock:
+            tally = self._tally
+            if push.round > tally.round:
+                tally = self._tally = Tally(push.round)
+            if push.round < tally.round or push.sequence < tally.applied.get(push.portion, 0):
+                return False
+            staleness = max(0, self._version - push.version)  # a server that has come back counts from a checkpoint
+            for rule, vector in zip(self._rules, pushed.blocks, strict=True):
+                rule.merge(vector, rate=push.rate, staleness=staleness)
+            self._version += 1
+            tally.applied[push.portion] = push.sequence + 1
+            tally.sums = [a + b for a, b in zip(tally.sums or [0.0] * len(push.sums), push.sums, strict=True)]
+            tally.staleness[staleness] += 1
+            return True
+
+    def tally(self) -> dict[str, Any]:
+        """How far the round has come, as plain values."""
+        with self._lock:
+            return self._plain_tally()
+
+    def state(self) -> dict[str, Any]:
+        """A copy of all that it is made of between two pushes: tensors and plain values."""
+        with self._lock:
+            return {
+                "model": {name: each.clone() for name, each in self._slices().items()},
+                "rules": [{name: each.clone() for name, each in rule.state().items()} for rule in self._rules],
+                "version": self._version,
+                "tally": self._plain_tally(),
+            }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` gave, of the same server of the same partition under the same rule."""
+        with self._lock:
+            for name, values in self._slices().items():
+                values.copy_(state["model"][name])
+            for rule, remembered in zip(self._rules, state["rules"], strict=True):
+                rule.load(remembered)
+            self._version = state["version"]
+            tally = state["tally"]
+            self._tally = Tally(
+                tally["round"], dict(tally["applied"]), list(tally["sums"]), Counter(dict(tally["staleness"]))
+            )
+
+    def _slices(self) -> dict[str, torch.Tensor]:
+        return self._partition.slices(self._server, self._memory)
+
+    def _plain_tally(self) -> dict[str, Any]:
+        tally = self._tally
+        pairs = {"applied": list(tally.applied.items()), "staleness": list(tally.staleness.items())}
+        return {"round": tally.round, "version": self._version, "sums": list(tally.sums), **pairs}

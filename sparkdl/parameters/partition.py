@@ -1,0 +1,88 @@
+"""Which slice of every parameter each server holds, and how slices lie in a message. Runs anywhere.
+
+Each tensor is cut into as many slices as there are servers, of equal size give or take one element, so that servers do
+equal work whatever the shapes are. A server's slices lie in one piece of memory, in blocks of one type: a message is
+that memory as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["Block", "Memory", "Partition"]
+
+
+class Block(NamedTuple):
+    """Slices that lie side by side on a server, since they have one type and are merged in one way."""
+
+    dtype: torch.dtype
+    trained: bool
+    """Whether they are of parameters that are trained, and not of buffers."""
+    names: tuple[str, ...]
+    """The tensors that they are cut from."""
+
+
+class Memory(NamedTuple):
+    """A server's slices of all tensors: values, or what is to be done to them."""
+
+    content: torch.Tensor
+    """All of it, uint8 of shape (bytes,)."""
+    blocks: list[torch.Tensor]
+    """Views into it: one vector for each block of the partition."""
+
+
+class Partition:
+    """How tensors are spread over ``servers``: ``trained`` ones, and ``buffers``. Both sides make the same one."""
+
+    def __init__(
+        self, trained: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor], *, servers: int
+    ) -> None:
+        self.servers = servers
+        tensors = {**trained, **buffers}
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        kinds = {name: (tensor.dtype, name in trained) for name, tensor in tensors.items()}
+        # Wide types first: then every vector begins where its type may.
+        order = sorted(set(kinds.values()), key=lambda kind: (-kind[0].itemsize, str(kind[0]), not kind[1]))
+        self.blocks = [
+            Block(dtype, is_trained, tuple(name for name, kind in kinds.items() if kind == (dtype, is_trained)))
+            for dtype, is_trained in order
+        ]
+        self._sizes = {name: tensor.numel() for name, tensor in tensors.items()}
+
+    def new_memory(self, server: int) -> Memory:
+        """Memory for the slices of a server, not filled."""
+        lengths = [sum(self._length(name, server) for name in block.names) for block in self.blocks]
+        sizes = [length * block.dtype.itemsize for length, block in zip(lengths, self.blocks, strict=True)]
+        content = torch.empty(sum(sizes), dtype=torch.uint8)
+        parts = content.split(sizes)
+        return Memory(content, [part.view(block.dtype) for part, block in zip(parts, self.blocks, strict=True)])
+
+    def cut(self, tensors: Mapping[str, torch.Tensor], server: int, memory: Memory) -> None:
+        """Fill the memory with a server's slices of the tensors; of a tensor that is not there, with zeros."""
+        for name, part in self.slices(server, memory).items():
+            if name in tensors:
+                part.copy_(tensors[name].detach().reshape(-1)[self._range(name, server)])
+            else:
+                part.zero_()
+
+    def join(self, memories: Sequence[Memory], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Overwrite the tensors, in place, with what the servers have of them."""
+        for server, memory in enumerate(memories):
+            for name, part in self.slices(server, memory).items():
+                tensors[name].detach().view(-1)[self._range(name, server)] = part
+
+    def slices(self, server: int, memory: Memory) -> dict[str, torch.Tensor]:
+        """Views of a server's memory by the name of the tensor; a vector each."""
+        found: dict[str, torch.Tensor] = {}
+        for block, vector in zip(self.blocks, memory.blocks, strict=True):
+            found |= zip(block.names, vector.split([self._length(name, server) for name in block.names]), strict=True)
+        return found
+
+    def _range(self, name: str, server: int) -> slice:
+        size = self._sizes[name]
+        return slice(size * server // self.servers, size * (server + 1) // self.servers)
+
+    def _length(self, name: str, server: int) -> int:
+        found = self._range(name, server)
+        return int(found.stop - found.start)
