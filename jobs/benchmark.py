@@ -57,7 +57,7 @@ NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint"
 @click.option(
     "--results",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="For `communication`: tables and picture from the file that an earlier run wrote, without measuring.",
+    help="For `communication`: go on with the file that an earlier run wrote, and measure only what it lacks.",
 )
 def benchmark(
     names: Sequence[str],

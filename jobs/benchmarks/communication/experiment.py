@@ -59,18 +59,22 @@ QUICK = Plan(METHODS[:2], (1_000,), (64,), 32, steps=64, look_every=16, target=0
 
 
 def run(plan: Plan, *, results: Path | None, seeds: int, tries: int) -> Iterator[Report]:
-    """Print the tables and draw the picture, from a file of results or from new ones. Runs on the driver, as root."""
-    found = Results.model_validate_json(results.read_text()) if results else _measure(plan, seeds, tries)
+    """Print the tables and draw the picture. Runs on the driver, as root.
+
+    ``results`` is the file of an earlier run: what it lacks is measured, and what it has is not measured again.
+    """
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / "results.json").write_text(found.model_dump_json(indent=1))
+    found = Results.model_validate_json(results.read_text()) if results else _nothing_yet(plan, tries)
+    if not found.finished:
+        _measure(plan, found, seeds, tries)
     accuracy_over_seconds(found).savefig(OUTPUT / "accuracy-over-seconds.png", dpi=160)
     yield methods_on_links(found)
     yield confirmations(found)
     yield exchanges(found)
 
 
-def _measure(plan: Plan, seeds: int, tries: int) -> Results:
-    results = Results(
+def _nothing_yet(plan: Plan, tries: int) -> Results:
+    return Results(
         ranks=RANKS,
         rows=plan.batch_size,
         network="-".join(map(str, (784, *plan.hidden, 10))),
@@ -78,24 +82,40 @@ def _measure(plan: Plan, seeds: int, tries: int) -> Results:
         steps=plan.steps,
         tries=tries,
     )
-    work = len(plan.methods) * (tries + seeds + len(plan.links)) + len(plan.links)
+
+
+def _measure(plan: Plan, results: Results, seeds: int, tries: int) -> None:
+    """Fill in what is missing, and write it down piece by piece: a run that fails late has lost little."""
+    known = len(results.methods)
+    links = [megabits for megabits in plan.links if _name(megabits) not in results.links]
+    work = (len(plan.methods) - known) * (tries + seeds + 1) + len(links) * (len(plan.methods) + 1)
     with (
         tempfile.TemporaryDirectory() as folder,
         tqdm(total=work, unit="run", disable=None) as bar,
     ):
         laboratory = _Laboratory(plan, _fashion_mnist(folder, plan.validation), bar)
         with network(RANKS) as hosts:
-            for method in plan.methods:
+            for method in plan.methods[known:]:
                 results.methods.append(laboratory.learn(hosts, method, seeds, tries))
-            laboratory.time(hosts, results)
-            laboratory.confirm(hosts, results)
-            _exchange(hosts, plan, results)
+                _write(results)
+            for megabits in links:
+                laboratory.time(hosts, results, megabits)
+                _write(results)
+            if not results.confirmations:
+                laboratory.confirm(hosts, results)
+                _write(results)
+            results.exchanges = _exchange(hosts, plan, results)
         with network(RANKS // 2) as hosts:
-            _exchange(hosts, plan, results)
-    return results
+            results.exchanges += _exchange(hosts, plan, results)
+    results.finished = True
+    _write(results)
 
 
-def _exchange(hosts: Network, plan: Plan, results: Results) -> None:
+def _write(results: Results) -> None:
+    (OUTPUT / "results.json").write_text(results.model_dump_json(indent=1))
+
+
+def _exchange(hosts: Network, plan: Plan, results: Results) -> list[Exchange]:
     """The same mean in each topology on the slowest link, for a number of hosts."""
     hosts.limit(plan.links[0])
     link, ranks = results.links[_name(plan.links[0])], RANKS // len(hosts.hosts)
@@ -103,7 +123,7 @@ def _exchange(hosts: Network, plan: Plan, results: Results) -> None:
     predicted = {"two_levels": link.seconds(two_levels(EXCHANGED_BYTES, len(hosts.hosts)))}
     if ranks == 1:
         predicted = {name: link.seconds(topology(EXCHANGED_BYTES, RANKS)) for name, topology in TOPOLOGIES.items()}
-    results.exchanges += [
+    return [
         Exchange(
             hosts=len(hosts.hosts),
             topology=name,
@@ -145,7 +165,7 @@ class _Laboratory:
             tracks = self._run(hosts, course, f"{method.name}, seed {seed}")
             curves.append(tracks[0].accuracies)
             test.append(tracks[0].test or 0.0)
-        return MethodResults(name=method.name, rate=rate, curves=curves, test=test, cost=_cost(course, tracks))
+        return MethodResults(name=method.name, rate=rate, curves=curves, test=test)
 
     def _tune(self, hosts: Network, method: Method, tries: int) -> float:
         """The rate that reaches the target in the fewest steps, or else comes nearest to it.
@@ -168,23 +188,30 @@ class _Laboratory:
             steps = min(steps, max(looks)) if reached else steps
         return max(merits, key=lambda each: merits[each])
 
-    def time(self, hosts: Network, results: Results) -> None:
-        """What a step of each method takes on each link, and what the cost model says of it."""
-        for megabits in self._plan.links:
-            name = _name(megabits)
-            hosts.limit(megabits)
-            results.links[name] = hosts.run(find_link, backend=BACKEND)[0]
-            self._bar.update()
-            for method, found in zip(self._plan.methods, results.methods, strict=True):
-                steps = method.cycle * -(-TIMED_STEPS // method.cycle)
-                course = self._course(method, found.rate, seed=0, steps=WARM_UP_STEPS + steps)
-                step = _step(self._run(hosts, course, f"{method.name}, {name}"), steps)
-                found.links[name] = OnLink(
-                    seconds=step.seconds,
-                    megabytes=step.bytes / 1e6,
-                    exchanging=step.waited / step.seconds,
-                    predicted=found.cost.seconds(results.links[name], RANKS),
-                )
+    def time(self, hosts: Network, results: Results, megabits: float) -> None:
+        """What a step of each method takes on a link, and what the cost model says of it.
+
+        The model knows the link from exchanges, and a method from steps on links without a limit.
+        """
+        name = _name(megabits)
+        hosts.limit(megabits)
+        link = hosts.run(find_link, backend=BACKEND)[0]
+        self._bar.update()
+        for method, found in zip(self._plan.methods, results.methods, strict=True):
+            steps = method.cycle * -(-TIMED_STEPS // method.cycle)
+            course = self._course(method, found.rate, seed=0, steps=WARM_UP_STEPS + steps)
+            if found.cost is None:
+                hosts.limit(None)
+                found.cost = _cost(course, self._run(hosts, course, f"{method.name}, no limit"))
+                hosts.limit(megabits)
+            step = _step(self._run(hosts, course, f"{method.name}, {name}"), steps)
+            found.links[name] = OnLink(
+                seconds=step.seconds,
+                megabytes=step.bytes / 1e6,
+                exchanging=step.waited / step.seconds,
+                predicted=found.cost.seconds(link, RANKS),
+            )
+        results.links[name] = link
 
     def confirm(self, hosts: Network, results: Results) -> None:
         """Whole runs to the target: the three shortest on the slowest link, and all-reduce on the fastest."""

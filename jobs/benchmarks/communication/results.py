@@ -31,7 +31,7 @@ class MethodResults(BaseModel):
     """For each seed: accuracy on the validation rows by the number of steps before."""
     test: list[float]
     """For each seed: accuracy on the test rows at the end."""
-    cost: StepCost
+    cost: StepCost | None = None
     """What the cost model knows of it, from links without a limit."""
     links: dict[str, OnLink] = {}
 
@@ -88,6 +88,8 @@ class Results(BaseModel):
     methods: list[MethodResults] = []
     confirmations: list[Confirmation] = []
     exchanges: list[Exchange] = []
+    finished: bool = False
+    """Whether all has been measured."""
 
     @property
     def near_the_best(self) -> float:
