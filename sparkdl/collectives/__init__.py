@@ -9,12 +9,14 @@ from sparkdl.collectives.distributed import TorchBackend
 from sparkdl.collectives.gradients import GradientAverager
 from sparkdl.collectives.horovod import HorovodBackend
 from sparkdl.collectives.means import agree, start_means
+from sparkdl.collectives.noise import GradientNoise
 
 __all__ = [
     "Averager",
     "Backend",
     "Communicator",
     "GradientAverager",
+    "GradientNoise",
     "HorovodBackend",
     "Messenger",
     "Ring",

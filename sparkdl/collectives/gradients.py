@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sparkdl.collectives.averaging import Averager, Exchange, advance, finish
+from sparkdl.collectives.noise import GradientNoise
 
 __all__ = ["GradientAverager"]
 
@@ -31,9 +32,15 @@ class GradientAverager:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], averager: Averager, *, bucket_bytes: int = BUCKET_BYTES
+        self,
+        parameters: Iterable[nn.Parameter],
+        averager: Averager,
+        *,
+        noise: GradientNoise | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        self._averager = averager
+        """Each bucket is seen by ``noise``, if it is given, before and after it is averaged."""
+        self._averager, self._noise = averager, noise
         exchanged = [] if averager.is_identity else [parameter for parameter in parameters if parameter.requires_grad]
         self._buckets = _buckets(reversed(exchanged), bucket_bytes)
         self._bucket_of = {parameter: index for index, bucket in enumerate(self._buckets) for parameter in bucket}
@@ -56,6 +63,8 @@ class GradientAverager:
             self._start_next()
         finish(self._left)
         self._left.clear()
+        if self._noise:
+            self._noise.after(parameter.grad for parameter in self._bucket_of if parameter.grad is not None)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         if not self._last_pass:
@@ -73,6 +82,8 @@ class GradientAverager:
     def _start_next(self) -> None:
         index = len(self._left)
         gradients = [_dense_gradient(parameter) for parameter in self._buckets[index]]
+        if self._noise:
+            self._noise.before(gradients)
         exchange = self._averager.exchange(gradients, key=f"gradients.{index}")
         advance(exchange)
         self._left.append(exchange)

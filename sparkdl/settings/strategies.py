@@ -26,6 +26,17 @@ class AllReduceOptions(CompressedAveraging):
     """Synchronous data parallelism: every step applies the mean gradient of all ranks."""
 
     kind: Literal["allreduce"] = "allreduce"
+    measure_noise: bool = False
+    """Log the gradients' noise scale and diversity after each epoch: they say which batch size is worth its rows."""
+
+    @model_validator(mode="after")
+    def _of_values(self) -> Self:
+        if self.measure_noise and self.compression:
+            raise ValueError(
+                "measure_noise compares gradients with their mean, which compression only stands for; set compression"
+                " to null while you measure"
+            )
+        return self
 
 
 class LocalSGDOptions(Averaging):

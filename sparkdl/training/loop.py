@@ -161,6 +161,7 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
     replica.strategy.end_epoch()
     with autocast(settings, replica.device):
         replica.strategy.find_statistics(_training_inputs(job, replica, state.epoch))
+    figures |= replica.strategy.figures()
     with replica.strategy.consensus() as model:
         if "validation" in job.dataset.splits:
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)

@@ -122,6 +122,11 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
             ["train.strategy.topology", "'ring', 'butterfly', 'server'"],
         ),
         (
+            "train: {strategy: {kind: allreduce, compression: qsgd, measure_noise: true}}",
+            [],
+            ["measure_noise compares gradients with their mean", "set compression to null"],
+        ),
+        (
             "train: {strategy: {kind: allreduce, compression: qsgd, topology: butterfly}}",
             [],
             [

@@ -27,8 +27,8 @@ def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
     """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together."""
     averager = create_averager(settings.strategy, communicator)
     match options := settings.strategy:
-        case AllReduceOptions():
-            return AllReduce(communicator, averager)
+        case AllReduceOptions(measure_noise=measure_noise):
+            return AllReduce(communicator, averager, measure_noise=measure_noise)
         case LocalSGDOptions(period=period, momentum=momentum):
             return LocalSGD(communicator, averager, period=period, average_momentum=momentum == "averaged")
         case SparkNetOptions(period=period):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import GradientAverager, agree
+from sparkdl.collectives import Averager, Communicator, GradientAverager, GradientNoise, agree
 from sparkdl.training.strategies.strategy import Strategy, kept
 
 __all__ = ["AllReduce"]
@@ -27,14 +27,20 @@ class AllReduce(Strategy):
 
     _agreed = False
 
+    def __init__(self, communicator: Communicator, averager: Averager, *, measure_noise: bool = False) -> None:
+        super().__init__(communicator, averager)
+        self._noise = GradientNoise(communicator) if measure_noise else None
+
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         model, optimizer = super().wrap(model, make_optimizer)
-        self._gradients = GradientAverager(model.parameters(), self.averager)
+        self._gradients = GradientAverager(model.parameters(), self.averager, noise=self._noise)
         return model, optimizer
 
     @override
     def row_weight(self, *, own_rows: int, global_rows: int) -> float:
+        if self._noise:
+            self._noise.begin_step(global_rows)
         return self.communicator.size / global_rows  # the mean over ranks is then the mean over all their rows
 
     @override
@@ -51,6 +57,10 @@ class AllReduce(Strategy):
         agree(self.communicator, self.model.buffers(), name="buffers")
         self._agreed = True
         self.averager.end_epoch()
+
+    @override
+    def figures(self) -> dict[str, float]:
+        return self._noise.figures() if self._noise else {}
 
     @override
     @contextmanager

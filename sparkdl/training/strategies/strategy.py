@@ -70,6 +70,10 @@ class Strategy(ABC):
         ``inputs`` are batches of two rows or more that this rank trains on; who takes none has none read.
         """
 
+    def figures(self) -> dict[str, float]:
+        """What it has measured in the epoch that has ended; all ranks call it together, and get the same."""
+        return {}
+
     @contextmanager
     def consensus(self) -> Iterator[nn.Module]:
         """The model that all replicas stand for, for as long as the block lasts; then this rank's replica is back.

@@ -56,6 +56,16 @@ def test_a_slow_rank_is_waited_for_and_every_rank_s_time_is_accounted_for(told: 
     assert slow.bytes_sent == fast.bytes_sent > STEPS * 20 * 4  # a matrix of 4 x 4, and a bias
 
 
+def test_the_strategy_s_own_figures_are_among_those_of_an_epoch(
+    backend: Backend, clouds: Dataset, tmp_path: object
+) -> None:
+    settings = Train(model=network, batch_size=4, strategy={"kind": "allreduce", "measure_noise": True})
+    job = Job(clouds, settings, f"{tmp_path}/run", backend, reference=2)
+    (figures,) = run_local(partial(train_rank, job), 2, backend=backend)[0].history
+    assert 1 < figures["gradient_diversity"] < 2  # two ranks
+    assert figures["gradient_noise_scale"] > 0
+
+
 def test_first_steps_are_traced_on_every_rank(told: list[Message]) -> None:
     traces = {rank: message["events"] for rank, message in told if message["kind"] == "trace"}
     assert set(traces) == {0, 1}

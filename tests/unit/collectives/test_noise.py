@@ -1,0 +1,55 @@
+"""What the gradients of ranks say of the batch size, from gradients whose noise is known."""
+
+import pytest
+import torch
+
+from sparkdl.collectives import Communicator, GradientNoise
+
+from .averaging.threads import on_threads
+
+SIZE, ROWS, STEPS, DIMENSIONS = 4, 8, 50, 1_000
+NOISE = 0.2  # the standard deviation of each number in the gradient of one row
+
+
+def drawn(rank: int, step: int) -> torch.Tensor:
+    """The gradient of a rank: that of all rows, which has the norm 1, and the noise of its own."""
+    random = torch.Generator().manual_seed(SIZE * step + rank)
+    return DIMENSIONS**-0.5 + NOISE * ROWS**-0.5 * torch.randn(DIMENSIONS, generator=random)
+
+
+def measured(communicator: Communicator) -> dict[str, float]:
+    noise = GradientNoise(communicator)
+    for step in range(STEPS):
+        gradients = [drawn(rank, step) for rank in range(SIZE)]
+        noise.begin_step(SIZE * ROWS)
+        noise.before(gradients[communicator.rank].split(300))  # in buckets
+        noise.after(torch.stack(gradients).mean(0).split(700))
+    noise.begin_step(SIZE * ROWS - 1)  # a short step at the end of an epoch does not count
+    noise.before([torch.full((DIMENSIONS,), torch.nan)])
+    noise.after([torch.full((DIMENSIONS,), torch.nan)])
+    return noise.figures()
+
+
+def test_the_noise_scale_is_the_variance_of_a_row_over_the_true_gradient() -> None:
+    found = on_threads(SIZE, measured)
+    assert all(each == found[0] for each in found)
+    assert found[0]["gradient_noise_scale"] == pytest.approx(DIMENSIONS * NOISE**2, rel=0.1)
+
+
+def test_diversity_is_what_gradients_do_not_have_in_common() -> None:
+    of_a_rank, of_the_mean = (1 + DIMENSIONS * NOISE**2 / rows for rows in (ROWS, SIZE * ROWS))
+    found = on_threads(SIZE, measured)[0]["gradient_diversity"]
+    assert found == pytest.approx(of_a_rank / of_the_mean, rel=0.05)
+
+
+def alike(communicator: Communicator) -> dict[str, float]:
+    noise = GradientNoise(communicator)
+    noise.begin_step(SIZE * ROWS)
+    noise.before([torch.ones(3)])
+    noise.after([torch.ones(3)])
+    return noise.figures()
+
+
+def test_ranks_that_say_the_same_are_not_diverse_and_a_single_one_cannot_tell() -> None:
+    assert on_threads(SIZE, alike)[0] == pytest.approx({"gradient_diversity": 1.0, "gradient_noise_scale": 0.0})
+    assert on_threads(1, alike) == [{}]
