@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from sparkdl.cli import main
     from sparkdl.cluster import get_session
     from sparkdl.config import load_settings
-    from sparkdl.data import Dataset, fetch, open_source, prepare, split_rows
+    from sparkdl.data import Dataset, check_prepare, fetch, open_source, prepare, split_rows
     from sparkdl.estimator import TorchEstimator, TorchModel
     from sparkdl.extreme.plan import plan_extreme
-    from sparkdl.extreme.train import TrainedEnsemble, train_extreme
+    from sparkdl.extreme.train import TrainedEnsemble, check_train_extreme, train_extreme
     from sparkdl.planning import TrainingPlan, growth_figure, plan_training
     from sparkdl.runner import HorovodRunner
     from sparkdl.scoring.dataframe import score
-    from sparkdl.scoring.output import write_predictions
+    from sparkdl.scoring.output import check_output, write_predictions
     from sparkdl.settings import (
         Cluster,
         Extreme,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Train,
     )
     from sparkdl.tracking import page_command, sync
+    from sparkdl.training.check import check_train
     from sparkdl.training.train import TrainedModel, train
 
 __all__ = [
@@ -54,6 +55,10 @@ __all__ = [
     "TrainedEnsemble",
     "TrainedModel",
     "TrainingPlan",
+    "check_output",
+    "check_prepare",
+    "check_train",
+    "check_train_extreme",
     "fetch",
     "get_session",
     "growth_figure",
@@ -76,14 +81,14 @@ _HOMES = {
     "sparkdl.cli": ["main"],
     "sparkdl.cluster": ["get_session"],
     "sparkdl.config": ["load_settings"],
-    "sparkdl.data": ["Dataset", "fetch", "open_source", "prepare", "split_rows"],
+    "sparkdl.data": ["Dataset", "check_prepare", "fetch", "open_source", "prepare", "split_rows"],
     "sparkdl.estimator": ["TorchEstimator", "TorchModel"],
     "sparkdl.extreme.plan": ["plan_extreme"],
-    "sparkdl.extreme.train": ["TrainedEnsemble", "train_extreme"],
+    "sparkdl.extreme.train": ["TrainedEnsemble", "check_train_extreme", "train_extreme"],
     "sparkdl.planning": ["TrainingPlan", "growth_figure", "plan_training"],
     "sparkdl.runner": ["HorovodRunner"],
     "sparkdl.scoring.dataframe": ["score"],
-    "sparkdl.scoring.output": ["write_predictions"],
+    "sparkdl.scoring.output": ["check_output", "write_predictions"],
     "sparkdl.settings": [
         *[
             "Cluster",
@@ -100,6 +105,7 @@ _HOMES = {
         ],
     ],
     "sparkdl.tracking": ["page_command", "sync"],
+    "sparkdl.training.check": ["check_train"],
     "sparkdl.training.train": ["TrainedModel", "train"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

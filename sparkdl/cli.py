@@ -2,15 +2,17 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
 import sparkdl
+from sparkdl import pipeline
 from sparkdl.config import load_settings
-from sparkdl.errors import SparkdlError, TrackingError
+from sparkdl.errors import ExitCode, SparkdlError, TrackingError
 from sparkdl.extras import DISTRIBUTION
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Settings, Tracking
@@ -18,6 +20,9 @@ from sparkdl.settings.describe import describe_key
 from sparkdl.settings.explain import find_field
 
 __all__ = ["main"]
+
+Work = Callable[[Settings], dict[str, str]]
+"""A job, or the check of one: from settings to what is printed, a line for each name."""
 
 
 class Commands(click.Group):
@@ -29,11 +34,15 @@ class Commands(click.Group):
         except (Exception, KeyboardInterrupt) as error:
             if _was_interrupted(error):
                 click.secho("sparkdl: interrupted; nothing is left running", err=True)
-                sys.exit(130)
-            if not isinstance(error, SparkdlError):
+                sys.exit(ExitCode.INTERRUPTED)
+            if isinstance(error, OSError) and error.filename:  # storage, whose outage was waited out
+                error, code = SparkdlError(f"{error.filename}: {error.strerror}"), ExitCode.STORAGE
+            elif isinstance(error, SparkdlError):
+                code = error.exit_code
+            else:
                 raise
             click.secho(f"sparkdl: {error}", fg="red", err=True)
-            sys.exit(1)
+            sys.exit(code)
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -46,10 +55,18 @@ def _was_interrupted(error: BaseException | None) -> bool:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name=DISTRIBUTION)
 def commands() -> None:
-    """Train deep networks on the Spark cluster you already have.
+    r"""Train deep networks on the Spark cluster you already have.
 
     A raw table becomes a dataset (prepare), the dataset becomes a model (train), the model becomes a column (score).
     Each command reads its section of one YAML file; any key can be set behind it: train.epochs=3
+
+    \b
+    It ends with 0, or with a number that says who can mend what is wrong:
+      2    you: arguments, settings, data, your code
+      69   the cluster: slots, executors, hosts
+      74   storage, or MLflow's store
+      130  it was interrupted, or cancelled in Spark
+      1    sparkdl itself has a defect
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for handler in logging.getLogger().handlers:
@@ -64,69 +81,68 @@ def _pipeline_arguments(command: Any) -> Any:
     return click.argument("configuration", type=click.Path(dir_okay=False))(command)
 
 
+def _job(work: Work, check: Work, *, folder: Callable[[Settings], str]) -> Callable[[Any], Any]:
+    """A command that does its work, once if there is a key, or checks what would run; what these return is printed.
+
+    ``folder`` is where drivers that are given the same key find each other.
+    """
+
+    def decorate(described: Any) -> Any:
+        @_pipeline_arguments
+        @click.option("--dry-run", is_flag=True, help="Check all that the job needs, say what would run, and end.")
+        @click.option(
+            "--idempotency-key", metavar="KEY", help="Of all submissions with this key one runs; all tell its result."
+        )
+        @wraps(described)
+        def command(
+            configuration: str,
+            overrides: Sequence[str],
+            dry_run: bool,
+            idempotency_key: str | None,
+            resume: str | None = None,
+        ) -> None:
+            settings = load_settings(configuration, [*overrides, *([f"train.resume={resume}"] if resume else [])])
+            if dry_run:
+                _show(check(settings))
+                click.echo("nothing was run: this was a dry run")
+            elif idempotency_key:
+                from sparkdl.once import run_once  # what other commands need not import
+
+                job = f"{described.__name__} {settings.model_dump_json(exclude={'train': {'resume'}})}"
+                _show(run_once(partial(work, settings), key=idempotency_key, job=job, folder=folder(settings)))
+            else:
+                _show(work(settings))
+
+        return command
+
+    return decorate
+
+
 @commands.command()
-@_pipeline_arguments
-def prepare(configuration: str, overrides: Sequence[str]) -> None:
+@_job(pipeline.prepare, pipeline.check_prepare, folder=pipeline.parent_of("prepare.output"))
+def prepare() -> None:
     """Turn a raw table into a dataset of balanced Parquet files."""
-    settings = load_settings(configuration, overrides)
-    spark = sparkdl.get_session(settings.cluster, only_data=True)
-    dataset = sparkdl.prepare(None, settings.require("prepare"), spark=spark)
-    rows = ", ".join(f"{dataset.rows(split):,} {split}" for split in dataset.splits)
-    _show({"dataset": dataset.path, "rows": rows, "classes": f"{dataset.num_classes:,}"})
 
 
 @commands.command()
 @click.option(
     "--resume", metavar="RUN_ID", help="Continue this run from its checkpoints; 'auto': the newest unfinished one."
 )
-@_pipeline_arguments
-def train(configuration: str, overrides: Sequence[str], resume: str | None) -> None:
+@_job(pipeline.train, pipeline.check_train, folder=lambda settings: settings.train.run_dir)
+def train() -> None:
     """Train a network on a prepared dataset and register it."""
-    settings = load_settings(configuration, [*overrides, *([f"train.resume={resume}"] if resume else [])])
-    folder = settings.train.dataset or settings.require("prepare.output")
-    spark = sparkdl.get_session(settings.cluster)  # its Python workers start while the driver imports PyTorch
-    trained = sparkdl.train(folder, settings.train, cluster=settings.cluster, tracking=settings.tracking, spark=spark)
-    _show(
-        {name.replace("_", " "): f"{value:.4f}" for name, value in trained.metrics.items()}
-        | {
-            "rows per second": f"{trained.rows_per_second:,.0f}",
-            **({"seconds to target": f"{trained.seconds_to_target:,.1f}"} if trained.seconds_to_target else {}),
-            "verdict": trained.verdict,
-            "model": trained.model_uri,
-            "alias": _alias(trained.registered, settings.tracking),
-            "look at it": sparkdl.page_command(settings.tracking),
-        }
-    )
 
 
 @commands.command("train-extreme")
-@_pipeline_arguments
-def train_extreme(configuration: str, overrides: Sequence[str]) -> None:
+@_job(pipeline.train_extreme, pipeline.check_train_extreme, folder=lambda settings: settings.extreme.run_dir)
+def train_extreme() -> None:
     """Train a classifier of very many classes: hashed meta-models, each pack of them a Spark task."""
-    settings = load_settings(configuration, overrides)
-    folder = settings.extreme.dataset or settings.require("prepare.output")
-    spark = sparkdl.get_session(settings.cluster)  # see train
-    trained = sparkdl.train_extreme(
-        folder, settings.extreme, cluster=settings.cluster, tracking=settings.tracking, spark=spark
-    )
-    missing = (
-        f" of {settings.extreme.repetitions}; lost: {', '.join(map(str, trained.missing))}" if trained.missing else ""
-    )
-    summary = {
-        "repetitions": f"{len(trained.repetitions)}{missing} in {trained.folder}",
-        "seconds": f"{trained.seconds:.1f}",
-    }
-    for split, found in trained.evaluations.items():
-        figures = ", ".join(f"P@{k} {100 * found.precision[k - 1]:.2f}" for k in (1, 3, 5) if k <= len(found.precision))
-        summary[split] = f"{figures} ({found.unseen_labels:,} of {found.labels:,} labels never seen in training)"
-    _show(
-        summary
-        | {
-            "model": f"{trained.model_uri}, {trained.model_bytes / 1e6:,.0f} MB",
-            "alias": _alias(trained.registered, settings.tracking),
-            "look at it": sparkdl.page_command(settings.tracking),
-        }
-    )
+
+
+@commands.command()
+@_job(pipeline.score, pipeline.check_score, folder=pipeline.parent_of("score.output"))
+def score() -> None:
+    """Write a registered model's predictions for raw rows."""
 
 
 @commands.command("plan-extreme")
@@ -188,28 +204,6 @@ def plan_training(configuration: str, overrides: Sequence[str], picture: Path) -
 
 
 @commands.command()
-@_pipeline_arguments
-def score(configuration: str, overrides: Sequence[str]) -> None:
-    """Write a registered model's predictions for raw rows."""
-    from sparkdl.data.sql import condition  # what other commands need not import
-
-    settings = load_settings(configuration, overrides)
-    model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
-    source = settings.score.source or settings.require("prepare.source")
-    output = settings.require("score.output")
-    options = settings.score.model_dump(include={"top_k", "batch_size", "on_error", "key", "trusted_stages"})
-    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster), on_error=settings.score.on_error)
-    if settings.score.split:
-        rows = sparkdl.split_rows(rows, settings.require("prepare"), settings.score.split)
-    if settings.score.where:
-        rows = rows.where(condition(settings.score.where, key="score.where"))
-    scored = sparkdl.score(rows, model, **options, tracking=settings.tracking)
-    written = sparkdl.write_predictions(scored, output)
-    failed = f", {written.failed:,} of them without a prediction: see their column error" if written.failed else ""
-    _show({"model": model, "predictions": output, "rows": f"{written.rows:,}{failed}"})
-
-
-@commands.command()
 @click.argument("configuration", type=click.Path(dir_okay=False), required=False)
 @click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")
 def sync(configuration: str | None, overrides: Sequence[str]) -> None:
@@ -250,15 +244,6 @@ def keys(key: str) -> None:
     """
     for line in describe_key(key, find_field(key, Settings)):
         click.echo(line)
-
-
-def _alias(registered: Any, tracking: Tracking) -> str:
-    """What became of the alias; there is no version while MLflow does not answer."""
-    if registered is None:
-        return (
-            "moves when `sparkdl sync` registers the model" if tracking.register_as else "none (tracking.register_as)"
-        )
-    return str(registered.reason)
 
 
 def _show(summary: dict[str, str]) -> None:

@@ -1,30 +1,54 @@
 """The errors a user can meet.
 
 Every message says what happened, where, and what to do next. All of them derive from :class:`SparkdlError`, so that a
-job can tell "the input was wrong" from "the program is broken".
+job can tell "the input was wrong" from "the program is broken", and each says who can mend it, as the exit code that
+the ``sparkdl`` command ends with.
 """
+
+from enum import IntEnum
+from typing import ClassVar
 
 from sparkdl.masking import without_credentials
 
 __all__ = [
     "CheckpointError",
+    "ClusterError",
     "ConfigError",
     "DamagedCheckpointError",
     "DataError",
     "DatasetError",
+    "ExitCode",
     "ModelError",
     "NotEnoughSlotsError",
     "RankError",
     "RegistryError",
     "RunCancelledError",
     "SparkdlError",
+    "StorageError",
     "TrackingError",
     "TrainingError",
 ]
 
 
+class ExitCode(IntEnum):
+    """How the ``sparkdl`` command ends: 2 is every command line's, and what follows is from ``sysexits.h``."""
+
+    PROGRAM = 1
+    """A defect of sparkdl; there is a traceback."""
+    USER = 2
+    """Arguments, settings, data, or code of the user's: to start the same again would end in the same way."""
+    CLUSTER = 69
+    """Spark: slots, executors, hosts, the address of a server. EX_UNAVAILABLE."""
+    STORAGE = 74
+    """Storage, or MLflow's store. EX_IOERR."""
+    INTERRUPTED = 130
+    """Ctrl-C, or somebody cancelled Spark's job: 128 + SIGINT, as shells say it."""
+
+
 class SparkdlError(Exception):
     """What every error of this package is. Credentials in addresses (``scheme://user:password@host``) are masked."""
+
+    exit_code = ExitCode.USER
 
     def __init__(self, message: str = "") -> None:
         super().__init__(without_credentials(message))
@@ -42,16 +66,37 @@ class DatasetError(SparkdlError):
     """A prepared dataset that is missing, incomplete, altered, or made with other settings."""
 
 
+class StorageError(DatasetError):
+    """Storage that is full, or does not take what a dataset or predictions consist of."""
+
+    exit_code = ExitCode.STORAGE
+
+
 class ModelError(SparkdlError):
     """A network that does not fit its inputs or labels, or that cannot be exported."""
 
 
-class NotEnoughSlotsError(SparkdlError):
+class ClusterError(SparkdlError):
+    """Spark cannot be reached, or has not what was asked for."""
+
+    exit_code = ExitCode.CLUSTER
+
+
+class NotEnoughSlotsError(ClusterError):
     """More ranks were asked for than the cluster has slots."""
 
 
 class RankError(SparkdlError):
     """A rank failed; the message starts with that rank's own traceback."""
+
+    _EXIT_CODES: ClassVar = {
+        **dict.fromkeys(
+            (None, "process death", "silent", "stalled", "not started", "ConnectionError"), ExitCode.CLUSTER
+        ),
+        "sparkdl.errors.CheckpointError": ExitCode.STORAGE,
+        "sparkdl.errors.DamagedCheckpointError": ExitCode.STORAGE,
+    }
+    """What need not be the fault of the user's code; every other exception is."""
 
     def __init__(
         self,
@@ -75,6 +120,7 @@ class RankError(SparkdlError):
         """The last step that it reported, if it did."""
         self.host = host
         """Where it ran, if it is known."""
+        self.exit_code = self._EXIT_CODES.get(exception_type, ExitCode.USER)
 
 
 class RunCancelledError(SparkdlError):
@@ -83,6 +129,8 @@ class RunCancelledError(SparkdlError):
     MLflow shows it as KILLED.
     """
 
+    exit_code = ExitCode.INTERRUPTED
+
 
 class TrainingError(SparkdlError):
     """Training stopped because going on would be worthless, for example because the loss is not a number."""
@@ -90,6 +138,8 @@ class TrainingError(SparkdlError):
 
 class CheckpointError(SparkdlError):
     """A checkpoint that is missing, torn or altered, or that cannot be written."""
+
+    exit_code = ExitCode.STORAGE
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -102,3 +152,5 @@ class RegistryError(SparkdlError):
 
 class TrackingError(SparkdlError):
     """The tracking store cannot be reached, or did not take what could not be left out."""
+
+    exit_code = ExitCode.STORAGE

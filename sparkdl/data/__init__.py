@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from sparkdl.data.card import Card, InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
 from sparkdl.data.preparing.features import apply_preprocessing
-from sparkdl.data.preparing.prepare import prepare
+from sparkdl.data.preparing.prepare import check_prepare, prepare
 from sparkdl.data.preparing.splits import split_rows
 from sparkdl.data.reading.arrays import decode
 from sparkdl.data.reading.shards import Phase
@@ -28,6 +28,7 @@ __all__ = [
     "SparseBatch",
     "SparseLoader",
     "apply_preprocessing",
+    "check_prepare",
     "decode",
     "decode_sparse",
     "fetch",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sparkdl.errors import DataError, DatasetError
+from sparkdl.errors import DataError, StorageError
 
 __all__ = ["explained"]
 
@@ -17,7 +17,7 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large"
 def explained(output: str) -> Iterator[None]:
     """Turn what tasks and the JVM failed with, while they wrote ``output``, into an error of ours. Runs on the driver.
 
-    Raises :class:`DataError` as a task raised it, and :class:`DatasetError` where a disk is full. Everything else
+    Raises :class:`DataError` as a task raised it, and :class:`StorageError` where a disk is full. Everything else
     passes.
     """
     from py4j.protocol import Py4JJavaError
@@ -30,7 +30,7 @@ def explained(output: str) -> Iterator[None]:
         if own := _OWN.search(text):
             raise DataError(own[1]) from None
         if full := _FULL.search(text):
-            raise DatasetError(
+            raise StorageError(
                 f"cannot write {output}: {full[0].lower()}. Nothing was left there. Make room, or choose another "
                 "`output`; Spark's temporary files (`spark.local.dir`) may be what is too large, too."
             ) from None

@@ -25,11 +25,11 @@ from sparkdl.extreme.repetitions import FORMAT, Finished, finished
 from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
 from sparkdl.extreme.train_ranker import train_ranker
 from sparkdl.settings import Cluster, Extreme, LinearRankerOptions, Tracking
-from sparkdl.storage import join
-from sparkdl.tracking import Registered, Run, check_gate, start_run
+from sparkdl.storage import check_writable, join
+from sparkdl.tracking import Registered, Run, check_gate, check_store, start_run
 from sparkdl.tracking.figures import precision_curve
 
-__all__ = ["TrainedEnsemble", "train_extreme"]
+__all__ = ["TrainedEnsemble", "check_train_extreme", "train_extreme"]
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +83,7 @@ def train_extreme(
     ``settings.minimum_repetitions`` are left. Warns where there are no more classes than buckets.
     """
     settings, cluster, tracking = settings or Extreme(), cluster or Cluster(), tracking or Tracking()
-    dataset = _checked(dataset or settings.dataset, settings)
-    figures = [f"{name}_at_{k}" for name in METRICS for k in range(1, min(BEST, dataset.num_classes) + 1)]
-    check_gate(tracking, [f"{split}_{figure}" for split in dataset.splits if split != "train" for figure in figures])
+    dataset = _checked(dataset or settings.dataset, settings, tracking)
     spark = spark or get_session(cluster)
     plan = _plan(dataset, settings, count_slots(spark) or 1)
     sections = {"extreme": settings, "cluster": cluster, "tracking": tracking}
@@ -144,6 +142,33 @@ def train_extreme(
         model_uri=registered.uri if registered else model_uri,
         registered=registered,
     )
+
+
+def check_train_extreme(
+    dataset: Dataset | str | None = None,
+    settings: Extreme | None = None,
+    *,
+    cluster: Cluster | None = None,
+    tracking: Tracking | None = None,
+    spark: SparkSession | None = None,
+) -> dict[str, str]:
+    """Check all that :func:`train_extreme` needs, train nothing, and say what would run. Runs on the driver.
+
+    Takes its arguments and raises its errors; also a :class:`~sparkdl.errors.StorageError` where ``settings.run_dir``
+    cannot be written, and a :class:`~sparkdl.errors.TrackingError` where MLflow's store cannot be used.
+    """
+    settings, cluster, tracking = settings or Extreme(), cluster or Cluster(), tracking or Tracking()
+    dataset = _checked(dataset or settings.dataset, settings, tracking)
+    slots = count_slots(spark or get_session(cluster))
+    check_writable(settings.run_dir)
+    plan = _plan(dataset, settings, slots or 1)
+    return {
+        "dataset": f"{dataset.path} ({dataset.rows('train'):,} rows to train on; {dataset.num_classes:,} classes)",
+        "repetitions": f"{settings.repetitions} with {settings.buckets:,} buckets, in {settings.run_dir}",
+        "slots": str(slots or "unknown"),
+        "expected seconds": f"{plan.seconds:,.0f}",
+        "tracking": check_store(tracking),
+    }
 
 
 def _train_missing(dataset: Dataset, settings: Extreme, made_of: str, spark: SparkSession, run: Run) -> list[Finished]:
@@ -220,7 +245,7 @@ def _evaluate(ensemble: Ensemble, dataset: Dataset, run: Run) -> dict[str, Ranki
     return evaluations
 
 
-def _checked(dataset: Dataset | str | None, settings: Extreme) -> Dataset:
+def _checked(dataset: Dataset | str | None, settings: Extreme, tracking: Tracking) -> Dataset:
     if dataset is None:
         raise ConfigError("there is nothing to train on: give a dataset, or set extreme.dataset or prepare.output")
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
@@ -228,6 +253,8 @@ def _checked(dataset: Dataset | str | None, settings: Extreme) -> Dataset:
         raise DatasetError(f"{dataset.path} is not sparse; prepare it with `prepare.sparse: true`")
     if dataset.num_classes < 2:
         raise ConfigError(f"{dataset.path} has a single class; there is nothing to tell apart")
+    figures = [f"{name}_at_{k}" for name in METRICS for k in range(1, min(BEST, dataset.num_classes) + 1)]
+    check_gate(tracking, [f"{split}_{figure}" for split in dataset.splits if split != "train" for figure in figures])
     if settings.hash_family == "identity" and settings.buckets < dataset.num_classes:
         raise ConfigError(
             f"extreme.hash_family 'identity' needs a bucket for each of the {dataset.num_classes} classes, not "

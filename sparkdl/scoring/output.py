@@ -6,11 +6,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
 from sparkdl.data.job_errors import explained
-from sparkdl.data.preparing.staging import staging
+from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.errors import DataError
 from sparkdl.storage import join, local_path, spark_url, write_file
 
-__all__ = ["WrittenPredictions", "write_predictions"]
+__all__ = ["WrittenPredictions", "check_output", "write_predictions"]
 
 _SEAL = "_SUCCESS"
 """What Spark leaves in a folder once all of its tasks are committed."""
@@ -47,6 +47,12 @@ def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
         failed = F.count(F.when(F.col("prediction").isNull(), 1))
         found = written.agg(F.count("*").alias("rows"), failed.alias("failed")).collect()[0]
     return WrittenPredictions(output, found["rows"], found["failed"])
+
+
+def check_output(output: str) -> None:
+    """Raise what :func:`write_predictions` would raise before anything is scored, as far as this machine can look."""
+    if _is_local(output):
+        Staging(output, seal=_SEAL).check()
 
 
 def _is_local(output: str) -> bool:

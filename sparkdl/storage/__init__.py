@@ -3,6 +3,7 @@
 from sparkdl.storage.files import (
     PARTIAL,
     DirEntry,
+    check_writable,
     claim_file,
     download_files,
     exists,
@@ -26,6 +27,7 @@ __all__ = [
     "PARTIAL",
     "DirEntry",
     "cache_folder",
+    "check_writable",
     "claim_file",
     "download_files",
     "exists",

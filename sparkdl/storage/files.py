@@ -15,12 +15,14 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
+from sparkdl.errors import StorageError
 from sparkdl.storage.failures import patient
 from sparkdl.storage.paths import local_path, locate, renames
 
 __all__ = [
     "PARTIAL",
     "DirEntry",
+    "check_writable",
     "claim_file",
     "download_files",
     "exists",
@@ -127,6 +129,22 @@ def write_file(path: str, content: Buffer, *, makes_folder: bool = True) -> None
         with suppress(Exception):  # what went wrong is told; what stays there costs only space
             filesystem.rm(partial)
         raise
+
+
+def check_writable(folder: str) -> None:
+    """Write a small file into a folder, or into the nearest one above that is there, and remove it.
+
+    The path is absolute. Raises :class:`~sparkdl.errors.StorageError` where that fails.
+    """
+    place = folder.rstrip("/")
+    while place and renames(place) and not exists(place):
+        place = place.rpartition("/")[0]  # object stores have no folders, but rights that differ below a prefix
+    probe = f"{place}/.{uuid.uuid4().hex}{PARTIAL}"
+    try:
+        write_file(probe, b"", makes_folder=False)
+        remove(probe)
+    except OSError as error:
+        raise StorageError(f"cannot write to {folder}: {error.strerror or error}") from None
 
 
 def claim_file(path: str, content: bytes) -> bool:

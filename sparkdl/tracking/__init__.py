@@ -5,13 +5,14 @@ from sparkdl.tracking.download import download, download_whole
 from sparkdl.tracking.registry import Registered, check_gate
 from sparkdl.tracking.run import Run
 from sparkdl.tracking.start import start_run
-from sparkdl.tracking.store import page_command, tracking_uri
+from sparkdl.tracking.store import check_store, page_command, tracking_uri
 
 __all__ = [
     "Registered",
     "Run",
     "Synced",
     "check_gate",
+    "check_store",
     "download",
     "download_whole",
     "page_command",

@@ -10,17 +10,20 @@ from urllib.parse import urlsplit
 
 import requests
 from mlflow import MlflowClient
+from mlflow.entities import Experiment
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT
 from mlflow.exceptions import MlflowException
 from mlflow.utils.credentials import get_default_host_creds
 from pydantic import ValidationError
 
-from sparkdl.errors import RegistryError, TrackingError
+from sparkdl.errors import RegistryError, StorageError, TrackingError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
+from sparkdl.storage import check_writable
 
 __all__ = [
     "check_reachable",
+    "check_store",
     "connect",
     "experiment_id",
     "is_refusal",
@@ -76,6 +79,29 @@ def connect(settings: Tracking) -> MlflowClient:
     return client
 
 
+def check_store(settings: Tracking) -> str:
+    """Whether runs can be recorded, in words; makes nothing.
+
+    Raises :class:`TrackingError` if the store cannot be used, unless runs may start without it.
+    """
+    uri = tracking_uri(settings)
+    where = f"{without_credentials(uri)}, experiment {settings.experiment}"
+    folder = _sqlite_folder(uri)
+    try:
+        if folder and not Path(urlsplit(uri).path[1:]).exists():
+            check_writable(str(folder.absolute()))
+        else:
+            found = connect(settings).get_experiment_by_name(settings.experiment)
+            _refuse_deleted(found, settings)
+    except StorageError as error:
+        raise TrackingError(f"cannot keep MLflow's records: {error}; set tracking.uri to another place") from None
+    except TrackingError as error:
+        if not settings.offline:
+            raise
+        return f"{where}: {error}; records are kept in {settings.spool} until it answers"
+    return where
+
+
 def experiment_id(client: MlflowClient, settings: Tracking) -> str:
     """The id of the configured experiment, which is made if it is new.
 
@@ -91,12 +117,16 @@ def experiment_id(client: MlflowClient, settings: Tracking) -> str:
         if not is_refusal(error):
             raise
         raise TrackingError(f"cannot use the MLflow experiment {settings.experiment!r}: {told(error)}") from None
-    if found.lifecycle_stage == "deleted":
+    _refuse_deleted(found, settings)
+    return str(found.experiment_id)
+
+
+def _refuse_deleted(experiment: Experiment | None, settings: Tracking) -> None:
+    if experiment and experiment.lifecycle_stage == "deleted":
         raise TrackingError(
             f"the MLflow experiment {settings.experiment!r} was deleted; restore it (mlflow experiments restore"
-            f" --experiment-id {found.experiment_id}) or set another name in tracking.experiment"
+            f" --experiment-id {experiment.experiment_id}) or set another name in tracking.experiment"
         )
-    return str(found.experiment_id)
 
 
 def check_reachable(uri: str) -> None:

@@ -22,6 +22,7 @@ from sparkdl.errors import (
     DamagedCheckpointError,
     DataError,
     DatasetError,
+    ExitCode,
     ModelError,
     RankError,
     TrainingError,
@@ -42,16 +43,6 @@ FINAL = {
 }
 """What another attempt would only find again."""
 DAMAGED = f"{DamagedCheckpointError.__module__}.{DamagedCheckpointError.__name__}"
-FROM_OUTSIDE = (
-    "process death",
-    "silent",
-    "stalled",
-    "not started",
-    f"{CheckpointError.__module__}.CheckpointError",
-    DAMAGED,
-    "ConnectionError",
-)
-"""What need not be the fault of the user's code."""
 
 
 @dataclass
@@ -184,8 +175,8 @@ def _same(one: RankError, other: RankError) -> bool:
 
 
 def _from_outside(error: RankError) -> bool:
-    """Whether the cause may lie in the cluster: a second attempt can end otherwise though it failed in the same way."""
-    return error.exception_type in (None, *FROM_OUTSIDE)
+    """Whether a second attempt can end otherwise though it failed in the same way: the user's code need not be why."""
+    return error.exit_code != ExitCode.USER
 
 
 def _told(error: RankError, more: str) -> RankError:

@@ -60,22 +60,19 @@ class Owner:
             self._closing.set()
             self._renewal.join(RELEASE_SECONDS)
 
-    def claim(self, folder: str) -> None:
-        """Take a run's folder, which is made if it is new."""
+    def claim(self, folder: str, *, wait: bool = False) -> None:
+        """Take a run's folder, which is made if it is new; with ``wait``, as soon as no other driver has it."""
+        level = logging.INFO
         try:
             make_folder(folder)
-            before = _newest(folder)
-            if before and _is_alive(folder, before):
-                raise _taken(folder)
-            if not claim_file(join(folder, _name(before + 1)), self._encoded()):
-                raise _taken(folder)
+            while not self._took(folder, level):
+                if not wait:
+                    raise _taken(folder)
+                level = logging.DEBUG  # whom it waits for has been told
         except OSError as error:
             raise CheckpointError(
                 f"cannot write to {folder}: {error.strerror or error}; set train.run_dir to another place"
             ) from None
-        self._folder, self._number = folder, before + 1
-        with suppress(OSError):  # what stays costs only space
-            remove(join(folder, _name(before)))
         self._renewal.start()
 
     def check(self) -> None:
@@ -85,6 +82,17 @@ class Owner:
                 f"the run in {self._folder} goes on under {self._successor}: this driver was silent for more than"
                 f" {DEAD_SECONDS:g} s and was taken for dead, and ends here"
             )
+
+    def _took(self, folder: str, level: int) -> bool:
+        before = _newest(folder)
+        if before and _is_alive(folder, before, level):
+            return False
+        if not claim_file(join(folder, _name(before + 1)), self._encoded()):
+            return False
+        self._folder, self._number = folder, before + 1
+        with suppress(OSError):  # what stays costs only space
+            remove(join(folder, _name(before)))
+        return True
 
     def _renew(self) -> None:
         while not self._closing.wait(RENEW_SECONDS):
@@ -125,12 +133,12 @@ def _read(folder: str, number: int) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _is_alive(folder: str, number: int) -> bool:
+def _is_alive(folder: str, number: int, level: int) -> bool:
     """Whether an owner changes its file, or another one comes; watches for as long as a living one may be silent."""
     found = _read(folder, number)
     if found.get("released"):
         return False
-    log.info("watching for up to %g s whether %s lives, which has this run", DEAD_SECONDS, _described(found))
+    log.log(level, "watching for up to %g s whether %s lives, which has this run", DEAD_SECONDS, _described(found))
     silent = 0.0
     while silent < DEAD_SECONDS:
         time.sleep(WATCH_SECONDS)

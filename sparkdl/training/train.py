@@ -12,21 +12,20 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import exit_on_sigterm, get_session, wait_for_slots
-from sparkdl.collectives import create_backend
+from sparkdl.cluster import exit_on_sigterm
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row, packages_for_inputs
-from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
-from sparkdl.tracking import Registered, Run, check_gate, start_run
+from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.attempts import run_attempts
+from sparkdl.training.check import check
 from sparkdl.training.checkpoint import latest, load_manifest
 from sparkdl.training.loop import Job, TrainingResult
-from sparkdl.training.model_folder import check_model, starting_weights, write_model_folder
+from sparkdl.training.model_folder import starting_weights, write_model_folder
 from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
-from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
+from sparkdl.training.record import RunRecord, recipe_of
 from sparkdl.training.stopwatch import RankTimes
 from sparkdl.training.verdict import Timeline, shares, verdict
 
@@ -81,31 +80,8 @@ def train(
     :class:`~sparkdl.errors.RunCancelledError` when somebody cancelled Spark's job.
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
-    dataset = _open(dataset or settings.dataset)
-    if dataset.input.kind == "sparse":
-        raise DatasetError(
-            f"{dataset.path} holds sparse rows, which networks of this kind do not read; train on it with `sparkdl "
-            "train-extreme` (sparkdl.train_extreme), or prepare it without `prepare.sparse`"
-        )
-    if dataset.rows("train") < cluster.ranks.max:
-        raise DataError(
-            f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.ranks.max} "
-            "ranks asked for; lower cluster.num_ranks"
-        )
-    held_out = [split for split in dataset.splits if split != "train"]
-    if settings.target and settings.target.metric.startswith("validation") and "validation" not in dataset.splits:
-        raise DatasetError(
-            f"train.target.metric is {settings.target.metric}, and {dataset.path} has no validation split; prepare it"
-            " with one (prepare.split), or choose train_accuracy or train_loss"
-        )
-    check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
-    backend = create_backend(cluster.backend, needs_torch=settings.strategy.needs_torch)
-    model = check_model(dataset, settings, ranks=cluster.ranks.max)
-    parts = parts_of(model, settings)
-    resumed = find_run(dataset, settings, parts)
-    spark = spark or get_session(cluster)
-    # Before there is a run: one that never had its ranks would be adopted by the next `resume: auto`.
-    wait_for_slots(spark, cluster.ranks.max, timeout=cluster.slot_timeout, minimum=cluster.ranks.min)
+    checked = check(dataset, settings, cluster, tracking, spark)
+    dataset, backend, resumed = checked.dataset, checked.backend, checked.resumed
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
     params: dict[str, Any] = {name: section.model_dump() for name, section in sections.items()}
     params |= {"dataset": dataset.path, "backend": backend.name}
@@ -120,7 +96,7 @@ def train(
         reference = resumed.reference if resumed else cluster.ranks.max
         recipe = recipe_of(settings)
         record = RunRecord(
-            run.run_id, dataset.digest, recipe, reference, settings.epochs, parts=parts, begun=time.time()
+            run.run_id, dataset.digest, recipe, reference, settings.epochs, parts=checked.parts, begun=time.time()
         )
         record.save(folder)
         start = None
@@ -129,10 +105,10 @@ def train(
                 name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
             )
         if settings.start_from and latest(folder) is None:
-            start = starting_weights(settings.start_from, model, folder, tracking)
+            start = starting_weights(settings.start_from, checked.model, folder, tracking)
         job = Job(dataset, settings, folder, backend, record.reference, start)
         with _how_to_resume(run.run_id):
-            outcome, times = _run(job, cluster, spark, run, owner)
+            outcome, times = _run(job, cluster, checked.spark, run, owner)
             owner.check()
             trained = _finish(job, outcome, times, run, tracking)
         replace(record, finished=True).save(folder)
@@ -269,9 +245,3 @@ def _seconds_to_target(settings: Train, history: list[dict[str, float]]) -> floa
             return seconds
     log.warning("no epoch reached the target: %s %g", settings.target.metric, settings.target.value)
     return None
-
-
-def _open(dataset: Dataset | str | None) -> Dataset:
-    if dataset is None:
-        raise ConfigError("there is nothing to train on: give a dataset, or set train.dataset or prepare.output")
-    return dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)

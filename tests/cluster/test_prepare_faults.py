@@ -107,7 +107,7 @@ def test_of_three_in_one_place_the_killed_leaves_nothing_one_is_whole_and_the_sl
     dataset = prepare(source, settings(place / "out"), spark=spark)
     slow.send_signal(signal.SIGCONT)
     _, problem = slow.communicate(timeout=WAIT_SECONDS)
-    assert slow.returncode == 1
+    assert slow.returncode == 2
     assert "another run prepared something else in" in problem
     assert Dataset.open(dataset.path) == dataset
     dataset.verify()
@@ -144,6 +144,6 @@ def test_a_full_disk_is_named_and_nothing_is_left_on_it(
     folder, limit = small_disk
     process = start(folder / "out", groups=1, limit=limit)
     _, problem = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 1
+    assert process.returncode == 74
     assert f"sparkdl: cannot write {folder}/out: " in problem and "Make room" in problem
     assert list(folder.iterdir()) == []

@@ -143,5 +143,5 @@ def test_a_training_that_is_interrupted_ends_in_order_and_leaves_nothing_running
 def test_the_installed_command_reports_mistakes_in_one_line(pipeline):
     command = [Path(sys.executable).parent / "sparkdl", "train", pipeline / "animals.yaml", "train.epoch=3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "did you mean 'train.epochs'" in done.stderr and "Traceback" not in done.stderr

@@ -1,10 +1,19 @@
 """The command line, where it needs no Spark."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from sparkdl import Tracking, main
+from sparkdl.errors import (
+    CheckpointError,
+    DataError,
+    NotEnoughSlotsError,
+    RankError,
+    RunCancelledError,
+    TrackingError,
+)
 from sparkdl.settings import Settings
 from sparkdl.tracking import courier, start_run
 
@@ -34,6 +43,33 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         assert f"  {command} " in text
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DataError("nulls"), 2),
+        (RankError("Traceback", exception_type="ValueError"), 2),
+        (NotEnoughSlotsError("two"), 69),
+        (RankError("it was killed", exception_type="process death"), 69),
+        (RankError("they could not be started"), 69),
+        (RankError("torn", exception_type="sparkdl.errors.DamagedCheckpointError"), 74),
+        (CheckpointError("torn"), 74),
+        (TrackingError("no answer"), 74),
+        (OSError(errno.ETIMEDOUT, "no answer for 300 s", "s3://bucket/dataset/card.json"), 74),
+        (RunCancelledError("it was cancelled"), 130),
+    ],
+)
+def test_the_exit_code_says_whose_fault_it_is(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr("sparkdl.cli.find_field", fail)
+    found, text, problem = run(["keys", "train.epochs"], capsys)
+    assert (found, text, len(problem.splitlines())) == (code, "", 1)
+    assert f"  {code} " in run(["--help"], capsys)[1]
+
+
 def test_what_fails_while_an_interrupt_ends_a_job_is_no_error_of_its_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +95,7 @@ def test_a_plan_compares_with_one_vs_all(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_plan_that_cannot_fit_says_which_number_to_change(capsys: pytest.CaptureFixture[str]) -> None:
     numbers = ["--classes", "105033", "--features", "421705", "--rows", "1084404", "--buckets", "32", "--linear"]
     code, _, problem = run(["plan-extreme", *numbers, "--slot-memory", "550"], capsys)
-    assert code == 1
+    assert code == 2
     assert problem.startswith("sparkdl: ") and "change one of these" in problem
 
 
@@ -89,13 +125,13 @@ def test_the_kinds_of_a_section_are_listed_and_an_unknown_key_names_its_neighbou
     assert code == 0
     assert text.startswith("train.strategy = allreduce  [allreduce") and "\ntrain.strategy.kind = allreduce\n" in text
     code, _, problem = run(["keys", "train.stratgy"], capsys)
-    assert code == 1
+    assert code == 2
     assert "unknown key 'train.stratgy'; did you mean 'train.strategy'?" in problem
 
 
 def test_a_missing_configuration_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, problem = run(["train", "nowhere.yaml"], capsys)
-    assert code == 1
+    assert code == 2
     assert "cannot read the configuration nowhere.yaml" in problem
 
 
@@ -108,11 +144,11 @@ def test_sync_fails_while_something_is_left_for_another_store(
         pass
     (tmp_path / "pipeline.yaml").write_text(f"tracking: {{uri: 'sqlite:///{tmp_path}/m.db', spool: '{spool}'}}")
     code, text, problem = run(["sync", str(tmp_path / "pipeline.yaml")], capsys)
-    assert code == 1
+    assert code == 74
     assert "0 records delivered; 3 left; its store is http://***@127.0.0.1:9, not sqlite" in text
     assert "3 records are still waiting" in problem
     code, text, _ = run(["sync", str(tmp_path / "pipeline.yaml"), "tracking.uri=http://127.0.0.1:9"], capsys)
-    assert code == 1
+    assert code == 74
     assert "its store is" not in text and "Connection refused" in text  # nobody answers at the same address
 
 

@@ -19,7 +19,7 @@ from sparkdl.data.preparing.features import (
     require_columns,
 )
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups, with_split
-from sparkdl.data.preparing.staging import staging
+from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import write_row_groups
 from sparkdl.data.sources.open import open_source
 from sparkdl.data.sql import identifier
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.ml import Pipeline
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["prepare"]
+__all__ = ["check_prepare", "prepare"]
 
 READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
 """Formats that are worth reading once; Spark's own readers are fast enough to read again."""
@@ -63,11 +63,7 @@ def prepare(
     cannot become a dataset, and :class:`DatasetError` when ``settings.output`` cannot be written or holds something
     else.
     """
-    source = source if source is not None else settings.source
-    if source is None:
-        raise ConfigError("there is nothing to prepare: hand in a DataFrame or set `prepare.source`")
-    if set("#?") & set(settings.output):
-        raise DatasetError(f"{settings.output}: Petastorm would cut the path at its # or ?; choose another `output`")
+    source = _source(source, settings)
     decisions = _decisions(settings, pipeline)
     existing = _open_existing(settings.output, decisions)
     if existing is not None:
@@ -94,6 +90,38 @@ def prepare(
         place = without_credentials(settings.output)
         _log.info("another run prepared the same in %s meanwhile; that is used", place)
     return dataset
+
+
+def check_prepare(
+    source: "DataFrame | Source | None", settings: Prepare, *, spark: "SparkSession | None" = None
+) -> dict[str, str]:
+    """Check what :func:`prepare` needs, read a hundred rows at most, and say what would run. Runs on the driver.
+
+    Raises what :func:`prepare` raises; what is wrong with single rows is not found.
+    """
+    source = _source(source, settings)
+    existing = _open_existing(settings.output, _decisions(settings, None))
+    with explained(settings.output):
+        if existing is None:
+            Staging(settings.output, seal=CARD_NAME).check()
+        raw, inputs = _chosen(source, settings, spark, None)
+    columns = ", ".join(f"{name} ({kind})" for name, kind in inputs.raw_columns.items())
+    return {
+        "source": f"{source.format} {source.path}" if isinstance(source, Source) else str(raw),
+        "inputs": f"{inputs.kind} of {columns}",
+        "label": settings.label,
+        "dataset": f"{settings.output} {'is there and would be compared' if existing else 'would be written'}",
+    }
+
+
+def _source(source: "DataFrame | Source | None", settings: Prepare) -> "DataFrame | Source":
+    """Where rows come from. Raises an error unless there is something to prepare, and a place for it."""
+    source = source if source is not None else settings.source
+    if source is None:
+        raise ConfigError("there is nothing to prepare: hand in a DataFrame or set `prepare.source`")
+    if set("#?") & set(settings.output):
+        raise DatasetError(f"{settings.output}: Petastorm would cut the path at its # or ?; choose another `output`")
+    return source
 
 
 def _decisions(settings: Prepare, pipeline: "Pipeline | None") -> dict[str, Any]:
@@ -136,15 +164,9 @@ def _examined(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
 ) -> "Iterator[tuple[DataFrame, Inputs, Findings]]":
     """The raw rows with their split and label, how they become inputs, and what was found in them."""
-    from pyspark.sql import SparkSession
-
-    session = spark or SparkSession.builder.getOrCreate()
-    raw = open_source(source, session) if isinstance(source, Source) else source
-    keys = [settings.label, *([settings.split.column] if settings.split.column else [])]
-    require_columns(raw, keys)
-    inputs = choose_inputs(raw, settings, pipeline)
+    raw, inputs = _chosen(source, settings, spark, pipeline)
     label = label_name(raw, settings)
-    content = list(dict.fromkeys([*inputs.raw_columns, *keys]))
+    content = list(dict.fromkeys([*inputs.raw_columns, *_keys(settings)]))
     check_names(content)
     kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
     rows = with_split(raw.select(*map(identifier, kept_columns)), content, settings)
@@ -159,6 +181,22 @@ def _examined(
     finally:
         if kept is not None:
             kept.unpersist()
+
+
+def _chosen(
+    source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
+) -> "tuple[DataFrame, Inputs]":
+    """The raw rows, and which of their columns become inputs."""
+    from pyspark.sql import SparkSession
+
+    session = spark or SparkSession.builder.getOrCreate()
+    raw = open_source(source, session) if isinstance(source, Source) else source
+    require_columns(raw, _keys(settings))
+    return raw, choose_inputs(raw, settings, pipeline)
+
+
+def _keys(settings: Prepare) -> list[str]:
+    return [settings.label, *([settings.split.column] if settings.split.column else [])]
 
 
 def _write(

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sparkdl.errors import DatasetError
+from sparkdl.errors import DatasetError, StorageError
 from sparkdl.storage import (
+    check_writable,
     claim_file,
     exists,
     join,
@@ -56,16 +57,17 @@ class Staging:
         try:
             self._remove_abandoned()
             make_folder(self.path)
-            taken = self._is_taken()
+            self._check_free()
         except OSError as error:
-            raise DatasetError(
+            raise StorageError(
                 f"cannot write to {self._output}: {error.strerror or error}. Choose another `output`, or make its "
                 "parent folder writable."
             ) from None
-        if taken:
-            raise DatasetError(
-                f"{self._output} exists already. Choose another `output`, or remove it if nothing needs it."
-            )
+
+    def check(self) -> None:
+        """Raise what :meth:`create` would raise, and make nothing."""
+        check_writable(self._parent)
+        self._check_free()
 
     def publish(self) -> bool:
         """Move the folder, in which the seal is by now, to its place; False if another process was first.
@@ -88,6 +90,12 @@ class Staging:
                 if time.monotonic() > deadline:
                     return _log.warning("cannot remove the unfinished %s: %s", self.path, error)
                 time.sleep(0.1)
+
+    def _check_free(self) -> None:
+        if self._is_taken():
+            raise DatasetError(
+                f"{self._output} exists already. Choose another `output`, or remove it if nothing needs it."
+            )
 
     def _is_taken(self) -> bool:
         """Whether there is anything but an empty folder; even that is in the way on HDFS, which would move into it."""
@@ -148,8 +156,8 @@ class Staging:
 def staging(output: str, *, seal: str) -> Iterator[Staging]:
     """A folder to write to, removed again unless it is published. Runs on the driver.
 
-    ``seal`` is the file that makes such a folder whole. Raises :class:`DatasetError` before anything else happens when
-    ``output`` cannot be written or is something else.
+    ``seal`` is the file that makes such a folder whole. Before anything else happens, raises :class:`StorageError` when
+    ``output`` cannot be written, and :class:`DatasetError` when it is something else.
     """
     folder = Staging(output, seal=seal)
     try:

@@ -12,7 +12,9 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from sparkdl.errors import StorageError
 from sparkdl.storage import (
+    check_writable,
     claim_file,
     download_files,
     exists,
@@ -205,3 +207,15 @@ def test_a_file_that_cannot_be_written_leaves_nothing_and_what_was_there(tmp_pat
     with pytest.raises(TypeError):
         write_file(str(tmp_path / "file"), "no bytes")  # type: ignore[arg-type]
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]
+
+
+def test_to_ask_whether_a_folder_can_be_written_makes_nothing(folder: str) -> None:
+    before = list_folder(folder)
+    check_writable(join(folder, "not", "there"))
+    assert list_folder(folder) == before
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match=f"cannot write to {tmp_path}/file/runs: Not a directory"):
+        check_writable(f"{tmp_path}/file/runs")

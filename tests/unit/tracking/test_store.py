@@ -11,7 +11,7 @@ import pytest
 
 from sparkdl.errors import TrackingError
 from sparkdl.settings import Tracking
-from sparkdl.tracking.store import connect, our_calls
+from sparkdl.tracking.store import check_store, connect, our_calls
 
 CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
 
@@ -101,3 +101,16 @@ def test_settings_that_contradict_each_other_are_told(certificate: Path, monkeyp
     monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
     with pytest.raises(TrackingError, match="server_cert_path"):
         connect(Tracking(uri="https://localhost:9"))
+
+
+def test_to_ask_whether_runs_can_be_recorded_makes_nothing(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/records/mlflow.db"
+    assert check_store(Tracking(uri=uri, experiment="tests")) == f"{uri}, experiment tests"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_does_not_answer_is_an_error_unless_runs_may_begin_without_it(tmp_path: Path) -> None:
+    away = Tracking(uri="http://me:hunter2@127.0.0.1:9", spool=str(tmp_path))
+    with pytest.raises(TrackingError, match=r"cannot use the tracking store http://\*\*\*@127\.0\.0\.1:9"):
+        check_store(away)
+    assert f"records are kept in {tmp_path}" in check_store(away.model_copy(update={"offline": True}))

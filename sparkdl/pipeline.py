@@ -1,0 +1,138 @@
+"""The four jobs of a pipeline: each from settings to what is told of it, done or only checked. Runs on the driver."""
+
+from collections.abc import Callable
+from typing import Any
+
+import sparkdl
+from sparkdl.settings import Settings, Tracking
+
+__all__ = [
+    "check_prepare",
+    "check_score",
+    "check_train",
+    "check_train_extreme",
+    "parent_of",
+    "prepare",
+    "score",
+    "train",
+    "train_extreme",
+]
+
+Summary = dict[str, str]
+
+
+def prepare(settings: Settings) -> Summary:
+    """Turn ``prepare.source`` into the dataset ``prepare.output``."""
+    spark = sparkdl.get_session(settings.cluster, only_data=True)
+    dataset = sparkdl.prepare(None, settings.require("prepare"), spark=spark)
+    rows = ", ".join(f"{dataset.rows(split):,} {split}" for split in dataset.splits)
+    return {"dataset": dataset.path, "rows": rows, "classes": f"{dataset.num_classes:,}"}
+
+
+def check_prepare(settings: Settings) -> Summary:
+    """See :func:`sparkdl.check_prepare`."""
+    spark = sparkdl.get_session(settings.cluster, only_data=True)
+    return sparkdl.check_prepare(None, settings.require("prepare"), spark=spark)
+
+
+def train(settings: Settings) -> Summary:
+    """Train on the dataset and register the model."""
+    trained = sparkdl.train(**_train_arguments(settings))
+    return {name.replace("_", " "): f"{value:.4f}" for name, value in trained.metrics.items()} | {
+        "rows per second": f"{trained.rows_per_second:,.0f}",
+        **({"seconds to target": f"{trained.seconds_to_target:,.1f}"} if trained.seconds_to_target else {}),
+        "verdict": trained.verdict,
+        "model": trained.model_uri,
+        "alias": _alias(trained.registered, settings.tracking),
+        "look at it": sparkdl.page_command(settings.tracking),
+    }
+
+
+def check_train(settings: Settings) -> Summary:
+    """See :func:`sparkdl.check_train`."""
+    return sparkdl.check_train(**_train_arguments(settings))
+
+
+def train_extreme(settings: Settings) -> Summary:
+    """Train on the sparse dataset and register the ensemble."""
+    trained = sparkdl.train_extreme(**_extreme_arguments(settings))
+    missing = (
+        f" of {settings.extreme.repetitions}; lost: {', '.join(map(str, trained.missing))}" if trained.missing else ""
+    )
+    summary = {
+        "repetitions": f"{len(trained.repetitions)}{missing} in {trained.folder}",
+        "seconds": f"{trained.seconds:.1f}",
+    }
+    for split, found in trained.evaluations.items():
+        figures = ", ".join(f"P@{k} {100 * found.precision[k - 1]:.2f}" for k in (1, 3, 5) if k <= len(found.precision))
+        summary[split] = f"{figures} ({found.unseen_labels:,} of {found.labels:,} labels never seen in training)"
+    return summary | {
+        "model": f"{trained.model_uri}, {trained.model_bytes / 1e6:,.0f} MB",
+        "alias": _alias(trained.registered, settings.tracking),
+        "look at it": sparkdl.page_command(settings.tracking),
+    }
+
+
+def check_train_extreme(settings: Settings) -> Summary:
+    """See :func:`sparkdl.check_train_extreme`."""
+    return sparkdl.check_train_extreme(**_extreme_arguments(settings))
+
+
+def score(settings: Settings) -> Summary:
+    """Write the registered model's predictions for the source's rows."""
+    output = settings.require("score.output")
+    model, scored = _scored(settings)
+    written = sparkdl.write_predictions(scored, output)
+    failed = f", {written.failed:,} of them without a prediction: see their column error" if written.failed else ""
+    return {"model": model, "predictions": output, "rows": f"{written.rows:,}{failed}"}
+
+
+def check_score(settings: Settings) -> Summary:
+    """Find model, rows and a free place for predictions; score nothing."""
+    sparkdl.check_output(settings.require("score.output"))
+    model, scored = _scored(settings)
+    return {"model": model, "columns": ", ".join(scored.columns), "predictions": settings.require("score.output")}
+
+
+def parent_of(key: str) -> Callable[[Settings], str]:
+    """What gives the folder in which the output lies that a key names."""
+    return lambda settings: str(settings.require(key)).rstrip("/").rpartition("/")[0]
+
+
+def _train_arguments(settings: Settings) -> dict[str, Any]:
+    return {
+        "dataset": settings.train.dataset or settings.require("prepare.output"),
+        "settings": settings.train,
+        "cluster": settings.cluster,
+        "tracking": settings.tracking,
+        "spark": sparkdl.get_session(settings.cluster),  # its Python workers start while the driver imports PyTorch
+    }
+
+
+def _extreme_arguments(settings: Settings) -> dict[str, Any]:
+    dataset = settings.extreme.dataset or settings.require("prepare.output")
+    return _train_arguments(settings) | {"dataset": dataset, "settings": settings.extreme}
+
+
+def _scored(settings: Settings) -> tuple[str, Any]:
+    """The model, and the rows with its predictions, which nobody has computed yet."""
+    from sparkdl.data.sql import condition  # what other commands need not import
+
+    model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
+    source = settings.score.source or settings.require("prepare.source")
+    options = settings.score.model_dump(include={"top_k", "batch_size", "on_error", "key", "trusted_stages"})
+    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster), on_error=settings.score.on_error)
+    if settings.score.split:
+        rows = sparkdl.split_rows(rows, settings.require("prepare"), settings.score.split)
+    if settings.score.where:
+        rows = rows.where(condition(settings.score.where, key="score.where"))
+    return model, sparkdl.score(rows, model, **options, tracking=settings.tracking)
+
+
+def _alias(registered: Any, tracking: Tracking) -> str:
+    """What became of the alias; there is no version while MLflow does not answer."""
+    if registered is None:
+        return (
+            "moves when `sparkdl sync` registers the model" if tracking.register_as else "none (tracking.register_as)"
+        )
+    return str(registered.reason)
