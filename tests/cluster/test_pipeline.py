@@ -19,7 +19,7 @@ def run(
     spark: SparkSession, clouds: Dataset, empty_store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> Run:
     """The command with a configuration, a csv file, a prepared dataset and a store; its code and what it prints."""
-    (tmp_path / "points.csv").write_text("a,b,label\n" + "1.5,2,0\n2.5,3,1\n" * 60)
+    (tmp_path / "points.csv").write_text("a,b,label\n" + "".join(f"{row}.5,{row},{row % 2}\n" for row in range(120)))
     copy(empty_store, tmp_path / "mlflow.db")
     source = {"format": "csv", "path": f"{tmp_path}/points.csv", "options": {"header": True, "inferSchema": True}}
     tree = {
