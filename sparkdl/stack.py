@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from sparkdl.errors import ConfigError
 from sparkdl.extras import DISTRIBUTION
 
-__all__ = ["JavaNeeded", "check_stack", "java_needed"]
+__all__ = ["JavaNeeded", "check_stack", "check_stage_resources", "java_needed"]
 
 
 class JavaNeeded(NamedTuple):
@@ -31,6 +31,15 @@ def java_needed(spark: str) -> JavaNeeded:
     if int(spark.partition(".")[0]) < 4:
         return JavaNeeded((8, 11, 17), None)
     return JavaNeeded((17, 21, 25), "jdk.incubator.vector")
+
+
+def check_stage_resources(spark: str) -> None:
+    """Raise :class:`~sparkdl.errors.ConfigError` unless this version of Spark gives one stage resources of its own."""
+    if int(spark.partition(".")[0]) < 4:
+        raise ConfigError(
+            f"cluster.resources takes Spark 4, and this is {spark}: leave it out, and start the application with"
+            " spark.task.cpus and spark.task.resource.gpu.amount"
+        )
 
 
 @cache

@@ -25,7 +25,7 @@ from sparkdl.data.preparing.write import write_row_group
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
-from .left_out import LEFT_OUT, is_left_out
+from .left_out import LEFT_OUT_ON_CLASSIC, LEFT_OUT_ON_CURRENT, is_left_out
 from .s3_server import S3Server, s3_server
 
 ROOT = Path(__file__).parent.parent
@@ -44,13 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Files that the current stack leaves out import what it has not."""
-    return True if ON_CURRENT and is_left_out(str(collection_path.relative_to(ROOT))) else None
+    """Files that a stack leaves out import what it has not."""
+    return True if is_left_out(str(collection_path.relative_to(ROOT)), current=ON_CURRENT) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Workers of pytest-xdist take files in this order: first what waits most, last what is short."""
-    left_out = [item for item in items if ON_CURRENT and is_left_out(f"{item.path.relative_to(ROOT)}::{item.name}")]
+    names = {item: f"{item.path.relative_to(ROOT)}::{item.name}" for item in items}
+    left_out = [item for item, name in names.items() if is_left_out(name, current=ON_CURRENT)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
     order = ["test_faults.py", "end_to_end", "cluster", "ranks", "unit"]
@@ -59,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was left out, and why."""
-    for test, reason in LEFT_OUT.items() if ON_CURRENT else ():
+    for test, reason in (LEFT_OUT_ON_CURRENT if ON_CURRENT else LEFT_OUT_ON_CLASSIC).items():
         terminalreporter.write_line(f"left out on this stack: {test}: {reason}")
 
 

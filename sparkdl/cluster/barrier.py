@@ -11,25 +11,30 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.backend import LaunchBackend
+from sparkdl.cluster.connect import client_addresses
 from sparkdl.cluster.devices import device_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.rendezvous import place_of
-from sparkdl.cluster.slots import application_setting, count_slots, is_local, wait_for_slots
+from sparkdl.cluster.resources import profile_of
+from sparkdl.cluster.slots import count_slots, wait_for_slots
 from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
+from sparkdl.sessions import application_setting, cancel_tagged, is_gone, is_local, is_remote, tagged_jobs
+from sparkdl.settings import Resources
 
 __all__ = ["run_ranks", "spark_reason"]
 
 T = TypeVar("T")
 SCHEMA = "rank int, result binary"
 CANCEL_SECONDS = 15.0  # how long Spark may take to end a cancelled stage
-CANCELLED = re.compile(r"\bJob \d+ cancelled\b")
+CANCELLED = re.compile(r"\bJob \d+ cancelled\b|\[OPERATION_CANCELED\]")
 
 
 def run_ranks(
@@ -42,13 +47,15 @@ def run_ranks(
     log_verbosity: LogVerbosity = "all",
     description: str = "",
     slot_timeout: float = 30.0,
+    resources: Resources | None = None,
     timeouts: Timeouts | None = None,
     stop: threading.Event | None = None,
 ) -> list[T]:
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
 
     ``description`` is what Spark's pages call the job. ``backend`` is the library by which ranks exchange tensors;
-    without one, they speak to the driver alone.
+    without one, they speak to the driver alone. ``resources`` are what each rank gets instead of what the application's
+    tasks get. The driver of a session of Spark Connect is its client: ranks speak to it, not to the server.
 
     While it runs, ``on_message(rank, message)`` is called here, in the caller's thread, with what ranks send; an error
     in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
@@ -66,23 +73,31 @@ def run_ranks(
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
-    wait_for_slots(spark, num_ranks, timeout=slot_timeout)
     bind_address, host = _driver_addresses(spark)
+    wait_for_slots(spark, num_ranks, timeout=slot_timeout, resources=resources)
     with Launch(num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop) as launch:
         assignment = launch.assignment(pickled, backend, log_verbosity)
-        stage = _Stage(spark, num_ranks, assignment, launch, description or "sparkdl")
+        stage = _Stage(spark, num_ranks, assignment, launch, description or "sparkdl", resources)
         return launch.follow(stage, on_message)
 
 
 class _Stage:
     """The barrier stage of a run, in a thread of its own, so that the caller's thread can follow and interrupt it."""
 
-    def __init__(self, spark: SparkSession, num_ranks: int, assignment: Assignment, launch: Launch, name: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        num_ranks: int,
+        assignment: Assignment,
+        launch: Launch,
+        name: str,
+        resources: Resources | None,
+    ) -> None:
         self._description = f"{name}: {num_ranks} ranks"
         self._spark, self._num_ranks, self._assignment = spark, num_ranks, assignment
-        self._launch = launch
+        self._launch, self._resources = launch, resources
         self._tag = f"sparkdl-{secrets.token_hex(8)}"
-        self._classic = isinstance(spark, SparkSession)
+        self._classic = not is_remote(spark)
         self._thread = (InheritableThread if self._classic else threading.Thread)(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -90,12 +105,9 @@ class _Stage:
 
     def cancel(self) -> None:
         deadline = time.monotonic() + CANCEL_SECONDS
-        with suppress(Py4JError, OSError):  # the driver's JVM is gone, and with it all that it ran
-            while self._thread.is_alive() and time.monotonic() < deadline:
-                if self._classic:
-                    self._spark.sparkContext.cancelJobsWithTag(self._tag)
-                else:
-                    self._spark.interruptTag(self._tag)
+        with suppress(Py4JError, PySparkException, OSError):  # the driver's JVM is gone, and with it all that it ran
+            while self._thread.is_alive() and time.monotonic() < deadline and not is_gone(self._spark):
+                cancel_tagged(self._spark, self._tag)
                 self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
             self._launch.hang_up()  # Spark takes four seconds to end what runs Python
             if self._classic:
@@ -105,7 +117,7 @@ class _Stage:
         if not self._classic:
             return True  # Spark Connect does not say; a barrier stage's tasks start together, so one rank's hello does
         with suppress(Py4JError, OSError):
-            slots = count_slots(self._spark) or 0
+            slots = count_slots(self._spark, self._resources) or 0
             return slots >= self._num_ranks and not running_tasks(self._spark, self._tag)
         return False
 
@@ -118,15 +130,10 @@ class _Stage:
 
     def _run(self) -> None:
         try:
-            if self._classic:
-                context = self._spark.sparkContext
-                context.addJobTag(self._tag)  # the job group stays the caller's, who may cancel it
-                context.setJobDescription(self._description)
-                context.setInterruptOnCancel(True)
-            else:
-                self._spark.addTag(self._tag)
+            profile = {"profile": profile_of(self._resources, self._spark)} if self._resources else {}
             frame = self._spark.range(self._num_ranks, numPartitions=self._num_ranks)
-            rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True).collect()
+            with tagged_jobs(self._spark, self._tag, self._description):
+                rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True, **profile).collect()
             self._launch.events.put(StageEnd([RankResult(row.rank, row.result and bytes(row.result)) for row in rows]))
         except Exception as error:
             reason = spark_reason(error)
@@ -154,6 +161,8 @@ def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterab
 
 def _driver_addresses(spark: SparkSession) -> tuple[str, str]:
     """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode."""
+    if is_remote(spark):
+        return client_addresses(spark)
     if is_local(spark):
         return "127.0.0.1", "127.0.0.1"
     host = application_setting(spark, "spark.driver.host", "127.0.0.1")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster.slots import is_local
+from sparkdl.sessions import is_local
 
 __all__ = ["RunningTask", "end_tasks", "running_tasks"]
 

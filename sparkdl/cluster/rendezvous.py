@@ -10,7 +10,7 @@ from typing import Self
 
 import psutil
 
-__all__ = ["Place", "Rendezvous", "RendezvousAddress", "interface_towards", "place_of"]
+__all__ = ["Place", "Rendezvous", "RendezvousAddress", "interface_towards", "own_address", "place_of"]
 
 MAX_ENTRY_BYTES = 1 << 20  # Gloo's entries are addresses, about 100 bytes per peer
 MAX_HEAD_BYTES = 1 << 13  # of a request, without its body
@@ -65,13 +65,18 @@ class RendezvousAddress:
 
 def interface_towards(host: str) -> str:
     """The network interface through which this machine reaches ``host``. Runs on a rank."""
+    own = own_address(host)
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == own for address in addresses):
+            return str(name)
+    raise OSError(f"no network interface has the address {own}, from which {host} is reached")
+
+
+def own_address(host: str) -> str:
+    """The IPv4 address of this machine on the way to ``host``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # UDP: picks a route, sends nothing
-        own_address = probe.getsockname()[0]
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(address.address == own_address for address in addresses):
-            return str(name)
-    raise OSError(f"no network interface has the address {own_address}, from which {host} is reached")
+        return str(probe.getsockname()[0])
 
 
 class Rendezvous:

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.connect import REMOTE, connected
 from sparkdl.cluster.interrupts import cancel_on_interrupt, held_interrupts
 from sparkdl.java import ensure_java
 from sparkdl.settings import Cluster
@@ -32,15 +33,18 @@ EMBEDDED_OPTIONS: dict[str, str | int | float | bool] = {
 
 
 def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> SparkSession:
-    """The running session, else that of ``spark-submit``, else an embedded ``local[n]`` one. Runs on the driver.
+    """The running session, else that of ``SPARK_REMOTE`` or ``spark-submit``, else an embedded one. Runs on the driver.
 
     ``settings.options`` apply to the embedded session only. The process that its Python workers are forked from (see
     :mod:`sparkdl.daemon`) starts with it, and loads while the driver goes on; for a new session that is ``only_data``
-    it does not load PyTorch. Raises :class:`~sparkdl.errors.ConfigError` when there is no Java that Spark can run on.
+    it does not load PyTorch. Raises :class:`~sparkdl.errors.ConfigError` when there is no Java that Spark can run on,
+    and :class:`~sparkdl.errors.ClusterError` when the Spark Connect server that ``SPARK_REMOTE`` names does not answer.
     """
     settings = settings or Cluster()
     if running := SparkSession.getActiveSession():
         return running
+    if REMOTE in os.environ:
+        return connected()
     builder = SparkSession.builder
     if SparkContext._active_spark_context:  # a session is active in the thread that made it; options would change it
         return builder.getOrCreate()

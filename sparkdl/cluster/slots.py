@@ -5,32 +5,59 @@ import time
 
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.connect import check_server
+from sparkdl.cluster.resources import check_resources, no_executor_has, profile_of
 from sparkdl.errors import ConfigError, NotEnoughSlotsError
+from sparkdl.sessions import application_setting, default_parallelism, is_local, is_remote
+from sparkdl.settings import Resources
 
-__all__ = ["application_setting", "count_slots", "is_local", "wait_for_slots"]
+__all__ = ["count_slots", "wait_for_slots"]
 
 POLL_SECONDS = 0.2  # between two looks at the number of slots
+SETTLE_SECONDS = 3.0  # that executors of another size may take to come after the first one
+PARALLELISM = "spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"
+"""Where one of these is set, Spark does not cut rows into as many partitions as there are cores."""
 
 logger = logging.getLogger("sparkdl")
 
 
-def count_slots(spark: SparkSession) -> int | None:
-    """How many tasks the cluster can run at the same time; None where Spark does not say (Spark Connect)."""
-    if not hasattr(spark, "_jsc"):
-        return None
+def count_slots(spark: SparkSession, resources: Resources | None = None) -> int | None:
+    """How many tasks with these resources the cluster can run at the same time.
+
+    Spark Connect does not say so: it is found from the number of cores, and None where that is not known either.
+    """
+    if is_remote(spark):
+        return _estimated_slots(spark, resources)
     context = spark._jsc.sc()
-    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+    profiles = context.resourceProfileManager()
+    if resources is None:
+        return int(context.maxNumConcurrentTasks(profiles.defaultResourceProfile()))
+    profile = profile_of(resources, spark)._java_resource_profile
+    profiles.addResourceProfile(profile)  # Spark counts for those it knows
+    return int(context.maxNumConcurrentTasks(profile))
 
 
-def wait_for_slots(spark: SparkSession, num_ranks: int, *, timeout: float, minimum: int | None = None) -> int:
+def wait_for_slots(
+    spark: SparkSession,
+    num_ranks: int,
+    *,
+    timeout: float,
+    minimum: int | None = None,
+    resources: Resources | None = None,
+) -> int:
     """Wait until the cluster has a slot for every rank; return how many ranks to start.
 
     That is ``num_ranks``, or after ``timeout`` seconds what there is, if that is at least ``minimum`` (by default,
-    ``num_ranks``). In local mode nobody waits. Raises :class:`~sparkdl.errors.NotEnoughSlotsError`, and
-    :class:`~sparkdl.errors.ConfigError` under dynamic allocation, where Spark refuses barrier stages.
+    ``num_ranks``). In local mode nobody waits, and for resources that no executor has not for long. Raises
+    :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.ClusterError` where executors lack
+    ``resources``, and :class:`~sparkdl.errors.ConfigError` under dynamic allocation: Spark refuses barrier stages then.
     """
+    if is_remote(spark):
+        check_server(spark)
     _refuse_dynamic_allocation(spark)
-    slots = count_slots(spark)
+    if resources is not None:
+        check_resources(resources, spark)
+    slots = count_slots(spark, resources)
     if slots is None or slots >= num_ranks:
         return num_ranks
     minimum = num_ranks if minimum is None else minimum
@@ -43,10 +70,12 @@ def wait_for_slots(spark: SparkSession, num_ranks: int, *, timeout: float, minim
             f" with more (cluster.embedded_slots, or --master local[{num_ranks}])"
         )
     logger.warning("waiting up to %g s for %d slots; the cluster has %d now", timeout, num_ranks, slots)
-    deadline = time.monotonic() + timeout
-    while slots < num_ranks and time.monotonic() < deadline:
+    started = time.monotonic()
+    while slots < num_ranks and (waited := time.monotonic() - started) < timeout:
+        if resources is not None and slots == 0 and waited > SETTLE_SECONDS and count_slots(spark):
+            raise no_executor_has(resources, spark)
         time.sleep(POLL_SECONDS)
-        slots = count_slots(spark) or 0
+        slots = count_slots(spark, resources) or 0
     if slots < minimum:
         raise NotEnoughSlotsError(
             f"{wanted} were asked for, and the cluster has {slots} slots after {timeout:g} s; lower"
@@ -55,17 +84,13 @@ def wait_for_slots(spark: SparkSession, num_ranks: int, *, timeout: float, minim
     return min(slots, num_ranks)
 
 
-def is_local(spark: SparkSession) -> bool:
-    """Whether driver and executors are one process."""
-    master = application_setting(spark, "spark.master", "")
-    return master == "local" or master.startswith("local[")
-
-
-def application_setting(spark: SparkSession, name: str, default: str) -> str:
-    """A setting that the application was started with; a session's own may have been changed since."""
-    # getConf() would copy all settings one by one, which takes a tenth of a second.
-    conf = spark.sparkContext._conf if hasattr(spark, "_jsc") else spark.conf
-    return str(conf.get(name, default))
+def _estimated_slots(spark: SparkSession, resources: Resources | None) -> int | None:
+    if any(application_setting(spark, name, "") for name in PARALLELISM):
+        return None
+    cpus = (resources and resources.cpus) or int(application_setting(spark, "spark.task.cpus", "1"))
+    cores = default_parallelism(spark)
+    of_one = int(application_setting(spark, "spark.executor.cores", "0")) or cores
+    return cores // of_one * (of_one // cpus)
 
 
 def _refuse_dynamic_allocation(spark: SparkSession) -> None:

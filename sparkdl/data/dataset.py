@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, METADATA_NAME, PREPROCESSING, Card, InputSpec
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError
+from sparkdl.sessions import default_parallelism
 from sparkdl.storage import exists, hash_file, hash_folder, join, list_folder, read_file
 
 if TYPE_CHECKING:
@@ -198,8 +199,7 @@ def _problems_in_tasks(spark: "SparkSession", groups: list[RowGroup]) -> list[st
             found = [_problem_with(groups[index]) for index in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(found, pa.string())], names=["id", "problem"])
 
-    slots = spark.sparkContext.defaultParallelism
-    rows = spark.range(len(groups), numPartitions=min(len(groups), slots)).mapInArrow(
+    rows = spark.range(len(groups), numPartitions=min(len(groups), default_parallelism(spark))).mapInArrow(
         hash_files, "id bigint, problem string"
     )
     return [row.problem for row in rows.orderBy("id").collect()]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.errors import ConfigError, DataError
+from sparkdl.sessions import require_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -53,7 +54,9 @@ def condition(text: str, *, key: str) -> "Column":
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as sf
 
-    parser = SparkSession.active()._jsparkSession.sessionState().sqlParser()
+    spark = SparkSession.active()
+    require_classic(spark, key)  # a server does not show what it makes of a text
+    parser = spark._jsparkSession.sessionState().sqlParser()
     try:
         parsed = parser.parseExpression(text)  # as `expr` does, whose column does not show it in Spark 4
     except ParseException as error:

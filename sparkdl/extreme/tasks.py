@@ -16,6 +16,7 @@ from sparkdl.data import Dataset
 from sparkdl.extreme.fit import Epoch, choose_buckets, fit
 from sparkdl.extreme.hashing import Buckets, BucketTable
 from sparkdl.extreme.repetitions import BUCKETS, save_repetition
+from sparkdl.sessions import cancel_tagged, tagged_jobs
 from sparkdl.settings import Extreme
 
 __all__ = ["Pack", "run_tasks", "train_pack"]
@@ -33,8 +34,7 @@ def run_tasks(
     Each is a job of one task, so that it is retried, comes home, and fails, by itself; an exception is what Spark gave
     up with. Closing the generator cancels those that still run.
     """
-    context = spark.sparkContext
-    group = f"sparkdl-extreme-{uuid4().hex}"
+    tag = f"sparkdl-extreme-{uuid4().hex}"
 
     def run(pack: Pack) -> list[str]:
         def in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,8 +42,8 @@ def run_tasks(
                 pass
             yield pa.RecordBatch.from_pydict({"line": pa.array(work(pack), pa.string())})
 
-        context.setJobGroup(group, f"{name} {', '.join(map(str, pack))}", interruptOnCancel=True)
-        rows = spark.range(1, numPartitions=1).mapInArrow(in_task, "line string").collect()
+        with tagged_jobs(spark, tag, f"{name} {', '.join(map(str, pack))}"):
+            rows = spark.range(1, numPartitions=1).mapInArrow(in_task, "line string").collect()
         return [row[0] for row in rows]
 
     with ThreadPoolExecutor(max_workers=max(len(packs), 1)) as pool:
@@ -56,7 +56,7 @@ def run_tasks(
                 yield futures[future], error or future.result()
         except BaseException:
             while wait(futures, timeout=POLL_SECONDS).not_done:  # a job about to be submitted is not cancelled yet
-                context.cancelJobGroup(group)
+                cancel_tagged(spark, tag)
             raise
 
 

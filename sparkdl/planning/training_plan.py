@@ -153,6 +153,7 @@ def plan_training(
         backend=backend,
         description="sparkdl plan-training",
         slot_timeout=cluster.slot_timeout,
+        resources=cluster.resources,
     )[0]
     return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, found.steps)
 

@@ -14,6 +14,7 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Literal
 
+from pyspark.errors import AnalysisException
 from pyspark.ml import PipelineModel
 from pyspark.ml.feature import RegexTokenizer, SQLTransformer, Tokenizer, VectorSizeHint
 from pyspark.ml.functions import array_to_vector, vector_to_array
@@ -30,6 +31,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.task import ERROR, ScoringTask
+from sparkdl.sessions import is_remote, ship_file
 from sparkdl.settings import Tracking
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.storage import spark_url
@@ -133,6 +135,14 @@ def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Col
     source = folder / PREPROCESSING
     check_preprocessing(source, trusted=trusted_stages)
     local = spark_url(str(source.resolve()))
+    if is_remote(spark):
+        try:
+            return PipelineModel.load(local)
+        except AnalysisException as error:
+            raise ConfigError(
+                f"the Spark Connect server cannot read the model's preprocessing in {source} of this machine; copy the"
+                f" model to a folder that both reach, and name that as the model: {str(error).splitlines()[0]}"
+            ) from None
     jvm, context = spark.sparkContext._jvm, spark.sparkContext
     assert jvm is not None
     configuration = context._jsc.hadoopConfiguration()
@@ -228,15 +238,13 @@ def _plain(df: DataFrame, name: str, input: InputSpec) -> Column:
 
 def _ship(spark: SparkSession, file: Path) -> str:
     """Have Spark bring the file to every executor, once per application; returns its name there."""
-    digest = _digest(file)
-    name = f"sparkdl-{digest[:32]}{file.suffix}"
-    context = spark.sparkContext
-    key = (str(context.applicationId), name)
+    name = f"sparkdl-{_digest(file)[:32]}{file.suffix}"
+    key = (spark.session_id if is_remote(spark) else str(spark.sparkContext.applicationId), name)  # type: ignore[attr-defined]
     with _shipping:
         if key not in _shipped:
             folder = tempfile.TemporaryDirectory(prefix="sparkdl-ship-")  # Spark reads it there when executors ask
             shutil.copyfile(file, Path(folder.name, name))
-            context.addFile(Path(folder.name, name).as_uri())
+            ship_file(spark, Path(folder.name, name))
             _shipped[key] = folder
     return name
 

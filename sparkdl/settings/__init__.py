@@ -9,7 +9,7 @@ thing by the same word.
 from typing import Any
 
 from sparkdl.errors import ConfigError
-from sparkdl.settings.cluster import Cluster, RankRange
+from sparkdl.settings.cluster import Cluster, RankRange, Resources
 from sparkdl.settings.extreme import Extreme, LinearRankerOptions, NoRankerOptions
 from sparkdl.settings.prepare import Prepare, Source, Split, Stage
 from sparkdl.settings.score import Score
@@ -28,6 +28,7 @@ __all__ = [
     "Prepare",
     "RankRange",
     "Recipe",
+    "Resources",
     "Score",
     "Section",
     "Settings",

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from sparkdl.settings.section import Positive, Section
 
-__all__ = ["Cluster", "RankRange"]
+__all__ = ["Cluster", "RankRange", "Resources"]
 
 
 class RankRange(Section):
@@ -22,12 +22,24 @@ class RankRange(Section):
         return self
 
 
+class Resources(Section):
+    """What a rank needs, where the application's tasks have less or more. Executors stay as they are."""
+
+    cpus: Positive | None = None
+    """Cores; by default ``spark.task.cpus``."""
+    gpus: Literal[0, 1] = 0
+    """A rank computes on one GPU."""
+
+
 class Cluster(Section):
     """Where it runs."""
 
     num_ranks: Positive | RankRange = 2
     """How many training processes; each takes one task slot. ``{min: 1, max: 8}`` goes on with fewer when slots are
     lost, and with more when they come back."""
+    resources: Resources | None = None
+    """What each rank gets while it trains, for example ``{cpus: 4, gpus: 1}``, without a restart of the application.
+    It takes Spark 4 and a cluster. By default, what every task of the application gets."""
     backend: Literal["auto", "horovod", "torch"] = "auto"
     """By which library ranks exchange tensors: Horovod, or torch.distributed. ``auto`` is Horovod where it is
     installed and does what ``train.strategy`` asks for, else torch."""

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import OnMessage, Timeouts, count_slots, run_ranks, wait_for_slots
@@ -27,7 +26,8 @@ from sparkdl.errors import (
     RankError,
     TrainingError,
 )
-from sparkdl.settings import Cluster, RankRange
+from sparkdl.sessions import is_gone
+from sparkdl.settings import Cluster
 from sparkdl.training.checkpoint import latest, remove_leftovers, step_of
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 
@@ -105,7 +105,7 @@ def run_attempts(
         try:
             outcome = _attempt(replace(job, checkpoint=checkpoint), cluster, spark, on_message, description)
         except RankError as error:
-            if _spark_is_gone(spark):
+            if is_gone(spark):
                 raise
             if error.exception_type == DAMAGED:
                 log.warning("%s; using the one before it", error.reason)
@@ -130,8 +130,10 @@ def _attempt(
 ) -> TrainingResult | None:
     """One barrier stage; None when it was stopped so that more ranks can go on."""
     ranks = cluster.ranks
-    size = wait_for_slots(spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min)
-    with _growth(spark, size, ranks) as stop:
+    size = wait_for_slots(
+        spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min, resources=cluster.resources
+    )
+    with _growth(spark, size, cluster) as stop:
         outcomes = run_ranks(
             partial(train_rank, job),
             size,
@@ -140,6 +142,7 @@ def _attempt(
             on_message=on_message,
             description=description,
             slot_timeout=cluster.slot_timeout,
+            resources=cluster.resources,
             timeouts=Timeouts(
                 start_timeout=cluster.start_timeout,
                 silence_timeout=cluster.silence_timeout,
@@ -151,18 +154,18 @@ def _attempt(
 
 
 @contextmanager
-def _growth(spark: SparkSession, size: int, ranks: RankRange) -> Iterator[threading.Event]:
+def _growth(spark: SparkSession, size: int, cluster: Cluster) -> Iterator[threading.Event]:
     """An event that is set when a run with fewer ranks than it may have could have more."""
     stop, ended = threading.Event(), threading.Event()
 
     def look() -> None:
         while not ended.wait(GROWTH_SECONDS):
-            if (count_slots(spark) or 0) > size:
+            if (count_slots(spark, cluster.resources) or 0) > size:
                 stop.set()
                 return
 
-    if size < ranks.max:
-        log.warning("going on with %d ranks instead of %d: there are no more slots now", size, ranks.max)
+    if size < (most := cluster.ranks.max):
+        log.warning("going on with %d ranks instead of %d: there are no more slots now", size, most)
         threading.Thread(target=look, name="sparkdl-growth", daemon=True).start()
     try:
         yield stop
@@ -189,11 +192,3 @@ def _told(error: RankError, more: str) -> RankError:
         step=error.step,
         host=error.host,
     )
-
-
-def _spark_is_gone(spark: SparkSession) -> bool:
-    context = getattr(spark, "_jsc", None)
-    try:
-        return context is not None and bool(context.sc().isStopped())
-    except (Py4JError, OSError):  # the JVM itself has ended
-        return True

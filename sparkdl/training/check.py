@@ -98,7 +98,9 @@ def check(
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
     ranks = cluster.ranks  # before there is a run: one that never had them would be adopted by the next `resume: auto`
-    num_ranks = wait_for_slots(spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min)
+    num_ranks = wait_for_slots(
+        spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min, resources=cluster.resources
+    )
     return Checked(dataset, backend, model, parts, resumed, spark, num_ranks)
 
 

@@ -15,9 +15,9 @@ import torch
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import Rank, Timeouts, get_session, run_ranks, wait_for_slots
-from sparkdl.cluster.slots import is_local
 from sparkdl.collectives import Backend
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError, RunCancelledError
+from sparkdl.sessions import is_local
 from sparkdl.settings import Cluster
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "sparkdl"
-GROUND = {"config", "errors", "extras", "forks", "java", "masking", "settings", "stack", "storage", "tables"}
+GROUND = {"config", "errors", "extras", "forks", "java", "masking", "sessions", "settings", "stack", "storage"}
+GROUND |= {"tables"}
 FIRST = {"cluster", "collectives", "data", "models", "parameters", "tracking"}
 SECOND = {"extreme", "planning", "scoring", "training"}
 ALSO = {"scoring": {"extreme"}, "planning": {"training"}}

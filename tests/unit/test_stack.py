@@ -48,3 +48,9 @@ def test_a_python_outside_what_is_supported_is_named(
     monkeypatch.setattr(stack.platform, "python_version", lambda: "3.10.4")
     with pytest.raises(ConfigError, match=r"^sparkdl needs Python .*>=3\.11.*, and this is 3\.10\.4: "):
         _ = sparkdl.prepare
+
+
+def test_resources_for_one_stage_take_spark_4() -> None:
+    stack.check_stage_resources("4.0.0")
+    with pytest.raises(ConfigError, match=r"cluster\.resources takes Spark 4, and this is 3\.5\.9.*spark\.task\.cpus"):
+        stack.check_stage_resources("3.5.9")

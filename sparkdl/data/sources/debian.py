@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparkdl.errors import DataError
+from sparkdl.sessions import default_parallelism
 from sparkdl.settings import Source
 from sparkdl.storage import exists, join, local_path, read_file
 
@@ -39,7 +40,7 @@ def read_debian(source: Source, spark: "SparkSession") -> "DataFrame":
             yield _read(path)
 
     columns = ", ".join([*(f"{name} string" for name in _TEXTS), "depends array<string>"])
-    return spark.range(1, numPartitions=1).mapInArrow(read, columns).repartition(spark.sparkContext.defaultParallelism)
+    return spark.range(1, numPartitions=1).mapInArrow(read, columns).repartition(default_parallelism(spark))
 
 
 def _read(path: str) -> pa.RecordBatch:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparkdl.errors import DataError
+from sparkdl.sessions import default_parallelism
 from sparkdl.settings import Source
 from sparkdl.storage import glob, join, local_path, read_file
 
@@ -54,7 +55,7 @@ def read_dictionary(source: Source, spark: "SparkSession") -> "DataFrame":
 
     columns = ", ".join(f"{name} string" for name in _SCHEMA.names)
     rows = spark.range(1, numPartitions=1).mapInArrow(read, columns)
-    return rows.repartition(spark.sparkContext.defaultParallelism)
+    return rows.repartition(default_parallelism(spark))
 
 
 def _read(index: str, entries: str) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,5 @@
 """Open a raw table as a DataFrame, whatever it is stored as."""
 
-import re
 from typing import TYPE_CHECKING, Literal
 
 from sparkdl.data.sources.debian import read_debian
@@ -10,6 +9,7 @@ from sparkdl.data.sources.images import read_images
 from sparkdl.data.sources.wordnet import read_wordnet
 from sparkdl.data.sources.xc import read_xc
 from sparkdl.errors import DataError
+from sparkdl.sessions import python_types
 from sparkdl.settings import Source
 from sparkdl.storage import spark_url
 
@@ -60,12 +60,7 @@ def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fai
 
 
 def _refuse_foreign_types(rows: "DataFrame", source: Source) -> None:
-    """Look at the columns' types in Spark's own words.
-
-    Asked for the schema, Python imports the class of a type that it does not know; older versions unpickle it.
-    """
-    named = re.findall(r'"pyClass":"([^"]*)"', rows._jdf.schema().json())
-    strange = [name for name in named if name not in _VECTORS]
+    strange = [name for name in python_types(rows) if name not in _VECTORS]
     if strange:
         raise DataError(
             f"the {source.format} source {source.path} has a column whose type is the Python class {strange[0]!r}, "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from sparkdl.errors import DataError
+from sparkdl.sessions import default_parallelism
 from sparkdl.settings import Source
 from sparkdl.storage import exists, join, local_path, read_file
 
@@ -54,7 +55,7 @@ def read_wordnet(source: Source, spark: "SparkSession") -> "DataFrame":
     rows = spark.range(len(paths), numPartitions=len(paths)).mapInArrow(
         read, ", ".join(f"{name} string" for name in _SCHEMA.names)
     )
-    return rows.repartition(spark.sparkContext.defaultParallelism)  # six of seven synsets are nouns
+    return rows.repartition(default_parallelism(spark))  # six of seven synsets are nouns
 
 
 def _read_file(path: str) -> pa.RecordBatch:

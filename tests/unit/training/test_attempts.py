@@ -81,10 +81,9 @@ def test_storage_that_fails_after_a_rank_does_not_hide_what_the_rank_died_of(
     monkeypatch.setattr(attempts, "_attempt", fail)
     monkeypatch.setattr(attempts, "latest", gone)
     job = attempts.Job(cast(Any, None), cast(Any, None), str(tmp_path), cast(Any, None), 1)
+    spark = cast(Any, SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))))
     with pytest.raises((RankError, TrainingError)) as told:
-        run_attempts(
-            job, Cluster(), cast(Any, SimpleNamespace()), on_message=lambda *_: None, on_checkpoint=lambda _: None
-        )
+        run_attempts(job, Cluster(), spark, on_message=lambda *_: None, on_checkpoint=lambda _: None)
     assert str(told.value).startswith(cause)
     if isinstance(told.value, RankError):
         assert "there was no other attempt: cannot list the checkpoints" in str(told.value)

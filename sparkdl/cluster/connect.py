@@ -1,0 +1,69 @@
+"""Spark Connect from the client's side: a session within seconds or the reason why not, and its address.
+
+Runs on the driver, which here is the client.
+"""
+
+import os
+import re
+import socket
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster.rendezvous import own_address
+from sparkdl.errors import ClusterError, ConfigError
+from sparkdl.extras import require
+from sparkdl.sessions import application_setting, hurried
+
+__all__ = ["REMOTE", "check_server", "client_addresses", "connected"]
+
+REMOTE = "SPARK_REMOTE"
+"""Spark's own environment variable: the address of a server, such as ``sc://host:15002``."""
+
+
+def connected() -> SparkSession:
+    """A session of the server that ``SPARK_REMOTE`` names. Raises :class:`~sparkdl.errors.ClusterError`; see below."""
+    require("grpc", extra="connect")
+    spark = SparkSession.builder.getOrCreate()
+    check_server(spark)
+    return spark
+
+
+def check_server(spark: SparkSession) -> None:
+    """Raise :class:`~sparkdl.errors.ClusterError` at once unless the server answers and lets the session in."""
+    try:
+        with hurried(spark):
+            spark.version  # noqa: B018 - to be asked for; a session remembers the answer
+    except PySparkException as error:
+        host = spark.client.host  # type: ignore[attr-defined]
+        raise ClusterError(
+            f"cannot use the Spark Connect server on {host}: {_told(error)}. Look at {REMOTE}: is the address right,"
+            " and the token? With a token, Spark speaks TLS, except to a server at sc://localhost"
+        ) from None
+
+
+def client_addresses(spark: SparkSession) -> tuple[str, str]:
+    """The address to listen on, and the one to tell ranks: this machine's, as the server's network sees it.
+
+    ``SPARK_LOCAL_IP`` overrides what is found. Raises :class:`~sparkdl.errors.ConfigError` where nobody could listen.
+    """
+    address = os.environ.get("SPARK_LOCAL_IP") or own_address(spark.client.host)  # type: ignore[attr-defined]
+    if not address.startswith("127."):
+        return address, address
+    # The server is on this machine: its ranks find the client where they find the server.
+    host = application_setting(spark, "spark.driver.host", address)
+    bind_address = application_setting(spark, "spark.driver.bindAddress", host)
+    try:
+        socket.create_server((bind_address, 0)).close()
+    except OSError:
+        raise ConfigError(
+            f"the Spark Connect server seems to be on this machine, and is at {host}, which this machine is not; set"
+            " SPARK_LOCAL_IP to the address by which executors reach this machine"
+        ) from None
+    return bind_address, host
+
+
+def _told(error: PySparkException) -> str:
+    """What gRPC says in the middle of a long text, or what Spark says in its first line."""
+    details = re.search(r'details = "(.*)"', str(error))
+    return details[1] if details else str(error).partition("\n")[0]

@@ -1,0 +1,54 @@
+"""What each rank of a stage needs, where that is not what the application's tasks get. Runs on the driver."""
+
+from functools import lru_cache
+
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
+from pyspark.sql import SparkSession
+
+from sparkdl.errors import ClusterError, ConfigError
+from sparkdl.sessions import application_setting, is_local
+from sparkdl.settings import Resources
+from sparkdl.stack import check_stage_resources
+
+__all__ = ["check_resources", "no_executor_has", "profile_of"]
+
+CORES = "spark.executor.cores"
+GPUS = "spark.executor.resource.gpu.amount"
+
+
+def check_resources(resources: Resources, spark: SparkSession) -> None:
+    """Find out at once what Spark would find out late, or never.
+
+    Raises :class:`~sparkdl.errors.ConfigError` where stages have no resources of their own, and
+    :class:`~sparkdl.errors.ClusterError` for what the executors' settings say that none has.
+    """
+    check_stage_resources(spark.version)
+    if is_local(spark):
+        raise ConfigError("cluster.resources is for clusters: local Spark gives all tasks the same; leave it out")
+    cores = application_setting(spark, CORES, "")
+    if (cores and int(cores) < (resources.cpus or 1)) or int(application_setting(spark, GPUS, "0")) < resources.gpus:
+        raise no_executor_has(resources, spark)
+
+
+def no_executor_has(resources: Resources, spark: SparkSession) -> ClusterError:
+    """The error that names what is missing."""
+    wanted = [f"{resources.cpus} cores"] * bool(resources.cpus) + [f"{resources.gpus} GPU"] * resources.gpus
+    there = (f"{name}={application_setting(spark, name, default)}" for name, default in ((CORES, "all"), (GPUS, "0")))
+    return ClusterError(
+        f"cluster.resources asks for {' and '.join(wanted)} a rank, and no executor has that ({', '.join(there)});"
+        " lower it, or start the application with larger executors"
+    )
+
+
+@lru_cache(maxsize=4)  # Spark remembers each profile for as long as the application lasts
+def profile_of(resources: Resources, spark: SparkSession) -> ResourceProfile:
+    """What Spark gives each task of a stage.
+
+    See https://spark.apache.org/docs/latest/configuration.html#stage-level-scheduling-overview.
+    """
+    tasks = TaskResourceRequests()
+    if resources.cpus:
+        tasks.cpus(resources.cpus)
+    if resources.gpus:
+        tasks.resource("gpu", resources.gpus)
+    return ResourceProfileBuilder().require(tasks).build

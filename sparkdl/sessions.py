@@ -1,0 +1,144 @@
+"""What classic Spark and Spark Connect do in different ways: every such condition stands here. Runs on the driver.
+
+A classic session lives in the driver's process, with a SparkContext and the JVM behind it. A session of Spark Connect
+asks a server, and has neither.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "application_setting",
+    "cancel_tagged",
+    "default_parallelism",
+    "hurried",
+    "is_gone",
+    "is_local",
+    "is_remote",
+    "python_types",
+    "require_classic",
+    "ship_file",
+    "tagged_jobs",
+]
+
+_LONG = 1 << 20
+"""Rows of a range that Spark cuts into as many partitions as it does by default."""
+
+
+def is_remote(spark: "SparkSession") -> bool:
+    """Whether a session asks a server of Spark Connect."""
+    return not hasattr(spark, "_jsc")
+
+
+def require_classic(spark: "SparkSession", what: str) -> None:
+    """Raise :class:`ConfigError` for what Spark Connect has no way to do."""
+    if is_remote(spark):
+        raise ConfigError(
+            f"{what} takes classic Spark, and this is a session of Spark Connect; start the job by spark-submit on the"
+            " cluster, or without SPARK_REMOTE"
+        )
+
+
+@contextmanager
+def hurried(spark: "SparkSession") -> Iterator[None]:
+    """Let a server that does not answer be an error at once; Spark Connect tries again for ten minutes by default."""
+    client: Any = spark.client  # type: ignore[attr-defined]
+    patient = client.get_retry_policies()
+    client.set_retry_policies([])
+    try:
+        yield
+    finally:
+        client.set_retry_policies(patient)
+
+
+def is_gone(spark: "SparkSession") -> bool:
+    """Whether the application has ended, or its server does not answer."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        if not is_remote(spark):
+            return bool(spark._jsc.sc().isStopped())
+        with hurried(spark):
+            spark.conf.get("spark.app.id", "")
+    except (Py4JError, PySparkException, OSError):  # the JVM itself has ended
+        return True
+    return False
+
+
+def application_setting(spark: "SparkSession", name: str, default: str) -> str:
+    """A setting that the application was started with; a classic session's own may have been changed since."""
+    # getConf() would copy all settings one by one, which takes a tenth of a second.
+    conf = spark.conf if is_remote(spark) else spark.sparkContext._conf
+    found = conf.get(name, None)  # a server looks whether the default is of the setting's type
+    return default if found is None else str(found)
+
+
+def is_local(spark: "SparkSession") -> bool:
+    """Whether driver and executors are one process."""
+    master = application_setting(spark, "spark.master", "")
+    return master == "local" or master.startswith("local[")
+
+
+def default_parallelism(spark: "SparkSession") -> int:
+    """How many partitions Spark makes where nobody says how many: by default one for each core of the executors."""
+    if not is_remote(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    from pyspark.sql import functions as sf
+
+    partitions = spark.range(_LONG).select(sf.spark_partition_id().alias("partition"))
+    return int(partitions.agg(sf.max("partition")).collect()[0][0]) + 1
+
+
+@contextmanager
+def tagged_jobs(spark: "SparkSession", tag: str, description: str) -> Iterator[None]:
+    """Tag the jobs that this thread starts meanwhile; the pages of classic Spark show the description."""
+    if is_remote(spark):
+        spark.addTag(tag)
+        yield
+        spark.removeTag(tag)
+    else:
+        context = spark.sparkContext
+        context.addJobTag(tag)  # the job group stays the caller's, who may cancel it
+        context.setJobDescription(description)
+        context.setInterruptOnCancel(True)
+        yield
+        context.removeJobTag(tag)
+
+
+def ship_file(spark: "SparkSession", path: Path) -> str:
+    """Have Spark bring a file to every executor, where ``SparkFiles.get`` of its name finds it."""
+    if is_remote(spark):
+        spark.addArtifact(str(path), file=True)
+    else:
+        spark.sparkContext.addFile(path.as_uri())
+    return path.name
+
+
+def cancel_tagged(spark: "SparkSession", tag: str) -> None:
+    """Cancel the jobs with a tag that have been started by now."""
+    if is_remote(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def python_types(rows: "DataFrame") -> list[str]:
+    """The Python classes among the columns' types, in Spark's own words; Spark Connect does not say their names.
+
+    Asked for the schema, Python imports the class of a type that it does not know, or even unpickles it.
+    """
+    if not is_remote(rows.sparkSession):
+        return re.findall(r'"pyClass":"([^"]*)"', rows._jdf.schema().json())
+    client: Any = rows.sparkSession.client  # type: ignore[attr-defined]
+    plan: Any = rows._plan  # type: ignore[operator]
+    tree = client._analyze("tree_string", plan=plan.to_proto(client)).tree_string
+    return re.findall(r": (pythonuserdefined) \(", tree)
