@@ -10,6 +10,7 @@ from sparkdl.collectives.gradients import GradientAverager
 from sparkdl.collectives.horovod import HorovodBackend
 from sparkdl.collectives.means import agree, start_means
 from sparkdl.collectives.noise import GradientNoise
+from sparkdl.collectives.shared_memory import shared_copies, split_by_memory
 
 __all__ = [
     "Averager",
@@ -28,5 +29,7 @@ __all__ = [
     "is_expanded",
     "message_of",
     "parts_of",
+    "shared_copies",
+    "split_by_memory",
     "start_means",
 ]

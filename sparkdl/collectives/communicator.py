@@ -1,5 +1,6 @@
 """The questions that training asks of the other ranks."""
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +13,11 @@ from torch import nn
 
 from sparkdl.collectives.plain_values import as_bytes, from_bytes
 
-__all__ = ["Arrival", "Communicator", "Messenger", "ReduceOp", "Wait", "bytes_of", "is_expanded"]
+__all__ = ["HOST", "Arrival", "Communicator", "Messenger", "ReduceOp", "Wait", "bytes_of", "is_expanded"]
 
 ReduceOp = Literal["sum", "mean"]
+HOST = "SPARKDL_HOST"
+"""The variable with the name of the host that a rank is on."""
 BROADCAST_BYTES = 8 << 20  # of small tensors that are sent together
 Wait = Callable[[], None]
 """Returns when what was begun is done."""
@@ -107,6 +110,10 @@ class Communicator(ABC):
         contents = self.all_gather(nn.functional.pad(content, (0, max(lengths) - content.numel())))
         return [from_bytes(contents[rank][:length], sender=rank) for rank, length in enumerate(lengths)]
 
+    def hosts(self) -> list[str]:
+        """By rank: the name of the host that it is on."""
+        return [str(host) for host in self.all_gather_object(os.environ.get(HOST, ""))]
+
     def broadcast_module(self, module: nn.Module, *, root: int = 0) -> None:
         """Overwrite parameters and buffers of any type, but expanded ones, in place, with those of rank ``root``."""
         found = [*module.parameters(), *module.buffers()]
@@ -155,10 +162,6 @@ class Messenger(Communicator):
     @abstractmethod
     def split(self, color: int) -> "Messenger":
         """As :meth:`Communicator.split`."""
-
-    @abstractmethod
-    def hosts(self) -> list[str]:
-        """By rank: the name of the host that it is on."""
 
     @abstractmethod
     def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int = 0) -> Wait:

@@ -21,7 +21,7 @@ from torch import distributed
 from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
-from sparkdl.collectives.communicator import Arrival, Communicator, Messenger, ReduceOp, Wait, bytes_of
+from sparkdl.collectives.communicator import HOST, Arrival, Communicator, Messenger, ReduceOp, Wait, bytes_of
 from sparkdl.collectives.meeting import MeetingStore
 from sparkdl.collectives.vectors import joined, put_back
 from sparkdl.errors import ConfigError
@@ -32,7 +32,6 @@ MEETING_SECONDS = 120  # a rank may import for a minute before it meets the othe
 PROOF_SECONDS = 30
 EXCHANGE_SECONDS = 7 * 24 * 3600  # heartbeats notice a rank that does not answer; Gloo would give up after this
 MEETING = "SPARKDL_MEETING"  # the variable that says where ranks meet: host:port/token
-HOST = "SPARKDL_HOST"  # the variable with the name of the host that a rank is on
 _met: Counter[str] = Counter()
 """How often this process has met others in one place: each time needs keys of its own."""
 
@@ -173,10 +172,6 @@ class TorchCommunicator(Messenger):
         with self._counted(tensor), _failures_named():
             distributed.broadcast(bytes_of(copy), group=self._group, group_src=root)
         return copy
-
-    @override
-    def hosts(self) -> list[str]:
-        return [str(host) for host in self.all_gather_object(os.environ.get(HOST, ""))]
 
     @override
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int = 0) -> Wait:

@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
-from sparkdl.collectives.communicator import Arrival, Communicator, ReduceOp, Wait, bytes_of
+from sparkdl.collectives.communicator import HOST, Arrival, Communicator, ReduceOp, Wait, bytes_of
 from sparkdl.extras import require
 
 __all__ = ["HorovodBackend", "HorovodCommunicator"]
@@ -35,6 +35,7 @@ class HorovodBackend(Backend):
             "HOROVOD_LOCAL_SIZE": str(place.local_size),
             "HOROVOD_CROSS_RANK": str(place.cross_rank),
             "HOROVOD_CROSS_SIZE": str(place.cross_size),
+            HOST: place.host,
             "HOROVOD_HOSTNAME": place.host,
             # Horovod requests http://ADDR:PORT/scope/key; with a path in ADDR every request carries the token,
             # and the PORT that Horovod adds becomes a part of the path that the server ignores.
@@ -73,9 +74,11 @@ class HorovodBackend(Backend):
 class HorovodCommunicator(Communicator):
     """The ranks of one of Horovod's process sets. Tensors on a GPU are reduced there if Horovod was built with NCCL."""
 
-    def __init__(self, hvd: Any, process_set: Any, parent: Communicator | None = None) -> None:
+    def __init__(self, hvd: Any, process_set: Any, parent: "HorovodCommunicator | None" = None) -> None:
         super().__init__(parent)
         self._hvd, self._process_set = hvd, process_set
+        self._known: dict[tuple[int, ...], Any] = parent._known if parent else {tuple(range(self.size)): process_set}
+        """The process sets that there are, by their ranks: Horovod makes none twice."""
 
     @property
     @override
@@ -91,11 +94,12 @@ class HorovodCommunicator(Communicator):
     def split(self, color: int) -> Communicator:
         colors = [int(each) for each in self.all_gather(torch.tensor(color))]
         ranks = list(zip(self._process_set.ranks or range(self.size), colors, strict=True))
-        groups = {
-            each: self._hvd.add_process_set([rank for rank, other in ranks if other == each])
-            for each in sorted(set(colors))  # all ranks make all groups, in one order
-        }
-        return HorovodCommunicator(self._hvd, groups[color], parent=self)
+        groups = {}
+        for each in sorted(set(colors)):  # all ranks make all groups, in one order
+            groups[each] = members = tuple(rank for rank, other in ranks if other == each)
+            if members not in self._known:
+                self._known[members] = self._hvd.add_process_set(members)
+        return HorovodCommunicator(self._hvd, self._known[groups[color]], parent=self)
 
     @override
     def all_reduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
@@ -149,5 +153,5 @@ class HorovodCommunicator(Communicator):
 
     @override
     def close(self) -> None:
-        if self._process_set is self._hvd.global_process_set:
+        if self._parent is None:
             self._hvd.shutdown()

@@ -12,6 +12,7 @@ __all__ = [
     "DeepSparkOptions",
     "DiLoCoOptions",
     "EASGDOptions",
+    "HogwildOptions",
     "ISTOptions",
     "LocalSGDOptions",
     "PostLocalSGDOptions",
@@ -129,6 +130,23 @@ class DeepSparkOptions(Averaging):
     """How far a pull moves a rank to the centre, as a part of their distance."""
 
 
+class HogwildOptions(Averaging):
+    """The ranks of a host step on one copy of the weights without locks (Niu et al., 2011, arXiv 1106.5730).
+
+    The copy is in the host's memory. Hosts take the mean of theirs now and then.
+    """
+
+    kind: Literal["hogwild"] = "hogwild"
+    period: Positive = 50
+    """Optimizer steps from one mean over hosts to the next."""
+
+    @model_validator(mode="after")
+    def _between_hosts(self) -> Self:
+        if self.topology == "two_levels":
+            raise ValueError("hogwild has one rank of each host agree with the others already; choose another topology")
+        return self
+
+
 class ISTOptions(Averaging):
     """Each rank trains a sub-network of other neurons in each round (Yuan et al., 2019, arXiv 1910.02120)."""
 
@@ -151,5 +169,6 @@ Strategies = OneKind[
     | DiLoCoOptions
     | EASGDOptions
     | DeepSparkOptions
+    | HogwildOptions
     | ISTOptions
 ]

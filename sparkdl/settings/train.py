@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
-from sparkdl.settings.strategies import AllReduceOptions, ISTOptions, PostLocalSGDOptions, Strategies
+from sparkdl.settings.strategies import AllReduceOptions, HogwildOptions, ISTOptions, PostLocalSGDOptions, Strategies
 
 __all__ = ["Recipe", "Target", "Train"]
 
@@ -115,6 +115,16 @@ class Train(Recipe):
                     f"strategy.allreduce_first and allreduce_last are {together} epochs of {self.epochs}: ranks would"
                     " never train sub-networks; lower them, or set strategy to allreduce"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _without_locks(self) -> Self:
+        plain = self.optimizer == "sgd" and not self.optimizer_options.get("momentum")
+        if isinstance(self.strategy, HogwildOptions) and not plain:
+            raise ValueError(
+                "with strategy hogwild ranks share weights and nothing else, and the moments of one rank's optimizer"
+                " would not know the steps of the others; set optimizer to sgd without momentum"
+            )
         return self
 
     @model_validator(mode="after")

@@ -44,6 +44,17 @@ class Journey(Section):
         (Prepare, {"output": "d", "class_names": {0: "cat"}, "sparse": True}, "`class_names` are for pictures"),
         (Split, {"fractions": {"train": 0.2}}, "`train` is not among the fractions"),
         (Train, {"seed": 2**64}, "less than"),
+        (Train, {"strategy": "hogwild"}, "set optimizer to sgd without momentum"),
+        (
+            Train,
+            {"strategy": "hogwild", "optimizer": "sgd", "optimizer_options": {"momentum": 0.9}},
+            "moments of one rank's optimizer would not know the steps of the others",
+        ),
+        (
+            Train,
+            {"strategy": {"kind": "hogwild", "topology": "two_levels"}, "optimizer": "sgd"},
+            "one rank of each host agree",
+        ),
         (Train, {"learning_rate": float("inf")}, "finite number"),
         (Train, {"warmup_epochs": float("inf")}, "finite number"),
     ],

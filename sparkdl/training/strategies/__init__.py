@@ -7,6 +7,7 @@ from sparkdl.settings.strategies import (
     DeepSparkOptions,
     DiLoCoOptions,
     EASGDOptions,
+    HogwildOptions,
     ISTOptions,
     LocalSGDOptions,
     PostLocalSGDOptions,
@@ -15,6 +16,7 @@ from sparkdl.settings.strategies import (
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.diloco import DiLoCo
 from sparkdl.training.strategies.easgd import EASGD
+from sparkdl.training.strategies.hogwild import Hogwild
 from sparkdl.training.strategies.ist import IST
 from sparkdl.training.strategies.local_sgd import LocalSGD
 from sparkdl.training.strategies.post_local_sgd import PostLocalSGD
@@ -39,6 +41,8 @@ def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
             return DiLoCo(options, communicator, averager)
         case EASGDOptions() | DeepSparkOptions():
             return EASGD(options, communicator, averager)
+        case HogwildOptions():
+            return Hogwild(options, communicator)
         case ISTOptions():
             return IST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
     raise TypeError(f"there is no strategy for {type(options).__qualname__}")
