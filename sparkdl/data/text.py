@@ -1,13 +1,24 @@
-"""Texts become weighted counts of words: the stages ``hash_text`` and ``count_text``."""
+"""Texts become weighted counts of words, or the hashes of their words: the stages that are for text."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from pyspark import keyword_only
 from pyspark.ml import Estimator, Transformer
-from pyspark.ml.feature import IDF, CountVectorizerModel, HashingTF, IDFModel, NGram, RegexTokenizer, SQLTransformer
+from pyspark.ml.feature import (
+    IDF,
+    CountVectorizerModel,
+    HashingTF,
+    IDFModel,
+    NGram,
+    RegexTokenizer,
+    SQLTransformer,
+    VectorSizeHint,
+)
+from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import VectorUDT
-from pyspark.ml.param.shared import HasInputCol, HasOutputCol
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param.shared import HasInputCol, HasNumFeatures, HasOutputCol
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -17,7 +28,7 @@ from sparkdl.errors import DataError
 from sparkdl.sessions import is_remote
 from sparkdl.settings import Stage
 
-__all__ = ["BETWEEN_WORDS", "LogCounts", "text_stages"]
+__all__ = ["BETWEEN_WORDS", "LogCounts", "WordHashes", "text_stages"]
 
 BETWEEN_WORDS = r"(?U)\W+"
 """What texts are cut at: anything but letters, digits and underscores, of any alphabet."""
@@ -30,7 +41,8 @@ def text_stages(stage: Stage, inputs: Sequence[str], prefix: str) -> tuple[list[
 
     Words are counted, and so may be pairs of neighbours, one of which is the beginning and the first word: how a text
     begins often says what it is about. Counts may become 1 + ln n, and each word or pair is weighted by
-    ln((N + 1) / (n + 1)), where n of the N training rows have it.
+    ln((N + 1) / (n + 1)), where n of the N training rows have it. ``hash_words`` keeps them in their order, by their
+    hashes alone.
     """
     outputs = [f"{prefix}_{index}" for index in range(len(inputs))]
     parts: list[Any] = []
@@ -45,6 +57,11 @@ def text_stages(stage: Stage, inputs: Sequence[str], prefix: str) -> tuple[list[
             parts.append(NGram(inputCol=started, outputCol=pairs, n=2))
             parts.append(SQLTransformer(statement=f"SELECT *, concat({words}, {pairs}) AS {both} FROM __THIS__"))
             words = both
+        if stage.kind == "hash_words":
+            length = stage.dimensions
+            parts.append(WordHashes(inputCol=words, outputCol=output, numFeatures=stage.vocabulary, length=length))
+            parts.append(VectorSizeHint(inputCol=output, size=length, handleInvalid="optimistic"))
+            continue
         if stage.kind == "hash_text":
             parts.append(HashingTF(inputCol=words, outputCol=counts, numFeatures=stage.dimensions))
         else:
@@ -121,3 +138,34 @@ class LogCounts(Transformer, HasInputCol, HasOutputCol, DefaultParamsReadable[An
         rebuilt = sf.from_json(sf.to_json(sf.struct(changed.alias("vector"))), vector)["vector"]
         repeated = sf.exists(parts["values"], lambda n: n > 1)
         return dataset.withColumn(self.getOutputCol(), sf.when(repeated, rebuilt).otherwise(counts))
+
+
+class WordHashes(
+    Transformer, HasInputCol, HasOutputCol, HasNumFeatures, DefaultParamsReadable[Any], DefaultParamsWritable
+):
+    """The first ``length`` words of a text, each as its hash from 1 to ``numFeatures``; zeros follow the last one.
+
+    A hash needs no vocabulary; words that share one are one word for a model (Weinberger et al., 2009, arXiv
+    0902.2206). Runs on the driver; the work is Spark's, without Python.
+    """
+
+    length: Param[int] = Param(Params._dummy(), "length", "words that are kept", TypeConverters.toInt)
+
+    @keyword_only
+    def __init__(
+        self,
+        *,
+        inputCol: str | None = None,  # noqa: N803
+        outputCol: str | None = None,  # noqa: N803
+        numFeatures: int | None = None,  # noqa: N803
+        length: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._set(**self._input_kwargs)  # type: ignore[attr-defined]
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        length, largest = self.getOrDefault(self.length), self.getNumFeatures()
+        words = sf.slice(f"`{self.getInputCol()}`", 1, length)
+        hashes = sf.transform(words, lambda word: (sf.pmod(sf.xxhash64(word), sf.lit(largest)) + 1).cast("double"))
+        padding = sf.array_repeat(sf.lit(0.0), sf.lit(length) - sf.size(words))
+        return dataset.withColumn(self.getOutputCol(), array_to_vector(sf.concat(hashes, padding)))

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-__all__ = ["NETWORKS", "cnn", "mlp", "resnet"]
+__all__ = ["NETWORKS", "bag_of_words", "cnn", "mlp", "resnet"]
 
 CACHED_BYTES = 2_500_000
 """Of a feature map that a CPU's core computes at a time: what its second-level cache holds, or a little more."""
@@ -84,8 +84,33 @@ def resnet(
     return nn.Sequential(_InPieces(layers, largest), nn.Linear(previous, num_classes))
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet": resnet}
+def bag_of_words(
+    *, num_classes: int, vocabulary: int = 1 << 18, width: int = 64, hidden: Sequence[int] = (), sparse: bool = False
+) -> nn.Module:
+    """The mean of a text's word vectors, and a multi-layer perceptron on it (Joulin et al., 2016, arXiv 1607.01759).
+
+    Inputs are numbers of words from 1 to ``vocabulary``, (n, words of a text); 0 is no word. With ``sparse``, the
+    gradient of the vectors has only the words of a batch, which ``sgd`` without momentum takes.
+    """
+    return nn.Sequential(
+        _WordVectors(vocabulary, width, sparse), mlp(input_shape=(width,), num_classes=num_classes, hidden=hidden)
+    )
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet": resnet, "bag_of_words": bag_of_words}
 """The names that ``train.model`` knows."""
+
+
+class _WordVectors(nn.Module):
+    """The mean of the vectors of a text's words; zeros where it has none."""
+
+    def __init__(self, vocabulary: int, width: int, sparse: bool) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(vocabulary + 1, width, mode="mean", sparse=sparse, padding_idx=0)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        mean: torch.Tensor = self.table(words.long())
+        return mean
 
 
 class _InPieces(nn.Module):

@@ -40,24 +40,32 @@ class Source(Section):
 class Stage(Section):
     """One step of preprocessing, fitted on the training split only."""
 
-    kind: Literal["standardise", "impute", "index", "hash_text", "count_text"]
+    kind: Literal["standardise", "impute", "index", "hash_text", "count_text", "hash_words"]
     """``index`` numbers the categories. ``hash_text`` and ``count_text`` cut texts into lower-case words, count them
-    (by their hash, or those of a vocabulary) and weight them by inverse document frequency."""
+    (by their hash, or those of a vocabulary) and weight them by inverse document frequency. ``hash_words`` keeps the
+    first words as hashes from 1 on, and zeros behind them: for ``train.model: bag_of_words``."""
     columns: Annotated[list[str], Field(min_length=1)]
     """The raw columns it applies to; each is replaced by its result."""
     strategy: Literal["mean", "median", "mode"] = "mean"
     """``impute``: what stands in for a missing value."""
     dimensions: Positive = 1024
-    """``hash_text``: the width of the hashed vector."""
+    """``hash_text``: the width of the hashed vector. ``hash_words``: how many words, or pairs, of a text are kept."""
     vocabulary: Positive = 1 << 18
-    """``count_text``: how many words are kept at most: those in most rows of the training split."""
+    """``count_text``: how many words are kept at most: those in most rows of the training split. ``hash_words``: the
+    largest hash, at most 2^24, up to which float32 holds every whole number."""
     minimum_documents: Positive = 1
-    """Text: words in fewer training rows than this count for nothing."""
+    """Counted text: words in fewer training rows than this count for nothing."""
     bigrams: bool = False
     """Text: whether pairs of neighbouring words are counted too; a text's beginning is its first word's neighbour."""
     sublinear: bool = False
-    """Text: whether a word that occurs n times counts 1 + ln n instead of n (Manning, Raghavan, Schuetze, 2008,
+    """Counted text: whether a word that occurs n times counts 1 + ln n instead of n (Manning, Raghavan, Schuetze, 2008,
     Introduction to Information Retrieval, section 6.4.1)."""
+
+    @model_validator(mode="after")
+    def _hashes_are_exact(self) -> Self:
+        if self.kind == "hash_words" and self.vocabulary > 1 << 24:
+            raise ValueError(f"vocabulary is {self.vocabulary}; hashes of words are at most 2^24 ({1 << 24})")
+        return self
 
 
 class Split(Section):
@@ -140,6 +148,10 @@ class Prepare(Section):
             raise ValueError("`stages` apply to `features`; an `image` is scaled inside the network")
         if self.image and (self.sparse or self.unit_norm):
             raise ValueError("`sparse` and `unit_norm` are for `features`, not for an `image`")
+        if (self.sparse or self.unit_norm) and any(stage.kind == "hash_words" for stage in self.stages):
+            raise ValueError(
+                "`hash_words` names words by numbers, which are no lengths: leave out `sparse`, `unit_norm`"
+            )
         if self.label in (self.features or ()):
             raise ValueError(f"`features` names the label {self.label!r}; a model would only copy it")
         if len(set(self.features or ())) < len(self.features or ()):

@@ -23,6 +23,7 @@ from sparkdl.data.bad_rows import skip_bad_rows
 from sparkdl.data.card import Card
 from sparkdl.data.preparing.examine import LABEL_NAME, find_problems
 from sparkdl.data.preparing.features import choose_inputs
+from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.scoring.dataframe import INPUT, REFUSED, with_inputs
@@ -233,6 +234,24 @@ def test_preprocessing_is_fitted_on_training_rows_and_kept(people: DataFrame, tm
     again = apply_preprocessing(raw, model, dataset.input.column).select(dataset.input.column).collect()
     expected = Counter(np.array(row[0], np.float32).tobytes() for row in again)
     assert expected == Counter(vector for vector, _ in contents(dataset, "test").elements())
+
+
+def test_words_are_kept_in_their_order_as_hashes(spark: SparkSession, tmp_path: Path) -> None:
+    texts = "A cat sat on the mat", "the CAT", "..."
+    rows = spark.createDataFrame([(text, "a") for text in texts], "text string, label string")
+    stage = Stage(kind="hash_words", columns=["text"], dimensions=4, vocabulary=1 << 24)
+    dataset = prepare(rows, Prepare(output=str(tmp_path / "d"), stages=[stage], split=NO_SPLIT, num_ranks=1))
+    (batch,) = Loader(dataset, "train", batch_size=3, shuffle=False).epoch(0)
+    empty, short, full = sorted(batch.inputs.tolist(), key=np.count_nonzero)
+    a, cat, sat, on = full
+    assert len({a, cat, sat, on}) == 4 and all(1 <= number <= 1 << 24 for number in full)
+    assert short[1:] == [cat, 0, 0] and short[0] not in full
+    assert empty == [0, 0, 0, 0]
+    assert dataset.preprocessing_path
+    check_preprocessing(Path(dataset.preprocessing_path))
+    again = PipelineModel.load(dataset.preprocessing_path)
+    found = apply_preprocessing(rows, again, dataset.input.column).select(dataset.input.column).collect()
+    assert sorted((list(row[0]) for row in found), key=np.count_nonzero) == [empty, short, full]
 
 
 def test_a_pipeline_of_the_user_takes_the_place_of_the_stages(people: DataFrame, tmp_path: Path) -> None:

@@ -396,7 +396,7 @@ SYNSETS = {
         "  1 This software and database is being provided to you",
         "00001740 03 n 01 entity 0 001 ~ 00001930 n 0000 | that which is perceived  ",
         '00001930 03 n 02 thing 0 object 1 002 @ 00001740 n 0000 ~ 00002137 n 0000 | an entity; "full of things"  ',
-        "00002137 03 n 01 Thames 0 003 #p 00001740 n 0000 @i 00001930 n 0000 @ 00001740 n 0000 | a river  ",
+        "00002137 17 n 01 Thames 0 003 #p 00001740 n 0000 @i 00001930 n 0000 @ 00001740 n 0000 | a river  ",
     ],
     "data.verb": [
         "00000100 29 v 01 breathe 0 000 02 + 02 00 + 08 00 | draw air  ",
@@ -410,9 +410,9 @@ def test_wordnet_gives_the_first_synset_above_each_gloss(spark: SparkSession, tm
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     rows = open_source(Source(format="wordnet", path=str(tmp_path)), spark).orderBy("synset").collect()
     assert [tuple(row) for row in rows] == [
-        ("Thames.n.00002137", "a river", "thing.n.00001930", "n"),
-        ("a.v.00000200", "breathe hard", "breathe.v.00000100", "v"),
-        ("thing.n.00001930", 'an entity; "full of things"', "entity.n.00001740", "n"),
+        ("Thames.n.00002137", "a river", "thing.n.00001930", "n", "noun.object"),
+        ("a.v.00000200", "breathe hard", "breathe.v.00000100", "v", "verb.body"),
+        ("thing.n.00001930", 'an entity; "full of things"', "entity.n.00001740", "n", "noun.Tops"),
     ]
     (tmp_path / "data.verb").write_text("not a synset\n")
     with pytest.raises(DataError, match=r"data\.verb:1 is not a synset"):

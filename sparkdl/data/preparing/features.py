@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _FEATURES = "features"
-TEXT_STAGES = frozenset({"hash_text", "count_text"})
+TEXT_STAGES = frozenset({"hash_text", "count_text", "hash_words"})
 _LOOKED_AT = 100
 """Rows that tell how wide a column is."""
 _TOLERATES_MISSING = {"impute", "index"}
@@ -319,4 +319,4 @@ def _text(stage: Stage, inputs: list[str], prefix: str) -> "tuple[list[Any], lis
     return text_stages(stage, inputs, prefix)
 
 
-_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index, "hash_text": _text, "count_text": _text}
+_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index} | dict.fromkeys(TEXT_STAGES, _text)

@@ -21,7 +21,7 @@ _STAGES = re.compile(
     "|VectorSlicer|Word2VecModel)"
 )
 """Of Spark's, what turns columns into columns and is made of numbers and words alone."""
-_OURS = frozenset({"sparkdl.data.text.LogCounts"})
+_OURS = frozenset({"sparkdl.data.text.LogCounts", "sparkdl.data.text.WordHashes"})
 _JOINED = r"concat\((\w+|array\('\^'\)), \w+\)"
 _NAME = r"`([^`$]|``|\$(?!\{))+`"
 _STATEMENT = re.compile(rf"SELECT \*, ({_NAME}|{_JOINED}) AS ({_NAME}|\w+) FROM __THIS__")

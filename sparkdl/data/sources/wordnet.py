@@ -21,11 +21,24 @@ _HYPERNYMS = "@", "@i"
 """The pointers to a hypernym: of a kind (a dog is a canine) and of an instance (the Thames is a river)."""
 _LICENCE = "  "
 """What the lines before the first synset start with."""
-_SCHEMA = pa.schema([(name, pa.string()) for name in ("synset", "gloss", "hypernym", "pos")])
+_SCHEMA = pa.schema([(name, pa.string()) for name in ("synset", "gloss", "hypernym", "pos", "category")])
+
+
+_CATEGORY_NAMES = {
+    "noun": "Tops act animal artifact attribute body cognition communication event feeling food group location motive"
+    " object person phenomenon plant possession process quantity relation shape state substance time",
+    "verb": "body change cognition communication competition consumption contact creation emotion motion perception"
+    " possession social stative weather",
+}
+_CATEGORIES = [f"{pos}.{name}" for pos, names in _CATEGORY_NAMES.items() for name in names.split()]
+"""The lexicographers' files of nouns and verbs, in the order of their numbers (the manual page lexnames(5WN))."""
+_FIRST_CATEGORY = 3
+"""The number of the first of them; those before it are of adjectives and adverbs."""
 
 
 class _Synset(NamedTuple):
     pos: str
+    category: str
     word: str
     hypernym: str | None
     gloss: str
@@ -37,8 +50,9 @@ def read_wordnet(source: Source, spark: "SparkSession") -> "DataFrame":
     One row for every noun and verb synset that has a hypernym, a task for each of the files ``data.noun`` and
     ``data.verb``: ``gloss`` is the whole gloss, examples included, and ``hypernym`` the synset that the first hypernym
     pointer in the file's order (``@`` or ``@i``) leads to; further hypernyms are left out. Synsets are named by their
-    first word, part of speech and place in the file, ``dog.n.02084071``; ``pos`` is ``n`` or ``v``. The synset's own
-    words are no input. Raises :class:`DataError` for files that are missing or in another format.
+    first word, part of speech and place in the file, ``dog.n.02084071``; ``pos`` is ``n`` or ``v``, and ``category``
+    the lexicographers' file, such as ``noun.animal``: one of 41. The synset's own words are no input. Raises
+    :class:`DataError` for files that are missing or in another format.
     """
     folder = str(source.path)
     # A task's working directory is not the driver's.
@@ -81,6 +95,7 @@ def _read_file(path: str) -> pa.RecordBatch:
         [synset.gloss for synset in below.values()],
         [name(str(synset.hypernym)) for synset in below.values()],
         [synset.pos for synset in below.values()],
+        [synset.category for synset in below.values()],
     ]
     return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=_SCHEMA)
 
@@ -95,4 +110,5 @@ def _parse(line: str) -> _Synset:
     pointers = 4 + 2 * num_words
     end = pointers + 1 + 4 * int(parts[pointers])
     hypernyms = [parts[i + 1] for i in range(pointers + 1, end, 4) if parts[i] in _HYPERNYMS]
-    return _Synset(parts[2], parts[4], hypernyms[0] if hypernyms else None, gloss.strip())
+    category = _CATEGORIES[int(parts[1]) - _FIRST_CATEGORY]
+    return _Synset(parts[2], category, parts[4], hypernyms[0] if hypernyms else None, gloss.strip())

@@ -43,3 +43,12 @@ def test_pieces_of_a_batch_give_the_answers_and_gradients_of_the_whole(name: str
         answer.square().sum().backward()
         results.append([answer.detach(), *(parameter.grad for parameter in network.parameters())])
     torch.testing.assert_close(*results)
+
+
+def test_a_bag_of_words_is_the_mean_of_its_word_vectors_however_long_the_text_is() -> None:
+    vectors, scores = NETWORKS["bag_of_words"](num_classes=3, vocabulary=10, width=2, sparse=True)
+    texts = torch.tensor([[3.0, 10.0, 0.0], [0.0, 0.0, 0.0]])
+    table = vectors.table.weight
+    torch.testing.assert_close(vectors(texts), torch.stack([(table[3] + table[10]) / 2, torch.zeros(2)]))
+    scores(vectors(texts)).sum().backward()
+    assert table.grad.is_sparse and set(table.grad.coalesce().indices().flatten().tolist()) <= {0, 3, 10}
