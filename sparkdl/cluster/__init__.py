@@ -1,8 +1,9 @@
 """Ranks on Spark: start them, let them find each other, hear them, bring their results home."""
 
 from sparkdl.cluster.backend import LaunchBackend
-from sparkdl.cluster.barrier import run_ranks, spark_reason
+from sparkdl.cluster.barrier import driver_addresses, run_ranks, spark_reason
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory
+from sparkdl.cluster.independent_tasks import IndependentTasks, run_tasks
 from sparkdl.cluster.interrupts import exit_on_sigterm, stop_spark
 from sparkdl.cluster.launch import OnMessage
 from sparkdl.cluster.local import run_local
@@ -12,6 +13,7 @@ from sparkdl.cluster.slots import count_slots, wait_for_slots
 from sparkdl.cluster.watchdog import Timeouts
 
 __all__ = [
+    "IndependentTasks",
     "LaunchBackend",
     "OnMessage",
     "Rank",
@@ -19,12 +21,14 @@ __all__ = [
     "count_slots",
     "current_rank",
     "device_of_task",
+    "driver_addresses",
     "exit_on_sigterm",
     "get_session",
     "limited_threads",
     "retained_memory",
     "run_local",
     "run_ranks",
+    "run_tasks",
     "spark_reason",
     "stop_spark",
     "wait_for_slots",

@@ -29,7 +29,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.sessions import application_setting, cancel_tagged, is_gone, is_local, is_remote, tagged_jobs
 from sparkdl.settings import Resources
 
-__all__ = ["run_ranks", "spark_reason"]
+__all__ = ["driver_addresses", "run_ranks", "spark_reason"]
 
 T = TypeVar("T")
 SCHEMA = "rank int, result binary"
@@ -73,7 +73,7 @@ def run_ranks(
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
-    bind_address, host = _driver_addresses(spark)
+    bind_address, host = driver_addresses(spark)
     wait_for_slots(spark, num_ranks, timeout=slot_timeout, resources=resources)
     with Launch(num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop) as launch:
         assignment = launch.assignment(pickled, backend, log_verbosity)
@@ -159,7 +159,7 @@ def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterab
     return task
 
 
-def _driver_addresses(spark: SparkSession) -> tuple[str, str]:
+def driver_addresses(spark: SparkSession) -> tuple[str, str]:
     """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode."""
     if is_remote(spark):
         return client_addresses(spark)

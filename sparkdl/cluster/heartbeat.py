@@ -11,7 +11,7 @@ from typing import Any, Self
 from sparkdl.cluster.own_executor import is_stopped, own_executor
 from sparkdl.cluster.sender import Sender
 
-__all__ = ["HEARTBEAT_SECONDS", "MAX_TEXT", "Heartbeat"]
+__all__ = ["HEARTBEAT_SECONDS", "MAX_TEXT", "Heartbeat", "name_thread"]
 
 HEARTBEAT_SECONDS = 1.0
 MAX_TEXT = 50_000  # characters of a message, traceback or stack that are kept: escaped as JSON, they fit into one frame
@@ -59,7 +59,7 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        _name_thread(f"rank {self._rank}")
+        name_thread(f"rank {self._rank}")
         beats, moved, sent = -1, 0.0, ""
         while not self._ended.wait(HEARTBEAT_SECONDS):
             now = time.monotonic()
@@ -78,7 +78,7 @@ class Heartbeat:
                 return  # the driver is gone; the channel ends this process
 
 
-def _name_thread(name: str) -> None:
+def name_thread(name: str) -> None:
     """Let the system's tools (``ps -L``, ``top -H``, ``py-spy``) tell which process is which rank."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "prctl"):

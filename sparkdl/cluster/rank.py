@@ -18,7 +18,7 @@ from sparkdl.cluster.logs import captured_output, own_streams
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 from sparkdl.cluster.sender import Sender
 
-__all__ = ["Assignment", "Rank", "RankResult", "current_rank", "run_rank"]
+__all__ = ["Assignment", "Rank", "RankResult", "current_rank", "describe_failure", "run_rank"]
 
 _current: "Rank | None" = None
 
@@ -119,7 +119,7 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
                 result = _picklable(pickle.loads(assignment.function)(rank))
             except BaseException as error:
                 follows = backend is not None and any(map(backend.is_echo, _causes(error)))
-                sender.send("failure", {**_describe(error), "follows": follows, "step": heartbeat.step})
+                sender.send("failure", {**describe_failure(error), "follows": follows, "step": heartbeat.step})
             finally:
                 if backend:
                     backend.disconnect()
@@ -155,7 +155,7 @@ def _picklable(result: Any) -> bytes:
         ) from None
 
 
-def _describe(error: BaseException) -> dict[str, Any]:
+def describe_failure(error: BaseException) -> dict[str, Any]:
     """A failure as the driver needs it. The traceback starts at the user's code, not at ours."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename == __file__:

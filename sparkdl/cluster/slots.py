@@ -44,44 +44,57 @@ def wait_for_slots(
     timeout: float,
     minimum: int | None = None,
     resources: Resources | None = None,
+    servers: int = 0,
 ) -> int:
     """Wait until the cluster has a slot for every rank; return how many ranks to start.
 
     That is ``num_ranks``, or after ``timeout`` seconds what there is, if that is at least ``minimum`` (by default,
-    ``num_ranks``). In local mode nobody waits, and for resources that no executor has not for long. Raises
-    :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.ClusterError` where executors lack
-    ``resources``, and :class:`~sparkdl.errors.ConfigError` under dynamic allocation: Spark refuses barrier stages then.
+    ``num_ranks``). In local mode nobody waits, and for resources that no executor has not for long. Ranks that have
+    ``servers``, in slots of their own, need not start together: under dynamic allocation nobody waits for their slots
+    either, since executors come when tasks wait for them.
+
+    Raises :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.ClusterError` where executors lack
+    ``resources``, and, for ranks without servers, :class:`~sparkdl.errors.ConfigError` under dynamic allocation: Spark
+    refuses barrier stages then.
     """
     if is_remote(spark):
         check_server(spark)
-    _refuse_dynamic_allocation(spark)
+    dynamic = _is_dynamic(spark)
+    if dynamic and not servers:
+        raise ConfigError(
+            "Spark does not run barrier stages under dynamic allocation, because it could not promise all slots at the"
+            " same time (SPARK-24942); start the application with spark.dynamicAllocation.enabled=false and a fixed"
+            " spark.executor.instances or spark.cores.max, or set train.strategy to one without lockstep (downpour)"
+        )
     if resources is not None:
         check_resources(resources, spark)
     slots = count_slots(spark, resources)
-    if slots is None or slots >= num_ranks:
+    if dynamic or slots is None or slots >= num_ranks + servers:
         return num_ranks
     minimum = num_ranks if minimum is None else minimum
     wanted = f"{num_ranks} ranks" if minimum == num_ranks else f"{minimum} to {num_ranks} ranks"
+    wanted += f" and {servers} servers" if servers else ""
+    needed = num_ranks + servers
     if is_local(spark):
-        if slots >= minimum:
-            return slots
+        if slots >= minimum + servers:
+            return slots - servers
         raise NotEnoughSlotsError(
             f"{wanted} were asked for, and this local Spark has {slots} slots; lower num_ranks, or start Spark"
-            f" with more (cluster.embedded_slots, or --master local[{num_ranks}])"
+            f" with more (cluster.embedded_slots, or --master local[{needed}])"
         )
-    logger.warning("waiting up to %g s for %d slots; the cluster has %d now", timeout, num_ranks, slots)
+    logger.warning("waiting up to %g s for %d slots; the cluster has %d now", timeout, needed, slots)
     started = time.monotonic()
-    while slots < num_ranks and (waited := time.monotonic() - started) < timeout:
+    while slots < needed and (waited := time.monotonic() - started) < timeout:
         if resources is not None and slots == 0 and waited > SETTLE_SECONDS and count_slots(spark):
             raise no_executor_has(resources, spark)
         time.sleep(POLL_SECONDS)
         slots = count_slots(spark, resources) or 0
-    if slots < minimum:
+    if slots < minimum + servers:
         raise NotEnoughSlotsError(
             f"{wanted} were asked for, and the cluster has {slots} slots after {timeout:g} s; lower"
             " num_ranks, add executors or cores, or raise cluster.slot_timeout if executors are still starting"
         )
-    return min(slots, num_ranks)
+    return min(slots - servers, num_ranks)
 
 
 def _estimated_slots(spark: SparkSession, resources: Resources | None) -> int | None:
@@ -93,10 +106,6 @@ def _estimated_slots(spark: SparkSession, resources: Resources | None) -> int | 
     return cores // of_one * (of_one // cpus)
 
 
-def _refuse_dynamic_allocation(spark: SparkSession) -> None:
-    if application_setting(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true" and not is_local(spark):
-        raise ConfigError(
-            "Spark does not run barrier stages under dynamic allocation, because it could not promise all slots at the"
-            " same time (SPARK-24942); start the application with spark.dynamicAllocation.enabled=false and a fixed"
-            " spark.executor.instances or spark.cores.max"
-        )
+def _is_dynamic(spark: SparkSession) -> bool:
+    """Whether executors come and go with the tasks that there are."""
+    return application_setting(spark, "spark.dynamicAllocation.enabled", "false") == "true" and not is_local(spark)

@@ -1,63 +1,22 @@
-"""Packs of work as independent Spark tasks: no shuffle, no barrier, and no weights sent anywhere."""
+"""Training a pack of repetitions in a Spark task of its own: no weights are sent anywhere."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from statistics import median
-from uuid import uuid4
 
-import pyarrow as pa
 import torch
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 
 from sparkdl.cluster import device_of_task, limited_threads, retained_memory
 from sparkdl.data import Dataset
 from sparkdl.extreme.fit import Epoch, choose_buckets, fit
 from sparkdl.extreme.hashing import Buckets, BucketTable
 from sparkdl.extreme.repetitions import BUCKETS, save_repetition
-from sparkdl.sessions import cancel_tagged, tagged_jobs
 from sparkdl.settings import Extreme
 
-__all__ = ["Pack", "run_tasks", "train_pack"]
+__all__ = ["Pack", "train_pack"]
 
 Pack = tuple[int, ...]
 """The numbers of what shares a task: of repetitions, say."""
-POLL_SECONDS = 0.3
-
-
-def run_tasks(
-    work: Callable[[Pack], list[str]], packs: Sequence[Pack], spark: SparkSession, *, name: str
-) -> Generator[tuple[Pack, list[str] | Exception], None, None]:
-    """What became of each pack, in the order in which they end: the lines that ``work`` gives. Runs on the driver.
-
-    Each is a job of one task, so that it is retried, comes home, and fails, by itself; an exception is what Spark gave
-    up with. Closing the generator cancels those that still run.
-    """
-    tag = f"sparkdl-extreme-{uuid4().hex}"
-
-    def run(pack: Pack) -> list[str]:
-        def in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for _ in batches:  # drained, so that Spark keeps this Python worker for the next task
-                pass
-            yield pa.RecordBatch.from_pydict({"line": pa.array(work(pack), pa.string())})
-
-        with tagged_jobs(spark, tag, f"{name} {', '.join(map(str, pack))}"):
-            rows = spark.range(1, numPartitions=1).mapInArrow(in_task, "line string").collect()
-        return [row[0] for row in rows]
-
-    with ThreadPoolExecutor(max_workers=max(len(packs), 1)) as pool:
-        futures = {pool.submit(run, pack): pack for pack in packs}
-        try:
-            for future in as_completed(futures):
-                error = future.exception()
-                if error is not None and not isinstance(error, Exception):
-                    raise error
-                yield futures[future], error or future.result()
-        except BaseException:
-            while wait(futures, timeout=POLL_SECONDS).not_done:  # a job about to be submitted is not cancelled yet
-                cancel_tagged(spark, tag)
-            raise
 
 
 def train_pack(dataset: Dataset, settings: Extreme, made_of: str, pack: Pack) -> list[str]:

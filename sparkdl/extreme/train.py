@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import SparkSession
 from tqdm.auto import tqdm
 
-from sparkdl.cluster import count_slots, exit_on_sigterm, get_session, spark_reason
+from sparkdl.cluster import count_slots, exit_on_sigterm, get_session, run_tasks, spark_reason
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row, packages_for_inputs
 from sparkdl.errors import ConfigError, DatasetError, TrainingError
@@ -22,7 +22,7 @@ from sparkdl.extreme.ensemble import Ensemble, write_model_folder
 from sparkdl.extreme.metrics import METRICS, RankingMetrics
 from sparkdl.extreme.plan import Plan, plan_extreme
 from sparkdl.extreme.repetitions import FORMAT, Finished, finished
-from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
+from sparkdl.extreme.tasks import Pack, train_pack
 from sparkdl.extreme.train_ranker import train_ranker
 from sparkdl.settings import Cluster, Extreme, LinearRankerOptions, Tracking
 from sparkdl.storage import check_writable, join

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from safetensors.torch import load, save
 from tqdm.auto import tqdm
 
-from sparkdl.cluster import count_slots, limited_threads, retained_memory, spark_reason
+from sparkdl.cluster import count_slots, limited_threads, retained_memory, run_tasks, spark_reason
 from sparkdl.data import Dataset
 from sparkdl.data.reading.read import verified_content
 from sparkdl.data.reading.sparse import to_batch
@@ -31,7 +31,7 @@ from sparkdl.errors import TrainingError
 from sparkdl.extreme.ensemble import ROWS, Ensemble, write_model_folder
 from sparkdl.extreme.ranker import Classifiers, TrainedRanker
 from sparkdl.extreme.repetitions import Finished
-from sparkdl.extreme.tasks import Pack, run_tasks
+from sparkdl.extreme.tasks import Pack
 from sparkdl.settings import Extreme, LinearRankerOptions
 from sparkdl.storage import join, list_folder, read_file, remove, write_file
 

@@ -30,11 +30,12 @@ from sparkdl import (
     train,
     train_extreme,
 )
+from sparkdl.cluster import run_tasks
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError, TrainingError
 from sparkdl.extreme.ensemble import EnsembleCard
 from sparkdl.extreme.repetitions import Finished, finished
-from sparkdl.extreme.tasks import Pack, run_tasks, train_pack
+from sparkdl.extreme.tasks import Pack, train_pack
 from sparkdl.tracking import download
 
 CLASSES = 40

@@ -13,11 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import Extreme, Prepare, Split, Stage, TrainedEnsemble, prepare, train_extreme
+from sparkdl.cluster import run_tasks
 from sparkdl.data import Dataset
 from sparkdl.errors import ModelError, TrainingError
 from sparkdl.extreme import train_ranker
 from sparkdl.extreme.ensemble import Ensemble
-from sparkdl.extreme.tasks import Pack, run_tasks
+from sparkdl.extreme.tasks import Pack
 from sparkdl.tracking import download
 
 CLASSES = 60

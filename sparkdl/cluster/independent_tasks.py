@@ -1,0 +1,100 @@
+"""Work as independent Spark tasks, without barrier or shuffle: each is retried, comes home, and fails, by itself.
+
+A job of one task each; Spark runs as many of them as it has slots, those that came first, and the others later. It is
+how work runs on a cluster whose executors come and go.
+"""
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, as_completed, wait
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster.resources import profile_of
+from sparkdl.sessions import cancel_tagged, tagged_jobs
+from sparkdl.settings import Resources
+
+__all__ = ["IndependentTasks", "run_tasks"]
+
+Work = TypeVar("Work")
+POLL_SECONDS = 0.3
+
+
+class IndependentTasks:
+    """Spark tasks that end each for itself. Runs on the driver; what still runs when its block ends is cancelled."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._tags: dict[Future[list[str]], str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel(*self._tags)
+
+    def submit(
+        self, work: Callable[[], list[str]], *, description: str, resources: Resources | None = None
+    ) -> Future[list[str]]:
+        """Run ``work`` in a task that has these resources; its lines, or what Spark gave up with after its retries."""
+        future: Future[list[str]] = Future()
+        tag = self._tags[future] = f"sparkdl-{uuid4().hex}"
+
+        def run() -> None:
+            try:
+                profile = {"profile": profile_of(resources, self._spark)} if resources else {}
+                frame = self._spark.range(1, numPartitions=1).mapInArrow(_task(work), "line string", **profile)
+                with tagged_jobs(self._spark, tag, description):
+                    rows = frame.collect()
+                future.set_result([row[0] for row in rows])
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="sparkdl-task", daemon=True).start()
+        return future
+
+    def cancel(self, *futures: Future[list[str]]) -> None:
+        """Cancel those that have not ended, and return when they have."""
+        while running := [future for future in futures if not future.done()]:
+            for future in running:  # again and again: one that is about to be submitted is not cancelled yet
+                cancel_tagged(self._spark, self._tags[future])
+            wait(running, timeout=POLL_SECONDS)
+
+
+def _task(work: Callable[[], list[str]]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # drained, so that Spark keeps this Python worker for the next task
+            pass
+        yield pa.RecordBatch.from_pydict({"line": pa.array(work(), pa.string())})
+
+    return task
+
+
+def run_tasks(
+    work: Callable[[Work], list[str]], parts: Sequence[Work], spark: SparkSession, *, name: str
+) -> Generator[tuple[Work, list[str] | Exception], None, None]:
+    """What became of each part of the work, in the order in which they end: the lines that ``work`` gives.
+
+    Runs on the driver. An exception is what Spark gave up with. Closing the generator cancels those that still run.
+    """
+    with IndependentTasks(spark) as tasks:
+        futures = {tasks.submit(_bound(work, part), description=f"{name} {_told(part)}"): part for part in parts}
+        for future in as_completed(futures):
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            yield futures[future], error or future.result()
+
+
+def _bound(work: Callable[[Work], list[str]], part: Work) -> Callable[[], list[str]]:
+    return lambda: work(part)
+
+
+def _told(part: object) -> str:
+    return ", ".join(map(str, part)) if isinstance(part, tuple) else str(part)
