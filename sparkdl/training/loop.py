@@ -6,7 +6,6 @@ mean over all of them.
 """
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
 from sparkdl.training.checkpoint import Manifest, load_manifest, load_shard, load_weights
-from sparkdl.training.evaluation import Evaluation, evaluate
+from sparkdl.training.evaluation import Evaluation, evaluate, has_reached, merit
 from sparkdl.training.groups import Groups
 from sparkdl.training.recipe import autocast, build_loss, rate_at
 from sparkdl.training.replica import Replica, build_model
@@ -98,7 +97,7 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
             begun_at=job.checkpoint,
         ) as saver:
             try:
-                while state.epoch < settings.epochs and not _reached(state, settings):
+                while state.epoch < settings.epochs and not has_reached(state.history, settings):
                     _one_epoch(job, replica, state, reporter, saver)
                 reporter.trace(reporter.stopwatch.only_steps())
             except StopRequested:
@@ -167,7 +166,7 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)
             figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
         figures["seconds"] = time.perf_counter() - started
-        best = not state.history or _merit(figures, settings) >= _merit(state.history[state.best_epoch], settings)
+        best = not state.history or merit(figures, settings) >= merit(state.history[state.best_epoch], settings)
         weights = copied(model.state_dict()) if best and replica.groups.world.rank == 0 else None
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
@@ -283,16 +282,3 @@ def _grouped(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
     """The batches of each optimizer step; the last step of an epoch may have fewer."""
     while group := list(itertools.islice(batches, count)):
         yield group
-
-
-def _reached(state: TrainingState, settings: Train) -> bool:
-    """Whether an epoch has reached what the run was to reach, so that there is nothing left to do."""
-    return settings.target is not None and any(map(settings.target.reached, state.history))
-
-
-def _merit(figures: dict[str, float], settings: Train) -> float:
-    """What makes one epoch better than another; without a validation split every epoch is better than the last."""
-    if settings.best_by == "loss":
-        loss = figures.get("validation_loss", 0.0)
-        return -math.inf if math.isnan(loss) else -loss
-    return figures.get("validation_accuracy", 0.0)

@@ -14,10 +14,10 @@ from sparkdl.data import Batch, Dataset
 from sparkdl.models import build
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
-from sparkdl.training.recipe import autocast, build_loss, build_optimizer
+from sparkdl.training.recipe import Loss, autocast, build_loss, build_optimizer
 from sparkdl.training.strategies import create_strategy
 
-__all__ = ["BatchFigures", "Replica", "build_model"]
+__all__ = ["BatchFigures", "Replica", "back_propagate", "build_model", "make_dense"]
 
 
 def build_model(dataset: Dataset, settings: Train) -> nn.Module:
@@ -77,16 +77,9 @@ class Replica:
                 self.strategy.begin_last_pass()
             if not len(batch.labels):
                 continue  # this rank's rows have run out; the others' gradients still arrive
-            inputs = batch.inputs.to(self.device, non_blocking=True)
-            labels = batch.labels.to(self.device, non_blocking=True)
-            with autocast(self.settings, self.device), _normalised_alone(self.model, len(labels)):
-                outputs = self.model(inputs)
-                loss = self.loss(outputs, labels)
-            scaled = self.scaler.scale(loss)
-            # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
-            scaled.backward(torch.full_like(scaled, len(labels) * weight))
-            correct = (outputs.detach().argmax(dim=1) == labels).sum()
-            figures.append(BatchFigures(loss.detach(), correct, len(labels)))
+            figures.append(
+                back_propagate(self.model, batch, self.settings, loss=self.loss, row_weight=weight, scaler=self.scaler)
+            )
         self.strategy.finish_gradients()
         if any(parameter.grad is not None for parameter in self.model.parameters()):
             self._apply_gradients()  # there are none without rows here, where others keep theirs to themselves
@@ -96,13 +89,36 @@ class Replica:
     def _apply_gradients(self) -> None:
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            _make_dense(self.model)
+            make_dense(self.model)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
 
-def _make_dense(model: nn.Module) -> None:
+def back_propagate(
+    model: nn.Module,
+    batch: Batch,
+    settings: Train,
+    *,
+    loss: Loss,
+    row_weight: float,
+    scaler: torch.amp.GradScaler | None = None,
+) -> BatchFigures:
+    """Add the gradient of a batch's loss, with so much weight for each of its rows, to what parameters have."""
+    device = next(model.parameters()).device
+    inputs = batch.inputs.to(device, non_blocking=True)
+    labels = batch.labels.to(device, non_blocking=True)
+    with autocast(settings, device), _normalised_alone(model, len(labels)):
+        outputs = model(inputs)
+        mean = loss(outputs, labels)
+    scaled = scaler.scale(mean) if scaler else mean
+    # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
+    scaled.backward(torch.full_like(scaled, len(labels) * row_weight))
+    correct = (outputs.detach().argmax(dim=1) == labels).sum()
+    return BatchFigures(mean.detach(), correct, len(labels))
+
+
+def make_dense(model: nn.Module) -> None:
     """Make sparse gradients dense, as they are where several ranks exchange them: PyTorch clips no others."""
     for parameter in model.parameters():
         if parameter.grad is not None and parameter.grad.is_sparse:
