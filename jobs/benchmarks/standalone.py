@@ -23,6 +23,7 @@ __all__ = ["ROLES", "StandaloneCluster", "rank_threads", "standalone_cluster"]
 LOOPBACK = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
 START_SECONDS = 180
+LOG = "daemons.log"  # of master and workers
 MARK = "SPARKDL_CLUSTER"  # in the environment of every process of a cluster, which children inherit
 ROLES = {
     "master": "org.apache.spark.deploy.master.Master",
@@ -55,6 +56,13 @@ class StandaloneCluster:
             return subprocess.Popen(
                 self.command(script, *args, options=options), env=self.environment, stdout=output, stderr=output
             )
+
+    def start_worker(self, cores: int) -> None:
+        """Add a worker to the cluster, and return at once."""
+        folder = Path(self.environment["SPARK_LOCAL_DIRS"])
+        options = ["--host", LOOPBACK, "--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
+        options += ["--work-dir", str(folder / "work"), self.master_url]
+        _start(self.environment, folder / LOG, ROLES["worker"], *options)
 
     def processes(self) -> list[psutil.Process]:
         """Every process of the cluster and of what was submitted to it, also those that have lost their parents."""
@@ -95,12 +103,11 @@ def standalone_cluster(
     }
     port, page = _free_port(), _free_port()
     cluster = StandaloneCluster(f"spark://{LOOPBACK}:{port}", environment)
-    log = folder / "daemons.log"
+    log = folder / LOG
     try:
         _start(environment, log, ROLES["master"], "--host", LOOPBACK, "--port", str(port), "--webui-port", str(page))
         for count in cores:
-            options = ["--host", LOOPBACK, "--cores", str(count), "--memory", "1g", "--webui-port", "0"]
-            _start(environment, log, ROLES["worker"], *options, "--work-dir", str(folder / "work"), cluster.master_url)
+            cluster.start_worker(count)
         _wait_for_workers(f"http://{LOOPBACK}:{page}/json/", len(cores), log)
         yield cluster
     finally:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, as_completed, wait
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from sparkdl.settings import Resources
 
 __all__ = ["IndependentTasks", "run_tasks"]
 
-Work = TypeVar("Work")
+Piece = TypeVar("Piece")
 POLL_SECONDS = 0.3
 
 
@@ -48,7 +48,7 @@ class IndependentTasks:
 
         def run() -> None:
             try:
-                profile = {"profile": profile_of(resources, self._spark)} if resources else {}
+                profile: dict[str, Any] = {"profile": profile_of(resources, self._spark)} if resources else {}
                 frame = self._spark.range(1, numPartitions=1).mapInArrow(_task(work), "line string", **profile)
                 with tagged_jobs(self._spark, tag, description):
                     rows = frame.collect()
@@ -77,8 +77,8 @@ def _task(work: Callable[[], list[str]]) -> Callable[[Iterable[pa.RecordBatch]],
 
 
 def run_tasks(
-    work: Callable[[Work], list[str]], parts: Sequence[Work], spark: SparkSession, *, name: str
-) -> Generator[tuple[Work, list[str] | Exception], None, None]:
+    work: Callable[[Piece], list[str]], parts: Sequence[Piece], spark: SparkSession, *, name: str
+) -> Generator[tuple[Piece, list[str] | Exception], None, None]:
     """What became of each part of the work, in the order in which they end: the lines that ``work`` gives.
 
     Runs on the driver. An exception is what Spark gave up with. Closing the generator cancels those that still run.
@@ -92,7 +92,7 @@ def run_tasks(
             yield futures[future], error or future.result()
 
 
-def _bound(work: Callable[[Work], list[str]], part: Work) -> Callable[[], list[str]]:
+def _bound(work: Callable[[Piece], list[str]], part: Piece) -> Callable[[], list[str]]:
     return lambda: work(part)
 
 

@@ -62,7 +62,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
     """Answers the calls of those who have the run's token, each in a thread of its own. Listens when it is made."""
 
     def __init__(
-        self, host: str, credentials: Credentials, answers: Mapping[str, Callable[..., dict[str, Any] | None]]
+        self, host: str, credentials: Credentials, answers: Mapping[str, Callable[..., Mapping[str, Any] | None]]
     ) -> None:
         """``answers`` are functions by the name of the call, of the keywords that it carries."""
         super().__init__(

@@ -36,16 +36,15 @@ class ParameterClient:
         self._partition, self._credentials, self._directory, self._timeout = partition, credentials, directory, timeout
         self._lines: list[Connection | None] = [None] * partition.servers
         self._memories = [partition.new_memory(server) for server in range(partition.servers)]
-        self._versions = [0] * partition.servers
-        """Of what was pulled last."""
+        self._bytes = sum(memory.content.numel() for memory in self._memories)
         self._pool = ThreadPoolExecutor(partition.servers, thread_name_prefix="sparkdl-parameters")
         self.bytes_moved = 0
         """Of all pulls and pushes."""
 
     def pull(self) -> list[int]:
         """Fetch all values, for :meth:`copy_to`; their versions by server."""
-        self._versions = self._at_all_servers(self._pull)
-        return list(self._versions)
+        self.bytes_moved += self._bytes
+        return self._at_all_servers(self._pull)
 
     def copy_to(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Overwrite tensors, in place, with what was pulled last."""
@@ -63,7 +62,16 @@ class ParameterClient:
         def send(server: int, line: Connection) -> bool:
             return self._push(line, push._replace(version=versions[server]), memories[server])
 
+        self.bytes_moved += self._bytes
         return self._at_all_servers(send)[0]
+
+    def applied(self, round: int, portion: int) -> int:
+        """How many pushes of a portion all servers have merged."""
+
+        def ask(server: int, line: Connection) -> int:
+            return int(line.call("applied", round=round, portion=portion)["pushes"])
+
+        return min(self._at_all_servers(ask))
 
     def close(self) -> None:
         """Give up all lines."""
@@ -72,7 +80,6 @@ class ParameterClient:
             line.close()
 
     def _at_all_servers(self, do: Callable[[int, Connection], T]) -> list[T]:
-        self.bytes_moved += sum(memory.content.numel() for memory in self._memories)
         return list(self._pool.map(lambda server: self._persist(server, do), range(self._partition.servers)))
 
     def _persist(self, server: int, do: Callable[[int, Connection], T]) -> T:

@@ -22,7 +22,7 @@ class ParameterServer(Endpoint):
         host: str,
         credentials: Credentials,
         part: Part,
-        answers: Mapping[str, Callable[..., dict[str, Any] | None]],
+        answers: Mapping[str, Callable[..., Mapping[str, Any] | None]],
     ) -> None:
         super().__init__(host, credentials, answers)
         self._part = part

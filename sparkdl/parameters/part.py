@@ -90,6 +90,11 @@ class Part:
             tally.staleness[staleness] += 1
             return True
 
+    def applied(self, round: int, portion: int) -> dict[str, int]:
+        """How many pushes of a portion have been merged."""
+        with self._lock:
+            return {"pushes": self._tally.applied.get(portion, 0) if self._tally.round == round else 0}
+
     def tally(self) -> dict[str, Any]:
         """How far the round has come, as plain values."""
         with self._lock:

@@ -142,6 +142,11 @@ def plan_training(
         raise ConfigError("a single rank exchanges nothing that could be planned; set cluster.num_ranks to 2 or more")
     check_model(dataset, settings)
     own = settings.strategy
+    if not isinstance(own, Averaging):
+        raise ConfigError(
+            f"train.strategy is {own.model_dump()['kind']}, whose workers keep no step with each other; only strategies"
+            " in lockstep are planned"
+        )
     if isinstance(own, PostLocalSGDOptions):
         own = LocalSGDOptions(period=own.period, topology=own.topology)  # which it becomes
     strategies = {_name(each): each for each in (*STRATEGIES, own)}

@@ -40,6 +40,8 @@ class Cluster(Section):
     resources: Resources | None = None
     """What each rank gets while it trains, for example ``{cpus: 4, gpus: 1}``, without a restart of the application.
     It takes Spark 4 and a cluster. By default, what every task of the application gets."""
+    servers: Positive = 1
+    """Of an asynchronous ``train.strategy``: servers that hold the parameters, each in a slot beside the ranks'."""
     backend: Literal["auto", "horovod", "torch"] = "auto"
     """By which library ranks exchange tensors: Horovod, or torch.distributed. ``auto`` is Horovod where it is
     installed and does what ``train.strategy`` asks for, else torch."""

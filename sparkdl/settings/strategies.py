@@ -5,12 +5,15 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sparkdl.settings.averaging import Averaging, CompressedAveraging
-from sparkdl.settings.section import OneKind, Positive
+from sparkdl.settings.section import OneKind, Positive, Section
 
 __all__ = [
     "AllReduceOptions",
+    "AsyncEASGDOptions",
+    "AsynchronousOptions",
     "DeepSparkOptions",
     "DiLoCoOptions",
+    "DownpourOptions",
     "EASGDOptions",
     "HogwildOptions",
     "ISTOptions",
@@ -161,6 +164,40 @@ class ISTOptions(Averaging):
     """Epochs at the end that do."""
 
 
+class AsynchronousOptions(Section):
+    """Workers for themselves, each as fast as it can, and servers that hold the parameters (``cluster.servers``)."""
+
+    period: Positive
+    """Optimizer steps of a worker from one push to the next."""
+    staleness: Annotated[int, Field(ge=0)] | None = None
+    """How many pushes a worker may be ahead of the slowest one: 0 is lockstep, none leaves all of them alone."""
+    warm_start: Annotated[int, Field(ge=0)] = 0
+    """Steps at the beginning that one worker takes alone."""
+
+
+class DownpourOptions(AsynchronousOptions):
+    """Workers push gradients to servers, which step, and fetch weights (Downpour SGD: Dean et al., 2012)."""
+
+    kind: Literal["downpour"] = "downpour"
+    period: Positive = 1
+    """Optimizer steps of a worker from one push of their gradients to the next."""
+    fetch_period: Positive = 1
+    """Steps from one fetch of weights to the next; in between a worker steps by its own gradients."""
+    rule: Literal["adagrad", "sgd", "dynsgd"] = "adagrad"
+    """How servers step; ``dynsgd`` is SGD with a rate that is divided by the gradient's staleness + 1 (Jiang et al.,
+    2017). It takes the place of ``train.optimizer``, at the rate of ``train.learning_rate`` and its schedule."""
+
+
+class AsyncEASGDOptions(AsynchronousOptions):
+    """Workers step alone; each pulls itself and the servers' centre together (Zhang et al., 2015; DeepSpark)."""
+
+    kind: Literal["async_easgd"] = "async_easgd"
+    period: Positive = 50
+    """Optimizer steps of a worker from one pull to the next: DeepSpark's."""
+    rate: Rate | None = None
+    """How far a pull moves both, as a part of their distance; by default 0.9 / number of ranks."""
+
+
 Strategies = OneKind[
     AllReduceOptions
     | LocalSGDOptions
@@ -171,4 +208,6 @@ Strategies = OneKind[
     | DeepSparkOptions
     | HogwildOptions
     | ISTOptions
+    | DownpourOptions
+    | AsyncEASGDOptions
 ]

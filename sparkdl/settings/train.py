@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
-from sparkdl.settings.strategies import AllReduceOptions, HogwildOptions, ISTOptions, PostLocalSGDOptions, Strategies
+from sparkdl.settings.strategies import (
+    AllReduceOptions,
+    AsynchronousOptions,
+    DownpourOptions,
+    HogwildOptions,
+    ISTOptions,
+    PostLocalSGDOptions,
+    Strategies,
+)
 
 __all__ = ["Recipe", "Target", "Train"]
 
@@ -124,6 +132,24 @@ class Train(Recipe):
             raise ValueError(
                 "with strategy hogwild ranks share weights and nothing else, and the moments of one rank's optimizer"
                 " would not know the steps of the others; set optimizer to sgd without momentum"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _asynchronous(self) -> Self:
+        if not isinstance(self.strategy, AsynchronousOptions):
+            return self
+        kind = self.strategy.model_dump()["kind"]
+        if self.precision == "float16":
+            raise ValueError(
+                f"strategy {kind}: workers do not agree on the scale that float16 needs; set precision to bfloat16 or"
+                " float32"
+            )
+        given = self.model_fields_set & {"optimizer", "optimizer_options"}
+        if isinstance(self.strategy, DownpourOptions) and given and "rule" not in self.strategy.model_fields_set:
+            raise ValueError(
+                f"strategy {kind}: servers step by strategy.rule, and have no {self.optimizer}; set strategy to {{kind:"
+                " downpour, rule: adagrad} (or sgd, or dynsgd), or leave optimizer out"
             )
         return self
 

@@ -13,6 +13,8 @@ from sparkdl.collectives import Backend, create_backend
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.settings import Cluster, Tracking, Train
+from sparkdl.settings.averaging import Averaging
+from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.storage import check_writable
 from sparkdl.tracking import check_gate, check_store
 from sparkdl.training.model_folder import check_model
@@ -92,14 +94,22 @@ def check(
             " with one (prepare.split), or choose train_accuracy or train_loss"
         )
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
-    backend = create_backend(cluster.backend, needs_torch=settings.strategy.needs_torch)
+    strategy = settings.strategy
+    backend = create_backend(
+        cluster.backend, needs_torch=strategy.needs_torch if isinstance(strategy, Averaging) else None
+    )
     model = check_model(dataset, settings, ranks=cluster.ranks.max)
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
     ranks = cluster.ranks  # before there is a run: one that never had them would be adopted by the next `resume: auto`
     num_ranks = wait_for_slots(
-        spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min, resources=cluster.resources
+        spark,
+        ranks.max,
+        timeout=cluster.slot_timeout,
+        minimum=ranks.min,
+        resources=cluster.resources,
+        servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0,
     )
     return Checked(dataset, backend, model, parts, resumed, spark, num_ranks)
 

@@ -145,7 +145,8 @@ def restore(replica: Replica, shared: Mapping[str, Any], own: Mapping[str, Any],
     if same and "model" in own:
         replica.model.load_state_dict(own["model"])
     trainer = own if "optimizer" in own else shared
-    if _has_shapes(replica.model, own.get("model", {})):  # moments of a sub-network are none of the whole one
+    # Moments of a sub-network are none of the whole one, and servers have none that a rank could go on with.
+    if "optimizer" in trainer and _has_shapes(replica.model, own.get("model", {})):
         replica.optimizer.load_state_dict(trainer["optimizer"])
     replica.scaler.load_state_dict(trainer["scaler"])
     if same:

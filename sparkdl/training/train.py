@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from sparkdl.cluster import exit_on_sigterm
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row, packages_for_inputs
 from sparkdl.settings import Cluster, Tracking, Train
+from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.attempts import run_attempts
@@ -27,7 +28,7 @@ from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
 from sparkdl.training.record import RunRecord, recipe_of
 from sparkdl.training.stopwatch import RankTimes
-from sparkdl.training.verdict import Timeline, shares, verdict
+from sparkdl.training.verdict import ADVICE, WITH_SERVERS, Timeline, shares, verdict
 
 __all__ = ["TrainedModel", "train"]
 
@@ -155,7 +156,7 @@ def _run(
                     log.warning("rank %d: %s", rank, text)
 
         checkpoint = latest(job.folder)
-        outcome = run_attempts(
+        outcome = _fit_of(job.settings)(
             job,
             cluster,
             spark,
@@ -165,6 +166,15 @@ def _run(
             description=run.address,
         )
     return outcome, times
+
+
+def _fit_of(settings: Train) -> Callable[..., TrainingResult]:
+    """What trains as ``train.strategy`` asks for: in lockstep, or with servers of the parameters."""
+    if isinstance(settings.strategy, AsynchronousOptions):
+        from sparkdl.training.asynchronous.driver import train_asynchronously  # it loads Arrow Flight
+
+        return train_asynchronously
+    return run_attempts
 
 
 @contextmanager
@@ -204,7 +214,8 @@ def _finish(
     seconds_to_target = _seconds_to_target(job.settings, outcome.history)
     if seconds_to_target is not None:
         run.log_metrics({"seconds_to_target": seconds_to_target}, step=len(outcome.history))
-    bound_by = verdict(times)
+    asynchronous = isinstance(job.settings.strategy, AsynchronousOptions)
+    bound_by = verdict(times, WITH_SERVERS if asynchronous else ADVICE)
     log.info("%s", bound_by)
     run.log_text(bound_by, "verdict.txt")
     run.log_figure(loss_curve(outcome.history), "loss.png")

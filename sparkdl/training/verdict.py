@@ -1,12 +1,12 @@
 """What a run was bound by, in words, and its trace as a file. Runs on the driver."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl.training.stopwatch import RankTimes
 
-__all__ = ["Timeline", "shares", "verdict"]
+__all__ = ["ADVICE", "WITH_SERVERS", "Timeline", "shares", "verdict"]
 
 SMALL = 0.1
 """Below this share of the time, there is little to win."""
@@ -16,6 +16,13 @@ ADVICE = {
     " and then (local_sgd, diloco)",
     "saving": "write fewer checkpoints (train.checkpoint_minutes, train.checkpoint_steps), or to faster storage",
 }
+WITH_SERVERS = ADVICE | {
+    "exchanging": "let workers push and fetch less often (train.strategy.period, fetch_period), or spread"
+    " parameters over more cluster.servers",
+    "waiting": "let workers run further ahead of the slowest (train.strategy.staleness), or start fewer of them: there"
+    " was no work for all",
+}
+"""What is different where workers do not wait for each other's steps."""
 
 
 def shares(times: Sequence[RankTimes]) -> dict[str, float]:
@@ -39,8 +46,8 @@ def shares(times: Sequence[RankTimes]) -> dict[str, float]:
     return figures
 
 
-def verdict(epochs: Sequence[Sequence[RankTimes]]) -> str:
-    """What bound the run, and what to change, from each rank's times in its epochs.
+def verdict(epochs: Sequence[Sequence[RankTimes]], advice: Mapping[str, str] = ADVICE) -> str:
+    """What bound the run, and what to change, from each rank's times in its epochs, and advice by what bound it.
 
     Of a run whose number of ranks has changed, the epochs with the last number count.
     """
@@ -59,14 +66,14 @@ def verdict(epochs: Sequence[Sequence[RankTimes]]) -> str:
             f"bound by computing: ranks computed for {computing:.0%} of their time; more ranks or faster ones make it"
             " faster"
         )
-    if kind == "waiting":
+    if kind not in advice:
         return _waiting(times)
     per_step = sum(getattr(each, kind) for each in times) / max(1.0, sum(each.steps for each in times))
     sent = sum(each.bytes_sent for each in times) / max(1.0, sum(each.steps for each in times))
     size = f", {sent / 1e6:,.1f} MB a step" if kind == "exchanging" else ""
     return (
         f"bound by {kind}: {share:.0%} of the ranks' time, {per_step * 1e3:,.1f} ms a step{size}; to change that,"
-        f" {ADVICE[kind]}"
+        f" {advice[kind]}"
     )
 
 

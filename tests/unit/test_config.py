@@ -151,6 +151,17 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
             ["compression demo has SGD's momentum in it", "powersgd or int8"],
         ),
         (
+            "train: {optimizer: adam, strategy: downpour}",
+            [],
+            ["strategy downpour", "servers step by strategy.rule, and have no adam", "rule: adagrad}"],
+        ),
+        (
+            "train: {strategy: {kind: downpour, rule: adam}}",
+            [],
+            ["train.strategy.rule", "'adagrad', 'sgd' or 'dynsgd'"],
+        ),
+        ("train: {precision: float16, strategy: async_easgd}", [], ["async_easgd", "bfloat16 or float32"]),
+        (
             "train: {precision: float16, strategy: {kind: allreduce, compression: int8}}",
             [],
             ["strategy.compression int8", "another scale", "bfloat16 or float32"],

@@ -1,7 +1,13 @@
 """How replicas agree: one file per strategy."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+
 from sparkdl.collectives import Communicator, create_averager
 from sparkdl.settings import Train
+from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import (
     AllReduceOptions,
     DeepSparkOptions,
@@ -13,6 +19,7 @@ from sparkdl.settings.strategies import (
     PostLocalSGDOptions,
     SparkNetOptions,
 )
+from sparkdl.training.asynchronous.assemble import SlicedModel
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.diloco import DiLoCo
 from sparkdl.training.strategies.easgd import EASGD
@@ -27,8 +34,11 @@ __all__ = ["Strategy", "create_strategy", "strategy_of"]
 
 def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
     """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together."""
-    averager = create_averager(settings.strategy, communicator)
-    match options := settings.strategy:
+    options = settings.strategy
+    if not isinstance(options, Averaging):
+        raise TypeError(f"{type(options).__qualname__} is for workers that have servers, and not for ranks in lockstep")
+    averager = create_averager(options, communicator)
+    match options:
         case AllReduceOptions(measure_noise=measure_noise):
             return AllReduce(communicator, averager, measure_noise=measure_noise)
         case LocalSGDOptions(period=period, momentum=momentum):
@@ -48,7 +58,15 @@ def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
     raise TypeError(f"there is no strategy for {type(options).__qualname__}")
 
 
-def strategy_of(kind: str) -> type[Strategy]:
+class Assembler(Protocol):
+    """Who knows what the shards of a checkpoint stand for; see :meth:`Strategy.assemble`."""
+
+    def assemble(self, state: Mapping[str, Any], replicas: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+        """The weights of the consensus."""
+
+
+def strategy_of(kind: str) -> Assembler:
     """The class that assembles the consensus in a checkpoint of this kind of strategy."""
-    classes: dict[str, type[Strategy]] = {"easgd": EASGD, "deepspark": EASGD, "ist": IST}
+    classes: dict[str, Assembler] = {"easgd": EASGD, "deepspark": EASGD, "ist": IST}
+    classes |= {"downpour": SlicedModel, "async_easgd": SlicedModel}
     return classes.get(kind, Strategy)

@@ -1,0 +1,156 @@
+"""The tasks of an asynchronous run: as many servers and workers as are asked for, and others for those that end.
+
+Runs on the driver.
+"""
+
+import logging
+import pickle
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Protocol, Self
+
+from sparkdl.cluster import spark_reason
+from sparkdl.cluster.barrier import CANCELLED
+from sparkdl.cluster.pickling import pickle_function
+from sparkdl.cluster.watchdog import PROCESS_DEATH
+from sparkdl.errors import NotEnoughSlotsError, RankError, RunCancelledError
+from sparkdl.settings import Cluster, Resources
+from sparkdl.training.asynchronous.coordinator import Coordinator
+from sparkdl.training.asynchronous.line import Role
+from sparkdl.training.asynchronous.serve import serve
+from sparkdl.training.asynchronous.worker import work
+from sparkdl.training.attempts import Budget
+from sparkdl.training.checkpoint import step_of
+from sparkdl.training.loop import Job
+
+__all__ = ["Crew", "Tasks"]
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.3  # between two looks at the tasks
+FAREWELL_SECONDS = 5.0  # that tasks have to end by themselves at the end of a run
+
+
+class Tasks(Protocol):
+    """What runs tasks independently of each other: :class:`~sparkdl.cluster.IndependentTasks`."""
+
+    def submit(
+        self, work: Callable[[], list[str]], *, description: str, resources: Resources | None = None
+    ) -> Future[list[str]]:
+        """Run it in a task that has these resources."""
+
+    def cancel(self, *futures: Future[list[str]]) -> None:
+        """End tasks; return when they have ended."""
+
+
+class Crew:
+    """Servers first, so that they have slots, then workers, as many as there is room for. Used as a context manager.
+
+    A task that dies is one of Spark's to try again, and then of the crew. What its code raises comes to the driver at
+    once, which tries it again as often as the budget says.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, tasks: Tasks, coordinator: Coordinator, *, name: str) -> None:
+        self._coordinator, self._cluster, self._tasks, self._name = coordinator, cluster, tasks, name
+        self._deaths, self._failures = Budget(cluster.max_restarts, 0.0), Budget(cluster.max_restarts, 0.0)
+        self._pickled: dict[Role, bytes] = {
+            "server": pickle_function(partial(serve, job, servers=cluster.servers)),
+            "worker": pickle_function(partial(work, job, servers=cluster.servers, workers=cluster.ranks.max)),
+        }
+        self._running: dict[tuple[Role, int], Future[list[str]]] = {}
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        for number in range(self._cluster.servers):
+            self._submit("server", number)
+        for number in range(self._cluster.ranks.max):
+            self._submit("worker", number)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all tasks: those that can, in order."""
+        self._coordinator.dismiss()
+        deadline = time.monotonic() + (FAREWELL_SECONDS if error is None else 0.0)
+        while time.monotonic() < deadline and not all(future.done() for future in self._running.values()):
+            time.sleep(POLL_SECONDS)
+        self._tasks.cancel(*self._running.values())
+
+    def wait(self, condition: Callable[[], bool], watch: Callable[[], None]) -> None:
+        """Return when the condition has come true; until then look after the tasks, and call ``watch`` now and then.
+
+        Raises :class:`RankError` when tasks fail again and again, :class:`RunCancelledError` when somebody has
+        cancelled them, and what no other attempt would change.
+        """
+        while True:
+            self._coordinator.wait(condition, seconds=POLL_SECONDS)
+            self._look()
+            watch()
+            if condition():
+                return
+
+    def wait_for_all(self, watch: Callable[[], None]) -> None:
+        """Return when all servers serve, and as many workers are there as have to be."""
+        cluster, coordinator = self._cluster, self._coordinator
+        self._started, limit = time.monotonic(), cluster.slot_timeout + cluster.start_timeout
+
+        def look() -> None:
+            watch()
+            if time.monotonic() - self._started > limit:
+                raise NotEnoughSlotsError(
+                    f"{cluster.servers} servers and {cluster.ranks.min} workers were to start; after {limit:g} s there"
+                    f" are {coordinator.count('server')} and {coordinator.count('worker')}. Lower cluster.servers or"
+                    " cluster.num_ranks, give the application more executors, or raise cluster.start_timeout"
+                )
+
+        self.wait(lambda: coordinator.serving and coordinator.count("worker") >= cluster.ranks.min, look)
+
+    def _submit(self, role: Role, number: int) -> None:
+        pickled, invitation = self._pickled[role], self._coordinator.invitation
+
+        def run() -> list[str]:
+            lines: list[str] = pickle.loads(pickled)(invitation, number)
+            return lines
+
+        resources = self._cluster.resources if role == "worker" else None
+        description = f"{self._name}: {role} {number}"
+        self._running[role, number] = self._tasks.submit(run, description=description, resources=resources)
+
+    def _look(self) -> None:
+        """Replace the tasks that have ended or fallen silent."""
+        while self._coordinator.reports:
+            report = self._coordinator.reports.pop(0)
+            self._lost(
+                report.role, report.number, report.failure["type"], report.failure["reason"], report.failure["text"]
+            )
+        silent = self._coordinator.silent()
+        for role, number in silent:
+            log.warning("%s %d has said nothing for %g s", role, number, self._cluster.silence_timeout)
+            self._tasks.cancel(self._running[role, number])
+        for (role, number), future in list(self._running.items()):
+            if not future.done():
+                continue
+            if error := future.exception():
+                text = spark_reason(error)
+                if CANCELLED.search(text) and (role, number) not in silent:
+                    raise RunCancelledError(f"the run was cancelled from outside. {text}")
+                self._lost(role, number, PROCESS_DEATH, text.splitlines()[-1], text)
+            self._coordinator.lose(role, number)
+            self._submit(role, number)
+
+    def _lost(self, role: Role, number: int, kind: str, reason: str, text: str) -> None:
+        """Give a task's work to others. Raises :class:`RankError` when that has been done often enough."""
+        member, step = self._coordinator.lose(role, number), step_of(self._coordinator.checkpoint)
+        place = f" on {member.place}" if member else ""
+        lost = f"; its slices go back to step {step}, and what was pushed since is lost" if role == "server" else ""
+        log.warning("%s %d failed%s: %s%s", role, number, place, reason, lost)
+        told = f"{text.rstrip()}\n\n{role} {number} failed{place}"
+        error = RankError(told, rank=number if role == "worker" else None, exception_type=kind, reason=reason)
+        if role == "worker" and kind == PROCESS_DEATH:
+            self._deaths.spend(error, self._coordinator.done)  # nothing is lost, as long as something is done
+        else:
+            self._failures.spend(error, step)

@@ -1,0 +1,74 @@
+"""The figures of an epoch without lockstep: what servers have merged, and how workers have spent their time.
+
+Runs on the driver.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from sparkdl.training.asynchronous.portions import Portions
+from sparkdl.training.stopwatch import RankTimes
+
+__all__ = ["Merged", "figures_of", "times_of"]
+
+
+class Merged(NamedTuple):
+    """What has been merged of an epoch."""
+
+    loss: float
+    """Summed over rows, as correct answers are."""
+    correct: float
+    rows: float
+    steps: int
+    staleness: Counter[int]
+    """How many pushes have had which."""
+
+    @classmethod
+    def most(cls, tallies: Iterable[Mapping[str, Any]], epoch: int) -> Self:
+        """Of the servers' tallies, the one with most rows of the epoch."""
+        found = [
+            cls(loss, correct, rows, int(steps), Counter(dict(tally["staleness"])))
+            for tally in tallies
+            if tally["round"] == epoch and tally["sums"]
+            for loss, correct, rows, steps in [tally["sums"]]
+        ]
+        return max(found, key=lambda each: each.rows, default=cls(0.0, 0.0, 0.0, 0, Counter()))
+
+
+def figures_of(merged: Merged, dealt: Sequence[Portions], *, seconds: float) -> dict[str, float]:
+    """Means over the rows that count, and how asynchronous the epoch was.
+
+    ``staleness_p50`` and so on are of the pushes; ``backups_won`` is the share of the portions that were done twice of
+    which the second worker was first.
+    """
+    rows = max(merged.rows, 1.0)
+    pushes = sorted(merged.staleness.elements())
+    backups = sum(portions.backups for portions in dealt)
+    times = times_of(dealt)
+    total = sum(each.seconds for each in times) or 1.0
+    figures = {
+        "train_loss": merged.loss / rows,
+        "train_accuracy": merged.correct / rows,
+        "rows_per_second": rows / seconds,
+        "rows": merged.rows,
+        "pushes_per_second": len(pushes) / seconds,
+        "waiting_share": sum(each.exchanging + each.waiting for each in times) / total,
+    }
+    if pushes:
+        quantiles = {"p50": 0.5, "p90": 0.9, "max": 1.0}
+        figures |= {f"staleness_{name}": pushes[round(part * (len(pushes) - 1))] for name, part in quantiles.items()}
+    if backups:
+        figures["backups_won"] = sum(portions.backups_won for portions in dealt) / backups
+    return figures
+
+
+def times_of(dealt: Sequence[Portions]) -> list[RankTimes]:
+    """How each worker that has done something has spent the portions that it has finished."""
+    times: dict[int, RankTimes] = {}
+    for portions in dealt:
+        for result in portions.results.values():
+            more = RankTimes(*result["times"])
+            before = times.get(result["worker"], RankTimes(*[0.0] * len(more)))
+            times[result["worker"]] = RankTimes(*map(sum, zip(before, more, strict=True)))
+    return [times[worker] for worker in sorted(times)]

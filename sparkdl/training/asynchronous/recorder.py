@@ -1,0 +1,131 @@
+"""Checkpoints of an asynchronous run: servers write their shards, the driver the rest. Runs on the driver."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from sparkdl.errors import CheckpointError
+from sparkdl.settings import Cluster
+from sparkdl.training.asynchronous.coordinator import Coordinator
+from sparkdl.training.asynchronous.merged import Merged
+from sparkdl.training.asynchronous.serve import partition_of, starting_model
+from sparkdl.training.checkpoint import Manifest, Shard, prune, save_manifest, save_shard
+from sparkdl.training.loop import Job
+from sparkdl.training.state import TrainingState
+
+__all__ = ["Recorder"]
+
+INTERRUPTED_SECONDS = 8.0  # that an interrupted run may take to write where it is
+
+
+class Recorder:
+    """Writes a run's checkpoints while it goes on, one at a time, in the format that a run in lockstep reads, too.
+
+    A checkpoint that cannot be written is told, and training goes on: the one before is still there.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, coordinator: Coordinator, begun: Manifest | None) -> None:
+        self._job, self._coordinator, self._servers = job, coordinator, cluster.servers
+        self.best = begun.best if begun else None
+        """The weights of the best epoch so far."""
+        self._begun_from = coordinator.checkpoint
+        self._attempt = uuid4().hex[:8]
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint")
+        self._calls = ThreadPoolExecutor(cluster.servers, thread_name_prefix="sparkdl-servers")
+        self._saving: Future[None] | None = None
+        self._saved, self._saved_step, self._written = time.monotonic(), begun.step if begun else 0, 0
+        self._messages: list[dict[str, Any]] = []
+        self._shapes = partition_of(starting_model(job), 1).shapes
+
+    @property
+    def best_weights(self) -> str:
+        """The file with the weights of the best epoch."""
+        if self.best is None:
+            raise CheckpointError(f"there are no weights of a best epoch in {self._job.folder}")
+        return f"{self._job.folder}/{self.best.name}"
+
+    def save(self, state: TrainingState) -> "Future[None]":
+        """Begin to write a checkpoint; waits for the one before it."""
+        if self._saving:
+            wait([self._saving])
+        self._saved, self._saved_step = time.monotonic(), state.step
+        changes = {"history": [dict(each) for each in state.history], "figures": list(state.figures)}
+        self._saving = self._thread.submit(self._write, self._manifest(state, **changes))
+        return self._saving
+
+    def save_if_due(self, state: TrainingState, *, steps: int) -> None:
+        """Begin to write a checkpoint in the middle of an epoch, of which so many steps are done, if it is time."""
+        minutes, every = self._job.settings.checkpoint_minutes, self._job.settings.checkpoint_steps
+        due = minutes is not None and time.monotonic() - self._saved >= 60 * minutes
+        due = due or (every is not None and (state.step + steps) // every > self._saved_step // every)
+        if due and (self._saving is None or self._saving.done()):
+            self.save(state)
+            self._saved_step = state.step + steps
+
+    def save_in_time(self, state: TrainingState) -> None:
+        """Write a checkpoint before the driver ends, unless that takes too long."""
+        with suppress(CheckpointError, ConnectionError):
+            wait([self.save(state)], timeout=INTERRUPTED_SECONDS)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """What is to be told of checkpoints since the last call."""
+        told, self._messages = self._messages, []
+        return told
+
+    def at_servers(self, name: str, **keywords: Any) -> list[dict[str, Any]]:
+        """Call all servers at the same time. Raises ConnectionError when one of them is not there."""
+        return list(
+            self._calls.map(
+                lambda server: self._coordinator.call_server(server, name, **keywords), range(self._servers)
+            )
+        )
+
+    def _manifest(self, state: TrainingState, **changes: Any) -> Manifest:
+        """What is known before there are shards. In lockstep one goes on from the beginning of the epoch."""
+        return Manifest(
+            step=state.step,
+            epoch=state.epoch,
+            batches=0,
+            batch_size=self._job.settings.batch_size,
+            phases=[],
+            seconds=state.seconds,
+            totals=[[0.0, 0.0, 0.0]],
+            best_epoch=state.best_epoch,
+            best=self.best,
+            strategy=self._job.settings.strategy.model_dump(),
+            shared=Shard(name="", sha256="", bytes=0),
+            shards=[],
+            **changes,
+        )
+
+    def _write(self, manifest: Manifest) -> None:
+        """In the background."""
+        folder, settings = self._job.folder, self._job.settings
+        try:
+            step = manifest.step + Merged.most(self.at_servers("tally"), manifest.epoch).steps
+            place = f"{step:09d}-{manifest.epoch:05d}.{self._attempt}"
+            shards = [_shard(answer) for answer in self.at_servers("save", place=place)]
+            state: Mapping[str, Any] = {"strategy": {"shapes": self._shapes}, "scaler": {}}
+            changes = {"step": step, "shards": shards, "shared": save_shard(folder, place, "shared", state)}
+            path = save_manifest(folder, manifest.model_copy(update=changes))
+        except (CheckpointError, ConnectionError) as error:
+            text = f"{error}. Training goes on; the checkpoint before it is still there"
+            self._messages.append({"kind": "warning", "text": text})
+            return
+        self._coordinator.checkpoint = path
+        self._written += 1
+        kept = {self._begun_from.rpartition("/")[2]} if self._begun_from else set()
+        keep = (kept if self._written < settings.keep_last else set()) | ({self.best.name} if self.best else set())
+        try:
+            prune(folder, keep_last=settings.keep_last, keep_best=settings.keep_best, written=path, keep=keep)
+        except Exception as error:  # whatever storage raises: the new one is whole, and old ones cost only space
+            self._messages.append({"kind": "warning", "text": f"{error}. Training goes on; old checkpoints stay there"})
+
+
+def _shard(answer: Mapping[str, Any]) -> Shard:
+    if "error" in answer:
+        raise CheckpointError(answer["error"])
+    return Shard(**answer)

@@ -1,0 +1,102 @@
+"""A server of the parameters: what it begins from, and what it writes into a checkpoint. Runs in a task."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyspark import TaskContext
+from torch import nn
+
+from sparkdl.cluster import limited_threads
+from sparkdl.errors import CheckpointError
+from sparkdl.parameters import RULES, ParameterServer, Part, Partition
+from sparkdl.settings.strategies import AsynchronousOptions, DownpourOptions
+from sparkdl.training.asynchronous.exchange import shared_buffers
+from sparkdl.training.asynchronous.line import Invitation, Line
+from sparkdl.training.checkpoint import load_manifest, load_shard, load_weights, save_shard
+from sparkdl.training.loop import Job
+from sparkdl.training.replica import build_model
+from sparkdl.training.state import consensus_weights
+
+__all__ = ["partition_of", "serve", "starting_model"]
+
+POLL_SECONDS = 0.2
+
+
+def serve(job: Job, invitation: Invitation, number: int, *, servers: int) -> list[str]:
+    """Hold part ``number`` of the parameters until the coordinator has no more use for it.
+
+    It begins from the checkpoint that the coordinator names, or from the initial weights.
+    """
+    context = TaskContext.get()
+    with Line(invitation, "server", number) as line, limited_threads(context.cpus() if context else 1):
+        model = starting_model(job)
+        part = _starting_part(job, model, line.welcome["checkpoint"], number, servers)
+        rest = _not_shared(model) if number == 0 else {}
+
+        def save(place: str) -> dict[str, Any]:
+            """Write a shard of a checkpoint; says which, or why not."""
+            state = part.state()
+            state["model"] |= rest
+            try:
+                return save_shard(job.folder, place, f"rank-{number}", state).model_dump()
+            except CheckpointError as error:
+                return {"error": str(error)}
+
+        answers: dict[str, Callable[..., dict[str, Any]]] = {"tally": part.tally, "applied": part.applied, "save": save}
+        with ParameterServer(line.own_host, invitation.credentials, part, answers) as server:
+            line.tell("serve", address=server.address)
+            while not line.ended:
+                time.sleep(POLL_SECONDS)
+    return []
+
+
+def starting_model(job: Job) -> nn.Module:
+    """The network as it is before it is trained: the same on every task of a run."""
+    model = build_model(job.dataset, job.settings)
+    if job.start_weights:
+        model.load_state_dict(load_weights(job.start_weights))
+    return model
+
+
+def partition_of(model: nn.Module, servers: int) -> Partition:
+    """How a model is spread over servers."""
+    trained = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
+    return Partition(trained, shared_buffers(model), servers=servers)
+
+
+def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: int, servers: int) -> Part:
+    """The part of a server, from a checkpoint or from the model; of a checkpoint of others from their consensus."""
+    partition = partition_of(model, servers)
+    shard: dict[str, Any] | None = None
+    if checkpoint:
+        manifest = load_manifest(checkpoint)
+        alike = manifest.strategy == job.settings.strategy.model_dump()
+        if alike and len(manifest.shards) == servers:
+            shard = load_shard(job.folder, manifest.shards[number])
+        else:
+            shared = load_shard(job.folder, manifest.shared)
+            model.load_state_dict(consensus_weights(job.folder, manifest, shared))
+    memory = partition.new_memory(number)
+    partition.cut(_shared_tensors(model), number, memory)
+    part = Part(partition, number, memory, RULES[_rule(job)])
+    if shard:
+        part.load(shard)
+    return part
+
+
+def _not_shared(model: nn.Module) -> dict[str, torch.Tensor]:
+    """What training does not change: a checkpoint is to hold the whole model."""
+    changed = {name for name, each in model.named_parameters() if each.requires_grad} | shared_buffers(model).keys()
+    return {name: each for name, each in model.state_dict().items() if name not in changed}
+
+
+def _shared_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: each.detach() for name, each in model.named_parameters()} | shared_buffers(model)
+
+
+def _rule(job: Job) -> str:
+    options = job.settings.strategy
+    assert isinstance(options, AsynchronousOptions)
+    return options.rule if isinstance(options, DownpourOptions) else "elastic"

@@ -1,0 +1,269 @@
+"""A worker: asks for portions of work, and does them as fast as it can. Runs in a task."""
+
+import copy
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from functools import partial
+from math import ceil
+from typing import Any
+
+import torch
+from pyspark import TaskContext
+from torch import nn
+
+from sparkdl.cluster import device_of_task, limited_threads, retained_memory
+from sparkdl.data import Batch, Loader
+from sparkdl.errors import TrainingError
+from sparkdl.parameters import ParameterClient, Push
+from sparkdl.settings.strategies import AsynchronousOptions, DownpourOptions
+from sparkdl.training.asynchronous.exchange import ServerExchange, StepNote, create_exchange
+from sparkdl.training.asynchronous.line import Invitation, Line
+from sparkdl.training.asynchronous.serve import partition_of, starting_model
+from sparkdl.training.checkpoint import load_weights, save_best
+from sparkdl.training.evaluation import add_up
+from sparkdl.training.loop import EVALUATION_BATCH, Job
+from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at
+from sparkdl.training.replica import BatchFigures, back_propagate, make_dense
+from sparkdl.training.state import copied, seed_everything
+from sparkdl.training.stopwatch import RankTimes
+
+__all__ = ["work"]
+
+
+def work(job: Job, invitation: Invitation, number: int, *, servers: int, workers: int) -> list[str]:
+    """Do what the coordinator deals until it has nothing more: worker ``number`` of at most ``workers``.
+
+    What goes wrong is told to the coordinator.
+    """
+    context = TaskContext.get()
+    device = torch.device(device_of_task(context) if context else "cpu")
+    threads = context.cpus() if context else 1
+    with (
+        Line(invitation, "worker", number) as line,
+        limited_threads(threads),
+        retained_memory(),
+        closing(_Worker(job, line, device, servers=servers, workers=workers)) as worker,
+    ):
+        worker.run()
+    return []
+
+
+class _Worker:
+    """One worker's replica, and what it does with it."""
+
+    def __init__(self, job: Job, line: Line, device: torch.device, *, servers: int, workers: int) -> None:
+        self._job, self._line, self._device = job, line, device
+        self._settings, self._dataset = job.settings, job.dataset
+        assert isinstance(job.settings.strategy, AsynchronousOptions)
+        self._options = job.settings.strategy
+        self._model = starting_model(job).to(device)
+        seed_everything(job.settings.seed, 0, 1 + line.number)  # equal weights, but dropout of its own
+        self._evaluated: nn.Module | None = None
+        self._loss = build_loss(job.settings)
+        self._partition = partition_of(self._model, servers)
+        self._client = ParameterClient(
+            self._partition, line.invitation.credentials, line, timeout=line.invitation.patience
+        )
+        self._exchange: ServerExchange = create_exchange(
+            self._options,
+            self._model,
+            self._client,
+            partial(build_optimizer, job.settings, self._model),
+            workers=workers,
+            pace=_Clock(line) if self._options.staleness is not None else None,
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-next")
+
+    def run(self) -> None:
+        """Do one portion after another; while one is done the next one is asked for. Raises :class:`RunEnded`."""
+        asked = self._ask()
+        wait([asked])  # for the others to come, which is no part of the first portion
+        while True:
+            started = time.perf_counter()
+            found = asked.result()
+            waited = time.perf_counter() - started
+            if self._options.staleness is None:
+                asked = self._ask()
+            order = found["order"]
+            result: Any
+            match order["kind"]:
+                case "train":
+                    result = self._train(order, waited)
+                case "evaluate":
+                    result = self._evaluate(order)
+                case "keep_best":
+                    result = self._keep_best(order)
+            where = {"deal": found["deal"], "portion": found["portion"]}
+            if result is None:
+                self._line.tell("give_back", **where)
+            else:
+                self._line.tell("finish", **where, result=result)
+            if self._options.staleness is not None:  # a portion that is kept for later would make others wait
+                asked = self._ask()
+
+    def close(self) -> None:
+        """End its threads and its lines."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._exchange.close()
+        self._client.close()
+
+    def _ask(self) -> "Future[dict[str, Any]]":
+        return self._thread.submit(self._line.ask, "next")
+
+    def _train(self, order: dict[str, Any], waited: float) -> dict[str, Any] | None:
+        """Train on the rows of a portion; None if another worker has got ahead meanwhile."""
+        settings, exchange, spent = self._settings, self._exchange, _TimeSpent(self._exchange, self._client)
+        loader = self._loader("train", order, settings.batch_size)
+        steps = ceil(loader.steps / settings.accumulation)
+        last = ceil(ceil(loader.rows(order["epoch"]) / settings.batch_size) / settings.accumulation)
+        pushed = self._client.applied(order["epoch"], order["portion"]) if order["again"] else 0
+        first = (order["epoch"] * order["portions"] + order["portion"]) * steps
+        figures, rate = [0.0, 0.0, 0.0], 0.0
+        batches = spent.loading(loader.epoch(order["epoch"], pushed * self._options.period * settings.accumulation))
+        self._model.train()
+        for number, group in enumerate(_grouped(batches, settings.accumulation), pushed * self._options.period):
+            rate = rate_at(
+                settings,
+                first + number,
+                steps_per_epoch=order["portions"] * steps,
+                size=self._job.reference,
+            )
+            exchange.begin_step()
+            sums = self._gradients(group)
+            completed = (number + 1) % self._options.period == 0 or number + 1 == last
+            push = Push(order["epoch"], order["portion"], number // self._options.period, 0, rate, ())
+            exchange.finish_step(StepNote(rate, (*sums, 1.0), push if completed else None))
+            spent.steps += 1
+            figures = [a + b for a, b in zip(figures, sums, strict=True)]
+            if not exchange.counted:
+                break
+        exchange.finish()
+        if not exchange.counted:
+            exchange.counted = True
+            return None
+        told = {"step": first, "figures": figures, "rate": rate, "steps": spent.steps}
+        return {"worker": self._line.number, "times": spent.times(waited), **told}
+
+    def _gradients(self, batches: list[Batch]) -> tuple[float, float, float]:
+        """Find the gradients of a step; returns its summed loss, correct answers and rows."""
+        settings, model = self._settings, self._model
+        model.zero_grad()
+        rows = sum(len(batch.labels) for batch in batches)
+        figures: list[BatchFigures] = [
+            back_propagate(model, batch, settings, loss=self._loss, row_weight=1 / rows)
+            for batch in batches
+            if len(batch.labels)
+        ]
+        make_dense(model)
+        if settings.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+        if isinstance(self._options, DownpourOptions) and settings.weight_decay:
+            for parameter in model.parameters():
+                if parameter.grad is not None and parameter.ndim > 1:
+                    parameter.grad.add_(parameter.detach(), alpha=settings.weight_decay)
+        loss = sum(float(each.loss) * each.rows for each in figures)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} (worker {self._line.number}); training has stopped and the last good checkpoint is"
+                " kept. Try a smaller learning_rate, warmup_epochs, clip_norm or float32, and look for extreme values"
+                " in the features"
+            )
+        return loss, float(sum(int(each.correct) for each in figures)), float(rows)
+
+    def _evaluate(self, order: dict[str, Any]) -> list[float]:
+        """The sums over the rows of a portion of a split, with the servers' weights or those in a file."""
+        batch_size = max(self._settings.batch_size, EVALUATION_BATCH)
+        return add_up(
+            self._pulled(order["weights"]),
+            self._loader(order["split"], order, batch_size, shuffle=False).epoch(0),
+            loss=build_loss(self._settings, smoothing=False),
+            num_classes=self._dataset.num_classes,
+            device=self._device,
+            context=autocast(self._settings, self._device),
+        ).tolist()
+
+    def _keep_best(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Write the servers' weights as those of the best epoch."""
+        weights = copied(self._pulled(None).state_dict())
+        return save_best(self._job.folder, weights, step=order["step"], epoch=order["epoch"]).model_dump()
+
+    def _pulled(self, file: str | None) -> nn.Module:
+        """A model beside the one that is trained, with the servers' weights or those in a file."""
+        model = self._evaluated = self._evaluated or copy.deepcopy(self._model)
+        if file:
+            model.load_state_dict(load_weights(file, self._device))
+        else:
+            self._client.pull()
+            self._client.copy_to(model.state_dict())
+        return model
+
+    def _loader(self, split: str, order: dict[str, Any], batch_size: int, *, shuffle: bool = True) -> Loader:
+        """The rows of a portion: those that one of so many ranks would read."""
+        return Loader(
+            self._dataset,
+            split,
+            batch_size=batch_size,
+            rank=order["portion"],
+            size=order["portions"],
+            seed=self._settings.seed,
+            shuffle=shuffle,
+        )
+
+
+class _Clock:
+    """A worker's clock, which the coordinator compares with the others'."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def advance(self, count: int) -> None:
+        if count:
+            self._line.tell("advance", count=count)
+
+    def wait(self) -> None:
+        self._line.ask("keep_pace")
+
+
+class _TimeSpent:
+    """Where the time of a portion goes."""
+
+    def __init__(self, exchange: ServerExchange, client: ParameterClient) -> None:
+        self._exchange, self._client = exchange, client
+        self._started = time.perf_counter()
+        self._before = exchange.seconds_exchanging, exchange.seconds_held, client.bytes_moved
+        self._loading = 0.0
+        self.steps = 0
+
+    def loading(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, timed."""
+        while True:
+            started = time.perf_counter()
+            batch = next(batches, None)
+            self._loading += time.perf_counter() - started
+            if batch is None:
+                return
+            yield batch
+
+    def times(self, waited: float) -> RankTimes:
+        """So far; ``waited`` are the seconds before it, in which there was no work."""
+        exchanging, held, moved = (
+            now - before
+            for now, before in zip(
+                (self._exchange.seconds_exchanging, self._exchange.seconds_held, self._client.bytes_moved),
+                self._before,
+                strict=True,
+            )
+        )
+        computing = time.perf_counter() - self._started - self._loading - exchanging - held
+        return RankTimes(self._loading, computing, exchanging, held + waited, 0.0, self.steps, moved)
+
+
+def _grouped(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
+    """The batches of each optimizer step that have rows."""
+    filled = (batch for batch in batches if len(batch.labels))
+    while group := list(itertools.islice(filled, count)):
+        yield group
