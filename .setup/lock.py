@@ -38,6 +38,8 @@ if __name__ == "__main__":
     needed = [*project["dependencies"], *extras["dev"], "pip", "setuptools"]  # the last two are set-up's
     if find_spec("petastorm"):  # the classic stack; Horovod, which needs cffi, is built by set-up
         needed += ["cffi", *(text for text in extras["classic"] if Requirement(text).name != "horovod")]
+    else:
+        needed += extras["connect"]
     print("# Written by lock.py.")
     for package, version in sorted(closure(needed).items()):
         print(f"{package}=={version}")

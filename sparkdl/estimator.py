@@ -36,6 +36,7 @@ from sparkdl.masking import without_credentials
 from sparkdl.scoring.columns import check_room
 from sparkdl.scoring.dataframe import score
 from sparkdl.scoring.model_card import ModelCard
+from sparkdl.sessions import ml_context
 from sparkdl.settings import Cluster, Prepare, Section, Split, Tracking, Train
 from sparkdl.storage import download_files, join, remove, upload_files
 from sparkdl.tracking import download, download_whole
@@ -200,7 +201,7 @@ class _ModelWriter(MLWriter):
         self.model = model
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 - the name that pyspark.ml calls
-        DefaultParamsWriter.saveMetadata(self.model, path, self.sc)
+        DefaultParamsWriter.saveMetadata(self.model, path, ml_context(self.sparkSession))
         tracking = Tracking(uri=self.model.tracking_uri)
         upload_files(join(path, "model"), download_whole(self.model.model_uri, tracking))
 
@@ -209,7 +210,7 @@ class _ModelReader(MLReader[TorchModel]):
     """Reads what :class:`_ModelWriter` wrote."""
 
     def load(self, path: str) -> TorchModel:
-        metadata = DefaultParamsReader.loadMetadata(path, self.sc)
+        metadata = DefaultParamsReader.loadMetadata(path, ml_context(self.sparkSession))
         folder = TemporaryDirectory(prefix="sparkdl-loaded-")  # what was loaded may be saved to the place it came from
         _loaded.append(folder)
         download_files(join(path, "model"), Path(folder.name, "model"))

@@ -23,6 +23,7 @@ __all__ = [
     "is_gone",
     "is_local",
     "is_remote",
+    "ml_context",
     "python_types",
     "require_classic",
     "ship_file",
@@ -96,6 +97,11 @@ def default_parallelism(spark: "SparkSession") -> int:
 
     partitions = spark.range(_LONG).select(sf.spark_partition_id().alias("partition"))
     return int(partitions.agg(sf.max("partition")).collect()[0][0]) + 1
+
+
+def ml_context(spark: "SparkSession") -> Any:
+    """What the readers and writers of ``pyspark.ml`` are given: the SparkContext, where there is one."""
+    return spark if is_remote(spark) else spark.sparkContext
 
 
 @contextmanager

@@ -47,7 +47,9 @@ def client_addresses(spark: SparkSession) -> tuple[str, str]:
 
     ``SPARK_LOCAL_IP`` overrides what is found. Raises :class:`~sparkdl.errors.ConfigError` where nobody could listen.
     """
-    address = os.environ.get("SPARK_LOCAL_IP") or own_address(spark.client.host)  # type: ignore[attr-defined]
+    if named := os.environ.get("SPARK_LOCAL_IP"):
+        return named, named
+    address = own_address(spark.client.host)  # type: ignore[attr-defined]
     if not address.startswith("127."):
         return address, address
     # The server is on this machine: its ranks find the client where they find the server.
