@@ -1,0 +1,95 @@
+"""What a server does for L-BFGS: it holds the vectors, and adds up gradients in whatever order they come."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+import torch
+from typing_extensions import override
+
+from sparkdl.parameters.rules import Rule
+
+__all__ = ["QuasiNewton"]
+
+FRACTION_BITS = 44
+"""Of the whole numbers that gradients are added up as. Unlike a sum of floating-point numbers, one of whole numbers does
+not depend on the order of what is added. The last bit is 6e-14."""
+LARGEST = 2.0**18
+"""Sums of gradients are smaller than this, or they are no numbers."""
+
+
+class QuasiNewton(Rule):
+    """The values are where loss and gradient are asked for: a point, or a place on a line through it.
+
+    Pushes are shares of the gradient there. All other vectors are of float64.
+    """
+
+    def __init__(self, values: torch.Tensor, *, memory: int) -> None:
+        """``memory`` is how many steps are remembered."""
+        super().__init__(values)
+        self._memory = memory
+        self._point = values.clone()
+        self._direction = torch.zeros_like(values, dtype=torch.float64)
+        self._gradient = torch.zeros_like(self._direction)
+        """At the point."""
+        self._sum = torch.zeros_like(values, dtype=torch.int64)
+        """The gradient at the values, times 2 to the power of ``FRACTION_BITS``."""
+        self._bound = 0.0
+        """No value of the sum is larger than this."""
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Steps, and what each has changed in the gradient; oldest first."""
+
+    @override
+    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int) -> None:
+        self._bound += float(pushed.abs().max()) if pushed.numel() else 0.0
+        if self._bound < LARGEST:
+            self._sum += pushed.double().mul_(2.0**FRACTION_BITS).round_().long()
+
+    def move(self, rate: float) -> None:
+        """Let the values be the point + rate * direction, where nothing of the gradient is known."""
+        self.values.copy_(self._point + rate * self._direction)
+        self._sum.zero_()
+        self._bound = 0.0
+
+    def slope(self) -> float:
+        """The dot product of the gradient at the values with the direction."""
+        return float(self._found().dot(self._direction))
+
+    def accept(self, *, keep: bool) -> None:
+        """Let the values be the point."""
+        step, gradient = self.values.double() - self._point, self._found()
+        if keep:
+            self._pairs = [*self._pairs, (step, gradient - self._gradient)][-self._memory :]
+        self._point.copy_(self.values)
+        self._gradient = gradient
+
+    def forget(self) -> None:
+        """Remember no step."""
+        self._pairs.clear()
+
+    def products(self) -> torch.Tensor:
+        """The dot products of all pairs of steps, changes and gradient."""
+        vectors = torch.stack(self._vectors())
+        return vectors @ vectors.T
+
+    def turn(self, coefficients: Sequence[float]) -> None:
+        """Let the direction be a sum of steps, changes and gradient."""
+        self._direction = torch.tensor(coefficients, dtype=torch.float64) @ torch.stack(self._vectors())
+
+    @override
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"point": self._point, **{str(number): each for number, each in enumerate(chain(*self._pairs))}}
+
+    @override
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._point.copy_(state["point"])
+        vectors = [state[str(number)] for number in range(len(state) - 1)]
+        self._pairs = list(zip(vectors[::2], vectors[1::2], strict=True))
+
+    def _found(self) -> torch.Tensor:
+        """The gradient at the values."""
+        found = self._sum.double().mul_(2.0**-FRACTION_BITS)
+        return found if self._bound < LARGEST else found.fill_(torch.nan)
+
+    def _vectors(self) -> list[torch.Tensor]:
+        steps, changes = zip(*self._pairs, strict=True) if self._pairs else ((), ())
+        return [*steps, *changes, self._gradient]
