@@ -8,6 +8,7 @@ from sparkdl.parameters.client import ParameterClient
 from sparkdl.parameters.parameter_server import ParameterServer
 from sparkdl.parameters.part import Part, Push
 from sparkdl.parameters.partition import Memory, Partition
+from sparkdl.parameters.quasi_newton import QuasiNewton, answers_of
 from sparkdl.parameters.rules import RULES, Rule
 
 __all__ = [
@@ -21,5 +22,7 @@ __all__ = [
     "Part",
     "Partition",
     "Push",
+    "QuasiNewton",
     "Rule",
+    "answers_of",
 ]

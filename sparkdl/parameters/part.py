@@ -6,7 +6,8 @@ whoever computes it and however often it arrives: workers may repeat pushes, and
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ class Tally:
 class Part:
     """Values of one server, and the rules by which pushes change them. Its methods may be called by several threads."""
 
-    def __init__(self, partition: Partition, server: int, memory: Memory, rule: type[Rule]) -> None:
+    def __init__(self, partition: Partition, server: int, memory: Memory, rule: Callable[[torch.Tensor], Rule]) -> None:
         """``rule`` is for what is trained; changes of buffers are added."""
         self._partition, self._server, self._memory = partition, server, memory
         self._rules = [
@@ -58,6 +59,12 @@ class Part:
         self._lock = threading.Lock()
         self._version = 0
         self._tally = Tally()
+
+    @contextmanager
+    def paused(self) -> Iterator[list[Rule]]:
+        """The rules of what is trained, between two pushes."""
+        with self._lock:
+            yield [rule for rule, block in zip(self._rules, self._partition.blocks, strict=True) if block.trained]
 
     @property
     def bytes(self) -> int:

@@ -1,18 +1,21 @@
 """What a server does for L-BFGS: it holds the vectors, and adds up gradients in whatever order they come."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
+from typing import Any
 
 import torch
 from typing_extensions import override
 
+from sparkdl.parameters.part import Part
 from sparkdl.parameters.rules import Rule
 
-__all__ = ["QuasiNewton"]
+__all__ = ["QuasiNewton", "answers_of"]
 
 FRACTION_BITS = 44
-"""Of the whole numbers that gradients are added up as. Unlike a sum of floating-point numbers, one of whole numbers does
-not depend on the order of what is added. The last bit is 6e-14."""
+"""Of the whole numbers that gradients are added up as. Their sum does not depend on the order of what is added, unlike
+one of floating-point numbers. The last bit is 6e-14."""
 LARGEST = 2.0**18
 """Sums of gradients are smaller than this, or they are no numbers."""
 
@@ -93,3 +96,52 @@ class QuasiNewton(Rule):
     def _vectors(self) -> list[torch.Tensor]:
         steps, changes = zip(*self._pairs, strict=True) if self._pairs else ((), ())
         return [*steps, *changes, self._gradient]
+
+
+def answers_of(part: Part) -> dict[str, Callable[..., dict[str, Any]]]:
+    """What a server answers to the one who minimises, for all its vectors of type :class:`QuasiNewton`.
+
+    Each answer has the number of the evaluation for which the values are; a server that has come back has none.
+    """
+    evaluation: int | None = None
+
+    @contextmanager
+    def paused() -> Iterator[tuple[list[QuasiNewton], dict[str, Any]]]:
+        with part.paused() as rules:
+            yield [rule for rule in rules if isinstance(rule, QuasiNewton)], {"evaluation": evaluation}
+
+    def move(rate: float, number: int) -> dict[str, Any]:
+        nonlocal evaluation
+        evaluation = number
+        with paused() as (rules, answer):
+            for rule in rules:
+                rule.move(rate)
+        return answer
+
+    def slope() -> dict[str, Any]:
+        with paused() as (rules, answer):
+            return answer | {"slope": sum(rule.slope() for rule in rules)}
+
+    def accept(keep: bool) -> dict[str, Any]:
+        with paused() as (rules, answer):
+            for rule in rules:
+                rule.accept(keep=keep)
+        return answer
+
+    def products() -> dict[str, Any]:
+        with paused() as (rules, answer):
+            return answer | {"products": torch.stack([rule.products() for rule in rules]).sum(0).tolist()}
+
+    def turn(coefficients: Sequence[float]) -> dict[str, Any]:
+        with paused() as (rules, answer):
+            for rule in rules:
+                rule.turn(coefficients)
+        return answer
+
+    def forget() -> dict[str, Any]:
+        with paused() as (rules, answer):
+            for rule in rules:
+                rule.forget()
+        return answer
+
+    return {each.__name__: each for each in (move, slope, accept, products, turn, forget)}

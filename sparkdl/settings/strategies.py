@@ -19,7 +19,9 @@ __all__ = [
     "ISTOptions",
     "LocalSGDOptions",
     "PostLocalSGDOptions",
+    "SandblasterOptions",
     "SparkNetOptions",
+    "SteppingOptions",
     "Strategies",
 ]
 
@@ -167,6 +169,10 @@ class ISTOptions(Averaging):
 class AsynchronousOptions(Section):
     """Workers for themselves, each as fast as it can, and servers that hold the parameters (``cluster.servers``)."""
 
+
+class SteppingOptions(AsynchronousOptions):
+    """Each worker goes on after its own steps, whatever the others do."""
+
     period: Positive
     """Optimizer steps of a worker from one push to the next."""
     staleness: Annotated[int, Field(ge=0)] | None = None
@@ -175,7 +181,7 @@ class AsynchronousOptions(Section):
     """Steps at the beginning that one worker takes alone."""
 
 
-class DownpourOptions(AsynchronousOptions):
+class DownpourOptions(SteppingOptions):
     """Workers push gradients to servers, which step, and fetch weights (Downpour SGD: Dean et al., 2012)."""
 
     kind: Literal["downpour"] = "downpour"
@@ -188,7 +194,7 @@ class DownpourOptions(AsynchronousOptions):
     2017). It takes the place of ``train.optimizer``, at the rate of ``train.learning_rate`` and its schedule."""
 
 
-class AsyncEASGDOptions(AsynchronousOptions):
+class AsyncEASGDOptions(SteppingOptions):
     """Workers step alone; each pulls itself and the servers' centre together (Zhang et al., 2015; DeepSpark)."""
 
     kind: Literal["async_easgd"] = "async_easgd"
@@ -196,6 +202,20 @@ class AsyncEASGDOptions(AsynchronousOptions):
     """Optimizer steps of a worker from one pull to the next: DeepSpark's."""
     rate: Rate | None = None
     """How far a pull moves both, as a part of their distance; by default 0.9 / number of ranks."""
+
+
+class SandblasterOptions(AsynchronousOptions):
+    """L-BFGS on the whole training split, of which whoever is free computes the next portion (Dean et al., 2012).
+
+    An epoch is a step: one line search, mostly one evaluation of loss and gradient. ``train.learning_rate`` does not
+    apply.
+    """
+
+    kind: Literal["sandblaster"] = "sandblaster"
+    memory: Positive = 10
+    """How many steps are remembered; each takes servers 16 bytes a parameter."""
+    portions: Positive = 32
+    """Into how many portions rows are cut. The loss depends on it in its last digits, and on nothing else."""
 
 
 Strategies = OneKind[
@@ -210,4 +230,5 @@ Strategies = OneKind[
     | ISTOptions
     | DownpourOptions
     | AsyncEASGDOptions
+    | SandblasterOptions
 ]

@@ -14,6 +14,7 @@ from sparkdl.settings.strategies import (
     HogwildOptions,
     ISTOptions,
     PostLocalSGDOptions,
+    SandblasterOptions,
     Strategies,
 )
 
@@ -150,6 +151,15 @@ class Train(Recipe):
             raise ValueError(
                 f"strategy {kind}: servers step by strategy.rule, and have no {self.optimizer}; set strategy to {{kind:"
                 " downpour, rule: adagrad} (or sgd, or dynsgd), or leave optimizer out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_batch(self) -> Self:
+        if isinstance(self.strategy, SandblasterOptions) and (self.optimizer != "adamw" or self.clip_norm is not None):
+            raise ValueError(
+                "strategy sandblaster is L-BFGS, which finds direction and rate by itself; leave optimizer and"
+                " clip_norm out, or set strategy to downpour"
             )
         return self
 

@@ -50,6 +50,7 @@ class Journey(Section):
             {"strategy": "hogwild", "optimizer": "sgd", "optimizer_options": {"momentum": 0.9}},
             "moments of one rank's optimizer would not know the steps of the others",
         ),
+        (Train, {"strategy": "sandblaster", "optimizer": "sgd"}, "finds direction and rate by itself"),
         (
             Train,
             {"strategy": {"kind": "hogwild", "topology": "two_levels"}, "optimizer": "sgd"},

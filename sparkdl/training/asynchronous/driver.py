@@ -1,37 +1,21 @@
-"""The epochs of an asynchronous run: what is dealt, evaluated, written and told. Runs on the driver.
+"""An asynchronous run: its coordinator, its tasks, its epochs. Runs on the driver."""
 
-No vector comes here: workers evaluate the servers' weights and write the best ones, servers write their shards.
-"""
-
-import time
 from collections.abc import Callable
-from math import ceil
-from typing import Any
 
-import torch
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster import IndependentTasks, OnMessage, driver_addresses
 from sparkdl.cluster.interrupts import plain_interrupts
-from sparkdl.settings import Cluster, Train
-from sparkdl.settings.strategies import AsynchronousOptions
+from sparkdl.settings import Cluster
+from sparkdl.settings.strategies import AsynchronousOptions, SandblasterOptions, SteppingOptions
 from sparkdl.training.asynchronous.coordinator import Coordinator
 from sparkdl.training.asynchronous.crew import Crew, Tasks
-from sparkdl.training.asynchronous.merged import Merged, figures_of, times_of
-from sparkdl.training.asynchronous.portions import Portions
-from sparkdl.training.asynchronous.recorder import Recorder
-from sparkdl.training.checkpoint import Shard, load_manifest, remove_leftovers
-from sparkdl.training.evaluation import Evaluation, evaluation_of, has_reached, merit
+from sparkdl.training.asynchronous.epochs import Epochs
+from sparkdl.training.asynchronous.sandblaster import Sandblaster
+from sparkdl.training.checkpoint import remove_leftovers
 from sparkdl.training.loop import Job, TrainingResult
-from sparkdl.training.reporter import Measured
-from sparkdl.training.state import TrainingState, resume
 
 __all__ = ["follow", "train_asynchronously"]
-
-PORTION_STEPS = 8  # of a portion, at most: little is done again when a worker dies, and a slow one holds up little
-PORTIONS = 64  # of an epoch, at least, if it has as many steps
-RETRY_SECONDS = 0.2
-EVALUATION_PORTIONS = 4  # for each worker: slow ones do fewer of them
 
 
 def train_asynchronously(
@@ -73,151 +57,9 @@ def follow(
     options = job.settings.strategy
     assert isinstance(options, AsynchronousOptions)
     remove_leftovers(job.folder)
-    with Coordinator(bind_address, host, cluster, staleness=options.staleness) as coordinator:
+    staleness = options.staleness if isinstance(options, SteppingOptions) else None
+    with Coordinator(bind_address, host, cluster, staleness=staleness) as coordinator:
         coordinator.checkpoint = checkpoint
         with Crew(job, cluster, tasks, coordinator, name=name or "sparkdl") as crew:
-            return _Epochs(job, cluster, coordinator, crew, on_message).run()
-
-
-class _Epochs:
-    """One run: how far it has come, and what comes next."""
-
-    def __init__(self, job: Job, cluster: Cluster, coordinator: Coordinator, crew: Crew, on_message: OnMessage) -> None:
-        self._job, self._settings, self._dataset = job, job.settings, job.dataset
-        self._coordinator, self._crew, self._on_message = coordinator, crew, on_message
-        self._workers = cluster.ranks.max
-        begun = load_manifest(coordinator.checkpoint) if coordinator.checkpoint else None
-        self._state = resume(begun, rank=0, size=1, batch_size=job.settings.batch_size) if begun else TrainingState()
-        self._again = begun is not None and begun.strategy == job.settings.strategy.model_dump()
-        """Whether servers may have merged a part of the first epoch already."""
-        self._rows = 0.0
-        """Of the epoch in progress, as far as workers have told."""
-        if not self._again:
-            self._state.seconds = 0.0  # which begins anew
-        self._recorder = Recorder(job, cluster, coordinator, begun)
-
-    def run(self) -> TrainingResult:
-        """All epochs that are left, and the figures of the best one."""
-        state, settings = self._state, self._settings
-        try:
-            self._crew.wait_for_all(self._beat)
-            if self._again:
-                state.step -= self._merged().steps  # those of the epoch are counted when it is over
-            while state.epoch < settings.epochs and not has_reached(state.history, settings):
-                self._one_epoch()
-        except (KeyboardInterrupt, SystemExit):
-            self._recorder.save_in_time(state)
-            raise
-        best = self._recorder.best_weights
-        held_out = [split for split in self._dataset.splits if split != "train"]
-        return TrainingResult(
-            state.history, state.best_epoch, best, {split: self._evaluate(split, best) for split in held_out}
-        )
-
-    def _one_epoch(self) -> None:
-        """Train, evaluate and save: one epoch, or what is left of it."""
-        state, settings = self._state, self._settings
-        started = time.monotonic() - state.seconds
-        dealt = self._train(started)
-        merged = self._merged()
-        self._send("times", epoch=state.epoch, times=times_of(dealt))
-        figures = figures_of(merged, dealt, seconds=time.monotonic() - started)
-        if "validation" in self._dataset.splits:
-            found = self._evaluate("validation")
-            figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
-        figures["seconds"] = time.monotonic() - started
-        best = not state.history or merit(figures, settings) >= merit(state.history[state.best_epoch], settings)
-        state.step += merged.steps
-        state.finish_epoch(figures, best=best)
-        self._again = False
-        self._send("epoch", epoch=state.epoch - 1, figures=figures)
-        if best:
-            order = {"kind": "keep_best", "step": state.step, "epoch": state.epoch}
-            kept = self._coordinator.deal([order], at_once=1)
-            self._finish(kept)
-            self._recorder.best = Shard(**kept.results[0])
-        saving = self._recorder.save(state)
-        self._crew.wait(saving.done, self._beat)
-
-    def _train(self, started: float) -> list[Portions]:
-        """Let workers train on all rows of the epoch that servers have not merged yet."""
-        state, options = self._state, self._settings.strategy
-        assert isinstance(options, AsynchronousOptions)
-        steps, count = portions_of(self._settings, self._dataset.rows("train"))
-        epochs, step = self._settings.epochs, state.step
-        total = step + (epochs - state.epoch) * steps * count
-        self._send("epoch_started", epoch=state.epoch, epochs=epochs, step=step, total=total)
-        orders = [
-            {"kind": "train", "epoch": state.epoch, "portion": number, "portions": count, "again": self._again}
-            for number in range(count)
-        ]
-        alone = ceil(options.warm_start / steps) if state.epoch == 0 else 0
-        dealt = []
-        self._rows = 0.0
-        for part, at_once in ((orders[:alone], 1), (orders[alone:], None)):
-            if part:
-                dealt.append(self._coordinator.deal(part, at_once=at_once))
-                self._finish(dealt[-1], started=started)
-        return dealt
-
-    def _finish(self, portions: Portions, *, started: float | None = None) -> None:
-        """Return when portions are done; of those of training tell what workers measure, and save when it is due."""
-        told = 0
-
-        def watch() -> None:
-            nonlocal told
-            self._beat()
-            if started is not None:
-                results = list(portions.results.values())
-                self._tell(results[told:])
-                told = len(results)
-                self._state.seconds = time.monotonic() - started
-                self._recorder.save_if_due(self._state, steps=sum(result["steps"] for result in results))
-
-        self._crew.wait(lambda: portions.finished, watch)
-        watch()
-
-    def _tell(self, results: list[dict[str, Any]]) -> None:
-        """Send the means over each portion, at its first step."""
-        sums = [(result["step"], *result["figures"], result["rate"]) for result in results if result["steps"]]
-        figures = [[step, loss / rows, correct / rows, rate] for step, loss, correct, rows, rate in sums]
-        self._rows += sum(rows for _, _, _, rows, _ in sums)
-        if figures:
-            self._state.measure(Measured([], figures))
-            self._send("steps", steps=figures, rows=int(self._rows))
-
-    def _merged(self) -> Merged:
-        """What servers have merged of the epoch, from the one that knows of most rows: one may have come back."""
-        while True:
-            try:
-                return Merged.most(self._recorder.at_servers("tally"), self._state.epoch)
-            except ConnectionError:  # another one will be there
-                time.sleep(RETRY_SECONDS)
-                self._crew.wait(lambda: self._coordinator.serving, self._beat)
-
-    def _evaluate(self, split: str, weights: str | None = None) -> Evaluation:
-        """The exact figures of one split, with the weights in a file or those of the servers."""
-        count = min(self._workers * EVALUATION_PORTIONS, self._dataset.rows(split))
-        order = {"kind": "evaluate", "split": split, "weights": weights, "portions": count}
-        portions = self._coordinator.deal([{**order, "portion": number} for number in range(count)])
-        self._finish(portions)
-        sums = torch.tensor([portions.results[number] for number in range(count)], dtype=torch.float64).sum(0)
-        return evaluation_of(sums, num_classes=self._dataset.num_classes)
-
-    def _beat(self) -> None:
-        """Let the caller look whether the run is still its own, and hear what has been written."""
-        self._on_message(0, {"kind": "beat"})
-        for message in self._recorder.messages():
-            self._on_message(0, message)
-
-    def _send(self, kind: str, **payload: Any) -> None:
-        self._on_message(0, {"kind": kind, **payload})
-
-
-def portions_of(settings: Train, rows: int) -> tuple[int, int]:
-    """The steps of a portion of training, of which the last may be short, and how many portions an epoch has."""
-    options = settings.strategy
-    assert isinstance(options, AsynchronousOptions)
-    steps = ceil(rows / (settings.batch_size * settings.accumulation))
-    size = ceil(min(max(steps // PORTIONS, 1), PORTION_STEPS) / options.period) * options.period
-    return size, ceil(steps / size)
+            epochs = Sandblaster if isinstance(options, SandblasterOptions) else Epochs
+            return epochs(job, cluster, coordinator, crew, on_message).run()

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from sparkdl.parameters import ParameterClient, Push
-from sparkdl.settings.strategies import AsyncEASGDOptions, AsynchronousOptions, DownpourOptions
+from sparkdl.settings.strategies import AsyncEASGDOptions, DownpourOptions, SteppingOptions
 
 __all__ = ["Downpour", "ElasticAveraging", "ServerExchange", "StepNote", "create_exchange"]
 
@@ -265,7 +265,7 @@ def shared_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def create_exchange(
-    options: AsynchronousOptions,
+    options: SteppingOptions,
     model: nn.Module,
     client: ParameterClient,
     optimizer: Callable[[], Optimizer],

@@ -122,7 +122,7 @@ class LBFGS:
 
 
 def _direction(products: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The coefficients of L-BFGS's direction, by its two loops; without steps, of a unit vector against the gradient."""
+    """The coefficients of L-BFGS's direction, by its two loops; without steps, of a unit vector down the gradient."""
     count = len(products) // 2
     coefficients = np.zeros(len(products))
     coefficients[-1] = -1

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,8 @@ from torch import nn
 
 from sparkdl.cluster import limited_threads
 from sparkdl.errors import CheckpointError
-from sparkdl.parameters import RULES, ParameterServer, Part, Partition
-from sparkdl.settings.strategies import AsynchronousOptions, DownpourOptions
+from sparkdl.parameters import RULES, ParameterServer, Part, Partition, QuasiNewton, Rule, answers_of
+from sparkdl.settings.strategies import DownpourOptions, SandblasterOptions
 from sparkdl.training.asynchronous.exchange import shared_buffers
 from sparkdl.training.asynchronous.line import Invitation, Line
 from sparkdl.training.checkpoint import load_manifest, load_shard, load_weights, save_shard
@@ -45,6 +46,8 @@ def serve(job: Job, invitation: Invitation, number: int, *, servers: int) -> lis
                 return {"error": str(error)}
 
         answers: dict[str, Callable[..., dict[str, Any]]] = {"tally": part.tally, "applied": part.applied, "save": save}
+        if isinstance(job.settings.strategy, SandblasterOptions):
+            answers |= answers_of(part)
         with ParameterServer(line.own_host, invitation.credentials, part, answers) as server:
             line.tell("serve", address=server.address)
             while not line.ended:
@@ -80,7 +83,7 @@ def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: i
             model.load_state_dict(consensus_weights(job.folder, manifest, shared))
     memory = partition.new_memory(number)
     partition.cut(_shared_tensors(model), number, memory)
-    part = Part(partition, number, memory, RULES[_rule(job)])
+    part = Part(partition, number, memory, _rule(job))
     if shard:
         part.load(shard)
     return part
@@ -96,7 +99,10 @@ def _shared_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: each.detach() for name, each in model.named_parameters()} | shared_buffers(model)
 
 
-def _rule(job: Job) -> str:
-    options = job.settings.strategy
-    assert isinstance(options, AsynchronousOptions)
-    return options.rule if isinstance(options, DownpourOptions) else "elastic"
+def _rule(job: Job) -> Callable[[torch.Tensor], Rule]:
+    match job.settings.strategy:
+        case DownpourOptions(rule=rule):
+            return RULES[rule]
+        case SandblasterOptions(memory=memory):
+            return partial(QuasiNewton, memory=memory)
+    return RULES["elastic"]

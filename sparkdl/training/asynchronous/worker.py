@@ -19,9 +19,10 @@ from sparkdl.cluster import device_of_task, limited_threads, retained_memory
 from sparkdl.data import Batch, Loader
 from sparkdl.errors import TrainingError
 from sparkdl.parameters import ParameterClient, Push
-from sparkdl.settings.strategies import AsynchronousOptions, DownpourOptions
+from sparkdl.settings.strategies import AsynchronousOptions, DownpourOptions, SteppingOptions
 from sparkdl.training.asynchronous.exchange import ServerExchange, StepNote, create_exchange
 from sparkdl.training.asynchronous.line import Invitation, Line
+from sparkdl.training.asynchronous.portion_gradient import PortionGradient
 from sparkdl.training.asynchronous.serve import partition_of, starting_model
 from sparkdl.training.checkpoint import load_weights, save_best
 from sparkdl.training.evaluation import add_up
@@ -68,31 +69,40 @@ class _Worker:
         self._client = ParameterClient(
             self._partition, line.invitation.credentials, line, timeout=line.invitation.patience
         )
-        self._exchange: ServerExchange = create_exchange(
-            self._options,
-            self._model,
-            self._client,
-            partial(build_optimizer, job.settings, self._model),
-            workers=workers,
-            pace=_Clock(line) if self._options.staleness is not None else None,
-        )
+        self._exchange: ServerExchange | None = None
+        if isinstance(self._options, SteppingOptions):
+            self._exchange = create_exchange(
+                self._options,
+                self._model,
+                self._client,
+                partial(build_optimizer, job.settings, self._model),
+                workers=workers,
+                pace=_Clock(line) if self._options.staleness is not None else None,
+            )
+        self._gradient = PortionGradient(self._model, self._client, job.settings)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-next")
 
     def run(self) -> None:
-        """Do one portion after another; while one is done the next one is asked for. Raises :class:`RunEnded`."""
+        """Do one portion after another; while one is done the next one is asked for. Raises :class:`RunEnded`.
+
+        But not where a portion that is kept for later would make others wait.
+        """
+        ahead = isinstance(self._options, SteppingOptions) and self._options.staleness is None
         asked = self._ask()
         wait([asked])  # for the others to come, which is no part of the first portion
         while True:
             started = time.perf_counter()
             found = asked.result()
             waited = time.perf_counter() - started
-            if self._options.staleness is None:
+            if ahead:
                 asked = self._ask()
             order = found["order"]
             result: Any
             match order["kind"]:
                 case "train":
                     result = self._train(order, waited)
+                case "gradient":
+                    result = self._add_to_gradient(order, waited)
                 case "evaluate":
                     result = self._evaluate(order)
                 case "keep_best":
@@ -102,13 +112,14 @@ class _Worker:
                 self._line.tell("give_back", **where)
             else:
                 self._line.tell("finish", **where, result=result)
-            if self._options.staleness is not None:  # a portion that is kept for later would make others wait
+            if not ahead:
                 asked = self._ask()
 
     def close(self) -> None:
         """End its threads and its lines."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        self._exchange.close()
+        if self._exchange:
+            self._exchange.close()
         self._client.close()
 
     def _ask(self) -> "Future[dict[str, Any]]":
@@ -116,16 +127,18 @@ class _Worker:
 
     def _train(self, order: dict[str, Any], waited: float) -> dict[str, Any] | None:
         """Train on the rows of a portion; None if another worker has got ahead meanwhile."""
-        settings, exchange, spent = self._settings, self._exchange, _TimeSpent(self._exchange, self._client)
+        settings, options, exchange = self._settings, self._options, self._exchange
+        assert isinstance(options, SteppingOptions) and exchange
+        spent = _TimeSpent(exchange, self._client)
         loader = self._loader("train", order, settings.batch_size)
         steps = ceil(loader.steps / settings.accumulation)
         last = ceil(ceil(loader.rows(order["epoch"]) / settings.batch_size) / settings.accumulation)
         pushed = self._client.applied(order["epoch"], order["portion"]) if order["again"] else 0
         first = (order["epoch"] * order["portions"] + order["portion"]) * steps
         figures, rate = [0.0, 0.0, 0.0], 0.0
-        batches = spent.loading(loader.epoch(order["epoch"], pushed * self._options.period * settings.accumulation))
+        batches = spent.loading(loader.epoch(order["epoch"], pushed * options.period * settings.accumulation))
         self._model.train()
-        for number, group in enumerate(_grouped(batches, settings.accumulation), pushed * self._options.period):
+        for number, group in enumerate(_grouped(batches, settings.accumulation), pushed * options.period):
             rate = rate_at(
                 settings,
                 first + number,
@@ -134,8 +147,8 @@ class _Worker:
             )
             exchange.begin_step()
             sums = self._gradients(group)
-            completed = (number + 1) % self._options.period == 0 or number + 1 == last
-            push = Push(order["epoch"], order["portion"], number // self._options.period, 0, rate, ())
+            completed = (number + 1) % options.period == 0 or number + 1 == last
+            push = Push(order["epoch"], order["portion"], number // options.period, 0, rate, ())
             exchange.finish_step(StepNote(rate, (*sums, 1.0), push if completed else None))
             spent.steps += 1
             figures = [a + b for a, b in zip(figures, sums, strict=True)]
@@ -147,6 +160,12 @@ class _Worker:
             return None
         told = {"step": first, "figures": figures, "rate": rate, "steps": spent.steps}
         return {"worker": self._line.number, "times": spent.times(waited), **told}
+
+    def _add_to_gradient(self, order: dict[str, Any], waited: float) -> dict[str, Any]:
+        """Push what a portion has in the gradient of the whole split."""
+        loader = self._loader("train", order, self._settings.batch_size, shuffle=False)
+        share = self._gradient.push(order, loader, rows=self._dataset.rows("train"), waited=waited)
+        return {"worker": self._line.number, **share}
 
     def _gradients(self, batches: list[Batch]) -> tuple[float, float, float]:
         """Find the gradients of a step; returns its summed loss, correct answers and rows."""

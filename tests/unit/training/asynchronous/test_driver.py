@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparkdl.data import Loader
-from sparkdl.training.asynchronous.driver import portions_of
+from sparkdl.training.asynchronous.epochs import portions_of
 from sparkdl.training.checkpoint import latest, load_manifest
 from sparkdl.training.replica import build_model
 

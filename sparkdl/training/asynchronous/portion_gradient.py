@@ -1,0 +1,77 @@
+"""A worker's part in Sandblaster: the share of the gradient that a portion of the rows has. Runs in a task."""
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl.data import Loader
+from sparkdl.parameters import ParameterClient, Push
+from sparkdl.settings import Train
+from sparkdl.training.recipe import build_loss, build_optimizer
+from sparkdl.training.replica import back_propagate, make_dense
+from sparkdl.training.stopwatch import RankTimes
+
+__all__ = ["PortionGradient"]
+
+
+class PortionGradient:
+    """Fetches the servers' values once for each evaluation, and pushes the gradients of portions to them.
+
+    The model computes as in evaluation, without dropout: its loss is a function of the weights. Whoever computes a
+    portion finds the same bits, on machines of one kind with equally many threads.
+    """
+
+    def __init__(self, model: nn.Module, client: ParameterClient, settings: Train) -> None:
+        self._model, self._client, self._settings = model, client, settings
+        self._loss = build_loss(settings)
+        self._trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        self._decays = build_optimizer(settings, model).param_groups
+        """Which parameters decay, and how much."""
+        self._evaluation = -1
+        self._versions: list[int] = []
+
+    def push(self, order: dict[str, Any], loader: Loader, *, rows: int, waited: float) -> dict[str, Any]:
+        """Push what a portion has in the gradient of the mean loss over all ``rows``; returns what it has in the loss.
+
+        Portions share weight decay by their rows, too. ``waited`` are the seconds before, in which there was no work.
+        """
+        started, moved = time.perf_counter(), self._client.bytes_moved
+        if order["evaluation"] != self._evaluation:
+            self._versions = self._client.pull()
+            self._client.copy_to(self._trained)
+            self._evaluation = order["evaluation"]
+        fetched = time.perf_counter()
+        loss, correct, seen = self._add_up(loader, rows)
+        computed = time.perf_counter()
+        gradients = {name: each.grad for name, each in self._trained.items() if each.grad is not None}
+        self._client.push(gradients, Push(self._evaluation, order["portion"], 0, 0, 0.0, ()), self._versions)
+        exchanging = fetched - started + time.perf_counter() - computed
+        times = RankTimes(0.0, computed - fetched, exchanging, waited, 0.0, 1, self._client.bytes_moved - moved)
+        return {"loss": loss, "correct": correct, "rows": seen, "times": times}
+
+    def _add_up(self, loader: Loader, rows: int) -> tuple[float, int, int]:
+        """Find the gradients; returns the share of the loss, the correct answers and the rows."""
+        self._model.eval()
+        self._model.zero_grad()
+        loss, correct, seen = 0.0, 0, 0
+        for batch in loader.epoch(0):
+            if len(batch.labels):
+                figures = back_propagate(self._model, batch, self._settings, loss=self._loss, row_weight=1 / rows)
+                loss += float(figures.loss) * figures.rows / rows
+                correct += int(figures.correct)
+                seen += figures.rows
+        make_dense(self._model)
+        return loss + self._decay(seen / rows), correct, seen
+
+    @torch.no_grad()
+    def _decay(self, share: float) -> float:
+        loss = 0.0
+        for group in self._decays:
+            factor = share * group["weight_decay"]
+            for parameter in group["params"] if factor else ():
+                loss += factor / 2 * float(parameter.double().square().sum())
+                share_of_decay = parameter * factor
+                parameter.grad = share_of_decay if parameter.grad is None else parameter.grad + share_of_decay
+        return loss
