@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from sparkdl.cluster import get_session
     from sparkdl.config import load_settings
     from sparkdl.data import Dataset, check_prepare, fetch, open_source, prepare, split_rows
-    from sparkdl.estimator import TorchEstimator, TorchModel
+    from sparkdl.estimator import (
+        TorchClassificationModel,
+        TorchClassifier,
+        TorchEstimator,
+        TorchModel,
+        TorchRegressionModel,
+        TorchRegressor,
+        TrainingSummary,
+    )
     from sparkdl.extreme.plan import plan_extreme
     from sparkdl.extreme.train import TrainedEnsemble, check_train_extreme, train_extreme
     from sparkdl.planning import TrainingPlan, growth_figure, plan_training
@@ -48,13 +56,18 @@ __all__ = [
     "Source",
     "Split",
     "Stage",
+    "TorchClassificationModel",
+    "TorchClassifier",
     "TorchEstimator",
     "TorchModel",
+    "TorchRegressionModel",
+    "TorchRegressor",
     "Tracking",
     "Train",
     "TrainedEnsemble",
     "TrainedModel",
     "TrainingPlan",
+    "TrainingSummary",
     "check_output",
     "check_prepare",
     "check_train",
@@ -82,7 +95,10 @@ _HOMES = {
     "sparkdl.cluster": ["get_session"],
     "sparkdl.config": ["load_settings"],
     "sparkdl.data": ["Dataset", "check_prepare", "fetch", "open_source", "prepare", "split_rows"],
-    "sparkdl.estimator": ["TorchEstimator", "TorchModel"],
+    "sparkdl.estimator": [
+        *["TorchClassificationModel", "TorchClassifier", "TorchEstimator", "TorchModel", "TorchRegressionModel"],
+        *["TorchRegressor", "TrainingSummary"],
+    ],
     "sparkdl.extreme.plan": ["plan_extreme"],
     "sparkdl.extreme.train": ["TrainedEnsemble", "check_train_extreme", "train_extreme"],
     "sparkdl.planning": ["TrainingPlan", "growth_figure", "plan_training"],

@@ -26,7 +26,7 @@ def prepare(settings: Settings) -> Summary:
     spark = sparkdl.get_session(settings.cluster, only_data=True)
     dataset = sparkdl.prepare(None, settings.require("prepare"), spark=spark)
     rows = ", ".join(f"{dataset.rows(split):,} {split}" for split in dataset.splits)
-    return {"dataset": dataset.path, "rows": rows, "classes": f"{dataset.num_classes:,}"}
+    return {"dataset": dataset.path, "rows": rows, "to learn": dataset.learned}
 
 
 def check_prepare(settings: Settings) -> Summary:

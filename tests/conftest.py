@@ -21,7 +21,7 @@ from sparkdl.cluster.session import get_session
 from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
-from sparkdl.data.preparing.write import write_row_group
+from sparkdl.data.preparing.row_group import write_row_group
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 

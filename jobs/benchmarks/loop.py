@@ -23,6 +23,7 @@ from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import TrainingState
+from sparkdl.training.tasks import create_task
 
 __all__ = ["new_replica", "run", "timed_epoch"]
 
@@ -49,7 +50,8 @@ def run() -> Report:
 def new_replica(rank: Rank, dataset: Dataset, settings: Train, communicator: Communicator) -> Replica:
     """What :func:`sparkdl.train` makes on each rank. Runs on a rank."""
     model = build_model(dataset, settings)
-    return Replica(model, settings, Groups(communicator, communicator), torch.device(rank.device))
+    task = create_task(dataset.card)
+    return Replica(model, settings, task, Groups(communicator, communicator), torch.device(rank.device))
 
 
 def timed_epoch(replica: Replica, dataset: Dataset, state: TrainingState, reporter: Reporter) -> float:
@@ -84,7 +86,8 @@ def by_hand(dataset: Dataset, settings: Train) -> Iterator[float]:
 def _measure(dataset: Dataset, rank: Rank) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {"ours": [], "by hand": []}
     with HorovodBackend().connect() as collectives:
-        replica, reporter = new_replica(rank, dataset, SETTINGS, collectives), Reporter(rank)
+        replica = new_replica(rank, dataset, SETTINGS, collectives)
+        reporter = Reporter(rank, replica.task)
         state = TrainingState()
         for theirs in by_hand(dataset, SETTINGS):
             rates["by hand"].append(theirs)

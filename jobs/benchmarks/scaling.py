@@ -139,7 +139,8 @@ def _any_core() -> Iterator[None]:
 
 
 def _sparkdl(dataset: Dataset, rank: Rank, communicator: Communicator) -> Iterator[float]:
-    replica, reporter = new_replica(rank, dataset, SETTINGS, communicator), Reporter(rank)
+    replica = new_replica(rank, dataset, SETTINGS, communicator)
+    reporter = Reporter(rank, replica.task)
     state = TrainingState()
     while True:
         yield timed_epoch(replica, dataset, state, reporter)

@@ -26,6 +26,7 @@ from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
 from sparkdl.training.saver import Saver
 from sparkdl.training.state import TrainingState, copied
+from sparkdl.training.tasks import Classification
 
 __all__ = ["run"]
 
@@ -66,7 +67,7 @@ def _measure(folder: str, rank: Rank) -> dict[str, list[float]]:
     with HorovodBackend().connect() as world:
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
-        replica = Replica(network, SETTINGS, Groups(world, world), torch.device("cpu"))
+        replica = Replica(network, SETTINGS, Classification(WIDTH), Groups(world, world), torch.device("cpu"))
         replica.step([Batch(torch.randn(8, WIDTH), torch.zeros(8, dtype=torch.int64), 8 * SIZE)], rate=1e-4)
         before = psutil.Process().memory_info().rss
         with Saver(folder, SETTINGS, rank, replica, batch_size=8) as saver, _peak_memory() as peak:

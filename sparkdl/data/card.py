@@ -4,11 +4,12 @@ import hashlib
 import json
 import math
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sparkdl.errors import DatasetError
+from sparkdl.settings.section import TaskName
 
 __all__ = [
     "CARD_NAME",
@@ -18,9 +19,12 @@ __all__ = [
     "PREPROCESSING",
     "SPLIT_NAME",
     "UNSEEN",
+    "WEIGHT_COLUMN",
     "Card",
     "File",
     "InputSpec",
+    "LabelScale",
+    "LabelSpec",
     "LabelsFile",
     "SparseCounts",
     "SplitCard",
@@ -34,7 +38,9 @@ METADATA_NAME = "_common_metadata"
 UNSEEN = -1
 """The class index of a label that the training split does not have."""
 LABEL_COLUMN = "label"
-"""The column of class indices in every prepared dataset."""
+"""The column of labels in every prepared dataset: class indices, numbers, or a byte for each class."""
+WEIGHT_COLUMN = "weight"
+"""The column that says how much a row counts, where rows do not count alike."""
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """What a split may be called: its name is also the name of a folder."""
 
@@ -63,7 +69,9 @@ class File(_Part):
     """Where in the file the inputs begin; they lie one after another, an image with its length in front (4 bytes). Zero
     where rows are sparse, which do not lie like that."""
     labels_at: Count
-    """Where in the file the class indices begin, as 64-bit integers one after another; zero where rows are sparse."""
+    """Where in the file the labels begin, one after another as :class:`LabelSpec` says; zero where rows are sparse."""
+    weights_at: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
+    """The same of their weights, which are float64; zero where rows have none."""
 
 
 class LabelsFile(_Part):
@@ -97,7 +105,7 @@ class SplitCard(_Part):
     files: Annotated[tuple[File, ...], Field(min_length=1)]
     """In the order of the rows; sizes differ by at most one row."""
     class_counts: tuple[Count, ...]
-    """Rows of each class, in the order of the label names; empty where rows are sparse."""
+    """Rows of each class, in the order of the label names; empty without such."""
     sparse: SparseCounts | None = None
     metadata_sha256: Annotated[Hash | None, Field(exclude_if=lambda value: value is None)] = None
     """Of the file beside them that stock Petastorm readers look at; left out by cards that were made without it."""
@@ -112,8 +120,6 @@ class SplitCard(_Part):
         sizes = {file.rows for file in self.files}
         if max(sizes) - min(sizes) > 1:
             raise ValueError(f"row groups must be of equal size, give or take one row; found {sorted(sizes)}")
-        if self.sparse is None and sum(self.class_counts) != self.rows:
-            raise ValueError(f"class counts add up to {sum(self.class_counts)}, the files to {self.rows} rows")
         return self
 
 
@@ -144,16 +150,62 @@ class InputSpec(_Part):
         return self
 
 
+class LabelScale(_Part):
+    """The numbers that regression predicts, over the rows of the training split."""
+
+    mean: Annotated[float, Field(allow_inf_nan=False)]
+    std: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """One where all of them are equal."""
+
+
+class LabelSpec(NamedTuple):
+    """How labels lie in a file and in a batch."""
+
+    dtype: Literal["int64", "float64", "uint8"]
+    """A class index, a number, or ones and zeros for a row's classes."""
+    shape: tuple[int, ...] = ()
+    """Of one row: (classes,) where it has several labels."""
+
+    @classmethod
+    def of(cls, task: TaskName, num_classes: int) -> Self:
+        """How the labels of a task are stored."""
+        match task:
+            case "multi_label":
+                return cls("uint8", (num_classes,))
+            case "regression":
+                return cls("float64")
+            case _:
+                return cls("int64")
+
+    @property
+    def length_bytes(self) -> int:
+        """Bytes in front of each row: Parquet's PLAIN encoding of binary values starts them with their length."""
+        return 4 if self.shape else 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's label."""
+        return math.prod(self.shape) if self.shape else 8
+
+
 class Card(_Part):
     """Everything that is known about a dataset without reading its rows."""
 
     version: Literal[1, 2] = 2
     """Of the format: in the first one, sparse rows were lists."""
     input: InputSpec
+    task: Annotated[TaskName, Field(exclude_if=lambda value: value == "classification")] = "classification"
+    """What the labels are for."""
     label_names: tuple[str, ...]
-    """Class names by class index, from the training split; empty where rows are sparse."""
+    """Class names by class index, from the training split; empty if they are in a file, or labels are numbers."""
     labels: LabelsFile | None = None
-    """Where the class names are, where rows are sparse."""
+    """Where the class names are, if there are very many of them."""
+    label_scale: Annotated[LabelScale | None, Field(exclude_if=lambda value: value is None)] = None
+    """Of labels that are numbers."""
+    mean_weight: Annotated[float | None, Field(gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None)] = (
+        None
+    )
+    """Of the rows of the training split; None where all rows count alike."""
     splits: Annotated[dict[str, SplitCard], Field(min_length=1)]
     raw_columns: dict[str, str]
     """The raw columns that scoring needs, with their Spark types."""
@@ -170,15 +222,23 @@ class Card(_Part):
 
     @property
     def num_classes(self) -> int:
-        """How many classes the training split has."""
+        """How many classes the training split has; none where labels are numbers."""
         return self.labels.classes if self.labels else len(self.label_names)
+
+    @property
+    def label(self) -> LabelSpec:
+        """How labels are stored, unless their names are in a file."""
+        return LabelSpec.of(self.task, self.num_classes)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         sparse = self.input.kind == "sparse"
         if sparse and self.version == 1:
             raise ValueError("its sparse rows are lists, as sparkdl no longer reads them")
-        if bool(self.label_names) == sparse or bool(self.labels) != sparse:
+        numbers = self.task == "regression"
+        if (self.label_scale is not None) != numbers:
+            raise ValueError("label_scale is of labels that are numbers, and of no others")
+        if bool(self.label_names) + bool(self.labels) != (not numbers) or (self.labels and not sparse):
             raise ValueError("label_names must be in the card, or in a file of their own where rows are sparse")
         for name, split in self.splits.items():
             if not SPLIT_NAME.fullmatch(name) or name == PREPROCESSING:
@@ -187,6 +247,9 @@ class Card(_Part):
                 raise ValueError(f"split {name!r} is not counted the way its rows are stored")
             if len(split.class_counts) != len(self.label_names):
                 raise ValueError(f"split {name!r} counts {len(split.class_counts)} classes of {len(self.label_names)}")
+            if self.label_names and self.task == "classification" and sum(split.class_counts) != split.rows:
+                counted = sum(split.class_counts)
+                raise ValueError(f"class counts of split {name!r} add up to {counted}, its files to {split.rows} rows")
             if any(not file.path.startswith(f"{name}/") for file in split.files):
                 raise ValueError(f"split {name!r} lists files of another folder")
         if self.digest != _digest(self.model_dump(mode="json")):

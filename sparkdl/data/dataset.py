@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl.data.card import CARD_NAME, LABELS_NAME, METADATA_NAME, PREPROCESSING, Card, InputSpec
+from sparkdl.data.card import CARD_NAME, LABELS_NAME, METADATA_NAME, PREPROCESSING, Card, InputSpec, LabelSpec
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError
 from sparkdl.sessions import default_parallelism
@@ -34,6 +34,7 @@ class RowGroup:
     crc32: int
     inputs_at: int
     labels_at: int
+    weights_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,18 @@ class Dataset:
     def input(self) -> InputSpec:
         """What a model is fed with."""
         return self.card.input
+
+    @property
+    def learned(self) -> str:
+        """What there is to learn from the labels, in words."""
+        if self.card.task == "regression":
+            return "a number"
+        return f"{self.num_classes:,} classes" + (", any of them in a row" if self.card.task == "multi_label" else "")
+
+    @property
+    def label(self) -> LabelSpec:
+        """How labels are stored."""
+        return self.card.label
 
     @property
     def raw_columns(self) -> dict[str, str]:

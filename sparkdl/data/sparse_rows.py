@@ -11,15 +11,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, InputSpec, LabelsFile
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile
 from sparkdl.data.labels import index_labels
 from sparkdl.errors import DataError
 from sparkdl.storage import write_file
 
-__all__ = ["COLUMNS", "SCHEMA", "SPARSE_COUNTS", "Rows", "decode_sparse", "read_rows", "write_sparse_row_group"]
+__all__ = [
+    "COLUMNS",
+    "SPARSE_COUNTS",
+    "Rows",
+    "decode_sparse",
+    "read_rows",
+    "read_weights",
+    "sparse_schema",
+    "write_sparse_row_group",
+]
 
 COLUMNS: dict[str, type[np.generic]] = {"indices": np.int32, "values": np.float32, "labels": np.int64}
 """The columns of a sparse dataset: each row holds some numbers of that type, one after another in little-endian bytes.
+A label that is a number has the bits of a float64.
 
 Lists would be the plainer form, but stock Petastorm reads no lists that differ in length, and Parquet twice as slowly.
 """
@@ -27,7 +37,6 @@ SPARSE_COUNTS = "values", "labels", "unseen", "empty"
 """What is counted in each file, in this order; see :class:`sparkdl.data.card.SparseCounts`."""
 _PAGE_BYTES = 1 << 30
 """So much that a column is always one page: fewer headers to parse."""
-SCHEMA = pa.schema([pa.field(name, pa.binary(), nullable=False) for name in COLUMNS])
 
 
 class Rows(NamedTuple):
@@ -115,24 +124,36 @@ def decode_sparse(
     return indices, values, offsets
 
 
+def sparse_schema(weighted: bool = False) -> pa.Schema:
+    """The columns of a file."""
+    fields = [pa.field(name, pa.binary(), nullable=False) for name in COLUMNS]
+    return pa.schema(fields + ([pa.field(WEIGHT_COLUMN, pa.float64(), nullable=False)] if weighted else []))
+
+
 def write_sparse_row_group(
-    path: str, table: pa.Table, input: InputSpec, labels: LabelsFile, folder: str
+    path: str, table: pa.Table, input: InputSpec, labels: LabelsFile | None, folder: str
 ) -> dict[str, Any]:
     """Write one row group as one file, and what the card has to know about it. Runs in a task.
 
-    ``table`` has the vectors and the lists of label names, ``folder`` the file of all labels.
+    ``table`` has the vectors, and one class index or number a row; with ``labels``, the file of all labels in
+    ``folder``, lists of their names instead.
     """
     indices, values, offsets = decode_sparse(table.column(input.column), input)
-    names = table.column(LABEL_COLUMN).combine_chunks()
-    classes = index_labels(names.flatten(), folder, labels).to_numpy()
-    label_offsets = _offsets(pc.list_value_length(names).to_numpy(zero_copy_only=False))
+    given = table.column(LABEL_COLUMN).combine_chunks()
+    if labels is None:
+        classes, label_offsets = given.to_numpy().view(np.int64), np.arange(len(given) + 1)
+    else:
+        classes = index_labels(given.flatten(), folder, labels).to_numpy()
+        label_offsets = _offsets(pc.list_value_length(given).to_numpy(zero_copy_only=False))
+    weights = [table.column(WEIGHT_COLUMN)] if WEIGHT_COLUMN in table.column_names else []
+    schema = sparse_schema(bool(weights))
     # From here on as in `write_row_group`, but the values do not lie at fixed places.
     arrays = [_to_binary(indices, offsets), _to_binary(values, offsets), _to_binary(classes, label_offsets)]
     content = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        content, SCHEMA, compression="NONE", use_dictionary=False, write_statistics=False, data_page_size=_PAGE_BYTES
+        content, schema, compression="NONE", use_dictionary=False, write_statistics=False, data_page_size=_PAGE_BYTES
     ) as writer:
-        writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), row_group_size=len(table))
+        writer.write_table(pa.Table.from_arrays([*arrays, *weights], schema=schema), row_group_size=len(table))
     written = content.getvalue()
     write_file(path, written, makes_folder=False)  # a task may be told late that nobody wants its rows
     not_finite = np.flatnonzero(~np.isfinite(values))
@@ -143,17 +164,31 @@ def write_sparse_row_group(
         "crc32": zlib.crc32(written),
         "inputs_at": 0,
         "labels_at": 0,
+        "weights_at": 0,
         "unusable": len(np.unique(np.searchsorted(offsets, not_finite, side="right"))),
-        "counts": [len(values), len(classes), int((classes < 0).sum()), int((np.diff(offsets) == 0).sum())],
+        "counts": [
+            len(values),
+            len(classes),
+            0 if labels is None else int((classes < 0).sum()),
+            int((np.diff(offsets) == 0).sum()),
+        ],
     }
 
 
 def read_rows(content: Any) -> Rows:
     """The rows of a file's bytes. Runs anywhere."""
-    table = pq.read_table(pa.BufferReader(pa.py_buffer(content)), use_threads=False)
+    source = pa.BufferReader(pa.py_buffer(content))
+    table = pq.read_table(source, columns=list(COLUMNS), use_threads=False)
     arrays = [_from_binary(table.column(name), kind) for name, kind in COLUMNS.items()]
     (indices, offsets), (values, _), (labels, label_offsets) = arrays
     return Rows(indices, values, offsets, labels, label_offsets)
+
+
+def read_weights(content: Any) -> NDArray[np.float64]:
+    """The weights of a file's rows. Runs anywhere."""
+    table = pq.read_table(pa.BufferReader(pa.py_buffer(content)), columns=[WEIGHT_COLUMN], use_threads=False)
+    weights: NDArray[np.float64] = table.column(WEIGHT_COLUMN).to_numpy()
+    return weights
 
 
 def _to_binary(numbers: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:

@@ -18,6 +18,7 @@ from sparkdl.settings import Train
 from sparkdl.settings.averaging import Averaging, Topology
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica, build_model
+from sparkdl.training.tasks import create_task
 
 __all__ = ["Measurement", "measure", "ring_exchanges", "topology_seconds"]
 
@@ -90,7 +91,8 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
     short = min(period, SHORT_PERIOD)
     ring = {"topology": "ring"} | ({"period": short} if period > 1 else {})
     changed = settings.model_copy(update={"strategy": options.model_copy(update=ring)})
-    replica = Replica(build_model(dataset, changed), changed, Groups(world, world), device)
+    groups, task = Groups(world, world), create_task(dataset.card)
+    replica = Replica(build_model(dataset, changed), changed, task, groups, device)
     batches = _batches(dataset, changed, world)
     for group in itertools.islice(batches, WARM_UP_STEPS):
         replica.step(group, rate=settings.learning_rate)

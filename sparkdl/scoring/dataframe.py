@@ -20,7 +20,8 @@ from pyspark.ml.feature import RegexTokenizer, SQLTransformer, Tokenizer, Vector
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
-from pyspark.sql.types import ArrayType, DoubleType, NumericType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import NumericType, StringType, StructField, StructType
 
 from sparkdl.data.card import PREPROCESSING, InputSpec
 from sparkdl.data.preparing.features import apply_preprocessing, image_fits, width_of
@@ -30,6 +31,7 @@ from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError
 from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.model_card import ModelCard
+from sparkdl.scoring.predictor import answering_task
 from sparkdl.scoring.task import ERROR, ScoringTask
 from sparkdl.sessions import is_remote, ship_file
 from sparkdl.settings import Tracking
@@ -37,17 +39,7 @@ from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.storage import spark_url
 from sparkdl.tracking import download
 
-__all__ = ["load_preprocessing", "score", "with_inputs"]
-
-PAIR = StructType([StructField("label", StringType()), StructField("probability", DoubleType())])
-ANSWER = StructType(
-    [
-        StructField("prediction", StringType()),
-        StructField("probability", DoubleType()),
-        StructField("top_k", ArrayType(PAIR)),
-    ]
-)
-"""The columns that are added."""
+__all__ = ["load_preprocessing", "score", "score_vectors", "with_inputs"]
 
 _COPY = re.compile(r"SELECT \*, (`.+`) AS `(\w+)` FROM __THIS__")
 """The stage that gives a column another name, where Spark ML cannot take its own."""
@@ -72,8 +64,10 @@ def score(
 
     ``model_uri`` is ``models:/name@alias``, ``models:/name/version``, or the folder of a saved model. The result has
     all columns of ``df``, and ``prediction`` (the label's name), ``probability`` (of that label) and ``top_k`` (an
-    array of label and probability, the likeliest first). The driver fetches the model and Spark brings it to the
-    executors, where each Python worker loads it once; executors need no access to MLflow.
+    array of label and probability, the likeliest first). Of a model for several labels, ``prediction`` is the array of
+    those whose probability is above one half, and there is no ``probability``; of one for regression, it is the number,
+    and nothing else is added. The driver fetches the model and Spark brings it to the executors, where each Python
+    worker loads it once; executors need no access to MLflow.
 
     A row may be one that the model cannot answer: null, of another size, NaN, or with a number that is none of the type
     that the model was trained on, such as 1.5 where that is int. With ``on_error="fail"`` its task fails with a
@@ -91,7 +85,44 @@ def score(
         raise ConfigError(f"score: `top_k` is {top_k} and `batch_size` is {batch_size}; both must be 1 or more")
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)
-    added = ANSWER if on_error == "fail" else StructType([*ANSWER, StructField(ERROR, StringType())])
+    answer = from_arrow_schema(answering_task(card).answer)
+    added = answer if on_error == "fail" else StructType([*answer, StructField(ERROR, StringType())])
+    return _scored(
+        df,
+        card,
+        folder,
+        added,
+        top_k=top_k,
+        batch_size=batch_size,
+        key=key,
+        trusted_stages=trusted_stages,
+        on_error=on_error,
+    )
+
+
+def score_vectors(df: DataFrame, model_uri: str, *, tracking: Tracking | None = None) -> DataFrame:
+    """Append a classifier's ``prediction`` (the label's name), ``logits`` and ``probabilities``, lazily.
+
+    Runs on the driver. Both are arrays by class index; otherwise like :func:`score`, whose errors it raises.
+    """
+    folder = download(model_uri, tracking)
+    card = ModelCard.load(folder)
+    return _scored(df, card, folder, from_arrow_schema(answering_task(card, vectors=True).answer), vectors=True)
+
+
+def _scored(
+    df: DataFrame,
+    card: ModelCard,
+    folder: Path,
+    added: StructType,
+    *,
+    top_k: int = TOP_K,
+    batch_size: int = BATCH_SIZE,
+    key: str | None = None,
+    trusted_stages: Collection[str] = (),
+    **options: Any,
+) -> DataFrame:
+    """The rows with the columns that are added."""
     check_columns(df, card, key)
     check_room(df, added.names)
     spark = df.sparkSession
@@ -103,8 +134,8 @@ def score(
         top_k=top_k,
         batch_size=batch_size,
         threads=int(spark.conf.get("spark.task.cpus", "1") or 1),
-        on_error=on_error,
         key=key,
+        **options,
     )
     numbered = prepared.toDF(*map(str, range(len(prepared.columns))))  # mapInArrow takes a dot in a name for a field's
     return numbered.mapInArrow(task, StructType([*df.schema.fields, *added]))

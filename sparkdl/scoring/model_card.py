@@ -6,9 +6,10 @@ from typing import Self
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from sparkdl.data.card import CARD_NAME, InputSpec, LabelsFile
+from sparkdl.data.card import CARD_NAME, InputSpec, LabelScale, LabelsFile
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError, ModelError
+from sparkdl.settings.section import TaskName
 
 __all__ = ["ModelCard"]
 
@@ -23,17 +24,27 @@ class ModelCard(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     input: InputSpec
+    task: TaskName = "classification"
     label_names: tuple[str, ...]
     labels: LabelsFile | None = None
     """Where the class names are if ``label_names`` is empty: there are very many of them."""
+    label_scale: LabelScale | None = None
+    """Of what regression predicts."""
     raw_columns: dict[str, str]
     preprocessing: bool
 
     @model_validator(mode="after")
     def _has_classes(self) -> Self:
-        if not (self.label_names or self.labels):
+        if (self.task == "regression") != (self.label_scale is not None):
+            raise ValueError("label_scale is of regression, and of nothing else")
+        if not (self.label_names or self.labels or self.label_scale):
             raise ValueError("it names no classes")
         return self
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are; none where a number is predicted."""
+        return self.labels.classes if self.labels else len(self.label_names)
 
     @property
     def input_column(self) -> str:

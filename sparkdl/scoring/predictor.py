@@ -2,24 +2,30 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
-from sparkdl.data.card import InputSpec
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
+from sparkdl.training.tasks import ClassVectors, Task, create_task
+from sparkdl.training.tasks.ranking import ranked
 
-__all__ = ["COLUMNS", "Model", "Predictor"]
-
-COLUMNS = ("prediction", "probability", "top_k")
-"""The columns of an answer: label, its probability, and a list of (label, probability)."""
+__all__ = ["Predictor", "answering_task"]
 
 
 class Model(Protocol):
-    """What scoring asks of a model."""
+    """A network, for one of the tasks."""
+
+    def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
+        """What it answers, of shape (n, outputs). Raises :class:`~sparkdl.errors.DataError` for rows it cannot read."""
+
+
+class RankingModel(Protocol):
+    """A model of so many classes that it does not answer for all of them."""
 
     def top_k(
         self, column: pa.Array | pa.ChunkedArray, k: int, *, batch_size: int
@@ -32,48 +38,53 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model, and the card that tells what goes in and what the classes are called."""
+    """A model, and the card that tells what goes in and what comes out."""
 
-    model: Model
+    model: Model | RankingModel
     card: ModelCard
     label_names: pa.Array
     """Strings, by class index."""
+    task: Task
+    """What outputs mean, and which columns are made of them."""
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Predictor":
-        """Open a model's folder; see :func:`sparkdl.tracking.download`.
+    def load(cls, folder: str | Path, *, vectors: bool = False) -> "Predictor":
+        """Open a model's folder; see :func:`sparkdl.tracking.download`. ``vectors``: see :func:`answering_task`.
 
         Raises :class:`~sparkdl.errors.ModelError` if something in it is missing, damaged, or was altered. Nothing in
         the folder is executed.
         """
         card = ModelCard.load(folder)
-        names = card.read_label_names(folder)
-        return cls(_open_model(Path(folder), card.input, len(names)), card, names)
+        task = answering_task(card, vectors=vectors)
+        return cls(_open_model(Path(folder), card, task), card, card.read_label_names(folder), task)
 
     def answer(
         self, column: pa.Array | pa.ChunkedArray, *, top_k: int = TOP_K, batch_size: int = BATCH_SIZE
     ) -> list[pa.Array]:
-        """The Arrow arrays of :data:`COLUMNS` for an Arrow column of inputs.
+        """The Arrow arrays of ``task.answer`` for an Arrow column of inputs.
 
         ``top_k`` lists that many classes, or all if there are fewer, the likeliest first. Raises
         :class:`~sparkdl.errors.DataError` for rows that are null or of another size.
         """
-        classes, probabilities = self.model.top_k(column, min(top_k, len(self.label_names)), batch_size=batch_size)
-        labels = self.label_names.take(pa.array(classes.flatten()))
-        doubles = pa.array(probabilities.flatten())
-        pairs = pa.StructArray.from_arrays([labels, doubles], names=["label", "probability"])
-        rows, k = classes.shape
-        offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * k)
-        first = pa.array(np.arange(rows, dtype=np.int64) * k)
-        return [labels.take(first), doubles.take(first), pa.ListArray.from_arrays(offsets, pairs)]
+        top_k = min(top_k, len(self.label_names))
+        if self.card.labels:
+            found = cast(RankingModel, self.model).top_k(column, top_k, batch_size=batch_size)
+            return ranked(self.label_names, *found)
+        outputs = cast(Model, self.model).outputs(column, batch_size=batch_size)
+        return self.task.answers(outputs, self.label_names, top_k=top_k)
 
 
-def _open_model(folder: Path, input: InputSpec, num_classes: int) -> Model:
+def answering_task(card: ModelCard, *, vectors: bool = False) -> Task:
+    """The task that says which columns predictions have; of a classifier, ``vectors`` are for pyspark.ml."""
+    return ClassVectors(card.num_classes) if vectors else create_task(card)
+
+
+def _open_model(folder: Path, card: ModelCard, task: Task) -> Model | RankingModel:
     """A network or an ensemble of hashed meta-models, of which neither loads what only the other needs."""
-    if input.kind == "sparse":
+    if card.labels:
         from sparkdl.extreme.ensemble import open_model as open_ensemble
 
-        return open_ensemble(folder, input, num_classes)
+        return open_ensemble(folder, card.input, card.labels.classes)
     from sparkdl.scoring.network import open_model as open_network
 
-    return open_network(folder, input, num_classes)
+    return open_network(folder, card.input, task.outputs)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from sparkdl.errors import DataError
 from sparkdl.scoring.model_card import ModelCard
-from sparkdl.scoring.predictor import COLUMNS, Predictor
+from sparkdl.scoring.predictor import Predictor
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 
 __all__ = ["PyfuncModel"]
@@ -27,7 +27,7 @@ class PyfuncModel:
         self.predictor = Predictor.load(folder)
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """The columns ``prediction``, ``probability`` and ``top_k`` for raw rows, with their index.
+        """The columns of the model's task (``prediction`` and so on) for raw rows, with their index.
 
         ``params`` may have ``top_k`` and ``batch_size``. Raises :class:`DataError` for missing columns and rows of the
         wrong size. Preprocessing is Spark's, so where the model has it, the running Spark session does it, or an
@@ -40,7 +40,7 @@ class PyfuncModel:
             raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))} that the model reads")
         inputs = self._preprocess(model_input) if card.preprocessing else _column(model_input[card.input_column], card)
         answer = self.predictor.answer(inputs, **options)
-        predictions: pd.DataFrame = pa.table(answer, names=list(COLUMNS)).to_pandas()
+        predictions: pd.DataFrame = pa.table(answer, schema=self.predictor.task.answer).to_pandas()
         return predictions.set_index(model_input.index)
 
     def _preprocess(self, rows: pd.DataFrame) -> pa.Array:

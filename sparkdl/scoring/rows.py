@@ -9,9 +9,6 @@ from sparkdl.scoring.predictor import Predictor
 
 __all__ = ["answer_each"]
 
-_TYPES = (pa.string(), pa.float64(), pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())])))
-"""What the columns of an answer hold."""
-
 
 def answer_each(
     predictor: Predictor, column: pa.Array, *, top_k: int, batch_size: int
@@ -40,7 +37,7 @@ def _tried(
         raise
     except Exception as error:
         if len(column) == 1:
-            yield [pa.nulls(1, kind) for kind in _TYPES], _reason(error)
+            yield [pa.nulls(1, kind) for kind in predictor.task.answer.types], _reason(error)
             return
     half = len(column) // 2
     for part in (column.slice(0, half), column.slice(half)):

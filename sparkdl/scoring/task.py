@@ -14,7 +14,7 @@ import torch
 from pyspark import SparkFiles, TaskContext
 
 from sparkdl.errors import DataError
-from sparkdl.scoring.predictor import COLUMNS, Predictor
+from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.rows import answer_each
 
 __all__ = ["ERROR", "ScoringTask"]
@@ -42,6 +42,8 @@ class ScoringTask:
     top_k: int
     batch_size: int
     threads: int
+    vectors: bool = False
+    """Whether a classifier answers what pyspark.ml's columns are made from."""
     on_error: Literal["fail", "null"] = "fail"
     """What becomes of a row that cannot be scored."""
     key: str | None = None
@@ -50,7 +52,7 @@ class ScoringTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The columns to keep and the predictions, batch by batch; and where rows may fail, the column ``error``."""
         torch.set_num_threads(self.threads)
-        predictor = _load(self.files)
+        predictor = _load(self.files, self.vectors)
         options = {"top_k": self.top_k, "batch_size": self.batch_size}
         before = 0
         for batch in batches:
@@ -64,7 +66,7 @@ class ScoringTask:
                 reasons = pc.coalesce(batch.column(self.input + 1), reasons)
                 if self.on_error == "fail":
                     raise self._failure(batch, reasons, before) from None
-            names = [*self.keep, *COLUMNS]
+            names = [*self.keep, *predictor.task.answer.names]
             if self.on_error == "null":
                 answer, names = [*answer, reasons], [*names, ERROR]
             yield pa.RecordBatch.from_arrays([*batch.columns[: len(self.keep)], *answer], names=names)
@@ -101,8 +103,8 @@ def _short(value: object) -> str:
 
 
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded
-def _load(files: tuple[tuple[str, str], ...]) -> Predictor:
+def _load(files: tuple[tuple[str, str], ...], vectors: bool) -> Predictor:
     with TemporaryDirectory(prefix="sparkdl-model-") as folder:  # for as long as files are opened
         for name, shipped in files:
             Path(folder, name).symlink_to(SparkFiles.get(shipped))
-        return Predictor.load(folder)
+        return Predictor.load(folder, vectors=vectors)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
+from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage, TaskName
 
 __all__ = ["Prepare", "Source", "Split", "Stage"]
 
@@ -103,8 +103,13 @@ class Prepare(Section):
     source: Source | None = None
     """The raw rows; not needed when a DataFrame is handed in."""
     label: str = "label"
-    """The column to predict: whole numbers or strings, each distinct value one class; of ``sparse`` data also arrays of
-    them, for rows with several labels."""
+    """The column to predict: whole numbers or strings, each distinct value one class; arrays of them, for rows with
+    several labels; or any numbers, for regression."""
+    task: TaskName | None = None
+    """What the label is for. By default, arrays are for ``multi_label``, numbers with fractions for ``regression``, and
+    all else is for ``classification``. With ``sparse`` and without a task, the dataset is one for ``train-extreme``."""
+    weight: str | None = None
+    """A column of numbers: how much each row counts, beside the others. Only the ratios matter."""
     class_names: Annotated[dict[str, str], BeforeValidator(_by_text)] = {}
     """What people call the classes, ``{0: T-shirt, 1: trouser}``: pictures show these names. Predictions stay what the
     label's column holds; a label without a name is called what it is."""
@@ -113,7 +118,7 @@ class Prepare(Section):
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
     """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves."""
     features: list[str] | None = None
-    """The columns to learn from when there is no image; by default every column but the label and the split."""
+    """The columns to learn from when there is no image; by default every column but label, split and weight."""
     stages: list[Stage] = []
     """Preprocessing, in order; the results are assembled into one vector of float32."""
     sparse: bool = False
@@ -152,6 +157,14 @@ class Prepare(Section):
             raise ValueError(
                 "`hash_words` names words by numbers, which are no lengths: leave out `sparse`, `unit_norm`"
             )
+        if self.sparse and self.task == "multi_label":
+            raise ValueError("`sparse` rows with several labels are for `train-extreme`, which asks for no `task`")
+        if self.sparse and self.weight and self.task is None:
+            raise ValueError("`train-extreme` weighs no rows; set `task`, or leave out `weight`")
+        if self.class_names and self.task == "regression":
+            raise ValueError("`class_names` are for classes, and regression has none")
+        if self.weight and self.weight in (self.label, *(self.features or ())):
+            raise ValueError(f"`weight` is {self.weight!r}, which is the label or one of the features")
         if self.label in (self.features or ()):
             raise ValueError(f"`features` names the label {self.label!r}; a model would only copy it")
         if len(set(self.features or ())) < len(self.features or ()):

@@ -4,14 +4,25 @@ import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from sparkdl.masking import masked
 
-__all__ = ["Folder", "Fraction", "OneKind", "Positive", "Section", "Seed", "Storage", "kinds_in", "sections_in"]
+__all__ = [
+    "Folder",
+    "Fraction",
+    "OneKind",
+    "Positive",
+    "Section",
+    "Seed",
+    "Storage",
+    "TaskName",
+    "kinds_in",
+    "sections_in",
+]
 
 
 def _absolute(path: str) -> str:
@@ -31,6 +42,8 @@ Folder = Annotated[str, AfterValidator(_local)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+TaskName = Literal["classification", "multi_label", "regression"]
+"""What there is to learn from labels: one class a row, several, or a number."""
 
 
 class Section(BaseModel):

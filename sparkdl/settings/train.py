@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
-from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage
+from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage, TaskName
 from sparkdl.settings.strategies import (
     AllReduceOptions,
     AsynchronousOptions,
@@ -18,7 +18,12 @@ from sparkdl.settings.strategies import (
     Strategies,
 )
 
-__all__ = ["Recipe", "Target", "Train"]
+__all__ = ["SMALLER_IS_BETTER", "Recipe", "Target", "Train"]
+
+FigureName = Literal["loss", "accuracy", "mean_average_precision", "f1", "r2", "rmse", "mae"]
+"""Which of them there are is the task's to say."""
+SMALLER_IS_BETTER = ("loss", "rmse", "mae")
+"""The figures that are better when smaller."""
 
 
 class Recipe(Section):
@@ -61,13 +66,16 @@ class Target(Section):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    metric: Literal["validation_accuracy", "validation_loss", "train_accuracy", "train_loss"] = "validation_accuracy"
+    metric: Annotated[str, Field(pattern=rf"^(train|validation)_({'|'.join(get_args(FigureName))})$")] = (
+        "validation_accuracy"
+    )
+    """A figure of an epoch: ``validation_accuracy``, ``train_loss``, ``validation_r2``."""
     value: float
 
     def reached(self, figures: Mapping[str, float]) -> bool:
         """Whether an epoch with these figures is good enough: a loss that is as low, an accuracy that is as high."""
         found = figures.get(self.metric, math.nan)
-        return found <= self.value if self.metric.endswith("loss") else found >= self.value
+        return found <= self.value if self.metric.endswith(SMALLER_IS_BETTER) else found >= self.value
 
 
 class Train(Recipe):
@@ -77,12 +85,16 @@ class Train(Recipe):
     """The prepared dataset's folder; by default ``prepare.output`` of the same file."""
     run_dir: Storage = "output/runs"
     """Where runs keep their checkpoints: storage that driver and executors both reach."""
+    task: TaskName | None = None
+    """What the dataset has to be for; by default what it is (``prepare.task``)."""
     model: str | Callable[..., Any] = "mlp"
     """A name from ``sparkdl.models``, an import path ``package.module:name``, or a callable that returns a module."""
     model_options: dict[str, Any] = {}
     """Keyword arguments for the model."""
-    loss: str | Callable[..., Any] = "cross_entropy"
-    """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels): the batch mean."""
+    loss: str | Callable[..., Any] | None = None
+    """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels): the batch mean. By
+    default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression ``mse_loss``,
+    there of labels with mean 0 and variance 1. Where rows have weights, it must take ``reduction="none"``."""
     optimizer: str | Callable[..., Any] = "adamw"
     """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...)."""
     optimizer_options: dict[str, Any] = {}
@@ -93,8 +105,11 @@ class Train(Recipe):
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     target: Target | None = None
     """End the run when an epoch reaches this, for example ``{metric: validation_accuracy, value: 0.9}``."""
-    best_by: Literal["loss", "accuracy"] = "accuracy"
-    """The validation metric that decides which checkpoint is the best one."""
+    patience: Positive | None = None
+    """End the run when the validation figure of ``best_by`` has not become better for so many epochs."""
+    best_by: FigureName | None = None
+    """The validation figure that decides which checkpoint is the best one: by default ``accuracy``, for several labels
+    ``mean_average_precision``, for regression ``r2``."""
     checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
     """How often a checkpoint is written while an epoch lasts; there is one after each epoch in any case."""
     checkpoint_steps: Positive | None = None

@@ -1,4 +1,4 @@
-"""The pictures of a run: loss and accuracy by epoch, and which classes are taken for which. Runs on the driver.
+"""The pictures of a run: figures by epoch, and what was predicted for what. Runs on the driver.
 
 They are drawn without pyplot, so that neither a display nor a notebook's own figures are touched.
 """
@@ -12,7 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-__all__ = ["accuracy_curve", "confusion_matrix", "loss_curve", "precision_curve"]
+__all__ = [
+    "accuracy_curve",
+    "class_scores",
+    "confusion_matrix",
+    "figure_curve",
+    "loss_curve",
+    "precision_curve",
+    "predicted_over_true",
+]
 
 COLOURS = {"train": "#4C72B0", "validation": "#DD8452", "test": "#55A868"}
 MAX_LABELLED = 40  # classes whose names fit beside the matrix
@@ -20,10 +28,10 @@ MAX_COUNTED = 20  # classes whose counts fit into their cells
 MAX_NAME = 24  # characters of a class's name
 
 
-def loss_curve(history: Sequence[Mapping[str, float]]) -> Figure:
+def loss_curve(history: Sequence[Mapping[str, float]], unit: str = "nats") -> Figure:
     """Mean loss per epoch, one line per split; ``history`` has one mapping per epoch with keys like ``train_loss``."""
     figure, axes = _curve(history, "loss")
-    axes.set_ylabel("mean loss (nats)")
+    axes.set_ylabel(f"mean loss ({unit})")
     axes.set_ylim(bottom=0, top=1.08 * axes.get_ylim()[1])  # the last figures are written above their points
     return figure
 
@@ -35,6 +43,11 @@ def accuracy_curve(history: Sequence[Mapping[str, float]]) -> Figure:
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=""))
     axes.set_ylim(top=min(1.0, axes.get_ylim()[1]))
     return figure
+
+
+def figure_curve(history: Sequence[Mapping[str, float]], name: str) -> Figure:
+    """Any other figure per epoch, one line per split; ``history`` as for :func:`loss_curve`."""
+    return _curve(history, name)[0]
 
 
 def precision_curve(precision: Mapping[int, Sequence[float]], cutoffs: Sequence[int] = (1, 3, 5)) -> Figure:
@@ -94,6 +107,38 @@ def confusion_matrix(counts: Any, class_names: Sequence[str]) -> Figure:
     return figure
 
 
+def class_scores(right: Any, wrong: Any, missing: Any, class_names: Sequence[str]) -> Figure:
+    """Precision and recall of each class, from counts of shape (classes,); the 40 most frequent ones at most."""
+    right, wrong, missing = (np.asarray(counts, dtype=np.float64) for counts in (right, wrong, missing))
+    shown = np.argsort(-(right + missing), kind="stable")[:MAX_LABELLED][::-1]
+    figure = Figure(figsize=(7, 1.6 + 0.26 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    for counts, name, height in ((right + wrong, "precision", 0.2), (right + missing, "recall", -0.2)):
+        axes.barh(np.arange(len(shown)) + height, right[shown] / np.maximum(counts[shown], 1), 0.38, label=name)
+    axes.set_yticks(range(len(shown)), [_shorten(class_names[place]) for place in shown], fontsize=7)
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=""))
+    axes.set_xlabel("% of predictions (precision) or of rows with the class (recall)")
+    axes.legend(frameon=False)
+    return figure
+
+
+def predicted_over_true(counts: Any, extent: tuple[float, float]) -> Figure:
+    """How often a number (column) was predicted as another one (row); ``counts`` is (cells, cells) over ``extent``."""
+    matrix: npt.NDArray[np.float64] = np.asarray(counts, dtype=np.float64)
+    figure = Figure(figsize=(5.6, 5), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(
+        np.where(matrix > 0, matrix, np.nan), cmap="viridis", norm="log", origin="lower", extent=(*extent, *extent)
+    )
+    figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02).set_label("rows")
+    axes.plot(extent, extent, color="#30303a", linewidth=0.8)
+    axes.set_title(f"{matrix.sum():,.0f} rows")
+    axes.set_xlabel("true number")
+    axes.set_ylabel("predicted number")
+    return figure
+
+
 def _shorten(name: str) -> str:
     """A long name without its middle: classes tend to differ at their ends."""
     half = MAX_NAME // 2
@@ -129,7 +174,8 @@ def _curve(history: Sequence[Mapping[str, float]], what: str) -> tuple[Figure, A
     axes.margins(y=0.16)
     axes.set_xlim(0.7, max(len(history), 1) + 0.3)
     axes.set_xlabel("epoch")
-    axes.set_title(f"{what.capitalize()} by epoch")
+    axes.set_ylabel(what.replace("_", " "))
+    axes.set_title(f"{what.capitalize().replace('_', ' ')} by epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", linewidth=0.5, alpha=0.4)

@@ -28,8 +28,12 @@ DECIDING, DECIDED = "deciding", "decided"
 """Whether the job that marked it still moves the alias."""
 ABANDONED_MILLISECONDS = 600_000  # by the registry's clock; deciding takes less than a second
 ROUNDS = 20  # after which jobs whose gates contradict each other leave the alias where it is
-USUAL_METRICS = [f"{split}_{name}" for split in ("test", "validation") for name in ("accuracy", "precision_at_1")]
-SMALLER_IS_BETTER = ("loss", "error", "perplexity")  # the last word of a metric's name
+USUAL_METRICS = [
+    f"{split}_{name}"
+    for split in ("test", "validation")
+    for name in ("accuracy", "precision_at_1", "mean_average_precision", "r2")
+]
+SMALLER_IS_BETTER = ("loss", "error", "perplexity", "rmse", "mae")  # the last word of a metric's name
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from sparkdl.tracking.courier import Courier
 from sparkdl.tracking.journal import Journal
 from sparkdl.tracking.registry import Registered
 from sparkdl.tracking.store import tracking_uri
-from sparkdl.tracking.translate import LOADER_MODULE, flatten, signature
+from sparkdl.tracking.translate import LOADER_MODULE, RANKED, flatten, signature
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,13 +107,15 @@ class Run:
         folder: str | Path,
         *,
         inputs: Mapping[str, str],
+        outputs: Mapping[str, str] = RANKED,
         example: "pd.DataFrame | None" = None,
         metadata: Mapping[str, Any] | None = None,
         requirements: Sequence[str] = (),
     ) -> str:
         """Record a model folder (network, card, preprocessing) as an MLflow model; returns its address.
 
-        ``inputs`` are the raw columns that the model reads, by name and Spark SQL type; ``example`` a few raw rows;
+        ``inputs`` are the raw columns that the model reads, by name and Spark SQL type, ``outputs`` those that it
+        answers, by default a classifier's; ``example`` a few raw rows;
         ``metadata`` what else MLflow shows of it; ``requirements`` the packages that it needs beside those that every
         model needs. While the store cannot be reached, the address is that of a folder beside the run's other records,
         which can be scored with as well and lasts until ``sparkdl sync`` has delivered it. Raises
@@ -121,7 +123,7 @@ class Run:
         no use.
         """
         logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it tells that it tries the example
-        described = signature(inputs)
+        described = signature(inputs, outputs)
         try:
             place = self._journal.place()
             data = place / "data" / "model"  # under this name, whatever the caller's folder is called

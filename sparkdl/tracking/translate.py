@@ -12,7 +12,7 @@ from mlflow.types.schema import AnyType, Array, Object, Property
 from sparkdl.errors import TrackingError
 from sparkdl.masking import masked
 
-__all__ = ["LOADER_MODULE", "flatten", "signature"]
+__all__ = ["LOADER_MODULE", "RANKED", "flatten", "signature"]
 
 LOADER_MODULE = "sparkdl.scoring.pyfunc"
 """The module that opens a registered model: MLflow calls its ``_load_pyfunc`` with the model's folder."""
@@ -30,13 +30,12 @@ TYPES: dict[str, Type] = {
     **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), DataType.datetime),
 }
 
-OUTPUTS = Schema(
-    [
-        ColSpec(DataType.string, "prediction"),
-        ColSpec(DataType.double, "probability"),
-        ColSpec(Array(Object([Property("label", DataType.string), Property("probability", DataType.double)])), "top_k"),
-    ]
-)
+RANKED = {
+    "prediction": "string",
+    "probability": "double",
+    "top_k": "array<struct<label:string,probability:double>>",
+}
+"""The columns that a classifier answers, with their Spark SQL types."""
 
 MAX_PARAM_LENGTH = 500  # characters; what the oldest servers in use take
 
@@ -62,14 +61,16 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_PARAM_LENGTH else text[: MAX_PARAM_LENGTH - 1] + "…"
 
 
-def signature(columns: Mapping[str, str]) -> ModelSignature:
-    """The signature of a model that reads raw columns, given as name and Spark SQL type (``bigint``, ``binary``).
+def signature(inputs: Mapping[str, str], outputs: Mapping[str, str] = RANKED) -> ModelSignature:
+    """The signature of a model that reads and answers columns, given as name and Spark SQL type (``bigint``).
 
     Raises :class:`TrackingError` for a type that MLflow has no word for.
     """
-    return ModelSignature(
-        inputs=Schema([ColSpec(_type(name, sql_type), name) for name, sql_type in columns.items()]), outputs=OUTPUTS
-    )
+    return ModelSignature(inputs=_schema(inputs), outputs=_schema(outputs))
+
+
+def _schema(columns: Mapping[str, str]) -> Schema:
+    return Schema([ColSpec(_type(name, sql_type), name) for name, sql_type in columns.items()])
 
 
 def _type(name: str, sql_type: str) -> Type:

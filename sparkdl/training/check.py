@@ -19,6 +19,7 @@ from sparkdl.storage import check_writable
 from sparkdl.tracking import check_gate, check_store
 from sparkdl.training.model_folder import check_model
 from sparkdl.training.record import RunRecord, find_run, parts_of
+from sparkdl.training.tasks import Task, create_task
 
 __all__ = ["Checked", "check", "check_train"]
 
@@ -28,6 +29,8 @@ class Checked:
     """A run that can begin."""
 
     dataset: Dataset
+    settings: Train
+    """With what they left to the task."""
     backend: Backend
     model: nn.Module
     parts: str
@@ -59,7 +62,7 @@ def check_train(
     parameters = sum(weight.numel() for weight in checked.model.parameters() if weight.requires_grad)
     rows = ", ".join(f"{checked.dataset.rows(split):,} {split}" for split in checked.dataset.splits)
     return {
-        "dataset": f"{checked.dataset.path} ({rows}; {checked.dataset.num_classes:,} classes)",
+        "dataset": f"{checked.dataset.path} ({rows}; {checked.dataset.learned})",
         "model": f"{settings.model}, {parameters:,} parameters",
         "ranks": f"{checked.num_ranks}, by {checked.backend.name}",
         "strategy": f"{settings.strategy.model_dump()['kind']}, {settings.epochs} epochs",
@@ -77,23 +80,26 @@ def check(
 ) -> Checked:
     """What can be found before there is a run. Raises what :func:`sparkdl.train` says that it raises."""
     dataset = _open(dataset or settings.dataset)
-    if dataset.input.kind == "sparse":
+    task = create_task(dataset.card)
+    if dataset.card.labels:
         raise DatasetError(
-            f"{dataset.path} holds sparse rows, which networks of this kind do not read; train on it with `sparkdl "
-            "train-extreme` (sparkdl.train_extreme), or prepare it without `prepare.sparse`"
+            f"{dataset.path} is for very many classes; train on it with `sparkdl train-extreme`"
+            " (sparkdl.train_extreme), or prepare it with a `prepare.task`, or without `prepare.sparse`"
         )
+    if settings.task not in (None, task.name):
+        raise DatasetError(
+            f"train.task is {settings.task}, and {dataset.path} was prepared for {task.name}; prepare it with"
+            f" prepare.task={settings.task}"
+        )
+    settings = _decided(settings, task)
     if dataset.rows("train") < cluster.ranks.max:
         raise DataError(
             f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.ranks.max} "
             "ranks asked for; lower cluster.num_ranks"
         )
     held_out = [split for split in dataset.splits if split != "train"]
-    if settings.target and settings.target.metric.startswith("validation") and "validation" not in dataset.splits:
-        raise DatasetError(
-            f"train.target.metric is {settings.target.metric}, and {dataset.path} has no validation split; prepare it"
-            " with one (prepare.split), or choose train_accuracy or train_loss"
-        )
-    check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", "accuracy")])
+    _check_figures(settings, task, has_validation="validation" in held_out, path=dataset.path)
+    check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", *task.figure_names)])
     strategy = settings.strategy
     backend = create_backend(
         cluster.backend, needs_torch=strategy.needs_torch if isinstance(strategy, Averaging) else None
@@ -111,10 +117,33 @@ def check(
         resources=cluster.resources,
         servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0,
     )
-    return Checked(dataset, backend, model, parts, resumed, spark, num_ranks)
+    return Checked(dataset, settings, backend, model, parts, resumed, spark, num_ranks)
 
 
 def _open(dataset: Dataset | str | None) -> Dataset:
     if dataset is None:
         raise ConfigError("there is nothing to train on: give a dataset, or set train.dataset or prepare.output")
     return dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
+
+
+def _decided(settings: Train, task: Task) -> Train:
+    """The settings with what they leave to the task, so that a run records what it was trained with."""
+    usual = {"loss": settings.loss or task.loss, "best_by": settings.best_by or task.best_by}
+    return settings.model_copy(update=usual)
+
+
+def _check_figures(settings: Train, task: Task, *, has_validation: bool, path: str) -> None:
+    """Raise an error for figures that decide something and that there will not be."""
+    target = settings.target.metric if settings.target else None
+    for key, figure in (("target.metric", target and target.partition("_")[2]), ("best_by", settings.best_by)):
+        if figure and figure not in ("loss", *task.figure_names):
+            raise ConfigError(
+                f"train.{key} names {figure}, which {task.name} has not; it has loss, {', '.join(task.figure_names)}"
+            )
+    keys = {"target.metric": target is not None and target.startswith("validation"), "patience": settings.patience}
+    for key, needs_validation in keys.items():
+        if needs_validation and not has_validation:
+            raise DatasetError(
+                f"train.{key} asks for validation figures, and {path} has no validation split; prepare it with one"
+                " (prepare.split), or set it otherwise"
+            )

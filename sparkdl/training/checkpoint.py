@@ -76,14 +76,14 @@ class Manifest(BaseModel):
     seconds: float
     """Time that the epoch in progress has taken."""
     totals: list[list[float]]
-    """By rank: summed loss, correct answers and rows in the epoch in progress."""
+    """By rank: summed loss, the sums of the task's figures, and the weight of all rows, in the epoch in progress."""
     history: list[dict[str, float]]
     """One entry per epoch."""
     best_epoch: int
     best: Shard | None
     """The weights of the best epoch; none before the first one."""
     figures: list[list[float]]
-    """Of rank 0's last steps: step, loss, accuracy, learning rate."""
+    """Of rank 0's last steps: step, loss, the task's figure, learning rate."""
     strategy: dict[str, Any]
     """How replicas agreed, with all options."""
     shared: Shard

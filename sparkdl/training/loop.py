@@ -19,14 +19,16 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
+from sparkdl.training.best import is_over, merit
 from sparkdl.training.checkpoint import Manifest, load_manifest, load_shard, load_weights
-from sparkdl.training.evaluation import Evaluation, evaluate, has_reached, merit
+from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
 from sparkdl.training.recipe import autocast, build_loss, rate_at
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.saver import Saver
 from sparkdl.training.state import TrainingState, consensus_weights, copied, restore, resume, seed_everything
+from sparkdl.training.tasks import create_task
 
 EVALUATION_BATCH = 512  # rows; larger than a training batch, since no gradient is kept
 
@@ -79,11 +81,12 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
     settings, device = job.settings, torch.device(rank.device)
     with job.backend.connect(device) as world:
         groups = Groups(world=world, data=world)
+        task = create_task(job.dataset.card)
         model = build_model(job.dataset, settings)
         if job.start_weights and not job.checkpoint and rank.rank == 0:
             model.load_state_dict(load_weights(job.start_weights))
-        replica = Replica(model, settings, groups, device)
-        reporter = Reporter(rank)
+        replica = Replica(model, settings, task, groups, device)
+        reporter = Reporter(rank, task)
         batch_size = _batching(replica, job.reference).batch_size
         manifest, state = _begin(job, replica, reporter, batch_size)
         with Saver(
@@ -97,7 +100,7 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
             begun_at=job.checkpoint,
         ) as saver:
             try:
-                while state.epoch < settings.epochs and not has_reached(state.history, settings):
+                while state.epoch < settings.epochs and not is_over(state.history, settings, task):
                     _one_epoch(job, replica, state, reporter, saver)
                 reporter.trace(reporter.stopwatch.only_steps())
             except StopRequested:
@@ -120,7 +123,7 @@ def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> t
     # Equal weights, but dropout of its own; what was saved replaces it unless the number of ranks has changed.
     if job.checkpoint is None:
         seed_everything(job.settings.seed, 0, 1 + world.rank)
-        return None, TrainingState()
+        return None, TrainingState(totals=[0.0] * (2 + replica.task.sum_size))
     manifest = load_manifest(job.checkpoint)
     seed_everything(job.settings.seed, manifest.step, 1 + world.rank)
     alike = manifest.strategy == job.settings.strategy.model_dump()
@@ -144,7 +147,7 @@ def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> t
 
 def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Reporter, saver: Saver) -> None:
     """Train, evaluate and save: one epoch, or what is left of it. Raises :class:`StopRequested`."""
-    settings = job.settings
+    settings, task = job.settings, replica.task
     started = time.perf_counter() - state.seconds
 
     def save_if_due(state: TrainingState) -> None:
@@ -164,9 +167,10 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
     with replica.strategy.consensus() as model:
         if "validation" in job.dataset.splits:
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)
-            figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
+            figures |= {f"validation_{name}": value for name, value in found.figures.items()}
         figures["seconds"] = time.perf_counter() - started
-        best = not state.history or merit(figures, settings) >= merit(state.history[state.best_epoch], settings)
+        before = state.history[state.best_epoch] if state.history else figures
+        best = merit(figures, settings, task) >= merit(before, settings, task)
         weights = copied(model.state_dict()) if best and replica.groups.world.rank == 0 else None
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
@@ -214,11 +218,11 @@ def train_epoch(
     reporter.times(state.epoch, stopwatch.end_epoch())
     state.measure(reporter.flush())
     totals = torch.tensor(state.totals, dtype=torch.float64)
-    loss, correct_rows, rows_seen = data.all_reduce(totals, op="sum").tolist()
+    loss, *sums, weight = data.all_reduce(totals, op="sum").tolist()
     return {
-        "train_loss": loss / rows_seen,
-        "train_accuracy": correct_rows / rows_seen,
-        "rows_per_second": rows_seen / (time.perf_counter() - started),
+        "train_loss": loss / weight,
+        **{f"train_{name}": value for name, value in replica.task.figures(sums, weight).items()},
+        "rows_per_second": dataset.rows("train") / (time.perf_counter() - started),
     }
 
 
@@ -245,8 +249,8 @@ def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: 
     return evaluate(
         model,
         reporter.watched(loader.epoch(0)),
-        loss=build_loss(settings, smoothing=False),
-        num_classes=dataset.num_classes,
+        task=replica.task,
+        loss=build_loss(settings, replica.task, smoothing=False),
         communicator=replica.groups.data,
         device=replica.device,
         context=autocast(settings, replica.device),

@@ -27,6 +27,7 @@ from sparkdl.training.recipe import build_loss, build_optimizer
 from sparkdl.training.replica import build_model
 from sparkdl.training.state import copied
 from sparkdl.training.strategies.symmetry import check_sub_networks
+from sparkdl.training.tasks import Task, create_task
 
 __all__ = ["check_model", "starting_weights", "write_model_folder"]
 
@@ -43,13 +44,7 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
     model = build_model(dataset, settings)
     _check_types(model, settings)
     rows = _sample(dataset)
-    labels = torch.arange(2) % dataset.num_classes
-    try:
-        loss = build_loss(settings)(model.eval()(rows), labels)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise ModelError(f"the loss {settings.loss!r} fails on outputs (2, classes) and labels (2,): {error}") from None
-    if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
-        raise ModelError(f"the loss {settings.loss!r} must return one number, the mean over the batch")
+    _try_loss(model.eval()(rows), settings, create_task(dataset.card), weighted=dataset.card.mean_weight is not None)
     _check_state(build_optimizer(settings, model), settings)
     if isinstance(settings.strategy, ISTOptions):
         check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
@@ -83,6 +78,19 @@ def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, ch
     model.load_state_dict(load_weights(checkpoint))
     export_network(model, folder / NETWORK_FILE, _sample(dataset))
     keep_inputs(dataset, folder)
+
+
+def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> None:
+    """Raise :class:`ModelError` for a loss that does not take what it will be given, or returns no number."""
+    labels, name = task.some_labels(len(outputs)), settings.loss or task.loss
+    try:
+        loss = build_loss(settings, task)(outputs, labels, torch.ones(len(outputs)) if weighted else None)
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        shapes = f"outputs {tuple(outputs.shape)} and labels {tuple(task.targets(labels).shape)}"
+        by_row = ' with reduction="none", by which rows get their weights' if weighted else ""
+        raise ModelError(f"the loss {name!r} fails on {shapes}{by_row}: {error}") from None
+    if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
+        raise ModelError(f"the loss {name!r} must return one number, the mean over the batch")
 
 
 def _check_types(model: nn.Module, settings: Train) -> None:

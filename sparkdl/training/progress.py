@@ -11,12 +11,14 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Shows epoch, step, loss, accuracy, rows per second and the time left.
+    """Shows epoch, step, loss, the task's figure, rows per second and the time left.
 
     Where there is neither a terminal nor a notebook (a batch job's log), each epoch gets a line and nothing else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, figure: str = "accuracy") -> None:
+        """``figure`` is what steps are told by, beside the loss."""
+        self._figure = figure
         self._bar: Any = None
         self._epochs = 0
         self._epoch_started = 0.0
@@ -45,9 +47,10 @@ class Progress:
         """Rank 0 has finished these steps; all ranks together have seen ``rows`` rows in this epoch."""
         if not steps:
             return
-        step, loss, accuracy, _ = steps[-1]
+        step, loss, value, _ = steps[-1]
         rate = rows / max(1e-9, time.monotonic() - self._epoch_started)
-        self._bar.set_postfix_str(f"loss {loss:.3f}, accuracy {accuracy:.3f}, {rate:,.0f} rows/s", refresh=False)
+        figures = f"loss {loss:.3f}, {self._figure} {value:.3f}"
+        self._bar.set_postfix_str(f"{figures}, {rate:,.0f} rows/s", refresh=False)
         self._bar.update(int(step) + 1 - self._bar.n)
 
     def epoch(self, *, epoch: int, figures: dict[str, float]) -> None:

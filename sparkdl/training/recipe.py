@@ -16,10 +16,11 @@ from torch.nn import functional
 from sparkdl.config import import_object, makes
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Recipe, Train
+from sparkdl.training.tasks import Task
 
-__all__ = ["Loss", "autocast", "build_loss", "build_optimizer", "rate_at"]
+__all__ = ["WeightedLoss", "autocast", "build_loss", "build_optimizer", "rate_at"]
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+WeightedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,  # which takes sparse gradients where it is not fused
@@ -86,19 +87,32 @@ def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
-def build_loss(settings: Train, *, smoothing: bool = True) -> Loss:
-    """The loss, a mean over the batch; ``smoothing`` applies the recipe's label smoothing (not in evaluation)."""
-    if callable(settings.loss):
-        loss = settings.loss
-    elif hasattr(functional, settings.loss):
-        loss = getattr(functional, settings.loss)
+def build_loss(settings: Train, task: Task, *, smoothing: bool = True) -> WeightedLoss:
+    """The loss, a mean over the batch; ``smoothing`` applies the recipe's label smoothing (not in evaluation).
+
+    The function that is returned takes outputs, labels as a batch has them, and the rows' weights or None.
+    """
+    chosen = settings.loss or task.loss
+    if callable(chosen):
+        loss = chosen
+    elif hasattr(functional, chosen):
+        loss = getattr(functional, chosen)
     else:
-        loss = import_object(settings.loss, key="train.loss", names=["cross_entropy", "nll_loss", "multi_margin_loss"])
-    if not (smoothing and settings.label_smoothing):
-        return loss
-    if loss is not functional.cross_entropy:
-        raise ConfigError(f"train.label_smoothing works with the loss 'cross_entropy', not with {settings.loss!r}")
-    return partial(functional.cross_entropy, label_smoothing=settings.label_smoothing)
+        loss = import_object(chosen, key="train.loss", names=["cross_entropy", "nll_loss", "multi_margin_loss"])
+    if smoothing and settings.label_smoothing:
+        if loss is not functional.cross_entropy:
+            raise ConfigError(f"train.label_smoothing works with the loss 'cross_entropy', not with {chosen!r}")
+        loss = partial(functional.cross_entropy, label_smoothing=settings.label_smoothing)
+
+    def mean_loss(outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        if weights is None:
+            mean: torch.Tensor = loss(outputs, task.targets(labels))
+            return mean
+        by_row = loss(outputs, task.targets(labels), reduction="none").reshape(len(weights), -1).mean(dim=1)
+        weighted_mean: torch.Tensor = (by_row * weights).mean()
+        return weighted_mean
+
+    return mean_loss
 
 
 def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:

@@ -14,8 +14,9 @@ from sparkdl.data import Batch, Dataset
 from sparkdl.models import build
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
-from sparkdl.training.recipe import Loss, autocast, build_loss, build_optimizer
+from sparkdl.training.recipe import WeightedLoss, autocast, build_loss, build_optimizer
 from sparkdl.training.strategies import create_strategy
+from sparkdl.training.tasks import Task, create_task
 
 __all__ = ["BatchFigures", "Replica", "back_propagate", "build_model", "make_dense"]
 
@@ -29,7 +30,7 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
     model = build(
         settings.model,
         input_shape=dataset.input.shape,
-        num_classes=dataset.num_classes,
+        num_classes=create_task(dataset.card).outputs,
         mean=dataset.input.mean,
         std=dataset.input.std,
         options=settings.model_options,
@@ -46,17 +47,19 @@ class BatchFigures(NamedTuple):
 
     loss: torch.Tensor
     """The mean over its rows; a scalar."""
-    correct: torch.Tensor
-    """How many of its rows were answered correctly; a scalar."""
+    sums: torch.Tensor
+    """What its rows add to the task's figures, of shape (sum_size,)."""
     rows: int
+    weight: torch.Tensor | None
+    """The sum of their weights, a scalar; None where all rows count alike."""
 
 
 class Replica:
     """One rank's copy of the model, with what a step needs."""
 
-    def __init__(self, model: nn.Module, settings: Train, groups: Groups, device: torch.device) -> None:
-        self.settings, self.groups, self.device = settings, groups, device
-        self.loss = build_loss(settings)
+    def __init__(self, model: nn.Module, settings: Train, task: Task, groups: Groups, device: torch.device) -> None:
+        self.settings, self.task, self.groups, self.device = settings, task, groups, device
+        self.loss = build_loss(settings, task)
         self.strategy = create_strategy(settings, groups.data)
         self.model, self.optimizer = self.strategy.wrap(model.to(device), partial(build_optimizer, settings))
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
@@ -78,7 +81,15 @@ class Replica:
             if not len(batch.labels):
                 continue  # this rank's rows have run out; the others' gradients still arrive
             figures.append(
-                back_propagate(self.model, batch, self.settings, loss=self.loss, row_weight=weight, scaler=self.scaler)
+                back_propagate(
+                    self.model,
+                    batch,
+                    self.settings,
+                    self.task,
+                    loss=self.loss,
+                    row_weight=weight,
+                    scaler=self.scaler,
+                )
             )
         self.strategy.finish_gradients()
         if any(parameter.grad is not None for parameter in self.model.parameters()):
@@ -99,8 +110,9 @@ def back_propagate(
     model: nn.Module,
     batch: Batch,
     settings: Train,
+    task: Task,
     *,
-    loss: Loss,
+    loss: WeightedLoss,
     row_weight: float,
     scaler: torch.amp.GradScaler | None = None,
 ) -> BatchFigures:
@@ -108,14 +120,15 @@ def back_propagate(
     device = next(model.parameters()).device
     inputs = batch.inputs.to(device, non_blocking=True)
     labels = batch.labels.to(device, non_blocking=True)
+    weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
     with autocast(settings, device), _normalised_alone(model, len(labels)):
         outputs = model(inputs)
-        mean = loss(outputs, labels)
+        mean = loss(outputs, labels, weights)
     scaled = scaler.scale(mean) if scaler else mean
     # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
     scaled.backward(torch.full_like(scaled, len(labels) * row_weight))
-    correct = (outputs.detach().argmax(dim=1) == labels).sum()
-    return BatchFigures(mean.detach(), correct, len(labels))
+    sums = task.sums(outputs.detach(), labels, weights)
+    return BatchFigures(mean.detach(), sums, len(labels), weight=None if weights is None else weights.sum())
 
 
 def make_dense(model: nn.Module) -> None:

@@ -11,6 +11,7 @@ from sparkdl.cluster import Rank
 from sparkdl.errors import TrainingError
 from sparkdl.training.replica import BatchFigures
 from sparkdl.training.stopwatch import RankTimes, Stopwatch
+from sparkdl.training.tasks import Task
 
 __all__ = ["Measured", "Reporter"]
 
@@ -21,23 +22,23 @@ FLUSH_SECONDS = 0.25  # reading a loss back from a GPU waits for it, so it is do
 class Measured(NamedTuple):
     """What some steps have measured on this rank."""
 
-    sums: list[tuple[float, float, float]]
-    """Of each step: summed loss, correct answers, rows."""
+    sums: list[list[float]]
+    """Of each step: summed loss, the sums of the task's figures, weight of all rows."""
     steps: list[list[float]]
-    """Of each step of rank 0 that had rows: step, loss, accuracy, learning rate."""
+    """Of each step of rank 0 that had rows: step, loss, the task's figure of a step, learning rate."""
 
 
 class Reporter:
     """Collects the figures of steps, adds them up, and sends those of rank 0 in batches.
 
     Messages: ``epoch_started`` (epoch, epochs, step, and the total of steps that the run will have taken), ``steps``
-    (a list of [step, loss, accuracy, learning rate] over rank 0's rows, and the rows that all ranks have seen since the
-    epoch started), ``epoch`` (epoch, figures over all rows), ``times`` (epoch, how each rank has spent it); and from
-    each rank ``trace`` (events of its first steps, and of those before a failure).
+    (a list of [step, loss, the task's figure, learning rate] over rank 0's rows, and the rows that all ranks have seen
+    since the epoch started), ``epoch`` (epoch, figures over all rows), ``times`` (epoch, how each rank has spent it);
+    and from each rank ``trace`` (events of its first steps, and of those before a failure).
     """
 
-    def __init__(self, rank: Rank) -> None:
-        self.rank = rank
+    def __init__(self, rank: Rank, task: Task) -> None:
+        self.rank, self.task = rank, task
         self.stopwatch = Stopwatch()
         self._flushed = 0.0
         self._global_rows = 0
@@ -84,20 +85,22 @@ class Reporter:
         measured = Measured([], [])
         batches = [figures for _, _, step in self._steps for figures in step]
         losses = iter(_read([batch.loss for batch in batches]))
-        correct_rows = iter(_read([batch.correct for batch in batches]))
+        sums_of_batches = iter(_read([batch.sums for batch in batches]))
+        weights = iter(_read([batch.weight for batch in batches if batch.weight is not None]))
         for step, rate, figures in self._steps:
-            rows = sum(batch.rows for batch in figures)
             loss_sum = sum(next(losses) * batch.rows for batch in figures)
-            correct = sum(next(correct_rows) for _ in figures)
+            sums = [sum(each) for each in zip(*(next(sums_of_batches) for _ in figures), strict=True)]
+            weight = sum(batch.rows if batch.weight is None else next(weights) for batch in figures)
             if not math.isfinite(loss_sum):
                 raise TrainingError(
                     f"the loss is {loss_sum} at step {step} (learning rate {rate:g}, rank {self.rank.rank}); training"
                     " has stopped and the last good checkpoint is kept. Try a smaller learning_rate, warmup_epochs,"
                     " clip_norm or float32, and look for extreme values in the features"
                 )
-            measured.sums.append((loss_sum, correct, rows))
-            if rows and self.rank.rank == 0:
-                measured.steps.append([step, loss_sum / rows, correct / rows, rate])
+            measured.sums.append([loss_sum, *(sums or [0.0] * self.task.sum_size), weight])
+            if weight and self.rank.rank == 0:
+                figure = self.task.figures(sums, weight)[self.task.step_figure]
+                measured.steps.append([step, loss_sum / weight, figure, rate])
         if self._steps:
             self._send("steps", steps=measured.steps, rows=self._global_rows)
         self._steps.clear()
@@ -108,6 +111,6 @@ class Reporter:
             self.rank.send(kind, **payload)
 
 
-def _read(scalars: Sequence[torch.Tensor]) -> list[float]:
+def _read(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Their values; a GPU that computes them is waited for once."""
-    return torch.stack(list(scalars)).tolist() if scalars else []
+    return torch.stack(list(tensors)).tolist() if tensors else []

@@ -36,14 +36,15 @@ class TrainingState:
     step: int = 0
     """Optimizer steps since the run began."""
     totals: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    """Summed loss, correct answers and rows of this rank in the epoch in progress."""
+    """Summed loss, the sums of the task's figures (by default one), and the weight of all rows of this rank in the
+    epoch in progress."""
     seconds: float = 0.0
     """Time that the epoch in progress has taken."""
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
     """Which entry of the history is the best one."""
     figures: list[list[float]] = field(default_factory=list)
-    """Of rank 0's last steps, as they were reported: step, loss, accuracy, learning rate."""
+    """Of rank 0's last steps, as they were reported: step, loss, the task's figure, learning rate."""
 
     def finish_step(self, *, batches: int, seconds: float) -> None:
         """Count a step as done; ``seconds`` is the time that the epoch has taken so far."""
@@ -64,7 +65,7 @@ class TrainingState:
         self.history.append(figures)
         self.epoch += 1
         self.phases, self.batches, self.seconds = [], 0, 0.0
-        self.totals = [0.0, 0.0, 0.0]
+        self.totals = [0.0] * len(self.totals)
 
 
 class Parts(NamedTuple):

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparkdl.cluster import exit_on_sigterm
 from sparkdl.data import Dataset
@@ -18,7 +19,6 @@ from sparkdl.data.model_inputs import example_row, packages_for_inputs
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.tracking import Registered, Run, start_run
-from sparkdl.tracking.figures import accuracy_curve, confusion_matrix, loss_curve
 from sparkdl.training.attempts import run_attempts
 from sparkdl.training.check import check
 from sparkdl.training.checkpoint import latest, load_manifest
@@ -28,6 +28,7 @@ from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
 from sparkdl.training.record import RunRecord, recipe_of
 from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.tasks import Task, create_task
 from sparkdl.training.verdict import ADVICE, WITH_SERVERS, Timeline, shares, verdict
 
 __all__ = ["TrainedModel", "train"]
@@ -82,7 +83,7 @@ def train(
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
     checked = check(dataset, settings, cluster, tracking, spark)
-    dataset, backend, resumed = checked.dataset, checked.backend, checked.resumed
+    dataset, settings, backend, resumed = checked.dataset, checked.settings, checked.backend, checked.resumed
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
     params: dict[str, Any] = {name: section.model_dump() for name, section in sections.items()}
     params |= {"dataset": dataset.path, "backend": backend.name}
@@ -134,7 +135,8 @@ def _run(
     Returns what rank 0 brings home, and how ranks have spent their epochs.
     """
     times: list[list[RankTimes]] = []
-    with Progress() as progress, _recorded(run) as timeline:
+    task = create_task(job.dataset.card)
+    with Progress(task.step_figure) as progress, _recorded(run) as timeline:
 
         def receive(rank: int, message: dict[str, Any]) -> None:
             owner.check()
@@ -143,7 +145,7 @@ def _run(
                     progress.epoch_started(**started)
                 case {"kind": "steps", "steps": steps, "rows": rows}:
                     progress.steps(steps=steps, rows=rows)
-                    _log_steps(run, steps)
+                    _log_steps(run, task, steps)
                 case {"kind": "epoch", "epoch": epoch, "figures": figures}:
                     progress.epoch(epoch=epoch, figures=figures)
                     run.log_metrics(figures, step=epoch + 1)
@@ -161,7 +163,7 @@ def _run(
             cluster,
             spark,
             on_message=receive,
-            on_checkpoint=partial(_log_measured, run),
+            on_checkpoint=partial(_log_measured, run, task),
             checkpoint=checkpoint,
             description=run.address,
         )
@@ -187,28 +189,29 @@ def _recorded(run: Run) -> Iterator[Timeline]:
         run.log_text(timeline.to_json(), "trace.json")
 
 
-def _log_measured(run: Run, checkpoint: str) -> None:
+def _log_measured(run: Run, task: Task, checkpoint: str) -> None:
     """Log what was measured up to a checkpoint: messages of its last steps may have been lost with a rank or driver."""
     measured = load_manifest(checkpoint)
-    _log_steps(run, measured.figures)
+    _log_steps(run, task, measured.figures)
     for epoch, figures in enumerate(measured.history, start=1):
         run.log_metrics(figures, step=epoch)
 
 
-def _log_steps(run: Run, steps: list[list[float]]) -> None:
-    for step, loss, accuracy, rate in steps:
-        run.log_metrics({"step_loss": loss, "step_accuracy": accuracy, "learning_rate": rate}, step=int(step))
+def _log_steps(run: Run, task: Task, steps: list[list[float]]) -> None:
+    for step, loss, figure, rate in steps:
+        figures = {"step_loss": loss, f"step_{task.step_figure}": figure, "learning_rate": rate}
+        run.log_metrics(figures, step=int(step))
 
 
 def _finish(
     job: Job, outcome: TrainingResult, times: list[list[RankTimes]], run: Run, tracking: Tracking
 ) -> TrainedModel:
     """Log what was found, and the model; register it where the settings say so."""
-    dataset = job.dataset
+    dataset, task = job.dataset, create_task(job.dataset.card)
     metrics = {
         f"{split}_{name}": value
         for split, found in outcome.evaluations.items()
-        for name, value in (("loss", found.loss), ("accuracy", found.accuracy))
+        for name, value in found.figures.items()
     }
     run.log_metrics(metrics, step=outcome.best_epoch + 1)
     seconds_to_target = _seconds_to_target(job.settings, outcome.history)
@@ -218,16 +221,18 @@ def _finish(
     bound_by = verdict(times, WITH_SERVERS if asynchronous else ADVICE)
     log.info("%s", bound_by)
     run.log_text(bound_by, "verdict.txt")
-    run.log_figure(loss_curve(outcome.history), "loss.png")
-    run.log_figure(accuracy_curve(outcome.history), "accuracy.png")
+    for name, picture in task.curves(outcome.history).items():
+        run.log_figure(picture, f"{name}.png")
     for split, found in outcome.evaluations.items():
-        if found.confusion is not None:
-            run.log_figure(confusion_matrix(found.confusion, dataset.class_names), f"confusion_{split}.png")
+        if found.picture:
+            for name, picture in task.pictures(found.picture, dataset.class_names).items():
+                run.log_figure(picture, f"{name}_{split}.png")
     with TemporaryDirectory() as folder:
         write_model_folder(folder, dataset, job.settings, outcome.checkpoint)
         model_uri = run.log_model(
             folder,
             inputs=dataset.raw_columns,
+            outputs={field.name: field.dataType.simpleString() for field in from_arrow_schema(task.answer)},
             example=example_row(dataset),
             requirements=packages_for_inputs(dataset),
         )

@@ -1,92 +1,211 @@
-"""A network as a stage of ``pyspark.ml``."""
+"""Networks as stages of ``pyspark.ml``."""
 
-from shutil import copy
+import json
+from collections.abc import Callable
+from shutil import copy, copytree
 
 import numpy as np
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.evaluation import (
+    BinaryClassificationEvaluator,
+    MulticlassClassificationEvaluator,
+    RegressionEvaluator,
+)
 from pyspark.ml.feature import StandardScaler, VectorAssembler
 from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.sql import functions as sf
 
-from sparkdl import TorchEstimator, TorchModel
-from sparkdl.errors import ConfigError, DataError, SparkdlError
+import sparkdl
+from sparkdl import TorchClassificationModel, TorchClassifier, TorchEstimator, TorchRegressionModel, TorchRegressor
+from sparkdl.errors import ConfigError, DataError, ModelError, SparkdlError
 from sparkdl.settings import AllReduceOptions, Train
 
 
 @pytest.fixture(scope="module")
 def points(spark):
-    """Two clouds of points that a line separates."""
+    """Two clouds of points that a line separates, and a number that is linear in them."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 2, 120)
-    rows = [(*map(float, random.normal(size=2) + 3 * label), float(label)) for label in labels]
-    frame = spark.createDataFrame(rows, "x double, y double, label double")
+    places = [(*map(float, random.normal(size=2) + 3 * label), float(label)) for label in labels]
+    rows = [(x, y, label, 100 + 3 * x - 2 * y, number % 5 == 0) for number, (x, y, label) in enumerate(places)]
+    frame = spark.createDataFrame(rows, "x double, y double, label double, height double, held_out boolean")
     return VectorAssembler(inputCols=["x", "y"], outputCol="features").transform(frame).cache()
 
 
+def settings_in(folder, empty_store):
+    copy(empty_store, folder / "mlflow.db")
+    quick = {"epochs": 4, "batch_size": 8, "learning_rate": 0.005, "model_options": {"hidden": [32]}}
+    return quick | {"store": str(folder / "store"), "tracking_uri": f"sqlite:///{folder / 'mlflow.db'}"}
+
+
 @pytest.fixture
-def estimator(tmp_path, empty_store):
-    copy(empty_store, tmp_path / "mlflow.db")
+def settings(tmp_path, empty_store):
+    return settings_in(tmp_path, empty_store)
 
-    def estimator(**settings):
-        defaults = {"epochs": 4, "batch_size": 8, "learning_rate": 0.005, "store": str(tmp_path / "store")}
-        return TorchEstimator(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}", **(defaults | settings))
 
-    return estimator
+@pytest.fixture(scope="module")
+def classifier(points, tmp_path_factory, empty_store):
+    """Fitted on the points, of which a fifth decides which epoch was best."""
+    folder = tmp_path_factory.mktemp("classifier")
+    settings = settings_in(folder, empty_store)
+    return TorchClassifier(validationIndicatorCol="held_out", **settings).fit(points)
+
+
+@pytest.fixture(scope="module")
+def saved(classifier, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "model"
+    classifier.write().save(str(path))
+    return path
 
 
 def accuracy(scored) -> float:
     return MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored)
 
 
-def test_transform_adds_predictions_once_and_keeps_the_rows(estimator, points):
-    model = estimator().fit(points)
-    scored = model.transform(points)
-    assert scored.columns == [*points.columns, "prediction", "probability"]
+def test_transform_adds_predictions_once_and_keeps_the_rows(classifier, points):
+    scored = classifier.transform(points)
+    assert scored.columns == [*points.columns, "rawPrediction", "probability", "prediction"]
     assert scored.count() == points.count()
-    assert accuracy(scored) > 0.9
     for taken, rows in {"prediction": scored, "Probability": points.withColumnRenamed("x", "Probability")}.items():
-        with pytest.raises(DataError, match=f"have a column '{taken}' already"):
-            model.transform(rows)
+        with pytest.raises(DataError, match=f"have a column '({taken}|rawPrediction)' already"):
+            classifier.transform(rows)
+    renamed = points.selectExpr("features", "x as `a.x`", "y as features_assembled", "label as top_k")
+    assert classifier.transform(renamed).count() == points.count()
 
 
-def test_arrays_of_numbers_do_as_well_as_vectors(estimator, points):
-    arrays = points.withColumn("features", vector_to_array("features"))
-    scored = estimator().fit(arrays).transform(arrays)
-    assert scored.schema["features"] == arrays.schema["features"]
+def test_evaluators_work_as_they_come(classifier, points):
+    scored = classifier.transform(points).cache()
     assert accuracy(scored) > 0.9
+    assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(scored) < 0.5
+    area = BinaryClassificationEvaluator().evaluate(scored)  # which reads rawPrediction
+    assert area == pytest.approx(BinaryClassificationEvaluator(rawPredictionCol="probability").evaluate(scored))
+    assert area > 0.97
+    for row in scored.collect():
+        margin = row.rawPrediction[1] - row.rawPrediction[0]
+        assert row.rawPrediction[1] == pytest.approx(margin / 2)
+        assert row.probability[1] == pytest.approx(1 / (1 + np.exp(-margin)))
+        assert row.prediction == row.probability.argmax()
 
 
-def test_a_saved_model_predicts_the_same_after_loading(estimator, points, tmp_path):
-    model = estimator(predictionCol="guess").fit(points)
-    model.write().save(str(tmp_path / "model"))
-    (tmp_path / "mlflow.db").unlink()  # the saved model needs no tracking server
-    loaded = TorchModel.load(str(tmp_path / "model"))
-    assert loaded.transform(points).select("guess").collect() == model.transform(points).select("guess").collect()
+def test_arrays_of_numbers_and_several_columns_say_the_same_as_vectors(classifier, points):
+    expected = [row.prediction for row in classifier.transform(points).collect()]
+    arrays = points.withColumn("features", vector_to_array("features"))
+    scored = classifier.transform(arrays)
+    assert scored.schema["features"] == arrays.schema["features"]
+    assert [row.prediction for row in scored.collect()] == expected
+    several = classifier.copy().setFeaturesCol(["x", "y"])
+    assert [row.prediction for row in several.transform(points.drop("features")).collect()] == expected
 
 
-def test_an_estimator_saves_and_loads_with_its_settings(estimator, tmp_path):
+def test_the_summary_tells_each_epoch_and_the_rows_that_a_column_names_decide_which_was_best(classifier, points, saved):
+    summary = classifier.trainingSummary
+    assert len(summary.history) == len(summary.objective_history) == 4
+    held_out = accuracy(classifier.transform(points.where("held_out")))
+    assert summary.metrics["validation_accuracy"] == pytest.approx(held_out)
+    assert TorchClassificationModel.load(str(saved)).trainingSummary == summary
+
+
+def test_a_saved_model_predicts_the_same_after_loading_and_may_be_saved_where_it_came_from(
+    classifier, points, saved, tmp_path
+):
+    expected = classifier.transform(points).collect()
+    copytree(saved, tmp_path / "model")
+    loaded = TorchClassificationModel.load(str(tmp_path / "model"))  # it needs no tracking server
+    assert loaded.uid and loaded.transform(points).collect() == expected
+    loaded.write().overwrite().save(str(tmp_path / "model"))
+    assert TorchClassificationModel.load(str(tmp_path / "model")).transform(points).collect() == expected
+
+
+def changed_metadata(path, change: Callable[[dict], None]) -> None:
+    (file,) = [each for each in (path / "metadata").iterdir() if each.name.startswith("part-")]
+    metadata = json.loads(file.read_text())
+    change(metadata)
+    file.write_text(json.dumps(metadata) + "\n")
+    (path / "metadata" / f".{file.name}.crc").unlink()
+
+
+def test_what_a_newer_version_has_saved_is_refused_in_one_line(saved, settings, tmp_path):
+    copytree(saved, tmp_path / "model")
+    TorchRegressor(**settings).write().save(str(tmp_path / "estimator"))
+    for name, kind in {"model": TorchClassificationModel, "estimator": TorchRegressor}.items():
+        changed_metadata(tmp_path / name, lambda metadata: metadata["sparkdl"].update(format=99))
+        with pytest.raises(ModelError, match=r"saved in format 99 by a newer version of sparkdl.*up to \d; load it"):
+            kind.load(str(tmp_path / name))
+
+
+def test_what_was_saved_under_the_first_names_is_loaded(classifier, points, saved, tmp_path):
+    copytree(saved, tmp_path / "model")
+
+    def as_then(metadata):
+        del metadata["sparkdl"]
+        metadata["class"] = "sparkdl.estimator.TorchModel"
+        metadata["paramMap"] = {"featuresCol": "features", "predictionCol": "guess", "probabilityCol": "likely"}
+        metadata["defaultParamMap"] = {}
+
+    changed_metadata(tmp_path / "model", as_then)
+    stage = PipelineModel(stages=[TorchClassificationModel.load(str(tmp_path / "model"))])
+    assert stage.transform(points).columns == [*points.columns, "rawPrediction", "likely", "guess"]
+    assert TorchEstimator is sparkdl.TorchClassifier and sparkdl.TorchModel is TorchClassificationModel
+
+
+def test_an_estimator_saves_and_loads_with_its_settings(settings, tmp_path):
     for name, strategy in {
         "default": {},
         "bare": {"strategy": "allreduce"},
         "own": {"strategy": AllReduceOptions()},
     }.items():
-        estimator(epochs=7, **strategy).write().save(str(tmp_path / name))
-        loaded = TorchEstimator.load(str(tmp_path / name))
-        assert loaded.getOrDefault(loaded.epochs) == 7
+        TorchClassifier(**settings | {"epochs": 7}, featuresCol=["a", "b"], **strategy).write().save(
+            str(tmp_path / name)
+        )
+        loaded = TorchClassifier.load(str(tmp_path / name))
+        assert loaded.getOrDefault(loaded.epochs) == 7 and loaded.getFeaturesCols() == ["a", "b"]
         assert Train(strategy=loaded.getOrDefault(loaded.strategy)) == Train()
 
 
-def test_it_works_inside_a_pipeline_that_saves_and_loads(estimator, points, tmp_path):
+def test_texts_are_classes_in_a_pipeline_that_is_saved_and_rows_weigh_what_a_column_says(settings, points, tmp_path):
+    """All rows of one class lie, and weigh nothing."""
+    named = points.selectExpr("features", "if(label = 1, 'right', 'left') as side", "1.0 as weight").union(
+        points.selectExpr("features", "if(label = 1, 'left', 'right') as side", "0.0 as weight")
+    )
     scaler = StandardScaler(inputCol="features", outputCol="scaled")
-    model = Pipeline(stages=[scaler, estimator(featuresCol="scaled")]).fit(points)
+    network = TorchClassifier(featuresCol="scaled", labelCol="side", weightCol="weight", **settings)
+    model = Pipeline(stages=[scaler, network]).fit(named)
+    assert model.stages[1].labels == ["left", "right"]
     model.write().save(str(tmp_path / "pipeline"))
-    assert accuracy(PipelineModel.load(str(tmp_path / "pipeline")).transform(points)) > 0.9
+    scored = PipelineModel.load(str(tmp_path / "pipeline")).transform(named.where("weight > 0")).collect()
+    assert sum(row.prediction == row.side for row in scored) > 0.9 * len(scored)
+    assert all(row.prediction == ("left", "right")[row.probability.argmax()] for row in scored)
 
 
-def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting(estimator, points):
-    network = estimator()
+def test_a_number_is_predicted_from_sparse_vectors(settings, points, tmp_path):
+    width = 5_000  # of which a batch is made whole, and no row before
+    spread = sf.udf(lambda x, y: Vectors.sparse(width, {0: x, width - 1: y}), VectorUDT())
+    wide = points.withColumn("features", spread("x", "y"))
+    quick = {"epochs": 8, "learning_rate": 0.02, "model_options": {"hidden": [8]}}
+    model = TorchRegressor(labelCol="height", sparse=True, **settings | quick).fit(wide)
+    scored = model.transform(wide)
+    assert scored.columns == [*wide.columns, "prediction"]
+    assert RegressionEvaluator(labelCol="height", metricName="r2").evaluate(scored) > 0.8
+    model.write().save(str(tmp_path / "model"))
+    loaded = TorchRegressionModel.load(str(tmp_path / "model"))
+    assert loaded.transform(wide).select("prediction").collect() == scored.select("prediction").collect()
+
+
+def test_probabilities_lie_at_their_labels_and_columns_may_have_any_name(settings, points):
+    renamed = points.selectExpr("features as `the.features`", "label * 3 + 1 as `the.label`", "x as `a.x`")
+    network = TorchClassifier(featuresCol="the.features", labelCol="the.label", **settings | {"epochs": 1})
+    scored = network.fit(renamed).transform(renamed)
+    assert scored.columns == [*renamed.columns, "rawPrediction", "probability", "prediction"]
+    for row in scored.collect():
+        assert len(row.probability) == len(row.rawPrediction) == 5 and sum(row.probability) == pytest.approx(1)
+        assert row.prediction == row.probability.argmax() and row.probability[0] == row.probability[2] == 0
+
+
+def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting(settings, points):
+    network = TorchClassifier(num_ranks=1, **settings)
     search = CrossValidator(
         estimator=network,
         estimatorParamMaps=ParamGridBuilder().addGrid(network.learning_rate, [1e-9, 0.005]).build(),
@@ -99,58 +218,46 @@ def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting(estimator,
     assert found.avgMetrics[1] > 0.9 > found.avgMetrics[0]
 
 
+# bad input
+
+
 def test_an_unknown_setting_is_an_error_at_once():
     with pytest.raises(ValueError, match=r"epoch\n.*not permitted"):
-        TorchEstimator(epoch=3)
+        TorchClassifier(epoch=3)
+    with pytest.raises(ValueError, match=r"probabilityCol\n.*not permitted"):
+        TorchRegressor(probabilityCol="p")
 
 
-def test_a_missing_column_is_named(estimator, points):
-    with pytest.raises(DataError, match="'pixels'"):
-        estimator(featuresCol="pixels").fit(points)
-
-
-def test_a_loaded_model_may_be_saved_where_it_came_from(estimator, points, tmp_path):
-    estimator(epochs=1).fit(points).write().save(str(tmp_path / "model"))
-    loaded = TorchModel.load(str(tmp_path / "model"))
-    expected = loaded.transform(points).collect()
-    loaded.write().overwrite().save(str(tmp_path / "model"))
-    assert TorchModel.load(str(tmp_path / "model")).transform(points).collect() == expected
-
-
-def test_probabilities_lie_at_their_labels_and_other_columns_may_have_any_name(estimator, points):
-    renamed = points.selectExpr("features as `the.features`", "label * 3 + 1 as `the.label`", "x as `a.x`")
-    model = estimator(featuresCol="the.features", labelCol="the.label").fit(renamed)
-    scored = model.transform(renamed)
-    assert scored.columns == [*renamed.columns, "prediction", "probability"]
-    for row in scored.collect():
-        assert len(row.probability) == 5 and sum(row.probability) == pytest.approx(1)
-        assert row.prediction == row.probability.argmax() and row.probability[0] == row.probability[2] == 0
-
-
-def test_labels_that_are_no_indices_have_probabilities_in_their_order(estimator, points):
-    signs = points.withColumn("label", points["label"] * 2 - 1)
-    scored = estimator(epochs=1).fit(signs).transform(signs).collect()
-    assert {len(row.probability) for row in scored} == {2}
-    assert all(row.prediction == (-1, 1)[row.probability.argmax()] for row in scored)
-
-
-@pytest.mark.parametrize("kind", ["string", "boolean"])
-def test_labels_that_could_only_be_predicted_as_null_are_refused_before_anything_is_written(
-    estimator, points, tmp_path, kind
+@pytest.mark.parametrize(
+    ("kind", "columns", "message"),
+    [
+        (TorchClassifier, {"featuresCol": "pixels"}, r"no column 'pixels' \(featuresCol\); there are x, y"),
+        (TorchClassifier, {"featuresCol": "x"}, r"'x' \(featuresCol\) is double; it must be a vector or an array"),
+        (TorchClassifier, {"featuresCol": ["x", "word"]}, r"'word' \(featuresCol\) is string; it must be a vector"),
+        (TorchClassifier, {"labelCol": "features"}, r"'features' \(labelCol\) is vector: a class is a whole number"),
+        (TorchRegressor, {"labelCol": "word"}, r"'word' \(labelCol\) is string: regression predicts a number"),
+        (TorchRegressor, {"weightCol": "word"}, r"'word' \(weightCol\) is string: a weight is a number"),
+        (TorchRegressor, {"weightCol": "minus"}, "weight column 'weight' is negative, infinite or null in 120 rows"),
+        (TorchRegressor, {"validationIndicatorCol": "x"}, r"'x' \(validationIndicatorCol\) is double: true for rows"),
+        (TorchClassifier, {"labelCol": "height"}, "has 120 rows that are not whole numbers; .* `task: regression`"),
+    ],
+)
+def test_columns_that_cannot_be_learned_from_are_named_before_anything_is_written(
+    settings, points, tmp_path, kind, columns, message
 ):
-    other = points.withColumn("label", points["label"].cast(kind))
-    with pytest.raises(DataError, match=f"label column 'label' is {kind}.*StringIndexer"):
-        estimator().fit(other)
-    assert not (tmp_path / "store").exists()
+    rows = points.selectExpr("*", "'a' as word", "-1.0 as minus")
+    with pytest.raises(DataError, match=message):
+        kind(num_ranks=2, **settings, **columns).fit(rows)
+    assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
-def test_no_copy_of_the_rows_is_left_when_training_fails(estimator, points, tmp_path):
+def test_no_copy_of_the_rows_is_left_when_training_fails(settings, points, tmp_path):
     with pytest.raises(SparkdlError, match="nonsense"):
-        estimator(model_options={"nonsense": 1}).fit(points)
+        TorchClassifier(**settings | {"model_options": {"nonsense": 1}}).fit(points)
     assert not list((tmp_path / "store").rglob("*.parquet"))
 
 
 def test_a_password_in_the_tracking_uri_is_refused_because_it_would_be_saved():
     with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI") as refused:
-        TorchEstimator(tracking_uri="https://somebody:geheim@mlflow.example")
+        TorchClassifier(tracking_uri="https://somebody:geheim@mlflow.example")
     assert "geheim" not in str(refused.value)

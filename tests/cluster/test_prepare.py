@@ -21,8 +21,9 @@ from pyspark.sql import functions as sf
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
 from sparkdl.data.bad_rows import skip_bad_rows
 from sparkdl.data.card import Card
-from sparkdl.data.preparing.examine import LABEL_NAME, find_problems
+from sparkdl.data.preparing.examine import find_problems
 from sparkdl.data.preparing.features import choose_inputs
+from sparkdl.data.preparing.label_column import LABEL
 from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
@@ -402,7 +403,22 @@ TEXT_X = [Stage(kind="hash_text", columns=["x"])]
         ({}, {"features": ["fare"]}, "column 'fare' has 10 rows that are null or NaN"),
         ({"age": "if(id < 3, double('NaN'), age)"}, {}, "column 'age' has 3 rows that are null or NaN"),
         ({"label": "if(id < 4, null, label)"}, {}, "label column 'label' is null in 4 rows"),
-        ({"label": "id / 2"}, {}, "label column 'label' has 50 rows that are not whole numbers"),
+        (
+            {"label": "id / 2"},
+            {"task": "classification"},
+            "label column 'label' has 50 rows that are not whole numbers; bin them first, or set `task: regression`",
+        ),
+        ({"label": "date'2026-01-01'"}, {}, "label column 'label' is date, which fits no task: classification takes"),
+        ({}, {"task": "regression"}, "label column 'label' is string, and regression predicts a number"),
+        ({}, {"task": "multi_label"}, "label column 'label' is string, and multi_label takes arrays of labels"),
+        (
+            {"label": "if(id < 2, double('inf'), age / 7)"},
+            {"task": "regression"},
+            "'label' is NaN or infinite in 2 rows",
+        ),
+        ({"w": "age - 5"}, {"weight": "w"}, "weight column 'w' is negative, infinite or null in 5 rows"),
+        ({"w": "0.0D"}, {"weight": "w"}, "all rows of the split 'train' have the weight 0"),
+        ({"w": "text"}, {"weight": "w"}, "weight column 'w' is string; weights are numbers"),
         (
             {"label": "if(id = 99, 'rare', label)"},
             {"split": Split(column="part", fractions={})},
@@ -580,11 +596,13 @@ def test_bad_rows_of_wide_tables_are_skipped(spark: SparkSession, tmp_path: Path
     names = [f"x{number}" for number in range(700)]
     values = np.ones((4, len(names)))
     values[2, 600] = np.inf
-    columns = {name: values[:, place] for place, name in enumerate(names)} | {"label": ["a"] * 4, LABEL_NAME: ["a"] * 4}
+    columns = {name: values[:, place] for place, name in enumerate(names)} | {"label": ["a"] * 4, LABEL: ["a"] * 4}
     pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
     rows = spark.read.parquet(str(tmp_path / "wide.parquet"))
     settings = Prepare(output="unused", on_bad_rows="skip", features=names)
-    assert skip_bad_rows(rows, find_problems(rows, choose_inputs(rows, settings), settings)).count() == 3
+    assert (
+        skip_bad_rows(rows, find_problems(rows, choose_inputs(rows, settings), settings, "classification")).count() == 3
+    )
 
 
 WORKED_WITH = ["_label", "_class", "_split", "_order", "_group", "_place", "_content", "_bucket", "_problem", "_stage0"]

@@ -263,7 +263,7 @@ def test_a_pipeline_of_the_user_may_end_in_sparse_vectors(texts: DataFrame, tmp_
         ({"labels": "array(1.5, 2.0)"}, "'labels' has 6 rows that are not whole numbers"),
         ({"text": "if(part = 'test', ' -- ', text)"}, "2 rows have no word in 'text'"),
         ({"text": "if(part = 'test', null, text)"}, "column 'text' has 2 rows that are null"),
-        ({"labels": "map('a', 'b')"}, "labels are whole numbers or strings"),
+        ({"labels": "map('a', 'b')"}, "which fits no task: classification takes whole numbers or strings"),
     ],
 )
 def test_rows_that_cannot_be_learned_from(
@@ -275,11 +275,6 @@ def test_rows_that_cannot_be_learned_from(
     with pytest.raises(DataError, match=message):
         prepare(rows, text_settings.model_copy(update={"output": str(tmp_path / "d")}))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_several_labels_need_sparse(texts: DataFrame, text_settings: Prepare, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="set `sparse` for several labels a row"):
-        prepare(texts, text_settings.model_copy(update={"output": str(tmp_path / "d"), "sparse": False}))
 
 
 def test_bad_rows_are_skipped_and_counted_where_the_settings_say_so(

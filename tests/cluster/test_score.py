@@ -105,7 +105,7 @@ def test_scoring_appends_what_the_predictor_says_and_keeps_every_column(
     predictor = Predictor.load(download(images, tracking))
     inputs = np.stack([np.frombuffer(bytes(row), np.uint8).reshape(8, 6, 1) for row in found["image"]])
     assert isinstance(predictor.model, NetworkModel)
-    expected = predictor.model.predict(inputs)
+    expected = predictor.model.outputs_of(inputs).softmax(dim=1).numpy()
     assert list(found["name"]) == [f"name {i}" for i in range(300)]
     assert list(found["prediction"]) == [predictor.card.label_names[i] for i in expected.argmax(axis=1)]
     np.testing.assert_allclose(found["probability"], expected.max(axis=1), rtol=1e-4)

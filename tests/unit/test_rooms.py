@@ -15,9 +15,9 @@ GROUND = {"config", "errors", "extras", "forks", "java", "masking", "sessions", 
 GROUND |= {"tables"}
 FIRST = {"cluster", "collectives", "data", "models", "parameters", "tracking"}
 SECOND = {"extreme", "planning", "scoring", "training"}
-ALSO = {"scoring": {"extreme"}, "planning": {"training"}}
-"""Rooms that a room may know beside those below it: scoring opens what extreme has made, planning tries training's
-steps."""
+ALSO = {"scoring": {"extreme", "training"}, "planning": {"training"}}
+"""Rooms that a room may know beside those below it: scoring opens what extreme has made and asks training's tasks what
+outputs mean, planning tries training's steps."""
 ENTRY_POINTS = {"sparkdl.daemon", "sparkdl.scoring.pyfunc"}
 """What Spark and MLflow import by name in processes of their own: to say that name is not to import it."""
 MIRRORS = {

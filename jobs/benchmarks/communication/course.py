@@ -74,7 +74,8 @@ class Course:
         """Train by the loop that :func:`sparkdl.train` has, with one thread."""
         torch.set_num_threads(1)
         with BACKEND.connect() as world:
-            replica, reporter = new_replica(rank, self.dataset, self.settings, world), Reporter(rank)
+            replica = new_replica(rank, self.dataset, self.settings, world)
+            reporter = Reporter(rank, replica.task)
             state = TrainingState()
             steps: list[Meter] = []
             accuracies: dict[int, float] = {}
@@ -83,10 +84,10 @@ class Course:
 
             def look(split: str) -> float:
                 with replica.strategy.consensus() as model:
-                    accuracy = evaluate_split(replica, model, self.dataset, split, reporter).accuracy
+                    found = evaluate_split(replica, model, self.dataset, split, reporter)
                 replica.model.train()
                 world.barrier()
-                return accuracy
+                return found.figures["accuracy"]
 
             def after_step(state: TrainingState) -> None:
                 nonlocal began

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 from sparkdl.data.bad_rows import COUNT
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
 from sparkdl.data.preparing.features import Inputs, image_fits, width_of
+from sparkdl.data.preparing.label_column import LABEL, label_problems
 from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
 from sparkdl.data.sql import identifier
-from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
+from sparkdl.settings.section import TaskName
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
-__all__ = ["LABEL_NAME", "Findings", "examine", "find_problems", "label_name"]
+__all__ = ["Findings", "examine", "find_problems"]
 
-LABEL_NAME = f"{WORKING}label"
-"""The working column that holds each row's label as text; of sparse rows, the array of its labels."""
 _A_WORD = r"(?U)\w"
 _SHOWN_LABELS = 5
 """Unknown labels that an error lists."""
@@ -39,7 +37,8 @@ class Findings:
     """What one pass over the raw rows found."""
 
     label_names: tuple[str, ...]
-    """Of the training split, sorted: as numbers when all of them are whole numbers. Empty where rows are sparse."""
+    """Of the training split, sorted: as numbers when all of them are whole numbers. Empty where labels are numbers
+    themselves, or very many."""
     class_counts: dict[str, tuple[int, ...]]
     """Rows per class, by split."""
     split_rows: dict[str, int]
@@ -48,45 +47,13 @@ class Findings:
     """Of the content, whatever the order of the rows."""
 
 
-def label_name(rows: "DataFrame", settings: Prepare) -> "Column":
-    """A row's label as text, null where there is none; of sparse rows, the array of its distinct labels.
-
-    Raises :class:`DataError` for types that are no labels.
-    """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import ArrayType
-
-    label = settings.label
-    kind: DataType = rows.schema[label].dataType
-    value = sf.col(identifier(label))
-    if not settings.sparse:
-        return _as_text(value, kind, label)
-    if isinstance(kind, ArrayType):
-        element = kind.elementType
-        return sf.array_distinct(sf.transform(value, lambda one: _as_text(one, element, label)))
-    one = _as_text(value, kind, label)
-    return sf.when(one.isNotNull(), sf.array(one))
-
-
-def _as_text(value: "Column", kind: "DataType", label: str) -> "Column":
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import ArrayType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType
-
-    if isinstance(kind, StringType | IntegralType | BooleanType):
-        return value.cast("string")
-    if isinstance(kind, FloatType | DoubleType | DecimalType):
-        return sf.when(~sf.isnan(value.cast("double")), value.cast("bigint").cast("string"))
-    hint = "; set `sparse` for several labels a row" if isinstance(kind, ArrayType) else ""
-    raise DataError(f"the label column {label!r} is {kind.simpleString()}; labels are whole numbers or strings{hint}")
-
-
-def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> "dict[str, Column]":
+def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None) -> "dict[str, Column]":
     """A message for each thing that can be wrong with a row, and the test that finds the rows where it is."""
-    problems = _label_problems(rows, settings) | _input_problems(rows, inputs)
-    return problems | _feature_problems(inputs) if settings.sparse else problems
+    problems = label_problems(rows, settings, task) | _input_problems(rows, inputs)
+    return problems | _feature_problems(inputs) if task is None else problems
 
 
-def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepare) -> Findings:
+def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepare, task: TaskName | None) -> Findings:
     """Count, fingerprint and check the raw rows. Runs on the driver; rows are read by tasks, once.
 
     Raises :class:`DataError` that names the column and the count: missing labels or inputs, labels that the training
@@ -94,7 +61,7 @@ def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepa
     """
     from pyspark.sql import functions as sf
 
-    keys = [SPLIT] if settings.sparse else [SPLIT, LABEL_NAME]
+    keys = [SPLIT, LABEL] if task == "classification" else [SPLIT]
     found = (
         rows.groupBy(*keys)
         .agg(
@@ -121,45 +88,20 @@ def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepa
     _check_sizes(split_rows, settings)
     hashes = sum(int(row["hashes"]) for row in found) % 2**_FINGERPRINT_BITS
     fingerprint = f"{sum(split_rows.values())}-{hashes:x}"
-    if settings.sparse:
+    if task not in ("classification", "multi_label"):
         return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint)
+    if task == "multi_label":
+        labels = rows.select(SPLIT, sf.explode(LABEL).alias(LABEL))
+        found = labels.groupBy(SPLIT, LABEL).agg(sf.count("*").alias("rows")).collect()
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for row in found:
-        counts[row[SPLIT]][row[LABEL_NAME]] = row["rows"]
+        counts[row[SPLIT]][row[LABEL]] = row["rows"]
     label_names = _label_names(counts)
     if settings.class_names and not settings.class_names.keys() & set(label_names):
         shown = f"{', '.join(label_names[:_SHOWN_LABELS])}{', ...' if len(label_names) > _SHOWN_LABELS else ''}"
         raise DataError(f"`class_names` names none of the labels ({shown}); write {{label: name}}")
     class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
     return Findings(label_names, class_counts, split_rows, fingerprint)
-
-
-def _label_problems(rows: "DataFrame", settings: Prepare) -> "dict[str, Column]":
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType
-
-    label = settings.label
-    name, value, kind = sf.col(LABEL_NAME), sf.col(identifier(label)), rows.schema[label].dataType
-    problems = {f"the label column {label!r} is null in {{count}} rows; drop or label them": name.isNull()}
-    if isinstance(kind, ArrayType):
-        problems |= {
-            f"the label column {label!r} has {{count}} rows with an empty set of labels; drop or label them": (
-                sf.size(name) == 0
-            ),
-            f"the label column {label!r} has {{count}} rows with a null among their labels; remove it": (
-                sf.exists(name, lambda one: one.isNull())
-            ),
-        }
-    if isinstance(kind.elementType if isinstance(kind, ArrayType) else kind, FloatType | DoubleType | DecimalType):
-
-        def fractional(one: "Column") -> "Column":
-            number = one.cast("double")
-            return number.isNotNull() & ~sf.isnan(number) & (number != number.cast("bigint"))
-
-        test = sf.exists(value, fractional) if isinstance(kind, ArrayType) else fractional(value)
-        problems[f"the label column {label!r} has {{count}} rows that are not whole numbers; bin them first"] = test
-    # A test that is null (because the row is) found nothing; the test for null did.
-    return {message: sf.coalesce(test, sf.lit(False)) for message, test in problems.items()}
 
 
 def _feature_problems(inputs: Inputs) -> "dict[str, Column]":
@@ -260,7 +202,9 @@ def _label_names(counts: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
             raise DataError(
                 f"{sum(unseen.values()):,} rows of split {split!r} have {len(unseen):,} labels that the training split "
                 f"does not have: {shown}{', ...' if len(unseen) > _SHOWN_LABELS else ''}. Move some of their rows to "
-                "training, drop them, or set `sparse`."
+                "training, drop them, or set `sparse`; for numbers of which any may come, set `task: regression`."
             )
+    if not names:
+        raise DataError("the rows of the split 'train' have no labels; there is nothing to learn")
     numeric = all(re.fullmatch(r"-?\d+", name) for name in names)
     return tuple(sorted(names, key=(lambda name: (Decimal(name), name)) if numeric else None))

@@ -6,11 +6,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.bad_rows import PROBLEM, skip_bad_rows, take_good_lines
-from sparkdl.data.card import CARD_NAME, LABEL_COLUMN, PREPROCESSING, Card, InputSpec, SplitCard
+from sparkdl.data.card import (
+    CARD_NAME,
+    LABEL_COLUMN,
+    PREPROCESSING,
+    WEIGHT_COLUMN,
+    Card,
+    InputSpec,
+    LabelSpec,
+    SplitCard,
+)
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
-from sparkdl.data.preparing.examine import LABEL_NAME, Findings, examine, find_problems, label_name
+from sparkdl.data.preparing.examine import Findings, examine, find_problems
 from sparkdl.data.preparing.features import (
     Inputs,
     apply_preprocessing,
@@ -18,15 +27,17 @@ from sparkdl.data.preparing.features import (
     describe_pipeline,
     require_columns,
 )
+from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups, with_split
 from sparkdl.data.preparing.staging import Staging, staging
-from sparkdl.data.preparing.write import write_row_groups
+from sparkdl.data.preparing.write import Layout, write_row_groups
 from sparkdl.data.sources.open import open_source
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING, check_names
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Prepare, Source
+from sparkdl.settings.section import TaskName
 from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
 
 if TYPE_CHECKING:
@@ -67,7 +78,7 @@ def prepare(
     decisions = _decisions(settings, pipeline)
     existing = _open_existing(settings.output, decisions)
     if existing is not None:
-        with explained(settings.output), _examined(source, settings, spark, pipeline) as (_, _, findings):
+        with explained(settings.output), _examined(source, settings, spark, pipeline) as (_, _, _, findings):
             _require_same_content(existing, findings)
         place = without_credentials(settings.output)
         _log.info("%s holds these rows with these settings already; nothing to prepare", place)
@@ -75,9 +86,9 @@ def prepare(
     with (
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,
-        _examined(source, settings, spark, pipeline) as (rows, inputs, findings),
+        _examined(source, settings, spark, pipeline) as (rows, inputs, task, findings),
     ):
-        card = _write(rows, inputs, findings, decisions, settings, folder.path)
+        card = _write(rows, inputs, task, findings, decisions, settings, folder.path)
         write_file(join(folder.path, CARD_NAME), card.to_json().encode())
         first = folder.publish()
     dataset = Dataset.open(settings.output)
@@ -162,22 +173,24 @@ def _require_same_content(existing: Dataset, findings: Findings) -> None:
 @contextmanager
 def _examined(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
-) -> "Iterator[tuple[DataFrame, Inputs, Findings]]":
-    """The raw rows with their split and label, how they become inputs, and what was found in them."""
+) -> "Iterator[tuple[DataFrame, Inputs, TaskName | None, Findings]]":
+    """The raw rows with their split and label, how they become inputs, what for, and what was found in them."""
     raw, inputs = _chosen(source, settings, spark, pipeline)
-    label = label_name(raw, settings)
+    task = find_task(raw, settings)
     content = list(dict.fromkeys([*inputs.raw_columns, *_keys(settings)]))
     check_names(content)
     kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
     rows = with_split(raw.select(*map(identifier, kept_columns)), content, settings)
-    rows = rows.withColumn(LABEL_NAME, label)
+    rows = rows.withColumn(LABEL, working_label(raw, settings, task))
+    if settings.weight:
+        rows = rows.withColumn(WEIGHT, working_weight(raw, settings))
     kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
     try:
         rows = take_good_lines(rows, settings)
-        problems = find_problems(rows, inputs, settings)
+        problems = find_problems(rows, inputs, settings, task)
         if settings.on_bad_rows == "skip":
             rows = skip_bad_rows(rows, problems)
-        yield rows, inputs, examine(rows, problems, settings)
+        yield rows, inputs, task, examine(rows, problems, settings, task)
     finally:
         if kept is not None:
             kept.unpersist()
@@ -196,12 +209,14 @@ def _chosen(
 
 
 def _keys(settings: Prepare) -> list[str]:
-    return [settings.label, *([settings.split.column] if settings.split.column else [])]
+    """The columns beside the features."""
+    return [key for key in (settings.label, settings.split.column, settings.weight) if key]
 
 
 def _write(
     rows: "DataFrame",
     inputs: Inputs,
+    task: TaskName | None,
     findings: Findings,
     decisions: dict[str, Any],
     settings: Prepare,
@@ -212,25 +227,34 @@ def _write(
 
     ready = rows
     if inputs.pipeline is not None:
-        model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL_NAME))
+        model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
         ready = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
     spec = _spec(ready, inputs)
     row_bytes = _SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes
     groups = {split: num_groups(count, row_bytes, settings) for split, count in findings.split_rows.items()}
     labels = None
-    if settings.sparse:
+    if task is None:
         training = rows.where(sf.col(SPLIT) == "train")
-        labels = write_labels(training.select(sf.explode(LABEL_NAME).alias(LABEL_COLUMN)), folder)
-        labelled, label = ready, LABEL_NAME
-    else:
+        labels = write_labels(training.select(sf.explode(LABEL).alias(LABEL_COLUMN)), folder)
+    labelled, label = ready, LABEL
+    if task == "classification":
         names = rows.sparkSession.createDataFrame(
-            list(enumerate(findings.label_names)), f"{_CLASS} bigint, {LABEL_NAME} string"
+            list(enumerate(findings.label_names)), f"{_CLASS} bigint, {LABEL} string"
         )
-        labelled, label = ready.join(sf.broadcast(names), LABEL_NAME), _CLASS
-    stored = sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(label).alias(LABEL_COLUMN)
+        labelled, label = ready.join(sf.broadcast(names), LABEL), _CLASS
+    stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(label).alias(LABEL_COLUMN)]
+    if settings.weight:
+        stored.append(sf.col(WEIGHT).alias(WEIGHT_COLUMN))
     placed = with_groups(labelled.select(*stored, SPLIT, ORDER, CONTENT_HASH), findings.split_rows, groups)
-    written = write_row_groups(placed, folder, spec, groups, labels)
+    layout = Layout(
+        input=spec,
+        label=LabelSpec.of(task or "classification", len(findings.label_names)),
+        label_names=findings.label_names,
+        labels=labels,
+        weighted=settings.weight is not None,
+    )
+    written = write_row_groups(placed, folder, layout, groups)
     for split, count in findings.split_rows.items():
         found = sum(file.rows for file in written.files.get(split, ()))
         if found != count:
@@ -240,8 +264,11 @@ def _write(
             )
     return Card.create(
         input=spec.model_copy(update={"mean": written.mean, "std": written.std}),
+        task=task or "classification",
         label_names=findings.label_names,
         labels=labels,
+        label_scale=written.label_scale,
+        mean_weight=written.mean_weight,
         splits={
             split: SplitCard(
                 files=written.files[split],

@@ -3,17 +3,15 @@
 import itertools
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from sparkdl.data.card import InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
-from sparkdl.data.reading.read import read_segment
 from sparkdl.data.reading.shards import Phase, Segment, Stretch, deal, rank_sizes, rows_after, share, without_first
+from sparkdl.data.reading.windows import RowBlock, Window, cut_into_batches
 from sparkdl.errors import DatasetError
 
 __all__ = ["Batch", "Loader"]
@@ -32,9 +30,11 @@ class Batch(NamedTuple):
     inputs: torch.Tensor
     """uint8 of shape (n, height, width, channels) or float32 of shape (n, width)."""
     labels: torch.Tensor
-    """int64 of shape (n,)."""
+    """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.card.LabelSpec`."""
     global_rows: int
     """Rows of all ranks in this step. ``loss * n * size / global_rows``, averaged over ranks, is the mean over rows."""
+    weights: torch.Tensor | None = None
+    """float32 of shape (n,), one on average over the training split; None where all rows count alike."""
 
 
 class Loader:
@@ -64,16 +64,16 @@ class Loader:
             raise ValueError(f"rank must be from 0 to {size - 1}, not {rank}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        if dataset.input.kind == "sparse":
-            raise DatasetError(f"{dataset.path} holds sparse rows; read it with SparseLoader")
+        if dataset.card.labels:
+            raise DatasetError(f"{dataset.path} is for very many classes; read it with SparseLoader")
         self._groups = dataset.row_groups(split)
-        self._input = dataset.input
+        self._dataset = dataset
         self._batch_size, self._rank, self._size = batch_size, rank, size
         self._seed, self._shuffle = seed % 2**63, shuffle
         self._total = sum(group.rows for group in self._groups)
-        largest = max(group.rows for group in self._groups)
+        largest = max(self._group_bytes(group) for group in self._groups)
         least, most = _WINDOW_GROUPS
-        self._window_groups = min(max(_WINDOW_BYTES // (largest * self._input.row_bytes), least), most)
+        self._window_groups = min(max(_WINDOW_BYTES // largest, least), most)
 
     @property
     def steps(self) -> int:
@@ -103,12 +103,23 @@ class Loader:
         blocks = self._read_windows(number, self._windows(shards, without_first(stretches, start * self._batch_size)))
         left, steps = self.rows_after(after), self.steps_after(after)
         try:
-            for step, (inputs, labels) in zip(
-                range(start, steps), _batches(blocks, self._batch_size, self._input), strict=False
-            ):
-                yield Batch(torch.from_numpy(inputs), torch.from_numpy(labels), self._global_rows(step, left))
+            cut = cut_into_batches(blocks, self._batch_size, self._dataset)
+            for step, block in zip(range(start, steps), cut, strict=False):
+                yield self._batch(block, self._global_rows(step, left))
         finally:
             blocks.close()
+
+    def _group_bytes(self, group: RowGroup) -> int:
+        """What the inputs of a row group take in memory."""
+        return group.bytes if self._dataset.input.kind == "sparse" else group.rows * self._dataset.input.row_bytes
+
+    def _batch(self, block: RowBlock, global_rows: int) -> Batch:
+        """The rows as tensors: sparse ones become whole here, a batch at a time."""
+        inputs = block.inputs if isinstance(block.inputs, np.ndarray) else block.inputs.toarray()
+        weights, mean = None, self._dataset.card.mean_weight
+        if block.weights is not None and mean is not None:
+            weights = torch.from_numpy((block.weights / mean).astype(np.float32))
+        return Batch(torch.from_numpy(inputs), torch.from_numpy(block.labels), global_rows, weights)
 
     def _shards(self, epoch: int, size: int) -> list[list[Segment]]:
         order = self._random(epoch).permutation(len(self._groups)) if self._shuffle else range(len(self._groups))
@@ -134,21 +145,20 @@ class Loader:
     def _random(self, *keys: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, *keys])
 
-    def _read_windows(self, epoch: int, places: "Iterator[_Place]") -> Generator[Any, None, None]:
+    def _read_windows(self, epoch: int, places: "Iterator[_Place]") -> Generator[RowBlock, None, None]:
         """The rows of each window in their final order, read one window ahead."""
         pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="sparkdl-loader")
-        ahead: deque[tuple[_Window, slice]] = deque()
+        ahead: deque[tuple[Window, slice]] = deque()
         try:
             while True:
                 for place in itertools.islice(places, 2 - len(ahead)):
                     random = self._random(epoch, place.shard, place.number) if self._shuffle else None
-                    window = _Window(self._groups, place.segments, self._input, random, pool)
+                    window = Window(self._dataset, self._groups, place.segments, random, pool)
                     ahead.append((window, place.rows))
                 if not ahead:
                     return
                 window, rows = ahead.popleft()
-                inputs, labels = window.result()
-                yield inputs[rows], labels[rows]
+                yield window.result().take(rows)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -160,58 +170,6 @@ class _Place(NamedTuple):
     number: int
     segments: Sequence[Segment]
     rows: slice
-
-
-class _Window:
-    """Memory for some segments' rows, which threads fill: each row goes straight to its place after shuffling."""
-
-    def __init__(
-        self,
-        groups: Sequence[RowGroup],
-        segments: Sequence[Segment],
-        input: InputSpec,
-        random: np.random.Generator | None,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        rows = sum(segment.rows for segment in segments)
-        self._inputs: NDArray[Any] = np.empty((rows, *input.shape), input.dtype)
-        self._labels: NDArray[np.int64] = np.empty(rows, np.int64)
-        places = np.arange(rows) if random is None else random.permutation(rows)
-        self._futures: list[Future[None]] = []
-        begin = 0
-        for segment in segments:
-            end = begin + segment.rows
-            memory = self._inputs, self._labels, places[begin:end]
-            self._futures.append(pool.submit(read_segment, groups[segment.group], segment, input, *memory))
-            begin = end
-
-    def result(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        for future in self._futures:
-            future.result()
-        return self._inputs, self._labels
-
-
-def _batches(blocks: Iterator[Any], batch_size: int, input: InputSpec) -> Iterator[Any]:
-    """Cut blocks of rows into batches; a block's last rows join the next block's first. Ends with empty batches."""
-    empty = np.empty((0, *input.shape), input.dtype), np.empty(0, np.int64)
-    inputs, labels = empty
-    for block_inputs, block_labels in blocks:
-        start = 0
-        if len(labels):
-            start = min(batch_size - len(labels), len(block_labels))
-            inputs = np.concatenate([inputs, block_inputs[:start]])
-            labels = np.concatenate([labels, block_labels[:start]])
-            if len(labels) < batch_size:
-                continue
-            yield inputs, labels
-        stop = start + (len(block_labels) - start) // batch_size * batch_size
-        for begin in range(start, stop, batch_size):
-            yield block_inputs[begin : begin + batch_size], block_labels[begin : begin + batch_size]
-        inputs, labels = block_inputs[stop:], block_labels[stop:]
-    if len(labels):
-        yield inputs, labels
-    while True:
-        yield empty
 
 
 def _chunks(segments: Sequence[Segment], count: int) -> list[list[Segment]]:

@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkdl.data.card import InputSpec
+from sparkdl.data.card import Card, InputSpec, LabelSpec
 from sparkdl.data.dataset import RowGroup
 from sparkdl.data.reading.shards import Segment
+from sparkdl.data.sparse_rows import Rows, read_rows, read_weights
 from sparkdl.errors import DatasetError
 from sparkdl.storage import local_path, read_file
 
-__all__ = ["LENGTH_BYTES", "read_segment", "verified_content", "view_inputs", "view_labels"]
+__all__ = [
+    "LENGTH_BYTES",
+    "read_segment",
+    "read_sparse_segment",
+    "verified_content",
+    "view_inputs",
+    "view_labels",
+    "view_weights",
+]
 
 LENGTH_BYTES = {"image": 4, "vector": 0}
 """In front of each row: Parquet's PLAIN encoding of binary values starts them with their length."""
@@ -24,20 +33,33 @@ LENGTH_BYTES = {"image": 4, "vector": 0}
 def read_segment(
     group: RowGroup,
     segment: Segment,
-    input: InputSpec,
+    card: Card,
     inputs: NDArray[Any],
-    labels: NDArray[np.int64],
+    labels: NDArray[Any],
+    weights: NDArray[np.float64] | None,
     places: NDArray[np.int64],
 ) -> None:
-    """Put the rows of a segment into ``inputs`` and ``labels``, the i-th row at ``places[i]``. Runs on a rank.
+    """Put the rows of a segment into ``inputs``, ``labels`` and ``weights``, the i-th at ``places[i]``. Runs on a rank.
 
     Every file has one PLAIN page a column and the card says where its values begin, so nothing has to be decoded.
     Raises :class:`DatasetError` that names the file when it is missing or is not the one that was written.
     """
     content = verified_content(group)
     rows = slice(segment.start, segment.stop)
-    inputs.reshape(len(inputs), -1)[places] = view_inputs(content, group.inputs_at, group.rows, input)[rows]
-    labels[places] = view_labels(content, group.labels_at, group.rows)[rows]
+    inputs.reshape(len(inputs), -1)[places] = view_inputs(content, group.inputs_at, group.rows, card.input)[rows]
+    labels[places] = view_labels(content, group.labels_at, group.rows, card.label)[rows]
+    if weights is not None:
+        weights[places] = view_weights(content, group.weights_at, group.rows)[rows]
+
+
+def read_sparse_segment(group: RowGroup, segment: Segment, card: Card) -> tuple[Rows, NDArray[np.float64] | None]:
+    """The rows of a segment and, where they have such, their weights, in the order of the file. Runs on a rank.
+
+    Raises :class:`DatasetError` that names the file when it is missing or is not the one that was written.
+    """
+    content = verified_content(group)
+    weights = None if card.mean_weight is None else read_weights(content)[segment.start : segment.stop]
+    return read_rows(content).part(segment.start, segment.stop), weights
 
 
 def view_inputs(content: Any, begin: int, rows: int, input: InputSpec) -> NDArray[Any]:
@@ -47,9 +69,16 @@ def view_inputs(content: Any, begin: int, rows: int, input: InputSpec) -> NDArra
     return records[:, length:].view(input.dtype)
 
 
-def view_labels(content: Any, begin: int, rows: int) -> NDArray[np.int64]:
-    """The class indices that lie in a file's bytes."""
-    return np.frombuffer(content, np.int64, rows, begin)
+def view_labels(content: Any, begin: int, rows: int, label: LabelSpec) -> NDArray[Any]:
+    """The labels that lie in a file's bytes, of shape (rows, *label.shape)."""
+    length = label.length_bytes
+    records = np.frombuffer(content, np.uint8, rows * (length + label.row_bytes), begin).reshape(rows, -1)
+    return records[:, length:].view(label.dtype).reshape(rows, *label.shape)
+
+
+def view_weights(content: Any, begin: int, rows: int) -> NDArray[np.float64]:
+    """The weights that lie in a file's bytes."""
+    return np.frombuffer(content, np.float64, rows, begin)
 
 
 def verified_content(group: RowGroup) -> mmap.mmap | bytes:

@@ -17,11 +17,13 @@ from sparkdl.training.asynchronous.crew import Crew
 from sparkdl.training.asynchronous.merged import Merged, figures_of, times_of
 from sparkdl.training.asynchronous.portions import Portions
 from sparkdl.training.asynchronous.recorder import Recorder
+from sparkdl.training.best import is_over, merit
 from sparkdl.training.checkpoint import Shard, load_manifest
-from sparkdl.training.evaluation import Evaluation, evaluation_of, has_reached, merit
+from sparkdl.training.evaluation import Evaluation, evaluation_of
 from sparkdl.training.loop import Job, TrainingResult
 from sparkdl.training.reporter import Measured
 from sparkdl.training.state import TrainingState, resume
+from sparkdl.training.tasks import create_task
 
 __all__ = ["RETRY_SECONDS", "Epochs", "portions_of"]
 
@@ -36,6 +38,7 @@ class Epochs:
 
     def __init__(self, job: Job, cluster: Cluster, coordinator: Coordinator, crew: Crew, on_message: OnMessage) -> None:
         self._job, self._settings, self._dataset = job, job.settings, job.dataset
+        self._task = create_task(job.dataset.card)
         self._coordinator, self._crew, self._on_message = coordinator, crew, on_message
         self._workers = cluster.ranks.max
         begun = load_manifest(coordinator.checkpoint) if coordinator.checkpoint else None
@@ -68,7 +71,7 @@ class Epochs:
 
     def _over(self) -> bool:
         """Whether nothing is left to train."""
-        return self._state.epoch >= self._settings.epochs or has_reached(self._state.history, self._settings)
+        return self._state.epoch >= self._settings.epochs or is_over(self._state.history, self._settings, self._task)
 
     def _one_epoch(self) -> None:
         """Train, evaluate and save: one epoch, or what is left of it."""
@@ -77,12 +80,13 @@ class Epochs:
         dealt = self._train(started)
         merged = self._merged()
         self._send("times", epoch=state.epoch, times=times_of(dealt))
-        figures = figures_of(merged, dealt, seconds=time.monotonic() - started)
+        figures = figures_of(merged, dealt, self._task, seconds=time.monotonic() - started)
         if "validation" in self._dataset.splits:
             found = self._evaluate("validation")
-            figures |= {"validation_loss": found.loss, "validation_accuracy": found.accuracy}
+            figures |= {f"validation_{name}": value for name, value in found.figures.items()}
         figures["seconds"] = time.monotonic() - started
-        best = not state.history or merit(figures, settings) >= merit(state.history[state.best_epoch], settings)
+        before = state.history[state.best_epoch] if state.history else figures
+        best = merit(figures, settings, self._task) >= merit(before, settings, self._task)
         state.step += merged.steps
         state.finish_epoch(figures, best=best)
         self._again = False
@@ -135,9 +139,14 @@ class Epochs:
 
     def _tell(self, results: list[dict[str, Any]]) -> None:
         """Send the means over each portion, at its first step."""
-        sums = [(result["step"], *result["figures"], result["rate"]) for result in results if result["steps"]]
-        figures = [[step, loss / rows, correct / rows, rate] for step, loss, correct, rows, rate in sums]
-        self._rows += sum(rows for _, _, _, rows, _ in sums)
+        figures = []
+        for result in results:
+            if result["steps"]:
+                loss, *sums, weight, rows = result["figures"]
+                self._rows += rows
+                if weight:
+                    figure = self._task.figures(sums, weight)[self._task.step_figure]
+                    figures.append([result["step"], loss / weight, figure, result["rate"]])
         if figures:
             self._state.measure(Measured([], figures))
             self._send("steps", steps=figures, rows=int(self._rows))
@@ -158,7 +167,7 @@ class Epochs:
         portions = self._coordinator.deal([{**order, "portion": number} for number in range(count)])
         self._finish(portions)
         sums = torch.tensor([portions.results[number] for number in range(count)], dtype=torch.float64).sum(0)
-        return evaluation_of(sums, num_classes=self._dataset.num_classes)
+        return evaluation_of(sums, self._task)
 
     def _beat(self) -> None:
         """Let the caller look whether the run is still its own, and hear what has been written."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from sparkdl.training.asynchronous.portions import Portions
 from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.tasks import Task
 
 __all__ = ["Merged", "figures_of", "times_of"]
 
@@ -16,9 +17,8 @@ __all__ = ["Merged", "figures_of", "times_of"]
 class Merged(NamedTuple):
     """What has been merged of an epoch."""
 
-    loss: float
-    """Summed over rows, as correct answers are."""
-    correct: float
+    totals: list[float]
+    """Summed loss, the sums of the task's figures, and the rows' weight; empty without a row."""
     rows: float
     steps: int
     staleness: Counter[int]
@@ -28,15 +28,15 @@ class Merged(NamedTuple):
     def most(cls, tallies: Iterable[Mapping[str, Any]], epoch: int) -> Self:
         """Of the servers' tallies, the one with most rows of the epoch."""
         found = [
-            cls(loss, correct, rows, int(steps), Counter(dict(tally["staleness"])))
+            cls(totals, rows, int(steps), Counter(dict(tally["staleness"])))
             for tally in tallies
             if tally["round"] == epoch and tally["sums"]
-            for loss, correct, rows, steps in [tally["sums"]]
+            for *totals, rows, steps in [tally["sums"]]
         ]
-        return max(found, key=lambda each: each.rows, default=cls(0.0, 0.0, 0.0, 0, Counter()))
+        return max(found, key=lambda each: each.rows, default=cls([], 0.0, 0, Counter()))
 
 
-def figures_of(merged: Merged, dealt: Sequence[Portions], *, seconds: float) -> dict[str, float]:
+def figures_of(merged: Merged, dealt: Sequence[Portions], task: Task, *, seconds: float) -> dict[str, float]:
     """Means over the rows that count, and how asynchronous the epoch was.
 
     ``staleness_p50`` and so on are of the pushes; ``backups_won`` is the share of the portions that were done twice of
@@ -47,9 +47,10 @@ def figures_of(merged: Merged, dealt: Sequence[Portions], *, seconds: float) -> 
     backups = sum(portions.backups for portions in dealt)
     times = times_of(dealt)
     total = sum(each.seconds for each in times) or 1.0
+    loss, *sums, weight = merged.totals or [*[0.0] * (1 + task.sum_size), 1.0]
     figures = {
-        "train_loss": merged.loss / rows,
-        "train_accuracy": merged.correct / rows,
+        "train_loss": loss / weight,
+        **{f"train_{name}": value for name, value in task.figures(sums, weight).items()},
         "rows_per_second": rows / seconds,
         "rows": merged.rows,
         "pushes_per_second": len(pushes) / seconds,

@@ -12,6 +12,7 @@ from sparkdl.settings import Train
 from sparkdl.training.recipe import build_loss, build_optimizer
 from sparkdl.training.replica import back_propagate, make_dense
 from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.tasks import Task
 
 __all__ = ["PortionGradient"]
 
@@ -23,9 +24,9 @@ class PortionGradient:
     portion finds the same bits, on machines of one kind with equally many threads.
     """
 
-    def __init__(self, model: nn.Module, client: ParameterClient, settings: Train) -> None:
-        self._model, self._client, self._settings = model, client, settings
-        self._loss = build_loss(settings)
+    def __init__(self, model: nn.Module, client: ParameterClient, settings: Train, task: Task) -> None:
+        self._model, self._client, self._settings, self._task = model, client, settings, task
+        self._loss = build_loss(settings, task)
         self._trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._decays = build_optimizer(settings, model).param_groups
         """Which parameters decay, and how much."""
@@ -43,27 +44,30 @@ class PortionGradient:
             self._client.copy_to(self._trained)
             self._evaluation = order["evaluation"]
         fetched = time.perf_counter()
-        loss, correct, seen = self._add_up(loader, rows)
+        loss, figures = self._add_up(loader, rows)
         computed = time.perf_counter()
         gradients = {name: each.grad for name, each in self._trained.items() if each.grad is not None}
         self._client.push(gradients, Push(self._evaluation, order["portion"], 0, 0, 0.0, ()), self._versions)
         exchanging = fetched - started + time.perf_counter() - computed
         times = RankTimes(0.0, computed - fetched, exchanging, waited, 0.0, 1, self._client.bytes_moved - moved)
-        return {"loss": loss, "correct": correct, "rows": seen, "times": times}
+        return {"loss": loss, "figures": figures, "times": times}
 
-    def _add_up(self, loader: Loader, rows: int) -> tuple[float, int, int]:
-        """Find the gradients; returns the share of the loss, the correct answers and the rows."""
+    def _add_up(self, loader: Loader, rows: int) -> tuple[float, list[float]]:
+        """Find the gradients; returns the share of the loss, and the sums of figures and the rows: weight, number."""
         self._model.eval()
         self._model.zero_grad()
-        loss, correct, seen = 0.0, 0, 0
+        loss, sums, weight, seen = 0.0, [0.0] * self._task.sum_size, 0.0, 0
         for batch in loader.epoch(0):
             if len(batch.labels):
-                figures = back_propagate(self._model, batch, self._settings, loss=self._loss, row_weight=1 / rows)
+                figures = back_propagate(
+                    self._model, batch, self._settings, self._task, loss=self._loss, row_weight=1 / rows
+                )
                 loss += float(figures.loss) * figures.rows / rows
-                correct += int(figures.correct)
+                sums = [a + b for a, b in zip(sums, figures.sums.tolist(), strict=True)]
+                weight += figures.rows if figures.weight is None else float(figures.weight)
                 seen += figures.rows
         make_dense(self._model)
-        return loss + self._decay(seen / rows), correct, seen
+        return loss + self._decay(seen / rows), [*sums, weight, float(seen)]
 
     @torch.no_grad()
     def _decay(self, share: float) -> float:

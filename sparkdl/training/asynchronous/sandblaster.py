@@ -63,10 +63,11 @@ class Sandblaster(Epochs):
     @override
     def _merged(self) -> Merged:
         if not self._vectors.dealt:
-            return Merged(0.0, 0.0, 0.0, 0, Counter())
+            return Merged([], 0.0, 0, Counter())
         results = self._vectors.dealt[-1].results.values()
-        loss, correct, rows = (math.fsum(result[name] for result in results) for name in ("loss", "correct", "rows"))
-        return Merged(loss * rows, correct, rows, 1, Counter())
+        loss = math.fsum(result["loss"] for result in results)
+        *totals, rows = map(math.fsum, zip(*(result["figures"] for result in results), strict=True))
+        return Merged([loss * rows, *totals], rows, 1, Counter())
 
     def _deal(self, orders: list[dict[str, Any]]) -> Portions:
         portions = self._coordinator.deal(orders)

@@ -31,6 +31,7 @@ from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_
 from sparkdl.training.replica import BatchFigures, back_propagate, make_dense
 from sparkdl.training.state import copied, seed_everything
 from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.tasks import create_task
 
 __all__ = ["work"]
 
@@ -64,7 +65,8 @@ class _Worker:
         self._model = starting_model(job).to(device)
         seed_everything(job.settings.seed, 0, 1 + line.number)  # equal weights, but dropout of its own
         self._evaluated: nn.Module | None = None
-        self._loss = build_loss(job.settings)
+        self._task = create_task(job.dataset.card)
+        self._loss = build_loss(job.settings, self._task)
         self._partition = partition_of(self._model, servers)
         self._client = ParameterClient(
             self._partition, line.invitation.credentials, line, timeout=line.invitation.patience
@@ -79,7 +81,7 @@ class _Worker:
                 workers=workers,
                 pace=_Clock(line) if self._options.staleness is not None else None,
             )
-        self._gradient = PortionGradient(self._model, self._client, job.settings)
+        self._gradient = PortionGradient(self._model, self._client, job.settings, self._task)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-next")
 
     def run(self) -> None:
@@ -135,7 +137,7 @@ class _Worker:
         last = ceil(ceil(loader.rows(order["epoch"]) / settings.batch_size) / settings.accumulation)
         pushed = self._client.applied(order["epoch"], order["portion"]) if order["again"] else 0
         first = (order["epoch"] * order["portions"] + order["portion"]) * steps
-        figures, rate = [0.0, 0.0, 0.0], 0.0
+        figures, rate = [0.0] * (3 + self._task.sum_size), 0.0
         batches = spent.loading(loader.epoch(order["epoch"], pushed * options.period * settings.accumulation))
         self._model.train()
         for number, group in enumerate(_grouped(batches, settings.accumulation), pushed * options.period):
@@ -167,13 +169,13 @@ class _Worker:
         share = self._gradient.push(order, loader, rows=self._dataset.rows("train"), waited=waited)
         return {"worker": self._line.number, **share}
 
-    def _gradients(self, batches: list[Batch]) -> tuple[float, float, float]:
-        """Find the gradients of a step; returns its summed loss, correct answers and rows."""
+    def _gradients(self, batches: list[Batch]) -> list[float]:
+        """Find the gradients of a step; returns its summed loss, the sums of figures, and the rows: weight, number."""
         settings, model = self._settings, self._model
         model.zero_grad()
         rows = sum(len(batch.labels) for batch in batches)
         figures: list[BatchFigures] = [
-            back_propagate(model, batch, settings, loss=self._loss, row_weight=1 / rows)
+            back_propagate(model, batch, settings, self._task, loss=self._loss, row_weight=1 / rows)
             for batch in batches
             if len(batch.labels)
         ]
@@ -191,7 +193,9 @@ class _Worker:
                 " kept. Try a smaller learning_rate, warmup_epochs, clip_norm or float32, and look for extreme values"
                 " in the features"
             )
-        return loss, float(sum(int(each.correct) for each in figures)), float(rows)
+        sums = torch.stack([each.sums for each in figures]).sum(dim=0).tolist()
+        weight = sum(each.rows if each.weight is None else float(each.weight) for each in figures)
+        return [loss, *map(float, sums), float(weight), float(rows)]
 
     def _evaluate(self, order: dict[str, Any]) -> list[float]:
         """The sums over the rows of a portion of a split, with the servers' weights or those in a file."""
@@ -199,8 +203,8 @@ class _Worker:
         return add_up(
             self._pulled(order["weights"]),
             self._loader(order["split"], order, batch_size, shuffle=False).epoch(0),
-            loss=build_loss(self._settings, smoothing=False),
-            num_classes=self._dataset.num_classes,
+            task=self._task,
+            loss=build_loss(self._settings, self._task, smoothing=False),
             device=self._device,
             context=autocast(self._settings, self._device),
         ).tolist()

@@ -13,6 +13,7 @@ from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
 from sparkdl.training.state import copied
 from sparkdl.training.strategies.ist import IST
+from sparkdl.training.tasks import Classification
 
 
 def one_step(rank: Rank) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def one_step(rank: Rank) -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     settings = Train(strategy="ist", optimizer="torch.optim:Adagrad")
     with TorchBackend().connect() as communicator:
-        replica = Replica(model, settings, Groups(communicator, communicator), torch.device("cpu"))
+        replica = Replica(model, settings, Classification(2), Groups(communicator, communicator), torch.device("cpu"))
         replica.strategy.begin_epoch(0)
         replica.step([Batch(torch.full((4, 3), 1.0 + rank.rank), torch.tensor([0, 1, 1, 1]), 8)], rate=0.1)
         own, sent = copied(model.state_dict()), communicator.bytes_sent

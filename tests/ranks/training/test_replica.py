@@ -12,6 +12,7 @@ from sparkdl.data import Batch
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
+from sparkdl.training.tasks import Classification
 
 BACKEND = create_backend("auto")
 
@@ -22,7 +23,7 @@ def clipped_step(rank: Rank) -> float:
     before = words[0].weight.detach().clone()
     settings = Train(optimizer="sgd", clip_norm=0.01)
     with BACKEND.connect() as collectives:
-        replica = Replica(words, settings, Groups(collectives, collectives), torch.device("cpu"))
+        replica = Replica(words, settings, Classification(4), Groups(collectives, collectives), torch.device("cpu"))
         batch = Batch(torch.tensor([[1], [5]]), torch.tensor([0, 3]), 2)
         replica.step([batch], rate=1.0)
     return float((words[0].weight.detach() - before).norm())
@@ -71,7 +72,7 @@ def counted_batches(rank: Rank) -> list[tuple[int, int]]:
     """By how many batches each layer has been normalised: after one row, after two, and after one that fails."""
     network, counts = Normalised(), []
     with BACKEND.connect() as collectives:
-        replica = Replica(network, Train(), Groups(collectives, collectives), torch.device("cpu"))
+        replica = Replica(network, Train(), Classification(3), Groups(collectives, collectives), torch.device("cpu"))
         for rows, fails in ((1, False), (2, False), (1, True)):
             network.fails = fails
             with pytest.raises(KeyError) if fails else nullcontext():

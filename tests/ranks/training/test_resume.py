@@ -13,7 +13,7 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import Manifest, latest, load_manifest, load_shard, save_manifest
-from sparkdl.training.loop import Job, _merit, train_rank
+from sparkdl.training.loop import Job, train_rank
 
 
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -136,10 +136,3 @@ def test_a_run_of_very_many_epochs_goes_on(backend: Backend, clouds: Dataset, tm
     job = replace(job, settings=settings.model_copy(update={"epochs": epochs + 1}), checkpoint=checkpoint)
     outcome = run_local(partial(train_rank, job), 1, backend=backend)[0]
     assert outcome is not None and len(outcome.history) == epochs + 1
-
-
-def test_an_epoch_without_a_validation_loss_is_better_than_none_and_no_better_than_any() -> None:
-    settings = Train(best_by="loss")
-    first, second = ({"validation_loss": loss} for loss in (float("nan"), 3.0))
-    assert _merit(first, settings) >= _merit(first, settings)
-    assert _merit(second, settings) > _merit(first, settings)

@@ -20,6 +20,7 @@ from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
 from sparkdl.training.saver import Saver
 from sparkdl.training.state import TrainingState
+from sparkdl.training.tasks import Classification
 
 BACKEND = create_backend("auto")
 
@@ -47,7 +48,9 @@ def attempt(folder: str, checkpoint: str | None, steps: list[int], rank: Rank, *
         if not lists:
             patch.setattr(LocalFileSystem, "ls", failing)
         settings = Train(keep_last=2)
-        replica = Replica(nn.Linear(2, 2), settings, Groups(communicator, communicator), torch.device("cpu"))
+        replica = Replica(
+            nn.Linear(2, 2), settings, Classification(2), Groups(communicator, communicator), torch.device("cpu")
+        )
         with Saver(folder, settings, listening, replica, batch_size=1, begun=begun, begun_at=checkpoint) as saver:  # type: ignore[arg-type]
             for step in steps:
                 saver.save(TrainingState(step=step))
@@ -79,7 +82,9 @@ def test_the_checkpoint_an_attempt_began_from_stays_until_others_take_its_place(
 
 def save_weights_that_are_not_finite(folder: str, rank: Rank) -> None:
     with BACKEND.connect() as communicator:
-        replica = Replica(nn.Linear(2, 2), Train(), Groups(communicator, communicator), torch.device("cpu"))
+        replica = Replica(
+            nn.Linear(2, 2), Train(), Classification(2), Groups(communicator, communicator), torch.device("cpu")
+        )
         with Saver(folder, Train(), rank, replica, batch_size=1) as saver:
             saver.save(TrainingState(step=1))
             replica.model.weight.data[0, 0] = torch.nan  # type: ignore[operator, index, union-attr]
@@ -103,7 +108,9 @@ def save_slowly(folder: str, rank: Rank) -> None:
     with BACKEND.connect() as communicator, pytest.MonkeyPatch.context() as patch:
         replace = Path.replace
         patch.setattr(Path, "replace", slow)
-        replica = Replica(nn.Linear(2, 2), Train(), Groups(communicator, communicator), torch.device("cpu"))
+        replica = Replica(
+            nn.Linear(2, 2), Train(), Classification(2), Groups(communicator, communicator), torch.device("cpu")
+        )
         with Saver(folder, Train(), rank, replica, batch_size=1) as saver:
             rank.beat(1)
             saver.save(TrainingState(step=1), best=dict(replica.model.state_dict()))

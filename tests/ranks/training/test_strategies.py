@@ -34,6 +34,7 @@ from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import consensus_weights
 from sparkdl.training.strategies.ist import STATISTICS_BATCHES
 from sparkdl.training.strategies.sub_networks import deal
+from sparkdl.training.tasks import Classification
 
 from .simulated_averaging import MEANS
 
@@ -260,8 +261,10 @@ def begun_replicas(trained: Trained, rank: Rank) -> dict[str, dict[str, torch.Te
         for before, after in CHANGES.items():
             job = trained.job(after, before)
             model = build_model(job.dataset, job.settings)
-            replica = Replica(model, job.settings, Groups(communicator, communicator), torch.device("cpu"))
-            _begin(replace(job, checkpoint=latest(job.folder)), replica, Reporter(rank), batch_size=4)
+            replica = Replica(
+                model, job.settings, Classification(4), Groups(communicator, communicator), torch.device("cpu")
+            )
+            _begin(replace(job, checkpoint=latest(job.folder)), replica, Reporter(rank, replica.task), batch_size=4)
             weights[before] = dict(model.state_dict())
     return weights
 

@@ -20,7 +20,7 @@ from sparkdl.data.card import (
     SplitCard,
 )
 from sparkdl.data.dataset import Dataset
-from sparkdl.data.preparing.write import write_row_group
+from sparkdl.data.preparing.row_group import write_row_group
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
 
 VECTORS = InputSpec(column="features", kind="vector", shape=(3,), dtype="float32")

@@ -13,6 +13,10 @@ def _rows(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, 8, 6, 1), dtype=np.uint8)
 
 
+def _probabilities(folder: Path, rows: np.ndarray, **options: int) -> np.ndarray:
+    return _network(folder).outputs_of(rows, **options).softmax(dim=1).numpy()
+
+
 def _network(folder: Path) -> NetworkModel:
     model = Predictor.load(folder).model
     assert isinstance(model, NetworkModel)
@@ -20,19 +24,18 @@ def _network(folder: Path) -> NetworkModel:
 
 
 def test_probabilities_do_not_depend_on_the_batch_size(images: Path) -> None:
-    network = _network(images)
-    expected = network.predict(_rows(100))
+    expected = _probabilities(images, _rows(100))
     assert expected.shape == (100, 3)
     np.testing.assert_allclose(expected.sum(axis=1), 1, rtol=1e-5)
     for batch_size in (1, 7, 100, 5000):
-        np.testing.assert_allclose(network.predict(_rows(100), batch_size=batch_size), expected, rtol=1e-4)
+        np.testing.assert_allclose(_probabilities(images, _rows(100), batch_size=batch_size), expected, rtol=1e-4)
 
 
 def test_an_answer_is_label_probability_and_the_likeliest_classes(images: Path) -> None:
     predictor, rows = Predictor.load(images), _rows(5)
     column = pa.array([row.tobytes() for row in rows])
     prediction, probability, top_k = (part.to_pylist() for part in predictor.answer(column, top_k=2))
-    expected = _network(images).predict(rows)
+    expected = _probabilities(images, rows)
     order = np.argsort(-expected, axis=1)
     assert prediction == [predictor.card.label_names[i] for i in order[:, 0]]
     np.testing.assert_allclose(probability, expected.max(axis=1))
@@ -62,7 +65,7 @@ def test_vectors_come_as_lists_of_any_float(vectors: Path) -> None:
 def test_the_memory_of_the_rows_is_left_alone(images: Path) -> None:
     rows = _rows(3)
     before = rows.copy()
-    _network(images).predict(rows)
+    _probabilities(images, rows)
     np.testing.assert_array_equal(rows, before)
 
 
@@ -83,12 +86,12 @@ def test_rows_that_are_not_numbers_are_counted(vectors: Path) -> None:
     rows = np.zeros((5, 4), np.float32)
     rows[[1, 3], 2] = np.nan
     with pytest.raises(DataError, match="column 'features': 2 rows give no finite result"):
-        _network(vectors).predict(rows)
+        _network(vectors).outputs_of(rows)
 
 
 def test_an_array_of_another_shape_is_refused(vectors: Path) -> None:
     with pytest.raises(DataError, match=r"the model reads rows of shape \(4,\), not \(5,\)"):
-        _network(vectors).predict(np.zeros((2, 5), np.float32))
+        _network(vectors).outputs_of(np.zeros((2, 5), np.float32))
 
 
 def test_a_folder_without_its_parts_is_told_apart(images: Path, tmp_path: Path) -> None:

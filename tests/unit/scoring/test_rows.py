@@ -2,9 +2,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
+import torch
 
 from sparkdl.scoring.predictor import Model, Predictor
 from sparkdl.scoring.rows import answer_each
@@ -25,13 +25,11 @@ class Counted:
     model: Model
     rows: list[int] = field(default_factory=list)
 
-    def top_k(
-        self, column: pa.Array | pa.ChunkedArray, k: int, *, batch_size: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
         self.rows.append(len(column))
         if any(row is not None and (row[0] or 0) < 0 for row in column.to_pylist()):
             raise IndexError("index out of range\nin self")
-        return self.model.top_k(column, k, batch_size=batch_size)
+        return self.model.outputs(column, batch_size=batch_size)
 
 
 @pytest.fixture

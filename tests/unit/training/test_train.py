@@ -7,6 +7,7 @@ from mlflow import MlflowClient
 from sparkdl.settings import Tracking
 from sparkdl.tracking import start_run
 from sparkdl.training.checkpoint import save_manifest
+from sparkdl.training.tasks import Classification
 from sparkdl.training.train import _log_measured
 
 from .test_checkpoint import new_manifest
@@ -21,7 +22,7 @@ def test_what_was_measured_up_to_a_checkpoint_is_in_the_curves_once_however_ofte
     with start_run(Tracking(uri=store, experiment="measured", spool=str(tmp_path / "spool")), params={}) as run:
         run.log_metrics({"step_loss": 1.0}, step=1)  # all that came before a rank was killed
         for _ in range(2):
-            _log_measured(run, checkpoint)
+            _log_measured(run, Classification(2), checkpoint)
         run.log_metrics({"step_loss": 0.25}, step=4)
     client = MlflowClient(store)
     steps = [(point.step, point.value) for point in client.get_metric_history(run.run_id, "step_loss")]

@@ -1,0 +1,155 @@
+"""What the column of labels is for, the working columns that it becomes, and what can be wrong with it."""
+
+from typing import TYPE_CHECKING
+
+from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
+from sparkdl.errors import DataError
+from sparkdl.settings import Prepare
+from sparkdl.settings.section import TaskName
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ["LABEL", "WEIGHT", "find_task", "label_problems", "working_label", "working_weight"]
+
+LABEL = f"{WORKING}label"
+"""The working column of labels: names of classes, arrays of them, or numbers."""
+WEIGHT = f"{WORKING}weight"
+"""The working column that says how much a row counts."""
+
+
+def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
+    """What the labels are for; None where ``sparse`` rows are for very many classes.
+
+    Runs on the driver; tasks look for a fraction where labels are floating-point numbers, which may be indices of
+    classes. Raises :class:`DataError` for labels of a type that fits no task, or not the one that is asked for.
+    """
+    from pyspark.sql.types import ArrayType, BooleanType, NumericType, StringType
+
+    label, kind = settings.label, rows.schema[settings.label].dataType
+    element = kind.elementType if isinstance(kind, ArrayType) else kind
+    is_list, is_number = isinstance(kind, ArrayType), isinstance(kind, NumericType)
+    if not isinstance(element, NumericType | StringType | BooleanType):
+        raise DataError(
+            f"the label column {label!r} is {kind.simpleString()}, which fits no task: classification takes whole"
+            " numbers or strings, multi_label arrays of them, and regression numbers"
+        )
+    if settings.task is None:
+        if settings.sparse:
+            return None
+        found: TaskName = "multi_label" if is_list else "classification"
+        return "regression" if _has_fractions(rows, label, kind) else found
+    if settings.task == "regression" and not is_number:
+        raise DataError(f"the label column {label!r} is {kind.simpleString()}, and regression predicts a number")
+    if (settings.task == "multi_label") != is_list:
+        several = "arrays of labels" if settings.task == "multi_label" else "one label a row"
+        raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {settings.task} takes {several}")
+    return settings.task
+
+
+def working_label(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "Column":
+    """A row's label, null where there is none: its name, the array of its distinct names, or a double."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import ArrayType
+
+    kind, value = rows.schema[settings.label].dataType, sf.col(identifier(settings.label))
+    if task == "regression":
+        return value.cast("double")
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        return sf.array_distinct(sf.transform(value, lambda one: _as_name(one, element)))
+    name = _as_name(value, kind)
+    return name if task == "classification" else sf.when(name.isNotNull(), sf.array(name))
+
+
+def working_weight(rows: "DataFrame", settings: Prepare) -> "Column":
+    """How much a row counts. Raises :class:`DataError` for a column that holds no numbers."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import NumericType
+
+    kind = rows.schema[str(settings.weight)].dataType
+    if not isinstance(kind, NumericType):
+        raise DataError(f"the weight column {settings.weight!r} is {kind.simpleString()}; weights are numbers")
+    return sf.col(identifier(str(settings.weight))).cast("double")
+
+
+def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "dict[str, Column]":
+    """A message for each thing that can be wrong with label and weight, and the test that finds the rows where it is.
+
+    In a message, ``{count}`` stands for how many rows it is about.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import ArrayType, DoubleType, FloatType
+
+    column = f"the label column {settings.label!r}"
+    value, kind = sf.col(LABEL), rows.schema[settings.label].dataType
+    problems = {f"{column} is null in {{count}} rows; drop or label them": value.isNull()}
+    if isinstance(kind, ArrayType):
+        problems[f"{column} has {{count}} rows with a null among their labels; remove it"] = sf.exists(
+            value, lambda one: one.isNull()
+        )
+        if task is None:
+            problems[f"{column} has {{count}} rows with an empty set of labels; drop or label them"] = (
+                sf.size(value) == 0
+            )
+    if task == "regression":
+        if isinstance(kind, FloatType | DoubleType):
+            problems[f"{column} is NaN or infinite in {{count}} rows; drop them"] = ~_is_finite(value)
+    elif _is_fractional_type(kind):
+        problems[
+            f"{column} has {{count}} rows that are not whole numbers; bin them first, or set `task: regression`"
+        ] = _is_fractional(rows, settings.label, kind)
+    if settings.weight:
+        weight = sf.col(WEIGHT)
+        problems[
+            f"the weight column {settings.weight!r} is negative, infinite or null in {{count}} rows; a weight is a"
+            " number from 0 on"
+        ] = weight.isNull() | ~_is_finite(weight) | (weight < 0)
+    # A test that is null (because the row is) found nothing; the test for null did.
+    return {message: sf.coalesce(test, sf.lit(False)) for message, test in problems.items()}
+
+
+def _as_name(value: "Column", kind: "DataType") -> "Column":
+    """A label as text; a floating-point number as the whole number that it is."""
+    from pyspark.sql import functions as sf
+
+    if not _is_fractional_type(kind):
+        return value.cast("string")
+    return sf.when(~sf.isnan(value.cast("double")), value.cast("bigint").cast("string"))
+
+
+def _has_fractions(rows: "DataFrame", label: str, kind: "DataType") -> bool:
+    from pyspark.sql.types import ArrayType
+
+    if isinstance(kind, ArrayType) or not _is_fractional_type(kind):
+        return False
+    return bool(rows.where(_is_fractional(rows, label, kind)).select(identifier(label)).head(1))
+
+
+def _is_fractional_type(kind: "DataType") -> bool:
+    """Whether a type, or that of an array's elements, has numbers that are not whole."""
+    from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType
+
+    element = kind.elementType if isinstance(kind, ArrayType) else kind
+    return isinstance(element, FloatType | DoubleType | DecimalType)
+
+
+def _is_fractional(rows: "DataFrame", label: str, kind: "DataType") -> "Column":
+    """Whether a label, or one of several, is a number that is not whole."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import ArrayType
+
+    def fractional(one: "Column") -> "Column":
+        number = one.cast("double")
+        return number.isNotNull() & ~sf.isnan(number) & (number != number.cast("bigint"))
+
+    value = sf.col(identifier(label))
+    return sf.exists(value, fractional) if isinstance(kind, ArrayType) else fractional(value)
+
+
+def _is_finite(value: "Column") -> "Column":
+    from pyspark.sql import functions as sf
+
+    return ~sf.isnan(value) & (sf.abs(value) < float("inf"))

@@ -1,0 +1,125 @@
+"""A window of the rows that a rank reads: read by threads, shuffled as a whole, and cut into batches."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.reading.read import read_segment, read_sparse_segment
+from sparkdl.data.reading.shards import Segment
+
+__all__ = ["RowBlock", "Window", "cut_into_batches"]
+
+
+class RowBlock(NamedTuple):
+    """Some rows in their final order."""
+
+    inputs: Any
+    """An array of shape (n, *input.shape); of sparse rows, a ``scipy.sparse.csr_array`` of that shape."""
+    labels: NDArray[Any]
+    """Of shape (n, *label.shape)."""
+    weights: NDArray[np.float64] | None
+    """Of shape (n,), as they are in the files."""
+
+    @classmethod
+    def make(cls, dataset: Dataset, rows: int) -> "RowBlock":
+        """Memory for whole rows of a dataset."""
+        input, label = dataset.input, dataset.label
+        weights = None if dataset.card.mean_weight is None else np.empty(rows)
+        return cls(np.empty((rows, *input.shape), input.dtype), np.empty((rows, *label.shape), label.dtype), weights)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.labels)
+
+    def take(self, rows: slice | NDArray[np.int64]) -> "RowBlock":
+        """Some of the rows; those of a slice are not copied."""
+        return RowBlock(self.inputs[rows], self.labels[rows], None if self.weights is None else self.weights[rows])
+
+    @staticmethod
+    def join(blocks: "Sequence[RowBlock]") -> "RowBlock":
+        """Some rows below one another."""
+        inputs = [block.inputs for block in blocks]
+        weights = [block.weights for block in blocks if block.weights is not None]
+        return RowBlock(
+            np.concatenate(inputs) if isinstance(inputs[0], np.ndarray) else _stacked(inputs),
+            np.concatenate([block.labels for block in blocks]),
+            np.concatenate(weights) if weights else None,
+        )
+
+
+class Window:
+    """Some segments' rows, which threads read.
+
+    Whole rows go straight to their places after shuffling, in memory that was made for them; sparse ones, of which
+    nobody knows the size, are put in order when all are there.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        groups: Sequence[RowGroup],
+        segments: Sequence[Segment],
+        random: np.random.Generator | None,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        rows = sum(segment.rows for segment in segments)
+        self._places = np.arange(rows) if random is None else random.permutation(rows)
+        self._futures: list[Future[Any]] = []
+        self._block = None if dataset.input.kind == "sparse" else RowBlock.make(dataset, rows)
+        begin = 0
+        for segment in segments:
+            end = begin + segment.rows
+            if self._block is None:
+                task: Future[Any] = pool.submit(_sparse_block, dataset, groups[segment.group], segment)
+            else:
+                places = self._places[begin:end]
+                task = pool.submit(read_segment, groups[segment.group], segment, dataset.card, *self._block, places)
+            self._futures.append(task)
+            begin = end
+
+    def result(self) -> RowBlock:
+        """The rows, when they are there."""
+        read = [future.result() for future in self._futures]
+        return self._block or RowBlock.join(read).take(np.argsort(self._places))
+
+
+def cut_into_batches(blocks: Iterator[RowBlock], batch_size: int, dataset: Dataset) -> Iterator[RowBlock]:
+    """Cut blocks of rows into batches; a block's last rows join the next block's first. Ends with empty batches."""
+    empty = rest = RowBlock.make(dataset, 0)
+    for block in blocks:
+        start = 0
+        if rest.rows:
+            start = min(batch_size - rest.rows, block.rows)
+            rest = RowBlock.join([rest, block.take(slice(start))])
+            if rest.rows < batch_size:
+                continue
+            yield rest
+        stop = start + (block.rows - start) // batch_size * batch_size
+        for begin in range(start, stop, batch_size):
+            yield block.take(slice(begin, begin + batch_size))
+        rest = block.take(slice(stop, None))
+    if rest.rows:
+        yield rest
+    while True:
+        yield empty
+
+
+def _sparse_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBlock:
+    """The rows of a segment in the order of the file."""
+    from scipy import sparse  # which whole rows have no use for
+
+    rows, weights = read_sparse_segment(group, segment, dataset.card)
+    shape = rows.rows, *dataset.input.shape
+    inputs = sparse.csr_array((rows.values, rows.indices, rows.offsets), shape=shape)
+    return RowBlock(inputs, rows.labels.view(dataset.label.dtype), weights)
+
+
+def _stacked(inputs: Sequence[Any]) -> Any:
+    from scipy import sparse
+
+    return sparse.vstack(inputs, format="csr")

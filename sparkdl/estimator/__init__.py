@@ -1,0 +1,18 @@
+"""Networks as stages of ``pyspark.ml``: estimators, and the models that they fit."""
+
+from sparkdl.estimator.estimators import TorchClassifier, TorchRegressor
+from sparkdl.estimator.summary import TrainingSummary
+from sparkdl.estimator.torch_models import TorchClassificationModel, TorchRegressionModel
+
+__all__ = [
+    "TorchClassificationModel",
+    "TorchClassifier",
+    "TorchEstimator",
+    "TorchModel",
+    "TorchRegressionModel",
+    "TorchRegressor",
+    "TrainingSummary",
+]
+
+TorchEstimator, TorchModel = TorchClassifier, TorchClassificationModel
+"""What the classifier was called before there was a regressor; what was saved under these names is still loaded."""

@@ -1,0 +1,184 @@
+"""Estimators of ``pyspark.ml``: fit on a DataFrame, inside ``Pipeline`` and ``CrossValidator``. Run on the driver."""
+
+import uuid
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
+
+from pyspark.ml import Estimator
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
+from pyspark.sql import DataFrame
+from typing_extensions import override
+
+from sparkdl.cluster.slots import count_slots
+from sparkdl.data import prepare
+from sparkdl.errors import ConfigError
+from sparkdl.estimator.inputs import FEATURES, LABEL, SPLIT, WEIGHT, check_label, training_rows
+from sparkdl.estimator.params import ClassifierColumns, Columns, FitParams, TrainParams
+from sparkdl.estimator.saving import EstimatorReader, EstimatorWriter
+from sparkdl.estimator.summary import TrainingSummary
+from sparkdl.estimator.torch_models import TorchClassificationModel, TorchModel, TorchRegressionModel
+from sparkdl.masking import without_credentials
+from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
+from sparkdl.settings.section import TaskName
+from sparkdl.storage import remove
+from sparkdl.training.train import TrainedModel, train
+
+__all__ = ["TorchClassifier", "TorchRegressor"]
+
+
+class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsReadable, DefaultParamsWritable):  # type: ignore[type-arg]
+    """What estimators share."""
+
+    TASK: ClassVar[TaskName]
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__()
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in Train.model_fields.items()}
+        self._setDefault(
+            validation=0.1,
+            store="output/estimator",
+            experiment="sparkdl",
+            sparse=False,
+            **{name: defaults[name] for name in self.FIELDS},
+        )
+        self.setParams(**params)
+
+    def setParams(  # noqa: N802 - pyspark.ml's name
+        self,
+        *,
+        featuresCol: str | list[str] | None = None,  # noqa: N803
+        tracking_uri: str | None = None,
+        **params: Any,
+    ) -> Self:
+        """Set some of the parameters.
+
+        Raises an error for one that does not exist or cannot be, and :class:`ConfigError` for credentials in a URI.
+        """
+        if tracking_uri and without_credentials(tracking_uri) != tracking_uri:
+            raise ConfigError(
+                f"tracking_uri: {tracking_uri} has credentials, which saving the estimator would write down; leave it"
+                " out and set MLFLOW_TRACKING_URI, or give user and password as MLFLOW_TRACKING_USERNAME and"
+                " MLFLOW_TRACKING_PASSWORD"
+            )
+        Train(**{name: value for name, value in params.items() if name in self.FIELDS or not self.hasParam(name)})
+        if featuresCol is not None:
+            self.setFeaturesCol(featuresCol)
+        given = {"tracking_uri": tracking_uri, **params}
+        self._set(**{name: value for name, value in given.items() if value is not None})
+        return self
+
+    @override
+    def write(self) -> EstimatorWriter:
+        """A writer of the parameters, and of the format that they are in."""
+        return EstimatorWriter(self)
+
+    @classmethod
+    @override
+    def read(cls) -> EstimatorReader:
+        """A reader of what :meth:`write` wrote."""
+        return EstimatorReader(cls)
+
+    @override
+    def _fit(self, dataset: DataFrame) -> TorchModel:
+        """Prepare the rows, train, and drop the prepared copy, whether training ends well or not."""
+        label = check_label(dataset, self.getLabelCol(), numbers=self.TASK == "regression")
+        weight, validation = (
+            self.getOrDefault(each) if self.isDefined(each) else None
+            for each in (self.weightCol, self.validationIndicatorCol)
+        )
+        sparse = self.getOrDefault(self.sparse)
+        rows = training_rows(
+            dataset, self.getFeaturesCols(), self.getLabelCol(), sparse=sparse, weight=weight, validation=validation
+        )
+        folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
+        settings = Train(**{name: self.getOrDefault(name) for name in self.FIELDS}, run_dir=f"{folder}/runs")
+        tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
+        num_ranks = self._num_ranks(dataset)
+        prepared = prepare(
+            rows,
+            Prepare(
+                output=f"{folder}/dataset",
+                label=LABEL,
+                task=self.TASK,
+                weight=WEIGHT if weight else None,
+                features=[FEATURES],
+                sparse=sparse,
+                unit_norm=False if sparse else None,
+                split=Split(column=SPLIT) if validation else self._random_split(),
+                seed=settings.seed,
+                num_ranks=num_ranks,
+            ),
+        )
+        try:
+            trained = train(
+                prepared,
+                settings,
+                cluster=Cluster(num_ranks=num_ranks),
+                tracking=Tracking(uri=tracking_uri, experiment=self.getOrDefault(self.experiment)),
+                spark=dataset.sparkSession,
+            )
+        finally:
+            remove(prepared.path)  # the rows are the caller's; only the run's checkpoints stay
+        return self._copyValues(self._model(trained, label.simpleString(), tracking_uri))
+
+    def _num_ranks(self, dataset: DataFrame) -> int:
+        """As many as are asked for, or as the cluster has slots."""
+        if self.isSet(self.num_ranks):
+            return int(self.getOrDefault(self.num_ranks))
+        slots = count_slots(dataset.sparkSession)
+        if slots is None:
+            raise ConfigError("Spark does not say how many slots it has; set num_ranks")
+        return slots
+
+    def _random_split(self) -> Split:
+        share = self.getOrDefault(self.validation)
+        return Split(fractions={"validation": share} if share else {})
+
+    @abstractmethod
+    def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> TorchModel:
+        """The model that is fitted."""
+
+
+class TorchClassifier(_TorchEstimator, ClassifierColumns):
+    """Trains a network on ranks of the running cluster, to tell classes apart. Runs on the driver.
+
+    ``featuresCol`` holds vectors or arrays of numbers, or is a list of such columns and of numbers; ``labelCol`` whole
+    numbers, texts or truth values. The other columns are pyspark.ml's ``predictionCol``, ``probabilityCol``,
+    ``rawPredictionCol``, ``weightCol`` and ``validationIndicatorCol``. All other arguments are those of
+    :class:`sparkdl.Train` (``model``, ``epochs``, ``learning_rate``, ``patience`` …), and
+
+    * ``num_ranks``: how many training processes; each takes one task slot. By default as many as there are slots.
+    * ``validation``: the share of the rows that decides which epoch was best, where no column does.
+    * ``sparse``: whether vectors are kept sparse until a batch is trained on.
+    * ``store``: a folder that driver and executors reach, for prepared data and checkpoints.
+    * ``experiment``, ``tracking_uri``: where MLflow logs each fit. Credentials have no place in the URI, because
+      parameters are shown, logged and saved as they are.
+
+    Fitting raises what :func:`sparkdl.prepare` and :func:`sparkdl.train` raise, and
+    :class:`~sparkdl.errors.DataError` for columns that are missing or of another type.
+    """
+
+    TASK = "classification"
+
+    @override
+    def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> TorchClassificationModel:
+        summary = TrainingSummary.of(trained)
+        return TorchClassificationModel(
+            trained.model_uri, tracking_uri=tracking_uri, label_type=label_type, summary=summary
+        )
+
+
+class TorchRegressor(_TorchEstimator):
+    """Trains a network on ranks of the running cluster, to predict a number. Runs on the driver.
+
+    ``labelCol`` holds numbers; everything else is as with :class:`TorchClassifier`, but for the columns of
+    probabilities.
+    """
+
+    TASK = "regression"
+
+    @override
+    def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> TorchRegressionModel:
+        return TorchRegressionModel(
+            trained.model_uri, tracking_uri=tracking_uri, label_type=label_type, summary=TrainingSummary.of(trained)
+        )

@@ -1,0 +1,76 @@
+"""The parameters of estimators and models, under the names that ``pyspark.ml`` has for them."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param.shared import (
+    HasFeaturesCol,
+    HasLabelCol,
+    HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
+    HasValidationIndicatorCol,
+    HasWeightCol,
+)
+
+from sparkdl.settings import Section, Train
+
+__all__ = ["ClassifierColumns", "Columns", "FitParams", "TrainParams"]
+
+OURS = ("dataset", "run_dir", "task")
+"""Keys of :class:`Train` that follow from the DataFrame, the store and the class."""
+
+
+class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
+    """The columns that every estimator and its model share."""
+
+    featuresCols: Param[list[str]] = Param(  # noqa: N815 - the name that spark-rapids-ml has for it
+        Params._dummy(), "featuresCols", "columns to learn from, instead of featuresCol", TypeConverters.toListString
+    )
+    sparse: Param[bool] = Param(
+        Params._dummy(),
+        "sparse",
+        "keep only what is not zero of the vectors, until a batch is trained on or scored",
+        TypeConverters.toBoolean,
+    )
+
+    def setFeaturesCol(self, value: str | Sequence[str]) -> Any:  # noqa: N802 - pyspark.ml's name
+        """Learn from one column, or from several."""
+        if isinstance(value, str):
+            self.clear(self.featuresCols)
+            return self._set(featuresCol=value)
+        return self._set(featuresCols=list(value))
+
+    def getFeaturesCols(self) -> list[str]:  # noqa: N802
+        """The columns to learn from: several, or the only one."""
+        several: list[str] = self.getOrDefault(self.featuresCols) if self.isSet(self.featuresCols) else []
+        return several or [self.getFeaturesCol()]
+
+
+class ClassifierColumns(Columns, HasProbabilityCol, HasRawPredictionCol):
+    """And those that classifiers add."""
+
+
+class FitParams(HasWeightCol, HasValidationIndicatorCol):
+    """What fitting needs beside the columns and the recipe."""
+
+    num_ranks: Param[int] = Param(Params._dummy(), "num_ranks", "training processes; each takes one task slot")
+    validation: Param[float] = Param(Params._dummy(), "validation", "share of rows that decides which epoch was best")
+    store: Param[str] = Param(Params._dummy(), "store", "a folder that driver and executors reach")
+    experiment: Param[str] = Param(Params._dummy(), "experiment", "the MLflow experiment")
+    tracking_uri: Param[str] = Param(Params._dummy(), "tracking_uri", "the MLflow tracking URI")
+
+
+def _plain(value: Any) -> Any:
+    """A section as the mapping that a file would have in its place: saving an estimator writes JSON."""
+    return value.model_dump() if isinstance(value, Section) else value
+
+
+class TrainParams(Params):
+    """One ``Param`` per key of :class:`Train`, so that a grid search can vary any."""
+
+    FIELDS: ClassVar = [name for name in Train.model_fields if name not in OURS]
+
+    for _name in FIELDS:
+        locals()[_name] = Param(Params._dummy(), _name, Train.model_fields[_name].description or _name, _plain)  # type: ignore[attr-defined]

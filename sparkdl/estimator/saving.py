@@ -1,0 +1,93 @@
+"""How estimators and models are saved: pyspark.ml's metadata, the format's version, and a model's files beside it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+from typing_extensions import override
+
+from sparkdl.errors import ModelError
+from sparkdl.estimator.summary import TrainingSummary
+from sparkdl.sessions import ml_context
+from sparkdl.storage import download_files, join, upload_files
+from sparkdl.tracking import download_whole
+
+if TYPE_CHECKING:
+    from sparkdl.estimator.torch_models import TorchModel
+
+__all__ = ["EstimatorReader", "EstimatorWriter", "ModelReader", "ModelWriter"]
+
+FORMAT = 2
+"""Of what is saved: the first one had neither a version nor a summary."""
+KEY = "sparkdl"
+"""Where metadata says what is ours."""
+
+
+class EstimatorWriter(DefaultParamsWriter):
+    """Writes the parameters, as pyspark.ml does, and the format."""
+
+    @override
+    def saveImpl(self, path: str) -> None:
+        DefaultParamsWriter.saveMetadata(
+            self.instance, path, ml_context(self.sparkSession), extraMetadata={KEY: {"format": FORMAT}}
+        )
+
+
+class EstimatorReader(DefaultParamsReader[Any]):
+    """Reads what :class:`EstimatorWriter` wrote. Raises :class:`ModelError` for a newer format."""
+
+    @override
+    def load(self, path: str) -> Any:
+        _ours(path, DefaultParamsReader.loadMetadata(path, ml_context(self.sparkSession)))
+        return super().load(path)
+
+
+class ModelWriter(MLWriter):
+    """Writes the parameters, how the model was trained, and a copy of the model beside them."""
+
+    def __init__(self, model: "TorchModel") -> None:
+        super().__init__()
+        self.model = model
+
+    @override
+    def saveImpl(self, path: str) -> None:
+        summary = self.model.trainingSummary
+        ours = {"format": FORMAT, "label_type": self.model.label_type, "summary": summary and asdict(summary)}
+        DefaultParamsWriter.saveMetadata(self.model, path, ml_context(self.sparkSession), extraMetadata={KEY: ours})
+        upload_files(join(path, "model"), download_whole(self.model.model_uri, self.model.tracking))
+
+
+class ModelReader(MLReader["TorchModel"]):
+    """Reads what :class:`ModelWriter` wrote. Raises :class:`ModelError` for a newer format."""
+
+    def __init__(self, cls: "type[TorchModel]") -> None:
+        super().__init__()
+        self.cls = cls
+
+    @override
+    def load(self, path: str) -> "TorchModel":
+        metadata = DefaultParamsReader.loadMetadata(path, ml_context(self.sparkSession))
+        ours = _ours(path, metadata)
+        folder = TemporaryDirectory(prefix="sparkdl-loaded-")  # what was loaded may be saved to the place it came from
+        _loaded.append(folder)
+        download_files(join(path, "model"), Path(folder.name, "model"))
+        summary = TrainingSummary(**ours["summary"]) if ours.get("summary") else None
+        model = self.cls(f"{folder.name}/model", label_type=ours.get("label_type", "double"), summary=summary)
+        DefaultParamsReader.getAndSetParams(model, metadata)
+        return model
+
+
+_loaded: list[TemporaryDirectory[str]] = []  # removed when the driver's Python ends
+
+
+def _ours(path: str, metadata: dict[str, Any]) -> dict[str, Any]:
+    """What metadata says beside the parameters."""
+    ours: dict[str, Any] = metadata.get(KEY, {"format": 1})
+    if ours["format"] > FORMAT:
+        raise ModelError(
+            f"{path} was saved in format {ours['format']} by a newer version of sparkdl, and this one reads up to"
+            f" {FORMAT}; load it with that version, or save it again with this one"
+        )
+    return ours

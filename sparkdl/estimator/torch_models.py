@@ -1,0 +1,140 @@
+"""Fitted models of ``pyspark.ml``: a network as columns of a DataFrame. Run on the driver; tasks score."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Self
+
+from pyspark.ml import Model
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import array, col, element_at, lit
+from typing_extensions import override
+
+from sparkdl.estimator.inputs import ROW, with_features
+from sparkdl.estimator.params import ClassifierColumns, Columns
+from sparkdl.estimator.saving import ModelReader, ModelWriter
+from sparkdl.estimator.summary import TrainingSummary
+from sparkdl.scoring.columns import check_room
+from sparkdl.scoring.dataframe import score, score_vectors
+from sparkdl.scoring.model_card import ModelCard
+from sparkdl.settings import Tracking
+from sparkdl.tracking import download
+
+__all__ = ["TorchClassificationModel", "TorchModel", "TorchRegressionModel"]
+
+_PLACES_PER_CLASS = 100
+"""Labels with larger gaps than that are numbers of something, and no indices."""
+
+
+class TorchModel(Model, Columns, MLReadable["TorchModel"], MLWritable):
+    """What models share: where the network is, and how it was trained."""
+
+    def __init__(
+        self,
+        model_uri: str,
+        *,
+        tracking_uri: str | None = None,
+        label_type: str = "double",
+        summary: TrainingSummary | None = None,
+    ) -> None:
+        super().__init__()
+        self.model_uri, self.tracking_uri, self.label_type = model_uri, tracking_uri, label_type
+        self.trainingSummary = summary
+        """None of a model that an older version has saved."""
+        self._setDefault(sparse=False)
+
+    @override
+    def write(self) -> MLWriter:
+        """A writer whose folder holds the columns' names and the model itself, not a link to the tracking server."""
+        return ModelWriter(self)
+
+    @classmethod
+    @override
+    def read(cls) -> MLReader["TorchModel"]:
+        """A reader of what :meth:`write` wrote."""
+        return ModelReader(cls)
+
+    @override
+    def copy(self, extra: Any = None) -> Self:
+        """A copy with its own column names."""
+        alike = type(self)(
+            self.model_uri,
+            tracking_uri=self.tracking_uri,
+            label_type=self.label_type,
+            summary=self.trainingSummary,
+        )
+        return self._copyValues(alike, extra)
+
+    @property
+    def tracking(self) -> Tracking:
+        """Where the model is fetched from."""
+        return Tracking(uri=self.tracking_uri)
+
+    def _with_features(self, dataset: DataFrame) -> DataFrame:
+        return with_features(dataset, self.getFeaturesCols(), sparse=self.getOrDefault(self.sparse))
+
+
+class TorchRegressionModel(TorchModel):
+    """A fitted :class:`TorchRegressor`: adds the predicted number."""
+
+    @override
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_room(dataset, [self.getPredictionCol()])
+        scored = score(self._with_features(dataset), self.model_uri, tracking=self.tracking)
+        return scored.select(f"{ROW}.*", col("prediction").alias(self.getPredictionCol()))
+
+
+class TorchClassificationModel(TorchModel, ClassifierColumns):
+    """A fitted :class:`TorchClassifier`: adds the predicted label, and vectors with a place for each class.
+
+    The label is a double where labels were numbers, as everywhere in pyspark.ml, and else what it was. The places of
+    ``probability`` and ``rawPrediction`` are those of :attr:`labels`. ``rawPrediction`` holds logits whose mean is
+    zero: of two classes, half the margin with either sign.
+    """
+
+    @property
+    def labels(self) -> list[str | None]:
+        """What each place of a vector is for, as text; None where no row had that label."""
+        return _by_index(ModelCard.load(download(self.model_uri, self.tracking)).label_names)
+
+    @property
+    def numClasses(self) -> int:  # noqa: N802 - pyspark.ml's name
+        """How many places the vectors have."""
+        return len(self.labels)
+
+    @override
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_room(dataset, [self.getRawPredictionCol(), self.getProbabilityCol(), self.getPredictionCol()])
+        names = ModelCard.load(download(self.model_uri, self.tracking)).label_names
+        places = [names.index(label) if label is not None else None for label in _by_index(names)]
+        scored = score_vectors(self._with_features(dataset), self.model_uri, tracking=self.tracking)
+        kind = self.label_type if self.label_type in ("string", "boolean") else "double"
+        return scored.select(
+            f"{ROW}.*",
+            _vector("logits", places, absent=float("-inf")).alias(self.getRawPredictionCol()),
+            _vector("probabilities", places, absent=0.0).alias(self.getProbabilityCol()),
+            col("prediction").cast(kind).alias(self.getPredictionCol()),
+        )
+
+
+def _vector(name: str, places: Sequence[int | None], *, absent: float) -> Column:
+    """An array by class index as a vector with these classes at its places."""
+    if list(places) == list(range(len(places))):
+        return array_to_vector(col(name))
+    values = [lit(absent) if place is None else element_at(col(name), place + 1) for place in places]
+    return array_to_vector(array(*values))
+
+
+def _by_index(names: Sequence[str]) -> list[str | None]:
+    """The class that each place of a vector is for, None where no row had it.
+
+    ``pyspark.ml`` counts from 0 up to the largest label. Where labels are none of its whole numbers, or that would be
+    far more places than classes, these follow each other.
+    """
+    if not all(re.fullmatch(r"0|[1-9]\d{0,18}", name) for name in names):
+        return list(names)
+    places = {int(name): name for name in names}
+    if max(places) >= _PLACES_PER_CLASS * len(places):
+        return list(names)
+    return [places.get(place) for place in range(max(places) + 1)]

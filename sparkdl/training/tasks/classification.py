@@ -1,0 +1,90 @@
+"""One class a row."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+from typing_extensions import override
+
+from sparkdl.training.tasks.learning import Task
+from sparkdl.training.tasks.ranking import PAIRS, ranked
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ClassVectors", "Classification"]
+
+LARGEST_CONFUSION = 1000  # classes; beyond, a matrix of all pairs is neither readable nor cheap to add up
+
+
+class Classification(Task):
+    """Tells which one of some classes a row is of: outputs are logits, labels class indices (int64)."""
+
+    name = "classification"
+    loss = "cross_entropy"
+    best_by = step_figure = "accuracy"
+    figure_names = ("accuracy",)
+    sum_size = 1
+    answer = pa.schema([("prediction", pa.string()), ("probability", pa.float64()), ("top_k", PAIRS)])
+
+    def __init__(self, num_classes: int) -> None:
+        self.outputs = num_classes
+        self.picture_size = num_classes**2 if num_classes <= LARGEST_CONFUSION else 0
+
+    @override
+    def some_labels(self, rows: int) -> torch.Tensor:
+        return torch.arange(rows) % self.outputs
+
+    @override
+    def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Whether the likeliest class is the right one."""
+        return (outputs.argmax(dim=1) == labels).unsqueeze(1)
+
+    @override
+    def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
+        return {"accuracy": sums[0] / weight}
+
+    @override
+    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """How often class i was taken for class j, at the place i * classes + j."""
+        return torch.bincount(labels * self.outputs + outputs.argmax(dim=1), minlength=self.picture_size)
+
+    @override
+    def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
+        from sparkdl.tracking.figures import accuracy_curve, loss_curve  # which need matplotlib
+
+        return {"loss": loss_curve(history), "accuracy": accuracy_curve(history)}
+
+    @override
+    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
+        from sparkdl.tracking.figures import confusion_matrix
+
+        return {"confusion": confusion_matrix(np.reshape(counts, (self.outputs, self.outputs)), class_names)}
+
+    @override
+    def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
+        """The likeliest class, its probability, and the ``top_k`` likeliest with theirs."""
+        found = torch.softmax(outputs, dim=1).topk(top_k, dim=1)
+        return ranked(label_names, found.indices.numpy(), found.values.double().numpy())
+
+
+class ClassVectors(Classification):
+    """The same, with answers that pyspark.ml's columns are made from."""
+
+    answer = pa.schema(
+        [("prediction", pa.string()), ("logits", pa.list_(pa.float64())), ("probabilities", pa.list_(pa.float64()))]
+    )
+
+    @override
+    def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
+        """The likeliest class; logits whose mean is zero and probabilities of all, by class index."""
+        logits = outputs.double() - outputs.double().mean(dim=1, keepdim=True)
+        predicted = label_names.take(pa.array(outputs.argmax(dim=1).numpy()))
+        return [predicted, _lists(logits), _lists(torch.softmax(logits, dim=1))]
+
+
+def _lists(values: torch.Tensor) -> pa.Array:
+    offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32) * values.shape[1])
+    return pa.ListArray.from_arrays(offsets, pa.array(values.flatten().numpy()))

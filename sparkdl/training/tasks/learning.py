@@ -1,0 +1,79 @@
+"""What a kind of task decides: the loss, the figures, which of them says what is best, pictures, and what scoring adds.
+
+Everything else (the loop, checkpoints, strategies, the registry) asks the task, and is the same for all.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+import torch
+
+from sparkdl.settings.section import TaskName
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Task"]
+
+
+class Task(ABC):
+    """What a network learns from labels. Runs on ranks; pictures are drawn on the driver, answers given by tasks."""
+
+    name: ClassVar[TaskName]
+    loss: ClassVar[str]
+    """The name in ``torch.nn.functional`` of what is usually minimised."""
+    figure_names: ClassVar[tuple[str, ...]]
+    """What :meth:`figures` finds."""
+    best_by: ClassVar[str]
+    """The figure that usually decides which epoch is the best one."""
+    step_figure: ClassVar[str]
+    """The figure that is shown of single steps: few rows are enough for it."""
+    answer: ClassVar[pa.Schema]
+    """The columns that scoring adds."""
+
+    sum_size: ClassVar[int]
+    """How many numbers each row adds to the figures."""
+    outputs: int
+    """How many numbers the network answers for a row."""
+
+    def targets(self, labels: torch.Tensor) -> torch.Tensor:
+        """What the loss compares outputs with, from labels as a batch has them."""
+        return labels
+
+    @abstractmethod
+    def some_labels(self, rows: int) -> torch.Tensor:
+        """Labels as a batch might have them, to try a loss with."""
+
+    @abstractmethod
+    def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """What each row adds to the figures: of shape (n, sum_size)."""
+
+    def sums(self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        """What these rows add to the figures by their weights: of shape (sum_size,), to be added up over ranks."""
+        rows = self.measure(outputs, labels)
+        return (rows if weights is None else rows * weights.unsqueeze(1)).sum(dim=0)
+
+    @abstractmethod
+    def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
+        """The figures of all rows that were summed up; ``weight`` is the sum of theirs, or else their number."""
+
+    picture_size: int
+    """How many counts :meth:`count_for_picture` has; none where there would be too many to be added up."""
+
+    @abstractmethod
+    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Counts of a split's rows, of shape (picture_size,), that are added up for :meth:`pictures`."""
+
+    @abstractmethod
+    def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
+        """Pictures of the epochs, by their names."""
+
+    @abstractmethod
+    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
+        """Pictures of one split, by the beginning of their names, from what :meth:`count_for_picture` added up."""
+
+    @abstractmethod
+    def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
+        """The columns of :attr:`answer` for outputs of shape (n, outputs)."""

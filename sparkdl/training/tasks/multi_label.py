@@ -1,0 +1,101 @@
+"""Any number of classes a row."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+from typing_extensions import override
+
+from sparkdl.training.tasks.learning import Task
+from sparkdl.training.tasks.ranking import PAIRS, ranked
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["MultiLabel"]
+
+
+class MultiLabel(Task):
+    """Tells which of some classes a row is of: outputs are logits, labels a one (uint8) at each of a row's classes.
+
+    ``mean_average_precision`` is the mean over rows of the average precision of the row's ranking of all classes, as in
+    retrieval (Manning, Raghavan, Schuetze, 2008, section 8.4); rows without a class do not count. ``f1`` is the
+    harmonic mean of precision and recall over all pairs of row and class (micro-averaged), where probabilities above
+    one half are predictions.
+    """
+
+    name = "multi_label"
+    loss = "binary_cross_entropy_with_logits"
+    best_by = "mean_average_precision"
+    step_figure = "f1"
+    figure_names = ("mean_average_precision", "f1")
+    sum_size = 5
+    answer = pa.schema([("prediction", pa.list_(pa.string())), ("top_k", PAIRS)])
+
+    def __init__(self, num_classes: int) -> None:
+        self.outputs = num_classes
+        self.picture_size = 3 * num_classes
+
+    @override
+    def targets(self, labels: torch.Tensor) -> torch.Tensor:
+        return labels.float()
+
+    @override
+    def some_labels(self, rows: int) -> torch.Tensor:
+        return torch.ones(rows, self.outputs, dtype=torch.uint8)
+
+    @override
+    def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Right, wrong and missing predictions, the average precision, and whether the row has a class."""
+        right, wrong, missing = (found.sum(dim=1) for found in _compared(outputs, labels))
+        order = outputs.argsort(dim=1, descending=True)
+        relevant = labels.gather(1, order).double()
+        ranks = torch.arange(1, self.outputs + 1, device=outputs.device)
+        has_class = labels.any(dim=1)
+        precision = (relevant * relevant.cumsum(dim=1) / ranks).sum(dim=1) / relevant.sum(dim=1).clamp(min=1)
+        return torch.stack([each.double() for each in (right, wrong, missing, precision, has_class)], dim=1)
+
+    @override
+    def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
+        right, wrong, missing, precision, with_class = sums
+        return {
+            "mean_average_precision": precision / with_class if with_class else 0.0,
+            "f1": 2 * right / (2 * right + wrong + missing) if right else 0.0,
+        }
+
+    @override
+    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Of each class: right predictions; then of each class, wrong ones; then missing ones."""
+        return torch.cat([found.sum(dim=0) for found in _compared(outputs, labels)])
+
+    @override
+    def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
+        from sparkdl.tracking.figures import figure_curve, loss_curve  # which need matplotlib
+
+        figures = {name: figure_curve(history, name) for name in self.figure_names}
+        return {"loss": loss_curve(history), **figures}
+
+    @override
+    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
+        from sparkdl.tracking.figures import class_scores
+
+        right, wrong, missing = np.reshape(counts, (3, self.outputs))
+        return {"classes": class_scores(right, wrong, missing, class_names)}
+
+    @override
+    def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
+        """The labels with a probability above one half, the likeliest first, and the ``top_k`` likeliest."""
+        found = torch.sigmoid(outputs).sort(dim=1, descending=True)
+        classes, probabilities = found.indices.numpy(), found.values.double().numpy()
+        chosen = probabilities > 0.5
+        offsets = pa.array(np.concatenate([[0], np.cumsum(chosen.sum(axis=1))]).astype(np.int32))
+        predictions = pa.ListArray.from_arrays(offsets, label_names.take(pa.array(classes[chosen])))
+        return [predictions, ranked(label_names, classes[:, :top_k], probabilities[:, :top_k])[2]]
+
+
+def _compared(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Where a class is predicted and right, predicted and wrong, and missing."""
+    predicted, true = outputs > 0, labels.bool()
+    return predicted & true, predicted & ~true, ~predicted & true

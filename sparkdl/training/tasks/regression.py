@@ -1,0 +1,102 @@
+"""A number a row."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+from typing_extensions import override
+
+from sparkdl.training.tasks.learning import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Regression"]
+
+CELLS = 64
+"""Of the picture of predicted over true numbers, in each direction."""
+REACH = 3.0
+"""How far the picture goes, in standard deviations of the training labels; what is beyond lies at its edge."""
+
+
+class Regression(Task):
+    """Predicts a number: the output is how many standard deviations a row's label (float64) is above the mean.
+
+    Mean and deviation are those of the training split, so that a learning rate is right for labels of any unit. The
+    loss is of standardised labels; figures and predictions have the labels' own unit.
+    """
+
+    name = "regression"
+    loss = "mse_loss"
+    best_by = "r2"
+    step_figure = "rmse"
+    figure_names = ("r2", "rmse", "mae")
+    sum_size = 4
+    answer = pa.schema([("prediction", pa.float64())])
+    outputs = 1
+    picture_size = CELLS**2
+
+    def __init__(self, mean: float, std: float) -> None:
+        self.mean, self.std = mean, std
+
+    @override
+    def targets(self, labels: torch.Tensor) -> torch.Tensor:
+        return self._standardised(labels).float().unsqueeze(1)
+
+    @override
+    def some_labels(self, rows: int) -> torch.Tensor:
+        return torch.full((rows,), self.mean, dtype=torch.float64)
+
+    @override
+    def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Of standardised numbers: the label, its square, the squared error and the absolute one."""
+        true = self._standardised(labels)
+        error = outputs.squeeze(1).double() - true
+        return torch.stack([true, true**2, error**2, error.abs()], dim=1)
+
+    @override
+    def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
+        """R² (the part of the variance that is explained), and the root of the squared and the mean absolute error."""
+        labels, squares, squared_errors, errors = sums
+        variation = squares - labels**2 / weight
+        return {
+            "r2": 1 - squared_errors / variation if variation > 0 else float(squared_errors == 0),
+            "rmse": self.std * math.sqrt(squared_errors / weight),
+            "mae": self.std * errors / weight,
+        }
+
+    @override
+    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """How many rows lie in each cell: the true number gives the column, the predicted one the row."""
+        true, predicted = (_cell(values) for values in (self._standardised(labels), outputs.squeeze(1)))
+        return torch.bincount(predicted * CELLS + true, minlength=self.picture_size)
+
+    @override
+    def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
+        from sparkdl.tracking.figures import figure_curve, loss_curve  # which need matplotlib
+
+        figures = {name: figure_curve(history, name) for name in self.figure_names}
+        return {"loss": loss_curve(history, "variances of the label"), **figures}
+
+    @override
+    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
+        from sparkdl.tracking.figures import predicted_over_true
+
+        extent = self.mean - REACH * self.std, self.mean + REACH * self.std
+        return {"predicted": predicted_over_true(np.reshape(counts, (CELLS, CELLS)), extent)}
+
+    @override
+    def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
+        """The number."""
+        return [pa.array((outputs.squeeze(1).double() * self.std + self.mean).numpy())]
+
+    def _standardised(self, labels: torch.Tensor) -> torch.Tensor:
+        return (labels.double() - self.mean) / self.std
+
+
+def _cell(values: torch.Tensor) -> torch.Tensor:
+    """The cell that a standardised number lies in."""
+    return ((values.double() + REACH) / (2 * REACH) * CELLS).long().clamp(0, CELLS - 1)

@@ -1,0 +1,151 @@
+"""Regression and several labels, from raw rows to a column of predictions; rows with weights; sparse rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copy
+
+import numpy as np
+import pytest
+import torch
+from mlflow import MlflowClient
+from pyspark.ml.functions import array_to_vector
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import sparkdl
+from sparkdl import Cluster, Dataset, Gate, Prepare, Split, Tracking, Train, TrainedModel
+from sparkdl.data import Loader
+from sparkdl.errors import ConfigError, DatasetError
+
+SPLIT = Split(column="part", fractions={})
+ROWS = 120
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> DataFrame:
+    """Points in the plane, a number that is linear in them, which of two half planes they are in, and a weight."""
+    random = np.random.default_rng(0)
+    points = random.normal(size=(ROWS, 2))
+    table = [
+        (
+            int(number),
+            [float(x), float(y)],
+            float(100 + 20 * x - 10 * y),
+            [name for name, chosen in (("east", x > 0), ("north", y > 0)) if chosen],
+            float(number % 3),
+            "validation" if number % 5 == 0 else "train",
+        )
+        for number, (x, y) in enumerate(points)
+    ]
+    columns = "id long, point array<double>, height double, sides array<string>, weight double, part string"
+    return spark.createDataFrame(table, columns).cache()
+
+
+@pytest.fixture(scope="module")
+def prepared(rows: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Dataset]:
+    folder = tmp_path_factory.mktemp("prepared")
+
+    def prepared(name: str, raw: DataFrame = rows, **settings: object) -> Dataset:
+        chosen = {"features": ["point"], "split": SPLIT, "rows_per_group": 16} | settings
+        return sparkdl.prepare(raw, Prepare.model_validate({"output": str(folder / name), **chosen}))
+
+    return prepared
+
+
+@pytest.fixture
+def train(tmp_path: Path, empty_store: Path, spark: SparkSession) -> Callable[..., tuple[TrainedModel, Tracking]]:
+    copy(empty_store, tmp_path / "mlflow.db")
+    tracking = Tracking(uri=f"sqlite:///{tmp_path / 'mlflow.db'}", register_as="it")
+
+    def train(dataset: Dataset, tracking: Tracking = tracking, **settings: object) -> tuple[TrainedModel, Tracking]:
+        usual = {"epochs": 8, "batch_size": 8, "learning_rate": 0.02, "model_options": {"hidden": [16]}}
+        chosen = Train.model_validate({"run_dir": str(tmp_path / "runs"), **usual, **settings})
+        return sparkdl.train(dataset, chosen, cluster=Cluster(num_ranks=2), tracking=tracking, spark=spark), tracking
+
+    return train
+
+
+def test_numbers_with_fractions_are_predicted(
+    prepared: Callable[..., Dataset], train: Callable[..., tuple[TrainedModel, Tracking]], rows: DataFrame
+) -> None:
+    dataset = prepared("heights", label="height", weight="weight")
+    training = rows.where("part = 'train'").toPandas()
+    assert dataset.card.task == "regression" and dataset.label_names == ()
+    assert dataset.card.label_scale is not None
+    assert dataset.card.label_scale.mean == pytest.approx(training["height"].mean())
+    assert dataset.card.label_scale.std == pytest.approx(training["height"].std(ddof=0))
+    assert dataset.card.mean_weight == pytest.approx(training["weight"].mean())
+    dataset.verify()
+    (batch,) = Loader(dataset, "train", batch_size=ROWS).epoch(0)
+    assert batch.labels.dtype == torch.float64 and batch.weights is not None
+    found = {(height, weight) for height, weight in zip(batch.labels.tolist(), batch.weights.tolist(), strict=True)}
+    mean = training["weight"].mean()
+    weights = [float(np.float32(weight / mean)) for weight in training["weight"]]
+    assert found == set(zip(training["height"], weights, strict=True))
+
+    trained, tracking = train(dataset)
+    assert {"validation_r2", "validation_rmse", "validation_mae", "validation_loss"} == trained.metrics.keys()
+    assert trained.metrics["validation_r2"] > 0.9
+    assert {"train_r2", "validation_rmse", "rows_per_second"} <= trained.history[0].keys()
+    client = MlflowClient(tracking.uri)
+    assert {"loss.png", "r2.png", "predicted_validation.png"} <= {
+        file.path for file in client.list_artifacts(trained.run_id)
+    }
+    assert client.get_metric_history(trained.run_id, "step_rmse")
+    assert client.get_run(trained.run_id).data.params["train.loss"] == "mse_loss"
+    scored = sparkdl.score(rows, trained.model_uri, tracking=tracking)
+    assert scored.columns == [*rows.columns, "prediction"]
+    held_out = scored.where("part = 'validation' and weight > 0").toPandas()
+    error = np.average((held_out["prediction"] - held_out["height"]) ** 2, weights=held_out["weight"])
+    assert error**0.5 == pytest.approx(trained.metrics["validation_rmse"], rel=1e-4)
+
+    with pytest.raises(DatasetError, match=r"train\.task is classification, and .* was prepared for regression"):
+        train(dataset, task="classification")
+    for settings in ({"best_by": "accuracy"}, {"target": {"metric": "train_f1", "value": 1}}):
+        with pytest.raises(ConfigError, match=r"regression has not; it has loss, r2, rmse, mae"):
+            train(dataset, **settings)
+    gated = tracking.model_copy(update={"gate": Gate(metric="validation_accuracy")})
+    with pytest.raises(ConfigError, match="there will be validation_loss, validation_mae"):
+        train(dataset, tracking=gated)
+
+
+def test_lists_of_labels_are_predicted_and_training_ends_when_nothing_becomes_better(
+    prepared: Callable[..., Dataset], train: Callable[..., tuple[TrainedModel, Tracking]], rows: DataFrame
+) -> None:
+    dataset = prepared("sides", label="sides")
+    assert dataset.card.task == "multi_label" and dataset.label_names == ("east", "north")
+    dataset.verify()
+    (batch,) = Loader(dataset, "validation", batch_size=ROWS).epoch(0)
+    assert batch.labels.dtype == torch.uint8
+    assert torch.equal(batch.labels.bool(), batch.inputs > 0)
+
+    trained, tracking = train(dataset, epochs=40, patience=3)
+    assert trained.metrics["validation_f1"] > 0.9 and trained.metrics["validation_mean_average_precision"] > 0.9
+    merits = [epoch["validation_mean_average_precision"] for epoch in trained.history]
+    assert len(merits) == merits.index(max(merits)) + 1 + 3 < 40
+    pictures = {file.path for file in MlflowClient(tracking.uri).list_artifacts(trained.run_id)}
+    assert {"loss.png", "f1.png", "classes_validation.png"} <= pictures
+    scored = sparkdl.score(rows, trained.model_uri, tracking=tracking, top_k=1)
+    assert scored.schema["prediction"].simpleString() == "prediction:array<string>"
+    answers = scored.select("prediction", "top_k", "sides").collect()
+    assert sum(set(row.prediction) == set(row.sides) for row in answers) > 0.85 * ROWS
+    assert all(
+        len(row.top_k) == 1 and row.top_k[0].label in (row.prediction or [row.top_k[0].label]) for row in answers
+    )
+    assert trained.registered is not None and trained.registered.moved
+
+
+def test_sparse_rows_with_a_task_give_the_batches_that_whole_rows_do(
+    prepared: Callable[..., Dataset], rows: DataFrame
+) -> None:
+    thinned = rows.withColumn("point", array_to_vector(sf.transform("point", lambda x: sf.greatest(x, sf.lit(0.0)))))
+    settings = {"raw": thinned, "label": "height", "weight": "weight", "unit_norm": False}
+    whole, sparse = prepared("whole", **settings), prepared("thin", sparse=True, task="regression", **settings)
+    assert sparse.input.kind == "sparse" and sparse.card.labels is None
+    sparse.verify()
+    for size, batch_size in ((1, 7), (2, 16)):
+        loaders = [Loader(each, "train", batch_size=batch_size, rank=size - 1, size=size) for each in (whole, sparse)]
+        for ours, theirs in zip(*(loader.epoch(3) for loader in loaders), strict=True):
+            assert theirs.inputs.dtype == ours.inputs.dtype and theirs.global_rows == ours.global_rows
+            for name in ("inputs", "labels", "weights"):
+                assert torch.equal(getattr(ours, name), getattr(theirs, name))

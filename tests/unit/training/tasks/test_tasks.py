@@ -1,0 +1,111 @@
+"""Each task's figures beside scikit-learn's, what is predicted, and pictures."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from sklearn import metrics
+
+from sparkdl.data.card import LabelScale
+from sparkdl.scoring.model_card import ModelCard
+from sparkdl.training.tasks import Classification, MultiLabel, Regression, Task, create_task
+
+ROWS, CLASSES = 200, 5
+RANDOM = torch.Generator().manual_seed(0)
+NAMES = pa.array(["a", "b", "c", "d", "e"])
+
+
+def figures(task: Task, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> dict:
+    """Found in two parts, as two ranks do."""
+    parts = [slice(0, 70), slice(70, None)]
+    sums = sum(task.sums(outputs[part], labels[part], None if weights is None else weights[part]) for part in parts)
+    return task.figures(sums.tolist(), float(len(labels) if weights is None else weights.sum()))
+
+
+def test_regression_finds_the_figures_that_scikit_learn_does_with_weights_and_without() -> None:
+    true = torch.randn(ROWS, generator=RANDOM, dtype=torch.float64) * 3 + 1e6
+    task = Regression(mean=float(true.mean()), std=float(true.std(correction=0)))
+    outputs = task.targets(true) + 0.5 * torch.randn(ROWS, 1, generator=RANDOM)
+    (predicted,) = task.answers(outputs, NAMES, top_k=1)
+    for weights in (None, torch.rand(ROWS, generator=RANDOM)):
+        found = figures(task, outputs, true, weights)
+        options = {"sample_weight": None if weights is None else weights.numpy()}
+        assert found["r2"] == pytest.approx(metrics.r2_score(true, predicted.to_numpy(), **options), abs=1e-6)
+        squared = metrics.mean_squared_error(true, predicted.to_numpy(), **options)
+        assert found["rmse"] == pytest.approx(squared**0.5, rel=1e-6)
+        assert found["mae"] == pytest.approx(metrics.mean_absolute_error(true, predicted.to_numpy(), **options))
+
+
+def test_numbers_that_are_all_equal_have_figures_too() -> None:
+    task, labels = Regression(mean=4.0, std=1.0), torch.full((3,), 4.0, dtype=torch.float64)
+    assert figures(task, torch.zeros(3, 1), labels) == {"r2": 1.0, "rmse": 0.0, "mae": 0.0}
+    assert figures(task, torch.ones(3, 1), labels)["r2"] == 0.0
+
+
+def test_several_labels_have_the_figures_that_scikit_learn_finds() -> None:
+    labels = (torch.rand(ROWS, CLASSES, generator=RANDOM) > 0.6).to(torch.uint8)
+    outputs = torch.randn(ROWS, CLASSES, generator=RANDOM) + labels
+    found = figures(MultiLabel(CLASSES), outputs, labels)
+    with_class = labels.any(dim=1)
+    expected = metrics.label_ranking_average_precision_score(labels[with_class], outputs[with_class])
+    assert not with_class.all()
+    assert found["mean_average_precision"] == pytest.approx(expected)
+    assert found["f1"] == pytest.approx(metrics.f1_score(labels, outputs > 0, average="micro"))
+
+
+def test_classification_counts_as_scikit_learn_does() -> None:
+    outputs, labels = torch.randn(ROWS, CLASSES, generator=RANDOM), torch.randint(CLASSES, (ROWS,), generator=RANDOM)
+    task, predicted = Classification(CLASSES), outputs.argmax(dim=1)
+    assert figures(task, outputs, labels)["accuracy"] == metrics.accuracy_score(labels, predicted)
+    counts = task.count_for_picture(outputs, labels).reshape(CLASSES, CLASSES)
+    assert counts.tolist() == metrics.confusion_matrix(labels, predicted).tolist()
+
+
+def test_several_labels_are_predicted_where_they_are_likelier_than_not() -> None:
+    outputs = torch.tensor([[-1.0, 2.0, 1.0, -3.0, -2.0], [-1.0, -2.0, -3.0, -4.0, -5.0]])
+    predicted, top = MultiLabel(CLASSES).answers(outputs, NAMES, top_k=2)
+    assert predicted.to_pylist() == [["b", "c"], []]
+    assert [[pair["label"] for pair in row] for row in top.to_pylist()] == [["b", "c"], ["a", "b"]]
+    assert top[0][0]["probability"].as_py() == pytest.approx(float(torch.tensor(2.0).sigmoid()))
+
+
+TASKS = Classification(CLASSES), MultiLabel(CLASSES), Regression(5.0, 2.0)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_what_a_task_says_of_itself_is_what_it_does(task: Task) -> None:
+    labels, outputs = task.some_labels(7), torch.randn(7, task.outputs, generator=RANDOM)
+    assert task.sums(outputs, labels, None).shape == (task.sum_size,)
+    found = figures(task, outputs, labels)
+    assert tuple(found) == task.figure_names and {task.best_by, task.step_figure} <= found.keys()
+    answer = pa.table(task.answers(outputs, NAMES, top_k=3), schema=task.answer)
+    assert answer.num_rows == 7
+    loss = getattr(torch.nn.functional, task.loss)(outputs, task.targets(labels))
+    assert loss.ndim == 0 and torch.isfinite(loss)
+    history = [{f"{split}_{name}": 0.5 for split in ("train", "validation") for name in ("loss", *found)}] * 2
+    counts = task.count_for_picture(outputs, labels)
+    assert counts.shape == (task.picture_size,)
+    pictures = task.curves(history) | task.pictures(counts.tolist(), list("abcde"))
+    assert {"loss", task.best_by} <= pictures.keys() and len(pictures) >= 3
+    for picture in pictures.values():
+        picture.savefig(io.BytesIO())
+
+
+def test_the_picture_of_predicted_numbers_has_the_true_one_across() -> None:
+    task = Regression(mean=10.0, std=2.0)
+    counts = task.count_for_picture(torch.tensor([[2.9], [100.0]]), torch.tensor([4.1, 10.0], dtype=torch.float64))
+    cells = np.argwhere(counts.reshape(64, 64).numpy())
+    assert cells.tolist() == [[62, 0], [63, 32]]  # predicted, true
+
+
+def test_the_card_says_which_task_it_is() -> None:
+    card = {"input": {"column": "x", "kind": "vector", "shape": (3,), "dtype": "float32"}, "raw_columns": {"x": "int"}}
+    whole = {**card, "preprocessing": False, "label_names": ["a", "b"]}
+    assert isinstance(create_task(ModelCard.model_validate(whole)), Classification)
+    several = create_task(ModelCard.model_validate({**whole, "task": "multi_label"}))
+    assert isinstance(several, MultiLabel) and several.outputs == 2
+    numbers = {**whole, "label_names": [], "task": "regression", "label_scale": LabelScale(mean=1.0, std=2.0)}
+    task = create_task(ModelCard.model_validate(numbers))
+    assert isinstance(task, Regression) and (task.mean, task.std, task.outputs) == (1.0, 2.0, 1)

@@ -1,0 +1,40 @@
+"""Which epoch is the best one, and when a run ends before its last."""
+
+import pytest
+
+from sparkdl.settings import Train
+from sparkdl.settings.train import Target
+from sparkdl.training.best import is_over, merit
+from sparkdl.training.tasks import Classification, Regression
+
+CLASSES, NUMBERS = Classification(4), Regression(0.0, 1.0)
+
+
+def test_an_epoch_without_a_validation_loss_is_better_than_none_and_no_better_than_any() -> None:
+    settings = Train(best_by="loss")
+    first, second = ({"validation_loss": loss} for loss in (float("nan"), 3.0))
+    assert merit(first, settings, CLASSES) >= merit(first, settings, CLASSES)
+    assert merit(second, settings, CLASSES) > merit(first, settings, CLASSES)
+
+
+def test_the_task_says_which_figure_decides_and_errors_are_better_when_smaller() -> None:
+    better, worse = ({"validation_r2": 0.9, "validation_mae": 1.0}, {"validation_r2": 0.8, "validation_mae": 2.0})
+    for settings in (Train(), Train(best_by="mae")):
+        assert merit(better, settings, NUMBERS) > merit(worse, settings, NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "over"), [([], False), ([0.5, 0.4], False), ([0.5, 0.4, 0.5], True), ([0.5, 0.4, 0.6], False)]
+)
+def test_patience_ends_with_epochs_that_are_no_better_and_ties_are_none(accuracies: list[float], over: bool) -> None:
+    history = [{"validation_accuracy": accuracy} for accuracy in accuracies]
+    assert is_over(history, Train(patience=2), CLASSES) == over
+    assert not is_over(history, Train(), CLASSES)
+
+
+def test_a_target_may_be_any_figure() -> None:
+    history = [{"train_mae": 3.0}]
+    assert is_over(history, Train(target=Target(metric="train_mae", value=3.5)), NUMBERS)
+    assert not is_over(history, Train(target=Target(metric="train_mae", value=2.5)), NUMBERS)
+    with pytest.raises(ValueError, match="metric"):
+        Target(metric="train_aucpr", value=1)
