@@ -83,7 +83,7 @@ def test_it_learns_and_uses_every_row_once_an_epoch(train: Training, strategy: d
     assert [epoch["rows"] for epoch in found.history] == [ROWS] * 6
     assert found.history[-1]["train_loss"] < 0.7 * found.history[0]["train_loss"]
     assert found.evaluations["validation"].rows == 30
-    assert found.evaluations["validation"].accuracy == found.history[found.best_epoch]["validation_accuracy"]
+    assert found.evaluations["validation"].figures["accuracy"] == found.history[found.best_epoch]["validation_accuracy"]
     assert found.history[-1]["pushes_per_second"] > 0
 
 
