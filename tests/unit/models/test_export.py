@@ -15,6 +15,8 @@ from sparkdl.errors import ModelError
 from sparkdl.models import build, export_network, load_network, load_weights
 from sparkdl.models.networks import NETWORKS
 
+OF_IMAGES = [name for name in NETWORKS if name != "bag_of_words"]  # which reads numbers of words
+
 
 def _images(rows: int) -> torch.Tensor:
     return torch.randint(0, 256, (rows, 12, 12, 1), dtype=torch.uint8)
@@ -31,7 +33,7 @@ class _With(nn.Module):
         return self._forward(self.layer, inputs)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", OF_IMAGES)
 def test_a_network_comes_back_the_same_for_every_batch_size(name: str, tmp_path: Path) -> None:
     network = build(name, input_shape=(12, 12, 1), num_classes=5, mean=[0.3], std=[0.2])
     loaded = load_network(export_network(network, tmp_path / "network.safetensors", _images(1)))
