@@ -1,0 +1,137 @@
+"""Every job from a client of Spark Connect: a server of its own over a standalone cluster, and one client for all."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).parent / "programs" / "connect.py"
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+START_SECONDS = 180.0
+
+
+@pytest.fixture(scope="module")
+def remote(standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server, which asks for a token."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+        "spark.connect.authenticate.token": "secret",
+        "spark.python.daemon.module": "sparkdl.daemon",
+        "spark.sql.shuffle.partitions": 2,
+    }
+    options = ["--class", SERVER, *(part for item in settings.items() for part in ("--conf", "{}={}".format(*item)))]
+    log = tmp_path_factory.mktemp("connect") / "server.log"
+    command = standalone.command("spark-internal", options=options)
+    # Spark gives this server the memory of its daemons, whatever its settings say.
+    environment = standalone.environment | {"SPARK_DAEMON_MEMORY": "1g"}
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    deadline = time.monotonic() + START_SECONDS
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        except OSError:
+            time.sleep(0.2)
+    else:
+        pytest.fail(f"the server did not start\n{log.read_text()[-4000:]}")
+    yield f"sc://localhost:{port}/;token=secret"
+    server.terminate()
+    server.wait(30)
+
+
+@pytest.fixture(scope="module")
+def report(standalone, remote: str, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    done = subprocess.run(
+        [sys.executable, PROGRAM, tmp_path_factory.mktemp("client")],
+        env=standalone.environment | {"SPARK_REMOTE": remote},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
+    return json.loads(done.stdout.splitlines()[-1]) | {"said": done.stdout + done.stderr}
+
+
+def result(report: dict, job: str) -> object:
+    assert "error" not in report[job], report[job]["message"]
+    return report[job]["result"]
+
+
+def refused(report: dict, job: str, error: str) -> str:
+    assert report[job].get("error") == error, report[job]
+    return report[job]["message"]
+
+
+def test_ranks_meet_at_the_client_and_the_next_launch_reuses_their_processes(report: dict) -> None:
+    first, second = result(report, "first launch"), result(report, "next launch")
+    assert [total for total, _ in first] == [total for total, _ in second] == [3.0, 3.0]
+    assert {process for _, process in first} == {process for _, process in second}
+
+
+def test_what_ranks_print_reaches_the_client(report: dict) -> None:
+    assert "[rank 0] a line of a rank\n" in report["said"] and "[rank 1] a line of a rank\n" in report["said"]
+
+
+def test_a_raising_rank_is_named_with_its_traceback(report: dict) -> None:
+    message = refused(report, "raising", "RankError")
+    assert message.startswith("Traceback") and "ValueError: boom" in message
+
+
+def test_too_many_ranks_are_refused_with_both_numbers(report: dict) -> None:
+    assert "3 ranks were asked for, and the cluster has 2 slots" in refused(report, "too many", "NotEnoughSlotsError")
+
+
+def test_interrupted_ranks_end_and_the_run_counts_as_cancelled(report: dict) -> None:
+    assert "cancelled from outside" in refused(report, "cancelled", "RunCancelledError")
+    assert report["cancelled"]["seconds"] < 15
+
+
+def test_a_table_is_prepared_trained_on_and_scored(report: dict) -> None:
+    assert sum(result(report, "prepare").values()) == 120
+    assert result(report, "train") == {"epochs": 2, "uri": "models:/points/1"}
+    assert result(report, "score") == {"rows": 120, "failed": 0}
+
+
+def test_a_row_that_cannot_be_scored_is_an_error_by_name(report: dict) -> None:
+    assert "1 of 1 rows cannot be scored" in refused(report, "score nulls", "DataError")
+
+
+def test_very_many_classes_are_trained_as_tasks(report: dict) -> None:
+    assert result(report, "train-extreme") == {"repetitions": 2, "missing": []}
+
+
+def test_an_estimator_fits_is_saved_and_transforms(report: dict) -> None:
+    assert result(report, "estimator") == 80
+
+
+def test_the_type_of_a_strangers_column_is_refused_and_nothing_of_it_is_imported(report: dict) -> None:
+    assert "which could run any code" in refused(report, "stranger", "DataError")
+
+
+def test_what_takes_classic_spark_is_said_in_one_line(report: dict) -> None:
+    assert refused(report, "condition", "ConfigError").startswith("score.where takes classic Spark")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("wrong token", "Invalid authentication token"),
+        ("wrong address", "Connection refused"),
+        ("token without TLS", "except to a server at sc://localhost"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_named_within_seconds(report: dict, mistake: str, words: str) -> None:
+    message = result(report, mistake)
+    assert message.startswith("sparkdl.errors.ClusterError: cannot use the Spark Connect server") and words in message
+    assert report[mistake]["seconds"] < 20
