@@ -5,6 +5,7 @@ asks a server, and has neither.
 """
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,12 +53,16 @@ def require_classic(spark: "SparkSession", what: str) -> None:
 def hurried(spark: "SparkSession") -> Iterator[None]:
     """Let a server that does not answer be an error at once; Spark Connect tries again for ten minutes by default."""
     client: Any = spark.client  # type: ignore[attr-defined]
-    patient = client.get_retry_policies()
-    client.set_retry_policies([])
-    try:
-        yield
-    finally:
-        client.set_retry_policies(patient)
+    with _hurrying:
+        patient = client.get_retry_policies()
+        client.set_retry_policies([])
+        try:
+            yield
+        finally:
+            client.set_retry_policies(patient)
+
+
+_hurrying = threading.Lock()  # or one thread would take what another has set for what to go back to
 
 
 def is_gone(spark: "SparkSession") -> bool:
@@ -109,15 +114,17 @@ def tagged_jobs(spark: "SparkSession", tag: str, description: str) -> Iterator[N
     """Tag the jobs that this thread starts meanwhile; the pages of classic Spark show the description."""
     if is_remote(spark):
         spark.addTag(tag)
-        yield
-        spark.removeTag(tag)
+        remove = spark.removeTag
     else:
         context = spark.sparkContext
         context.addJobTag(tag)  # the job group stays the caller's, who may cancel it
         context.setJobDescription(description)
         context.setInterruptOnCancel(True)
+        remove = context.removeJobTag
+    try:
         yield
-        context.removeJobTag(tag)
+    finally:
+        remove(tag)
 
 
 def ship_file(spark: "SparkSession", path: Path) -> str:

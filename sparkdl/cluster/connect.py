@@ -22,7 +22,7 @@ REMOTE = "SPARK_REMOTE"
 
 
 def connected() -> SparkSession:
-    """A session of the server that ``SPARK_REMOTE`` names. Raises :class:`~sparkdl.errors.ClusterError`; see below."""
+    """A session of the server that ``SPARK_REMOTE`` names; raises what :func:`check_server` raises."""
     require("grpc", extra="connect")
     spark = SparkSession.builder.getOrCreate()
     check_server(spark)
