@@ -25,7 +25,11 @@ def connected() -> SparkSession:
     """A session of the server that ``SPARK_REMOTE`` names; raises what :func:`check_server` raises."""
     require("grpc", extra="connect")
     spark = SparkSession.builder.getOrCreate()
-    check_server(spark)
+    try:
+        check_server(spark)
+    except ClusterError:
+        spark.client.close()  # type: ignore[attr-defined]  # or the process, when it ends, asks again for ten minutes
+        raise
     return spark
 
 

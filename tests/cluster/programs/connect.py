@@ -133,9 +133,8 @@ def cancel_ranks() -> None:
 def refusal(remote: str) -> str:
     """The last line of a process of its own: a process has one server."""
     environment = os.environ | {"SPARK_REMOTE": remote}
-    done = subprocess.run(
-        [sys.executable, "-c", "import sparkdl; sparkdl.get_session()"], env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", "import sparkdl; sparkdl.get_session()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return (done.stderr.splitlines() or ["it was not refused"])[-1]
 
 
