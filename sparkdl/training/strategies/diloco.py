@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, Wait, start_means
 from sparkdl.settings.strategies import DiLoCoOptions
-from sparkdl.training.strategies.strategy import Strategy
+from sparkdl.training.strategies.strategy import SteppingAlone
 
 __all__ = ["DiLoCo"]
 
@@ -31,7 +31,7 @@ class _Fragment:
     wait: Wait | None = None
 
 
-class DiLoCo(Strategy):
+class DiLoCo(SteppingAlone):
     """The outer step is SGD with Nesterov's momentum on the mean of what ranks have changed since the last one.
 
     Each rank holds the outer parameters and their momentum. Between outer steps, the consensus is the mean of all
@@ -43,7 +43,6 @@ class DiLoCo(Strategy):
     def __init__(self, options: DiLoCoOptions, communicator: Communicator, averager: Averager) -> None:
         super().__init__(communicator, averager)
         self._options = options
-        self._steps = 0
         self._fragments: list[_Fragment] = []
 
     @override
@@ -53,12 +52,8 @@ class DiLoCo(Strategy):
         return model, optimizer
 
     @override
-    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
-        return 1 / own_rows
-
-    @override
     def after_step(self) -> None:
-        self._steps += 1
+        super().after_step()
         options = self._options
         for number, fragment in enumerate(self._fragments):
             turn = options.period * (number + 1) // len(self._fragments)  # the last one's at the end of the period
@@ -80,16 +75,15 @@ class DiLoCo(Strategy):
             }
             for fragment in self._fragments
         ]
-        return {"steps": self._steps, "fragments": fragments, "averager": self.averager.state()}
+        return super().state() | {"fragments": fragments, "averager": self.averager.state()}
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
-        self._steps = 0
+        super().load(state)
         trained = list(self.trained.values())
         count = min(self._options.fragments, len(trained))
         self._fragments = [self._new_fragment(trained[number::count]) for number in range(count)]
         if state:
-            self._steps = state["steps"]
             self.averager.load(state["averager"])
             for fragment, saved in zip(self._fragments, state["fragments"], strict=True):
                 for tensor, value in zip(fragment.outer, saved["outer"], strict=True):

@@ -15,14 +15,14 @@ from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, agree, start_means
 from sparkdl.settings.strategies import DeepSparkOptions, EASGDOptions
-from sparkdl.training.strategies.strategy import Strategy, kept
+from sparkdl.training.strategies.strategy import SteppingAlone, kept
 
 __all__ = ["EASGD"]
 
 BETA = 0.9  # the paper's: ranks x rate
 
 
-class EASGD(Strategy):
+class EASGD(SteppingAlone):
     """The centre, of which every rank holds a copy, is the consensus. A single rank follows its own slower centre."""
 
     replicas_differ: ClassVar[bool] = True
@@ -33,7 +33,6 @@ class EASGD(Strategy):
         super().__init__(communicator, averager)
         self._period = options.period
         self._rate = options.rate or BETA / communicator.size
-        self._steps = 0
         self._centre: dict[str, torch.Tensor] = {}
 
     @override
@@ -43,13 +42,9 @@ class EASGD(Strategy):
         return model, optimizer
 
     @override
-    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
-        return 1 / own_rows
-
-    @override
     @torch.no_grad()
     def after_step(self) -> None:
-        self._steps += 1
+        super().after_step()
         if self._steps % self._period:
             return
         trained = self.trained
@@ -71,7 +66,7 @@ class EASGD(Strategy):
 
     @override
     def state(self) -> dict[str, Any]:
-        return {"steps": self._steps, "centre": self._centre}
+        return super().state() | {"centre": self._centre}
 
     @classmethod
     @override
@@ -81,6 +76,6 @@ class EASGD(Strategy):
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
-        self._steps = state["steps"] if state else 0
+        super().load(state)
         centre = state["centre"] if state else self.trained
         self._centre = {name: centre[name].detach().clone() for name in self.trained}

@@ -1,8 +1,7 @@
 """Hogwild! (Niu et al., 2011, arXiv 1106.5730): the ranks of a host step on one copy of the weights, without locks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,12 +11,12 @@ from typing_extensions import override
 from sparkdl.collectives import Communicator, agree, create_averager, shared_copies, split_by_memory
 from sparkdl.errors import ConfigError
 from sparkdl.settings.strategies import HogwildOptions
-from sparkdl.training.strategies.strategy import Strategy, kept
+from sparkdl.training.strategies.strategy import SteppingAlone, kept
 
 __all__ = ["Hogwild"]
 
 
-class Hogwild(Strategy):
+class Hogwild(SteppingAlone):
     """The weights of a host lie in memory that its ranks share. Every ``period`` steps, hosts take the mean of theirs.
 
     A step may read weights of which another rank has written a part, and what two ranks add to one weight at the same
@@ -30,7 +29,6 @@ class Hogwild(Strategy):
     def __init__(self, options: HogwildOptions, communicator: Communicator) -> None:
         super().__init__(communicator)
         self._period = options.period
-        self._steps = 0
         self._host, self._leaders = split_by_memory(communicator)
         self._leads = self._host.rank == 0
         """Whether this rank speaks for its host with the leaders of the others."""
@@ -55,10 +53,6 @@ class Hogwild(Strategy):
         return self._several_hosts
 
     @override
-    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
-        return 1 / own_rows
-
-    @override
     def begin_epoch(self, epoch: int) -> None:
         if not self._shared:  # only now: what a checkpoint gives to ranks of a host may come from several others
             trained = list(self.trained.values())
@@ -68,7 +62,7 @@ class Hogwild(Strategy):
 
     @override
     def after_step(self) -> None:
-        self._steps += 1
+        super().after_step()
         if self._several_hosts and self._steps % self._period == 0:
             self._average()
 
@@ -82,14 +76,6 @@ class Hogwild(Strategy):
             yield self.model
             self._host.barrier()  # all have read what the leader now overwrites
         self._host.barrier()
-
-    @override
-    def state(self) -> dict[str, Any]:
-        return {"steps": self._steps}
-
-    @override
-    def load(self, state: Mapping[str, Any] | None) -> None:
-        self._steps = state["steps"] if state else 0
 
     @torch.no_grad()
     def _average(self) -> None:

@@ -3,19 +3,18 @@
 SparkNet (Moritz et al., 2016, arXiv 1511.06051) is the same with a longer period, and solvers that keep their momentum.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, agree, start_means
-from sparkdl.training.strategies.strategy import Strategy
+from sparkdl.training.strategies.strategy import SteppingAlone
 
 __all__ = ["LocalSGD"]
 
 
-class LocalSGD(Strategy):
+class LocalSGD(SteppingAlone):
     """Every ``period`` steps all replicas become their mean: parameters, buffers and, if asked for, moments.
 
     The number of means follows from the number of steps, which is the same on all ranks: one that has no rows left
@@ -29,25 +28,12 @@ class LocalSGD(Strategy):
     ) -> None:
         super().__init__(communicator, averager)
         self._period, self._average_momentum = period, average_momentum
-        self._steps = 0
-
-    @override
-    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
-        return 1 / own_rows
 
     @override
     def after_step(self) -> None:
-        self._steps += 1
+        super().after_step()
         if self._steps % self._period == 0:
             self._average()
-
-    @override
-    def state(self) -> dict[str, Any]:
-        return {"steps": self._steps}
-
-    @override
-    def load(self, state: Mapping[str, Any] | None) -> None:
-        self._steps = state["steps"] if state else 0
 
     @torch.no_grad()
     def _average(self) -> None:

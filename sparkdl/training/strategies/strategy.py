@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, Ring, agree, is_expanded
 
-__all__ = ["Strategy", "kept"]
+__all__ = ["SteppingAlone", "Strategy", "kept"]
 
 
 class Strategy(ABC):
@@ -124,6 +125,30 @@ class Strategy(ABC):
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that the optimizer changes, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+
+class SteppingAlone(Strategy):
+    """Ranks step alone between exchanges: a rank's gradient is the mean over its own rows. It counts the steps."""
+
+    def __init__(self, communicator: Communicator, averager: Averager | None = None) -> None:
+        super().__init__(communicator, averager)
+        self._steps = 0
+
+    @override
+    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
+        return 1 / own_rows
+
+    @override
+    def after_step(self) -> None:
+        self._steps += 1
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {"steps": self._steps}
+
+    @override
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        self._steps = state["steps"] if state else 0
 
 
 @contextmanager
