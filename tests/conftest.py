@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import fsspec
@@ -13,6 +14,7 @@ import psutil
 import pyarrow as pa
 import pyspark
 import pytest
+from numpy.typing import NDArray
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
@@ -163,30 +165,43 @@ def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serv
 def clouds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Four overlapping clouds of points: 106 rows to train on and 30 to validate with."""
     classes = 4
-    inputs = InputSpec(column="features", kind="vector", shape=(classes,), dtype="float32")
-    folder = tmp_path_factory.mktemp("clouds") / "dataset"
     random = np.random.default_rng(0)
     splits = {}
     for split, sizes in {"train": [27, 27, 26, 26], "validation": [15, 15]}.items():
+        splits[split] = []
+        for rows in sizes:
+            labels = random.integers(0, classes, rows)
+            splits[split].append((random.normal(size=(rows, classes)) + 2 * np.eye(classes)[labels], labels))
+    names = tuple(map(str, range(classes)))
+    return write_vectors(tmp_path_factory.mktemp("clouds") / "dataset", splits, label_names=names)
+
+
+def write_vectors(
+    folder: Path, splits: Mapping[str, Sequence[tuple[NDArray[np.float64], NDArray[Any]]]], **card: Any
+) -> Dataset:
+    """Vectors and their labels as a dataset, without Spark: a file for each pair of a split; ``card`` says the rest."""
+    inputs = InputSpec(column="features", kind="vector", shape=splits["train"][0][0].shape[1:], dtype="float32")
+    found = {}
+    for split, pairs in splits.items():
         (folder / split).mkdir(parents=True)
         files = []
-        for number, rows in enumerate(sizes):
-            labels = random.integers(0, classes, rows)
-            points = (random.normal(size=(rows, classes)) + 2 * np.eye(classes)[labels]).astype(np.float32)
-            column = pa.array(list(points), pa.list_(pa.float32()))
+        for number, (points, labels) in enumerate(pairs):
+            column = pa.array(list(points.astype(np.float32)), pa.list_(pa.float32()))
             name = f"{split}/part-{number}.parquet"
             record = write_row_group(str(folder / name), pa.table({"features": column, LABEL_COLUMN: labels}), inputs)
             keys = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
             files.append(File(path=name, **{key: record[key] for key in keys}))
-        splits[split] = SplitCard(files=tuple(files), class_counts=(sum(sizes), 0, 0, 0))
-    card = Card.create(
+        all_labels, classes = np.concatenate([labels for _, labels in pairs]), len(card["label_names"])
+        counts = np.bincount(all_labels, minlength=classes).tolist() if classes else ()
+        found[split] = SplitCard(files=tuple(files), class_counts=tuple(counts))
+    written = Card.create(
         input=inputs,
-        label_names=tuple(map(str, range(classes))),
-        splits=splits,
+        splits=found,
         raw_columns={"features": "array<float>"},
         preprocessing=False,
         settings={"seed": 0},
         source="3-abc",
+        **card,
     )
-    (folder / "card.json").write_text(card.to_json())
+    (folder / "card.json").write_text(written.to_json())
     return Dataset.open(str(folder))

@@ -5,19 +5,17 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from numpy.typing import NDArray
 from sklearn.datasets import load_diabetes
 from sklearn.neural_network import MLPRegressor
 
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import create_backend
-from sparkdl.data import Dataset
-from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, LabelScale, SplitCard
-from sparkdl.data.preparing.row_group import write_row_group
+from sparkdl.data.card import LabelScale
 from sparkdl.settings import Train
 from sparkdl.training.loop import Job, train_rank
+
+from ...conftest import write_vectors
 
 SEEDS, EPOCHS, BATCH_ROWS, RATE, HIDDEN = 4, 4, 16, 0.001, 256
 BACKEND = create_backend("auto")
@@ -44,7 +42,12 @@ def test_as_much_is_explained_as_by_a_network_of_scikit_learn_of_the_same_size(t
     ]
     recipe = {"optimizer": "adam", "learning_rate": RATE, "schedule": "constant", "epochs": EPOCHS}
     settings = Train(model_options={"hidden": [HIDDEN]}, batch_size=BATCH_ROWS // 2, **recipe)
-    dataset = write(tmp_path / "dataset", rows, labels, held_out)
+    splits = {
+        split: [(rows[part], labels[part]) for part in np.array_split(np.flatnonzero(chosen), 2)]
+        for split, chosen in {"train": ~held_out, "validation": held_out}.items()
+    }
+    scale = LabelScale(mean=mean, std=std)
+    dataset = write_vectors(tmp_path / "dataset", splits, task="regression", label_names=(), label_scale=scale)
     job = Job(dataset, settings, str(tmp_path / "run"), BACKEND, reference=2)
     ours = run_local(partial(train_with_every_seed, job), 2, backend=BACKEND)[0]
     assert np.mean(ours) == pytest.approx(np.mean(theirs), abs=0.02)
@@ -58,34 +61,3 @@ def train_with_every_seed(job: Job, rank: Rank) -> list[float]:
         if outcome := train_rank(replace(job, settings=settings, folder=f"{job.folder}-{seed}"), rank):
             found.append(outcome.history[-1]["validation_r2"])
     return found
-
-
-def write(folder: Path, rows: NDArray[np.float64], labels: NDArray[np.float64], held_out: NDArray[np.bool_]) -> Dataset:
-    """The rows as a dataset of two files a split."""
-    inputs = InputSpec(column="features", kind="vector", shape=rows.shape[1:], dtype="float32")
-    splits = {}
-    for split, chosen in {"train": ~held_out, "validation": held_out}.items():
-        (folder / split).mkdir(parents=True)
-        files = []
-        for number, part in enumerate(np.array_split(np.flatnonzero(chosen), 2)):
-            column = pa.array(list(rows[part].astype(np.float32)), pa.list_(pa.float32()))
-            name = f"{split}/part-{number}.parquet"
-            record = write_row_group(
-                str(folder / name), pa.table({"features": column, LABEL_COLUMN: labels[part]}), inputs
-            )
-            keys = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
-            files.append(File(path=name, **{key: record[key] for key in keys}))
-        splits[split] = SplitCard(files=tuple(files), class_counts=())
-    card = Card.create(
-        input=inputs,
-        task="regression",
-        label_names=(),
-        label_scale=LabelScale(mean=labels[~held_out].mean(), std=labels[~held_out].std()),
-        splits=splits,
-        raw_columns={"features": "array<float>"},
-        preprocessing=False,
-        settings={"seed": 0},
-        source="3-abc",
-    )
-    (folder / "card.json").write_text(card.to_json())
-    return Dataset.open(str(folder))
