@@ -109,6 +109,10 @@ class Coordinator:
         """How many tasks of a role are there, as far as one knows."""
         return sum(each == role for each, _ in self._members)
 
+    def has(self, role: Role, number: int) -> bool:
+        """Whether a task has joined, and is not lost."""
+        return (role, number) in self._members
+
     def silent(self) -> list[tuple[Role, int]]:
         """The tasks that have said nothing for too long."""
         now = time.monotonic()

@@ -64,10 +64,7 @@ class Crew:
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
-        for number in range(self._cluster.servers):
-            self._submit("server", number)
-        for number in range(self._cluster.ranks.max):
-            self._submit("worker", number)
+        self._start_missing()
         return self
 
     def __exit__(
@@ -127,7 +124,7 @@ class Crew:
             self._lost(
                 report.role, report.number, report.failure["type"], report.failure["reason"], report.failure["text"]
             )
-        silent = self._coordinator.silent()
+        silent = [key for key in self._coordinator.silent() if key in self._running]
         for role, number in silent:
             log.warning("%s %d has said nothing for %g s", role, number, self._cluster.silence_timeout)
             self._tasks.cancel(self._running[role, number])
@@ -140,7 +137,25 @@ class Crew:
                     raise RunCancelledError(f"the run was cancelled from outside. {text}")
                 self._lost(role, number, PROCESS_DEATH, text.splitlines()[-1], text)
             self._coordinator.lose(role, number)
-            self._submit(role, number)
+            del self._running[role, number]
+        self._start_missing()
+
+    def _start_missing(self) -> None:
+        """Start servers, and when all serve, workers.
+
+        Of tasks that wait for a slot Spark takes the oldest. Workers that wait would get the slots that servers need,
+        and then wait for these.
+        """
+        servers, workers = self._cluster.servers, self._cluster.ranks.max
+        if missing := [number for number in range(servers) if ("server", number) not in self._running]:
+            waiting = [key for key in self._running if key[0] == "worker" and not self._coordinator.has(*key)]
+            self._tasks.cancel(*(self._running.pop(key) for key in waiting))
+            for number in missing:
+                self._submit("server", number)
+        elif self._coordinator.serving:
+            for number in range(workers):
+                if ("worker", number) not in self._running:
+                    self._submit("worker", number)
 
     def _lost(self, role: Role, number: int, kind: str, reason: str, text: str) -> None:
         """Give a task's work to others. Raises :class:`RankError` when that has been done often enough."""

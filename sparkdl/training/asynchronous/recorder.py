@@ -11,9 +11,10 @@ from sparkdl.errors import CheckpointError
 from sparkdl.settings import Cluster
 from sparkdl.training.asynchronous.coordinator import Coordinator
 from sparkdl.training.asynchronous.merged import Merged
-from sparkdl.training.asynchronous.serve import partition_of, starting_model
+from sparkdl.training.asynchronous.serve import partition_of
 from sparkdl.training.checkpoint import Manifest, Shard, prune, save_manifest, save_shard
 from sparkdl.training.loop import Job
+from sparkdl.training.replica import build_model
 from sparkdl.training.state import TrainingState
 
 __all__ = ["Recorder"]
@@ -38,7 +39,7 @@ class Recorder:
         self._saving: Future[None] | None = None
         self._saved, self._saved_step, self._written = time.monotonic(), begun.step if begun else 0, 0
         self._messages: list[dict[str, Any]] = []
-        self._shapes = partition_of(starting_model(job), 1).shapes
+        self._shapes = partition_of(build_model(job.dataset, job.settings), 1).shapes
 
     @property
     def best_weights(self) -> str:
