@@ -18,7 +18,7 @@ import pyspark
 
 from sparkdl.java import ensure_java
 
-__all__ = ["ROLES", "StandaloneCluster", "rank_threads", "standalone_cluster"]
+__all__ = ["ROLES", "StandaloneCluster", "numbered_threads", "standalone_cluster"]
 
 LOOPBACK = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -75,7 +75,7 @@ class StandaloneCluster:
 
     def ranks(self) -> dict[int, psutil.Process]:
         """The Python processes that are a rank at the moment. Their heartbeat's thread is named after the rank."""
-        return {rank: process for process in self.find("python") for rank in rank_threads(process)}
+        return {rank: process for process in self.find("python") for rank in numbered_threads(process)}
 
     @property
     def mark(self) -> str:
@@ -157,11 +157,11 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-def rank_threads(process: psutil.Process) -> dict[int, Path]:
-    """The thread that a rank has as long as it lasts, under ``/proc``; the process may go on to another task."""
+def numbered_threads(process: psutil.Process, role: str = "rank") -> dict[int, Path]:
+    """Threads such as ``rank 0``, which a rank has as long as it lasts, under ``/proc``; the process may go on."""
     found = {}
-    with suppress(OSError):  # it has ended meanwhile
-        for path in Path(f"/proc/{process.pid}/task").glob("*/comm"):
-            if (name := path.read_text().strip()).startswith("rank "):
-                found[int(name.removeprefix("rank "))] = path
+    for path in Path(f"/proc/{process.pid}/task").glob("*/comm"):
+        with suppress(OSError):  # it has ended meanwhile
+            if (name := path.read_text().strip()).startswith(f"{role} "):
+                found[int(name.removeprefix(f"{role} "))] = path
     return found

@@ -1,13 +1,17 @@
 """Training without lockstep on Spark: tasks that come and go, and real kills of everything that can be killed."""
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
 from typing import Any
 
+import psutil
 import pytest
 
 import sparkdl
+from benchmarks.standalone import StandaloneCluster, numbered_threads, standalone_cluster
 from sparkdl import Cluster, Tracking, Train
 from sparkdl.errors import NotEnoughSlotsError, RankError
 from sparkdl.tracking import Registered
@@ -73,3 +77,71 @@ def broken(input_shape, num_classes):
 def test_an_error_of_the_model_is_the_runs_with_its_traceback(fit) -> None:
     with pytest.raises(RankError, match=r"Traceback[\s\S]*the model does not like these rows[\s\S]*worker 0 failed on"):
         fit("downpour", model=broken)
+
+
+class Submitted:
+    """A run under dynamic allocation, watched through its log and hurt from outside."""
+
+    def __init__(self, cluster: StandaloneCluster, dataset: str, folder: Path) -> None:
+        self.cluster, self._dataset, self.folder = cluster, dataset, folder
+        self.log = folder / "driver.log"
+
+    def start(self, epochs: int) -> None:
+        settings = [part for item in DYNAMIC.items() for part in ("--conf", "=".join(item))]
+        options = ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf"), *settings]
+        self.process = self.cluster.start(
+            PROGRAM, self._dataset, str(self.folder), str(epochs), log=self.log, options=options
+        )
+
+    def wait_for_epoch(self, number: int) -> None:
+        self.wait_for(lambda: f"epoch {number}/" in self.log.read_text())
+
+    def wait_for(self, condition: Callable[[], object], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-6000:]
+            time.sleep(0.1)
+
+    def tasks(self, role: str) -> dict[int, psutil.Process]:
+        """The Python processes that are workers or servers, by number."""
+        return {
+            number: process for process in self.cluster.find("python") for number in numbered_threads(process, role)
+        }
+
+    def workers(self) -> list[psutil.Process]:
+        return list(self.tasks("worker").values())
+
+
+def test_workers_come_and_go_in_the_middle_of_epochs_and_whatever_is_killed_the_run_goes_on(
+    clouds, tmp_path, tmp_path_factory, empty_store
+) -> None:
+    copy(empty_store, tmp_path / "mlflow.db")
+    with standalone_cluster(tmp_path_factory.mktemp("executors"), cores=(1, 1), pythonpath=str(ROOT)) as cluster:
+        run = Submitted(cluster, clouds.path, tmp_path)
+        run.start(EPOCHS)
+        run.wait_for_epoch(1)
+        assert len(run.workers()) == 1
+        for _ in range(2):
+            cluster.start_worker(1)
+        run.wait_for(lambda: len(run.workers()) == 3)  # they have come in the middle of an epoch
+
+        one, another = run.workers()[:2]
+        one.parents()[1].kill()  # a worker goes with its executor
+        another.kill()
+        run.wait_for(lambda: len(run.workers()) == 3)
+
+        run.process.kill()  # the driver
+        run.process.wait()
+        before = run.log.read_text().count("epoch ")
+        run.start(EPOCHS)
+        run.wait_for(lambda: run.log.read_text().count("epoch ") > before)
+        server = run.tasks("server")[0]
+        server.kill()
+        run.wait_for(lambda: run.tasks("server").get(0, server) != server)
+        assert run.process.wait(timeout=120) == 0, run.log.read_text()[-6000:]
+
+    history = json.loads(run.log.read_text().splitlines()[-1])["history"]
+    assert len(history) == EPOCHS
+    lost = [epoch for epoch in history if epoch["rows"] != ROWS]
+    assert len(lost) <= 1  # the epoch in which the only server was killed
+    assert all(epoch["rows"] <= ROWS for epoch in history)

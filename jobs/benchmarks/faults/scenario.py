@@ -17,7 +17,7 @@ import sparkdl
 from benchmarks.faults.network import newest_call, uses_of_rows
 from benchmarks.faults.program import __file__ as program_file
 from benchmarks.faults.server import Server
-from benchmarks.standalone import StandaloneCluster, rank_threads
+from benchmarks.standalone import StandaloneCluster, numbered_threads
 from sparkdl.training.checkpoint import latest, load_manifest, load_shard
 
 __all__ = ["KINDS", "LETTING_GO", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
@@ -182,7 +182,7 @@ class Scenario:
     ) -> tuple[Injection, subprocess.Popen[bytes]]:
         told, (attempt, _) = self._told(ATTEMPT), newest_call(self.folder / "notes")
         attempted = list(self.cluster.ranks().values())
-        threads = [thread for process in attempted for thread in rank_threads(process).values()]
+        threads = [thread for process in attempted for thread in numbered_threads(process).values()]
         started = time.monotonic()
         if fault.kind == "MLflow killed":
             self.server.kill()
