@@ -61,6 +61,7 @@ class Line:
         if isinstance(error, Exception) and not isinstance(error, RunEnded):
             self._call("fail", **describe_failure(error))
         self._closing.set()
+        self._beating.join()  # it may be in the middle of a call
         self._connection.close()
         return isinstance(error, Exception)
 
