@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import sparkdl
-from sparkdl.settings import Settings, Tracking
+from sparkdl.settings import Extreme, Settings, Tracking, Train
 
 __all__ = [
     "check_prepare",
@@ -37,7 +37,7 @@ def check_prepare(settings: Settings) -> Summary:
 
 def train(settings: Settings) -> Summary:
     """Train on the dataset and register the model."""
-    trained = sparkdl.train(**_train_arguments(settings))
+    trained = sparkdl.train(**_arguments(settings, settings.train))
     return {name.replace("_", " "): f"{value:.4f}" for name, value in trained.metrics.items()} | {
         "rows per second": f"{trained.rows_per_second:,.0f}",
         **({"seconds to target": f"{trained.seconds_to_target:,.1f}"} if trained.seconds_to_target else {}),
@@ -50,12 +50,12 @@ def train(settings: Settings) -> Summary:
 
 def check_train(settings: Settings) -> Summary:
     """See :func:`sparkdl.check_train`."""
-    return sparkdl.check_train(**_train_arguments(settings))
+    return sparkdl.check_train(**_arguments(settings, settings.train))
 
 
 def train_extreme(settings: Settings) -> Summary:
     """Train on the sparse dataset and register the ensemble."""
-    trained = sparkdl.train_extreme(**_extreme_arguments(settings))
+    trained = sparkdl.train_extreme(**_arguments(settings, settings.extreme))
     missing = (
         f" of {settings.extreme.repetitions}; lost: {', '.join(map(str, trained.missing))}" if trained.missing else ""
     )
@@ -75,7 +75,7 @@ def train_extreme(settings: Settings) -> Summary:
 
 def check_train_extreme(settings: Settings) -> Summary:
     """See :func:`sparkdl.check_train_extreme`."""
-    return sparkdl.check_train_extreme(**_extreme_arguments(settings))
+    return sparkdl.check_train_extreme(**_arguments(settings, settings.extreme))
 
 
 def score(settings: Settings) -> Summary:
@@ -99,19 +99,15 @@ def parent_of(key: str) -> Callable[[Settings], str]:
     return lambda settings: str(settings.require(key)).rstrip("/").rpartition("/")[0]
 
 
-def _train_arguments(settings: Settings) -> dict[str, Any]:
+def _arguments(settings: Settings, section: Train | Extreme) -> dict[str, Any]:
+    """Those of both ways to train, each with the settings of its section."""
     return {
-        "dataset": settings.train.dataset or settings.require("prepare.output"),
-        "settings": settings.train,
+        "dataset": section.dataset or settings.require("prepare.output"),
+        "settings": section,
         "cluster": settings.cluster,
         "tracking": settings.tracking,
         "spark": sparkdl.get_session(settings.cluster),  # its Python workers start while the driver imports PyTorch
     }
-
-
-def _extreme_arguments(settings: Settings) -> dict[str, Any]:
-    dataset = settings.extreme.dataset or settings.require("prepare.output")
-    return _train_arguments(settings) | {"dataset": dataset, "settings": settings.extreme}
 
 
 def _scored(settings: Settings) -> tuple[str, Any]:

@@ -72,6 +72,12 @@ def test_a_dry_run_finds_what_would_fail_and_whose_fault_it_is(
     assert (found, words in problem) == (code, True), problem
 
 
+def test_a_configuration_needs_no_more_than_the_dataset_of_its_job(run: Run, clouds: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "points.yaml").write_text(f"extreme: {{dataset: {clouds.path}}}")
+    code, _, problem = run("train-extreme", "--dry-run")
+    assert (code, "is not sparse" in problem) == (2, True), problem
+
+
 def test_a_dataset_that_is_submitted_twice_with_one_key_is_prepared_once(run: Run, tmp_path: Path) -> None:
     code, first, problem = run("prepare", "--idempotency-key", "monday")
     assert code == 0, problem
