@@ -1,8 +1,8 @@
 """Networks as stages of ``pyspark.ml``: estimators, and the models that they fit."""
 
 from sparkdl.estimator.estimators import TorchClassifier, TorchRegressor
+from sparkdl.estimator.fitted import TorchClassificationModel, TorchRegressionModel
 from sparkdl.estimator.summary import TrainingSummary
-from sparkdl.estimator.torch_models import TorchClassificationModel, TorchRegressionModel
 
 __all__ = [
     "TorchClassificationModel",

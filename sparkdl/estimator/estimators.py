@@ -12,11 +12,11 @@ from typing_extensions import override
 from sparkdl.cluster.slots import count_slots
 from sparkdl.data import prepare
 from sparkdl.errors import ConfigError
+from sparkdl.estimator.fitted import FittedModel, TorchClassificationModel, TorchRegressionModel
 from sparkdl.estimator.inputs import FEATURES, LABEL, SPLIT, WEIGHT, check_label, training_rows
 from sparkdl.estimator.params import ClassifierColumns, Columns, FitParams, TrainParams
 from sparkdl.estimator.saving import EstimatorReader, EstimatorWriter
 from sparkdl.estimator.summary import TrainingSummary
-from sparkdl.estimator.torch_models import TorchClassificationModel, TorchModel, TorchRegressionModel
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
 from sparkdl.settings.section import TaskName
@@ -79,7 +79,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         return EstimatorReader(cls)
 
     @override
-    def _fit(self, dataset: DataFrame) -> TorchModel:
+    def _fit(self, dataset: DataFrame) -> FittedModel:
         """Prepare the rows, train, and drop the prepared copy, whether training ends well or not."""
         label = check_label(dataset, self.getLabelCol(), numbers=self.TASK == "regression")
         weight, validation = (
@@ -135,7 +135,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         return Split(fractions={"validation": share} if share else {})
 
     @abstractmethod
-    def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> TorchModel:
+    def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> FittedModel:
         """The model that is fitted."""
 
 

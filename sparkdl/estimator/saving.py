@@ -15,7 +15,7 @@ from sparkdl.storage import download_files, join, upload_files
 from sparkdl.tracking import download_whole
 
 if TYPE_CHECKING:
-    from sparkdl.estimator.torch_models import TorchModel
+    from sparkdl.estimator.fitted import FittedModel
 
 __all__ = ["EstimatorReader", "EstimatorWriter", "ModelReader", "ModelWriter"]
 
@@ -47,7 +47,7 @@ class EstimatorReader(DefaultParamsReader[Any]):
 class ModelWriter(MLWriter):
     """Writes the parameters, how the model was trained, and a copy of the model beside them."""
 
-    def __init__(self, model: "TorchModel") -> None:
+    def __init__(self, model: "FittedModel") -> None:
         super().__init__()
         self.model = model
 
@@ -59,15 +59,15 @@ class ModelWriter(MLWriter):
         upload_files(join(path, "model"), download_whole(self.model.model_uri, self.model.tracking))
 
 
-class ModelReader(MLReader["TorchModel"]):
+class ModelReader(MLReader["FittedModel"]):
     """Reads what :class:`ModelWriter` wrote. Raises :class:`ModelError` for a newer format."""
 
-    def __init__(self, cls: "type[TorchModel]") -> None:
+    def __init__(self, cls: "type[FittedModel]") -> None:
         super().__init__()
         self.cls = cls
 
     @override
-    def load(self, path: str) -> "TorchModel":
+    def load(self, path: str) -> "FittedModel":
         metadata = DefaultParamsReader.loadMetadata(path, ml_context(self.sparkSession))
         ours = _ours(path, metadata)
         folder = TemporaryDirectory(prefix="sparkdl-loaded-")  # what was loaded may be saved to the place it came from

@@ -21,13 +21,13 @@ from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download
 
-__all__ = ["TorchClassificationModel", "TorchModel", "TorchRegressionModel"]
+__all__ = ["FittedModel", "TorchClassificationModel", "TorchRegressionModel"]
 
 _PLACES_PER_CLASS = 100
 """Labels with larger gaps than that are numbers of something, and no indices."""
 
 
-class TorchModel(Model, Columns, MLReadable["TorchModel"], MLWritable):
+class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
     """What models share: where the network is, and how it was trained."""
 
     def __init__(
@@ -51,7 +51,7 @@ class TorchModel(Model, Columns, MLReadable["TorchModel"], MLWritable):
 
     @classmethod
     @override
-    def read(cls) -> MLReader["TorchModel"]:
+    def read(cls) -> MLReader["FittedModel"]:
         """A reader of what :meth:`write` wrote."""
         return ModelReader(cls)
 
@@ -75,7 +75,7 @@ class TorchModel(Model, Columns, MLReadable["TorchModel"], MLWritable):
         return with_features(dataset, self.getFeaturesCols(), sparse=self.getOrDefault(self.sparse))
 
 
-class TorchRegressionModel(TorchModel):
+class TorchRegressionModel(FittedModel):
     """A fitted :class:`TorchRegressor`: adds the predicted number."""
 
     @override
@@ -85,7 +85,7 @@ class TorchRegressionModel(TorchModel):
         return scored.select(f"{ROW}.*", col("prediction").alias(self.getPredictionCol()))
 
 
-class TorchClassificationModel(TorchModel, ClassifierColumns):
+class TorchClassificationModel(FittedModel, ClassifierColumns):
     """A fitted :class:`TorchClassifier`: adds the predicted label, and vectors with a place for each class.
 
     The label is a double where labels were numbers, as everywhere in pyspark.ml, and else what it was. The places of
