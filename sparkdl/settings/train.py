@@ -24,6 +24,8 @@ FigureName = Literal["loss", "accuracy", "mean_average_precision", "f1", "r2", "
 """Which of them there are is the task's to say."""
 SMALLER_IS_BETTER = ("loss", "rmse", "mae")
 """The figures that are better when smaller."""
+WITH_MOMENTUM = ("adam", "adamw", "lars", "lamb")
+"""The optimizers that have momentum unless told otherwise."""
 
 
 class Recipe(Section):
@@ -96,7 +98,9 @@ class Train(Recipe):
     default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression ``mse_loss``,
     there of labels with mean 0 and variance 1. Where rows have weights, it must take ``reduction="none"``."""
     optimizer: str | Callable[..., Any] = "adamw"
-    """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...)."""
+    """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...). With the extra
+    ``optimizers`` also ``lars`` (You et al., 2017, arXiv 1708.03888) and ``lamb`` (You et al., 2020, arXiv 1904.00962),
+    whose rate in each layer follows the norm of its weights: for large batches."""
     optimizer_options: dict[str, Any] = {}
     """Keyword arguments for the optimizer, for example ``momentum``."""
     strategy: Strategies = AllReduceOptions()
@@ -189,7 +193,7 @@ class Train(Recipe):
                 f"{kind} keeps what it has not sent, which with precision float16 would have another scale later; set"
                 " precision to bfloat16 or float32"
             )
-        if chosen.delays and (self.optimizer in ("adam", "adamw") or self.optimizer_options.get("momentum")):
+        if chosen.delays and (self.optimizer in WITH_MOMENTUM or self.optimizer_options.get("momentum")):
             raise ValueError(
                 f"{kind} sends most of a gradient late, and an optimizer with momentum would repeat it; set optimizer"
                 " to sgd without momentum: the compression has its own"

