@@ -25,9 +25,7 @@ __all__ = ["WeightedLoss", "autocast", "build_loss", "build_optimizer", "rate_at
 WeightedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
-def _of_extra(
-    name: str, preset: dict[str, Any], groups: list[dict[str, Any]], **options: Any
-) -> torch.optim.Optimizer:
+def _of_extra(name: str, preset: dict[str, Any], groups: list[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
     """An optimizer of the package pytorch_optimizer, which would pass over options that it does not know.
 
     Raises :class:`ConfigError` when the package is not installed, and ``TypeError`` for such an option.
