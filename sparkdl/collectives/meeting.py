@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from urllib.parse import quote
 
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random
 from torch import distributed
 from typing_extensions import override
 
@@ -45,6 +46,13 @@ class MeetingStore(distributed.Store):  # type: ignore[misc]
                     raise TimeoutError(f"another rank has not come to the meeting place in time (key {key})")
                 time.sleep(POLL_SECONDS)
 
+    # The meeting place drops whoever waits longest when strangers flood it; a request that comes again changes nothing.
+    @retry(
+        retry=retry_if_exception_type(ConnectionResetError),
+        wait=wait_random(0, 0.1),
+        stop=stop_after_delay(REQUEST_SECONDS),
+        reraise=True,
+    )
     def _request(self, method: str, key: str, body: bytes | None = None) -> bytes | None:
         """What the meeting place answers; None for a key that nobody has set."""
         connection = http.client.HTTPConnection(self._address, timeout=REQUEST_SECONDS)
