@@ -79,7 +79,7 @@ def test_building_leaves_the_network_in_training() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("mpl", "no model named 'mpl'; known are mlp, cnn, resnet"),
+        ("mpl", "no model named 'mpl'; known are mlp, cnn, lenet, resnet"),
         ("nowhere.at_all:net", "cannot import the model 'nowhere.at_all:net'"),
         ("sparkdl.models.networks:net", "has no 'net'"),
         ("sparkdl.models.networks:NETWORKS", "is a dict"),

@@ -7,7 +7,7 @@ from torch import nn
 from sparkdl.cluster import limited_threads
 from sparkdl.models.networks import CACHED_BYTES, NETWORKS
 
-CONVOLUTIONAL = ["cnn", "resnet"]
+CONVOLUTIONAL = ["cnn", "lenet", "resnet"]
 
 
 def _largest_piece(network: nn.Module, images: torch.Tensor) -> int:
@@ -43,6 +43,13 @@ def test_pieces_of_a_batch_give_the_answers_and_gradients_of_the_whole(name: str
         answer.square().sum().backward()
         results.append([answer.detach(), *(parameter.grad for parameter in network.parameters())])
     torch.testing.assert_close(*results)
+
+
+def test_lenet_has_the_weights_of_lenet_5_and_wants_images_that_two_convolutions_leave_something_of() -> None:
+    network = NETWORKS["lenet"](input_shape=(1, 28, 28), num_classes=10)
+    assert sum(weight.numel() for weight in network.parameters()) == 61_706
+    with pytest.raises(ValueError, match="9x9 pixels or more, not of 28x8; use 'cnn'"):
+        NETWORKS["lenet"](input_shape=(1, 28, 8), num_classes=10)
 
 
 def test_a_bag_of_words_is_the_mean_of_its_word_vectors_however_long_the_text_is() -> None:
