@@ -16,6 +16,7 @@ from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.planning.cost import StepCost, Traffic, ring
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import Averaging, Topology
+from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.tasks import create_task
@@ -90,7 +91,8 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
     period = getattr(options, "period", 1)
     short = min(period, SHORT_PERIOD)
     ring = {"topology": "ring"} | ({"period": short} if period > 1 else {})
-    changed = settings.model_copy(update={"strategy": options.model_copy(update=ring)})
+    noise = settings.gradient_noise if isinstance(options, AllReduceOptions) and not options.compression else None
+    changed = settings.model_copy(update={"strategy": options.model_copy(update=ring), "gradient_noise": noise})
     groups, task = Groups(world, world), create_task(dataset.card)
     replica = Replica(build_model(dataset, changed), changed, task, groups, device)
     batches = _batches(dataset, changed, world)

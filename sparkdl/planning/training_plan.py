@@ -140,7 +140,7 @@ def plan_training(
     ranks = cluster.ranks.max
     if ranks < 2:
         raise ConfigError("a single rank exchanges nothing that could be planned; set cluster.num_ranks to 2 or more")
-    check_model(dataset, settings)
+    check_model(dataset, settings, ranks=cluster.ranks.max)
     own = settings.strategy
     if not isinstance(own, Averaging):
         raise ConfigError(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
+from sparkdl.settings.gradient_noise import NoiseShape
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage, TaskName
 from sparkdl.settings.strategies import (
     AllReduceOptions,
@@ -105,6 +106,8 @@ class Train(Recipe):
     """Keyword arguments for the optimizer, for example ``momentum``."""
     strategy: Strategies = AllReduceOptions()
     """How replicas agree."""
+    gradient_noise: NoiseShape | None = None
+    """Add noise to the gradient, so that a step over many rows behaves like one over few; with ``allreduce``."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     target: Target | None = None
@@ -143,6 +146,27 @@ class Train(Recipe):
                     f"strategy.allreduce_first and allreduce_last are {together} epochs of {self.epochs}: ranks would"
                     " never train sub-networks; lower them, or set strategy to allreduce"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _with_noise(self) -> Self:
+        if self.gradient_noise is None:
+            return self
+        if not isinstance(self.strategy, AllReduceOptions):
+            kind = self.strategy.model_dump()["kind"]
+            raise ValueError(
+                "gradient_noise is what the gradient of all ranks lacks, and with strategy"
+                f" {kind} ranks step by other gradients, which have more noise anyway; set strategy to allreduce"
+            )
+        if self.strategy.compression:
+            raise ValueError(
+                "gradient_noise is as strong as it should be where values travel as they are; set strategy.compression"
+                " to null"
+            )
+        if self.strategy.measure_noise:
+            raise ValueError(
+                "strategy.measure_noise would measure what gradient_noise adds as well; leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from sparkdl.data import Dataset
+from sparkdl.data import Batch, Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.models import NETWORK_FILE, export_network
@@ -23,6 +23,7 @@ from sparkdl.settings.averaging import CompressedAveraging
 from sparkdl.settings.strategies import ISTOptions
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import load_weights, save_weights
+from sparkdl.training.fisher_noise import check_rows_apart
 from sparkdl.training.recipe import build_loss, build_optimizer
 from sparkdl.training.replica import build_model
 from sparkdl.training.state import copied
@@ -46,6 +47,9 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
     rows = _sample(dataset)
     _try_loss(model.eval()(rows), settings, create_task(dataset.card), weighted=dataset.card.mean_weight is not None)
     _check_state(build_optimizer(settings, model), settings)
+    if settings.gradient_noise:
+        _check_noise(model.train(), rows, settings, dataset, ranks=ranks)
+        model.eval()
     if isinstance(settings.strategy, ISTOptions):
         check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
     with TemporaryDirectory() as folder:
@@ -91,6 +95,21 @@ def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: b
         raise ModelError(f"the loss {name!r} fails on {shapes}{by_row}: {error}") from None
     if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
         raise ModelError(f"the loss {name!r} must return one number, the mean over the batch")
+
+
+def _check_noise(model: nn.Module, rows: torch.Tensor, settings: Train, dataset: Dataset, *, ranks: int) -> None:
+    """Raise :class:`ConfigError` for noise that no step lacks, :class:`ModelError` where rows have no gradients."""
+    noise, step = settings.gradient_noise, settings.batch_size * settings.accumulation * ranks
+    small_batch = (noise and noise.small_batch) or settings.batch_size
+    if small_batch >= step:
+        raise ConfigError(
+            f"train.gradient_noise would do nothing: it is that of {small_batch} rows, and a step has {step}"
+            " (batch_size x accumulation x ranks); lower train.gradient_noise.small_batch, or leave gradient_noise out"
+        )
+    task = create_task(dataset.card)
+    weights = torch.ones(len(rows)) if dataset.card.mean_weight is not None else None
+    batch = Batch(rows, task.some_labels(len(rows)), len(rows), weights)
+    check_rows_apart(model, batch, settings, build_loss(settings, task))
 
 
 def _check_types(model: nn.Module, settings: Train) -> None:

@@ -13,6 +13,7 @@ from sparkdl.collectives import is_expanded
 from sparkdl.data import Batch, Dataset
 from sparkdl.models import build
 from sparkdl.settings import Train
+from sparkdl.training.fisher_noise import FisherNoise
 from sparkdl.training.groups import Groups
 from sparkdl.training.recipe import WeightedLoss, autocast, build_loss, build_optimizer
 from sparkdl.training.strategies import create_strategy
@@ -62,6 +63,8 @@ class Replica:
         self.loss = build_loss(settings, task)
         self.strategy = create_strategy(settings, groups.data)
         self.model, self.optimizer = self.strategy.wrap(model.to(device), partial(build_optimizer, settings))
+        noise = settings.gradient_noise
+        self.noise = FisherNoise(noise, self.model, settings, self.loss) if noise else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
         self.scaler.scale(torch.zeros((), device=device))  # it starts with its first use, and a step may have no rows
 
@@ -74,6 +77,8 @@ class Replica:
         own_rows = sum(len(batch.labels) for batch in batches)
         global_rows = sum(batch.global_rows for batch in batches)
         weight = self.strategy.row_weight(own_rows=own_rows, global_rows=global_rows) if own_rows else 0.0
+        if self.noise:
+            self.noise.lay(batches, ranks=self.groups.data.size, scaler=self.scaler)
         figures = []
         for batch in batches:
             if batch is batches[-1]:

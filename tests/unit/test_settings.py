@@ -56,6 +56,21 @@ class Journey(Section):
             {"strategy": {"kind": "hogwild", "topology": "two_levels"}, "optimizer": "sgd"},
             "one rank of each host agree",
         ),
+        (
+            Train,
+            {"strategy": "local_sgd", "gradient_noise": "fisher_trace"},
+            "with strategy local_sgd ranks step by other gradients, which have more noise anyway",
+        ),
+        (
+            Train,
+            {"strategy": {"kind": "allreduce", "compression": "qsgd"}, "gradient_noise": "fisher_diagonal"},
+            "where values travel as they are; set strategy.compression to null",
+        ),
+        (
+            Train,
+            {"strategy": {"kind": "allreduce", "measure_noise": True}, "gradient_noise": "fisher_diagonal"},
+            "would measure what gradient_noise adds as well",
+        ),
         (Train, {"learning_rate": float("inf")}, "finite number"),
         (Train, {"warmup_epochs": float("inf")}, "finite number"),
     ],

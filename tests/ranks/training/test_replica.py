@@ -1,13 +1,14 @@
 """One step of one replica, on a real rank."""
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import agree, create_backend
+from sparkdl.collectives import Backend, agree, create_backend
 from sparkdl.data import Batch
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
@@ -31,6 +32,31 @@ def clipped_step(rank: Rank) -> float:
 
 def test_sparse_gradients_are_clipped_on_one_rank_as_on_several() -> None:
     assert run_local(clipped_step, 1, backend=BACKEND)[0] == pytest.approx(0.01, rel=1e-4)
+
+
+def noisy_steps(backend: Backend, noise: str | None, rank: Rank) -> list[torch.Tensor]:
+    """The weights after three steps over rows that are not as many on each rank, and none on one."""
+    torch.manual_seed(rank.rank)
+    settings = Train.model_validate({"optimizer": "sgd", "batch_size": 2, "gradient_noise": noise})
+    with backend.connect() as collectives:
+        network, groups = nn.Linear(4, 3), Groups(collectives, collectives)
+        replica = Replica(network, settings, Classification(3), groups, torch.device("cpu"))
+        for step in range(3):
+            rows = [5, 3, 0][rank.rank]
+            inputs = torch.linspace(step, rank.rank + 1, 4 * rows).reshape(rows, 4)
+            replica.step([Batch(inputs, torch.arange(rows) % 3, 8)], rate=0.1)
+    return [value.detach() for value in network.parameters()]
+
+
+def test_replicas_stay_equal_to_the_last_bit_with_noise_in_their_gradients(backend: Backend) -> None:
+    plain, diagonal, trace = (
+        run_local(partial(noisy_steps, backend, noise), 3, backend=backend)
+        for noise in (None, "fisher_diagonal", "fisher_trace")
+    )
+    for found in (diagonal, trace):
+        for weight, bias in found[1:]:
+            assert torch.equal(weight, found[0][0]) and torch.equal(bias, found[0][1])
+        assert not torch.allclose(found[0][0], plain[0][0], rtol=1e-3)
 
 
 def agreed_buffers(rank: Rank) -> list[torch.Tensor]:

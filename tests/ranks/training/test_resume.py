@@ -12,6 +12,7 @@ from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
+from sparkdl.settings.gradient_noise import FisherDiagonalOptions
 from sparkdl.training.checkpoint import Manifest, latest, load_manifest, load_shard, save_manifest
 from sparkdl.training.loop import Job, train_rank
 
@@ -69,8 +70,9 @@ def interrupted_and_continued(job: Job, calls: list[int], rank: Rank) -> None:
     [
         ({}, [1, 9, 16, 23]),  # before the first checkpoint, in the first epoch, in the second, in the third
         ({"optimizer": "lamb", "weight_decay": 0.1}, [16]),
+        ({"model": "mlp", "gradient_noise": FisherDiagonalOptions()}, [16]),
     ],
-    ids=["adamw", "lamb"],
+    ids=["adamw", "lamb", "noise"],
 )
 def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to_the_last_bit(
     backend: Backend, clouds: Dataset, tmp_path: pytest.TempPathFactory, changes: dict[str, object], calls: list[int]

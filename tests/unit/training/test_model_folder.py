@@ -121,3 +121,13 @@ def test_equal_buffers_are_not_taken_for_the_same_architecture(
     weights[1].bias = None  # which alone would fit
     with pytest.raises(ModelError, match="no weight of models:/a/1 fits"):
         starting_weights("models:/a/1", weights, str(tmp_path), Tracking())
+
+
+def test_noise_that_no_step_lacks_is_refused_and_so_are_rows_without_gradients(clouds: Dataset) -> None:
+    noisy = Train.model_validate({"batch_size": 64, "gradient_noise": "fisher_diagonal"})
+    check_model(clouds, noisy, ranks=2)
+    with pytest.raises(ConfigError, match="it is that of 64 rows, and a step has 64"):
+        check_model(clouds, noisy, ranks=1)
+    normalised = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    with pytest.raises(ModelError, match="normalises rows by each other"):
+        check_model(clouds, noisy.model_copy(update={"model": normalised}), ranks=2)
