@@ -9,6 +9,7 @@ from torch import nn
 from sparkdl.data import Loader
 from sparkdl.parameters import ParameterClient, Push
 from sparkdl.settings import Train
+from sparkdl.training.asynchronous.exchange import shared_buffers
 from sparkdl.training.recipe import build_loss, build_optimizer
 from sparkdl.training.replica import back_propagate, make_dense
 from sparkdl.training.stopwatch import RankTimes
@@ -41,7 +42,7 @@ class PortionGradient:
         started, moved = time.perf_counter(), self._client.bytes_moved
         if order["evaluation"] != self._evaluation:
             self._versions = self._client.pull()
-            self._client.copy_to(self._trained)
+            self._client.copy_to({**self._trained, **shared_buffers(self._model)})
             self._evaluation = order["evaluation"]
         fetched = time.perf_counter()
         loss, figures = self._add_up(loader, rows)

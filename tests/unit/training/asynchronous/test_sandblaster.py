@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from sparkdl.data import Dataset, Loader
 from sparkdl.training.asynchronous import portions
+from sparkdl.training.checkpoint import load_weights
 from sparkdl.training.loop import TrainingResult
 from sparkdl.training.replica import build_model
 
@@ -22,6 +23,21 @@ DECAY = 0.01
 def regression(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Multinomial regression: its loss with weight decay has one minimum."""
     return nn.Linear(*input_shape, num_classes)
+
+
+class Shifted(nn.Linear):
+    """Has a buffer, as networks for images have for their scale."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__(*shape)
+        self.register_buffer("shift", torch.ones(shape[0]))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows + self.shift)
+
+
+def shifted(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return Shifted(*input_shape, num_classes)
 
 
 def losses(result: TrainingResult) -> list[float]:
@@ -58,6 +74,12 @@ def test_the_losses_are_the_same_to_the_last_bit_whoever_computes_a_portion(
     assert losses(found[0]) == losses(found[1])
     assert torch.equal(*map(weights_of, found))
     assert losses(found[0])[-1] < 0.8 * losses(found[0])[0]
+
+
+def test_buffers_stay_what_they_are(train: Training) -> None:
+    found = train("sandblaster", model=shifted, epochs=3)
+    assert losses(found)[-1] < losses(found)[0]
+    assert torch.equal(load_weights(found.checkpoint)["shift"], torch.ones(4))
 
 
 def test_it_goes_on_from_a_checkpoint_with_what_servers_remember(clouds: Dataset, tmp_path: Path) -> None:
