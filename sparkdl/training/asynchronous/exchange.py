@@ -195,7 +195,10 @@ class Downpour(ServerExchange):
         gradients = {name: each.grad for name, each in self.trained.items() if each.grad is not None}
         self._add_up(note.sums)
         for name, gradient in gradients.items():
-            self._accrued[name] = self._accrued[name] + gradient if name in self._accrued else gradient
+            if name in self._accrued:
+                self._accrued[name].add_(gradient)
+            else:
+                self._accrued[name] = gradient  # the next step makes another one
             if self._fetch_period > 1:
                 self.trained[name].detach().sub_(gradient, alpha=note.rate)
         fetch = self._pace is None and self._steps % self._fetch_period == 0
