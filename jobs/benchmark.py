@@ -14,7 +14,19 @@ from pyspark import cloudpickle as spark_cloudpickle
 import benchmarks
 from benchmarks.report import Report
 
-NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint", "shards", "faults", "communication")
+NAMES = (
+    "launch",
+    "loader",
+    "loop",
+    "scaling",
+    "score",
+    "extreme",
+    "checkpoint",
+    "shards",
+    "faults",
+    "communication",
+    "asynchronous",
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,6 +46,13 @@ NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint"
     type=click.Choice(["wordnet", "debian", "gcide"]),
     help="For `extreme`: on which data; may be given several times, by default all.",
 )
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(["transport", "hogwild", "regression", "backups", "race"]),
+    help="For `asynchronous`: only this; may be given several times, by default all.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For `faults`: which ones, and when.")
 @click.option(
@@ -44,20 +63,25 @@ NAMES = ("launch", "loader", "loop", "scaling", "score", "extreme", "checkpoint"
     help="For `faults`: by which library ranks exchange tensors.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1), default=3, show_default=True, help="For `communication`: trainings of a method."
+    "--seeds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="For `communication` and `asynchronous`: trainings of a method.",
 )
 @click.option(
     "--tries",
     type=click.IntRange(1, 5),
     default=3,
     show_default=True,
-    help="For `communication`: learning rates that each method tries.",
+    help="For `communication` and `asynchronous`: learning rates that each method tries.",
 )
-@click.option("--quick", is_flag=True, help="For `communication`: two methods and a small network, to see it work.")
+@click.option("--quick", is_flag=True, help="For `communication` and `asynchronous`: a small run, to see it work.")
 @click.option(
     "--results",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="For `communication`: go on with the file that an earlier run wrote, and measure only what it lacks.",
+    help="For `communication` and `asynchronous`: go on with the file that an earlier run wrote, and"
+    " measure only what it lacks.",
 )
 def benchmark(
     names: Sequence[str],
@@ -67,7 +91,8 @@ def benchmark(
     rounds: int,
     seed: int,
     backend: str,
-    **communication: Any,
+    parts: Sequence[str],
+    **trainings: Any,
 ) -> None:
     """Measure speed beside the usual alternatives; without names, everything."""
     if data and names and "extreme" not in names:
@@ -81,7 +106,8 @@ def benchmark(
             options: dict[str, dict[str, Any]] = {
                 "extreme": {"data": data or (), "kinds": kinds},
                 "faults": {"rounds": rounds, "seed": seed, "backend": backend},
-                "communication": communication,
+                "communication": trainings,
+                "asynchronous": {"parts": parts, **trainings},
             }
             measured = measure(**options.get(name, {}))
             for report in [measured] if isinstance(measured, Report) else measured:

@@ -1,7 +1,8 @@
-"""Made-up images for benchmarks that need a dataset: the shape of Fashion-MNIST, contents of no meaning."""
+"""Images for benchmarks: Fashion-MNIST, or made-up ones of its shape, whose contents have no meaning."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -10,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sparkdl
 
-__all__ = ["image_dataset", "images", "session"]
+__all__ = ["fashion_mnist", "image_dataset", "images", "session"]
 
+RAW = Path("output/raw/fashion-mnist")
 SHAPE = (28, 28)
 CLASSES = 10
 
@@ -32,10 +34,10 @@ def images(spark: SparkSession, rows: int) -> DataFrame:
 
 
 @contextmanager
-def session() -> Iterator[SparkSession]:
-    """The running Spark, or an embedded one that is stopped afterwards."""
+def session(settings: sparkdl.Cluster | None = None) -> Iterator[SparkSession]:
+    """The running Spark, or an embedded one with these settings that is stopped afterwards."""
     running = SparkSession.getActiveSession()
-    spark = running or sparkdl.get_session()
+    spark = running or sparkdl.get_session(settings)
     try:
         yield spark
     finally:
@@ -51,3 +53,25 @@ def image_dataset(rows: int) -> Iterator[tuple[SparkSession, sparkdl.Dataset]]:
             output=f"{folder}/dataset", image="image", image_shape=list(SHAPE), split=sparkdl.Split(fractions={})
         )
         yield spark, sparkdl.prepare(images(spark, rows), settings)
+
+
+def fashion_mnist(
+    spark: SparkSession, output: str, *, fractions: dict[str, float], num_ranks: int, part: float = 1.0
+) -> sparkdl.Dataset:
+    """Fashion-MNIST as a prepared dataset, of about such a part of its training rows. Runs on the driver.
+
+    ``fractions`` of these go to splits beside ``train`` and ``test``.
+    """
+    sparkdl.fetch("fashion-mnist", RAW)
+    source = sparkdl.Source(format="idx", path=str(RAW))
+    rows = sparkdl.open_source(source, spark)
+    if part < 1:
+        rows = rows.where(f"split != 'train' or rand(0) < {part}")
+    settings = sparkdl.Prepare(
+        source=source,
+        output=output,
+        image="image",
+        split=sparkdl.Split(column="split", fractions=fractions),
+        num_ranks=num_ranks,
+    )
+    return sparkdl.prepare(rows, settings, spark=spark)

@@ -20,7 +20,7 @@ from benchmarks.communication.methods import METHODS, Method
 from benchmarks.communication.picture import accuracy_over_seconds
 from benchmarks.communication.results import Confirmation, Exchange, MethodResults, OnLink, Results
 from benchmarks.communication.table import confirmations, exchanges, methods_on_links
-from benchmarks.images import session
+from benchmarks.images import fashion_mnist, session
 from benchmarks.network import Network, network
 from benchmarks.report import Report
 from sparkdl.errors import RankError, TrainingError
@@ -30,7 +30,7 @@ from sparkdl.planning.cost import TOPOLOGIES, two_levels
 __all__ = ["QUICK", "WHOLE", "Plan", "run"]
 
 RANKS = 4
-OUTPUT, RAW = Path("output/communication"), Path("output/raw/fashion-mnist")
+OUTPUT = Path("output/communication")
 WARM_UP_STEPS = 3
 DIVERGED = f"{TrainingError.__module__}.{TrainingError.__qualname__}"
 EXCHANGED_BYTES = 8 << 20
@@ -137,16 +137,8 @@ def _exchange(hosts: Network, plan: Plan, results: Results) -> list[Exchange]:
 
 def _fashion_mnist(folder: str, validation: float) -> sparkdl.Dataset:
     """The dataset, prepared; a Spark that was started for it is stopped, because it would take cores."""
-    sparkdl.fetch("fashion-mnist", RAW)
     with session() as spark:
-        settings = sparkdl.Prepare(
-            source=sparkdl.Source(format="idx", path=str(RAW)),
-            output=f"{folder}/dataset",
-            image="image",
-            split=sparkdl.Split(column="split", fractions={"validation": validation}),
-            num_ranks=RANKS,
-        )
-        return sparkdl.prepare(None, settings, spark=spark)
+        return fashion_mnist(spark, f"{folder}/dataset", fractions={"validation": validation}, num_ranks=RANKS)
 
 
 class _Laboratory:

@@ -1,0 +1,31 @@
+"""Parts of `jobs/benchmark.py asynchronous` on Spark, as small as they can be."""
+
+import cloudpickle
+import pytest
+from pyspark import cloudpickle as spark_cloudpickle
+
+import benchmarks
+from benchmarks.asynchronous import backups, regression
+
+ROWS = 106
+
+
+@pytest.fixture(scope="module", autouse=True)
+def travelling() -> None:
+    """Executors have no copy of the benchmarks."""
+    for pickle in (cloudpickle, spark_cloudpickle):
+        pickle.register_pickle_by_value(benchmarks)
+
+
+def test_the_regression_ends_where_that_of_scikit_learn_does(spark, clouds) -> None:
+    found = regression.measure(spark, clouds, {"batch_size": 64}, workers=1, steps=15)
+    assert found.rows == ROWS
+    assert abs(found.losses[-1] - found.their_loss) < 1e-4
+
+
+def test_a_slow_worker_changes_no_loss(spark, clouds) -> None:
+    settings = {"model": "mlp", "batch_size": 16}
+    found = backups.measure(spark, clouds, settings, workers=1, steps=1, repetitions=1, slownesses=(1.5,))
+    shares, small, twice = found.dealings
+    assert shares.portions == 1 and small.losses == twice.losses
+    assert [len(each.seconds) for each in found.dealings] == [1, 1, 1]
