@@ -24,6 +24,7 @@ NAMES = (
     "checkpoint",
     "shards",
     "faults",
+    "batches",
     "communication",
     "asynchronous",
 )
@@ -67,14 +68,14 @@ NAMES = (
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="For `communication` and `asynchronous`: trainings of a method.",
+    help="For `communication`, `asynchronous` and `batches`: trainings of a method.",
 )
 @click.option(
     "--tries",
     type=click.IntRange(1, 5),
     default=3,
     show_default=True,
-    help="For `communication` and `asynchronous`: learning rates that each method tries.",
+    help="For `communication`, `asynchronous` and `batches`: learning rates that each method tries.",
 )
 @click.option("--quick", is_flag=True, help="For `communication` and `asynchronous`: a small run, to see it work.")
 @click.option(
@@ -106,6 +107,7 @@ def benchmark(
             options: dict[str, dict[str, Any]] = {
                 "extreme": {"data": data or (), "kinds": kinds},
                 "faults": {"rounds": rounds, "seed": seed, "backend": backend},
+                "batches": {"seeds": trainings["seeds"], "tries": trainings["tries"]},
                 "communication": trainings,
                 "asynchronous": {"parts": parts, **trainings},
             }

@@ -1,5 +1,6 @@
-"""The notebooks run as they are printed, the one on WordNet with a slice of it."""
+"""The notebooks run as they are printed, the one on WordNet with a slice of it, that on strategies for one epoch."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -9,6 +10,7 @@ from nbformat import NotebookNode
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 QUICKSTART, EXTREME = NOTEBOOKS / "quickstart.ipynb", NOTEBOOKS / "extreme_classification.ipynb"
+STRATEGIES = NOTEBOOKS / "strategies.ipynb"
 
 
 def run(notebook: NotebookNode, folder: Path) -> str:
@@ -35,7 +37,17 @@ def test_every_cell_on_very_many_classes_runs_with_a_slice_of_wordnet(tmp_path):
     assert len([output for output in outputs if "image/png" in output.get("data", {})]) == 4
 
 
-@pytest.mark.parametrize("path", [QUICKSTART, EXTREME], ids=lambda path: path.stem)
+def test_every_cell_on_strategies_runs_and_all_reduce_sends_most(tmp_path):
+    notebook = nbformat.read(STRATEGIES, as_version=4)
+    (epochs,) = [cell for cell in notebook.cells if "EPOCHS, ROWS = 4, 32" in cell.source]
+    epochs.source = epochs.source.replace("EPOCHS, ROWS = 4, 32", "EPOCHS, ROWS = 1, 32")
+    text = run(notebook, tmp_path)
+    sent = [float(megabytes) for megabytes in re.findall(r"([\d.]+) MB a step, \d", text)]
+    assert sent == sorted(sent, reverse=True) and len(sent) == 4
+    assert "Mbit/s all-reduce sends as long as it computes" in text
+
+
+@pytest.mark.parametrize("path", [QUICKSTART, EXTREME, STRATEGIES], ids=lambda path: path.stem)
 def test_it_is_kept_with_real_outputs_and_no_errors(path):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in cells)
