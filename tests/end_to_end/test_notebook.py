@@ -1,4 +1,4 @@
-"""The notebooks run as they are printed, the one on WordNet with a slice of it, that on strategies for one epoch."""
+"""The notebooks run as they are printed, with a part of their rows, that on strategies for one epoch."""
 
 import re
 from pathlib import Path
@@ -19,8 +19,11 @@ def run(notebook: NotebookNode, folder: Path) -> str:
     return "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
 
 
-def test_every_cell_of_the_quickstart_runs(tmp_path):
-    text = run(nbformat.read(QUICKSTART, as_version=4), tmp_path)
+def test_every_cell_of_the_quickstart_runs_with_a_part_of_its_images(tmp_path):
+    notebook = nbformat.read(QUICKSTART, as_version=4)
+    (first,) = [cell for cell in notebook.cells if ".sample(0.2, seed=0)" in cell.source]
+    first.source = first.source.replace("0.2", "0.1")
+    text = run(notebook, tmp_path)
     assert "test accuracy" in text
     assert "alias 'candidate' points to version 1" in text
     assert "[rank 0] learning rate 0.1" in text  # in the cell on HorovodRunner
