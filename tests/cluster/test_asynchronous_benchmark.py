@@ -25,7 +25,7 @@ def test_the_regression_ends_where_that_of_scikit_learn_does(spark, clouds) -> N
 
 def test_a_slow_worker_changes_no_loss(spark, clouds) -> None:
     settings = {"model": "mlp", "batch_size": 16}
-    found = backups.measure(spark, clouds, settings, workers=1, steps=1, repetitions=1, slownesses=(1.5,))
+    found = backups.measure(spark, clouds, settings, workers=1, steps=1, repetitions=1, slowness=1.5)
     shares, small, twice = found.dealings
     assert shares.portions == 1 and small.losses == twice.losses
     assert [len(each.seconds) for each in found.dealings] == [1, 1, 1]

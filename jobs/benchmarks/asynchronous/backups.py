@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
 import sparkdl
-from benchmarks.asynchronous.training import fit
+from benchmarks.asynchronous.training import PACE, SLOWNESS, fit
 from benchmarks.report import Report, Target
 from sparkdl.training.asynchronous import portions
 
@@ -24,8 +24,6 @@ class Dealing(BaseModel):
     """One way to deal rows to workers of which one is slow."""
 
     name: str
-    slowness: float
-    """How many times as long the slow worker takes."""
     portions: int
     seconds: list[float]
     """Of the same steps of L-BFGS, in each repetition."""
@@ -42,9 +40,9 @@ class Backups(BaseModel):
     """That are timed."""
     dealings: list[Dealing]
 
-    def over(self, slowness: float, slower: str, faster: str) -> float:
+    def over(self, slower: str, faster: str) -> float:
         """How many times as long one dealing takes as the other: the median of the repetitions' ratios."""
-        found = {each.name: each.seconds for each in self.dealings if each.slowness == slowness}
+        found = {each.name: each.seconds for each in self.dealings}
         return median(a / b for a, b in zip(found[slower], found[faster], strict=True))
 
 
@@ -56,20 +54,19 @@ def measure(
     workers: int,
     steps: int,
     repetitions: int,
-    slownesses: tuple[float, ...],
+    slowness: float = SLOWNESS,
 ) -> Backups:
     """Take the same steps with each way of dealing, in turn. The first step, with all that starts, is not timed."""
     found = {
-        (slowness, name): Dealing(name=name, slowness=slowness, portions=count or workers, seconds=[], losses=[])
-        for slowness in slownesses
+        name: Dealing(name=name, portions=count or workers, seconds=[], losses=[])
         for name, (count, _) in DEALINGS.items()
     }
     for _ in range(repetitions):
-        for (slowness, name), dealing in found.items():
+        for name, dealing in found.items():
             strategy = {"kind": "sandblaster", "portions": dealing.portions}
             chosen = {**settings, "strategy": strategy, "epochs": 1 + steps, "best_by": "loss"}
             with _copies(DEALINGS[name][1]):
-                history = fit(spark, dataset, chosen, workers=workers, slowness=slowness).history
+                history = fit(spark, dataset, chosen, workers=workers, pace=PACE, slowness=slowness).history
             dealing.seconds.append(sum(epoch["seconds"] for epoch in history[1:]))
             dealing.losses.append([epoch["train_loss"] for epoch in history])
     return Backups(workers=workers, rows=dataset.rows("train"), steps=steps, dealings=list(found.values()))
@@ -87,26 +84,24 @@ def _copies(count: int) -> Iterator[None]:
 
 def reports(backups: Backups) -> list[Report]:
     """One table."""
-    first = backups.dealings[0].slowness
     small = [each.losses for each in backups.dealings if each.portions != backups.workers]
     different = len({tuple(losses) for repetitions in small for losses in repetitions}) - 1
     return [
         Report(
             title=f"asynchronous: {backups.steps} steps of Sandblaster on {backups.rows:,} rows of Fashion-MNIST,"
-            f" one of {backups.workers} workers slow",
-            columns=["dealt", "portions", "slow worker, times slower", "s", "shares take, times"],
+            f" one of {backups.workers} workers five times slower",
+            columns=["dealt", "portions", "s", "equal shares take, times"],
             rows=[
                 [
                     each.name,
                     str(each.portions),
-                    f"{each.slowness:g}",
                     f"{median(each.seconds):.3g} ({min(each.seconds):.3g} to {max(each.seconds):.3g})",
-                    backups.over(each.slowness, SHARES, each.name),
+                    backups.over(SHARES, each.name),
                 ]
                 for each in backups.dealings
             ],
             targets=[
-                Target("without backups over with them", backups.over(first, SMALL, TWICE), 1.5),
+                Target("without backups over with them", backups.over(SMALL, TWICE), 1.5),
                 Target("losses of small portions that differ from another run's", different, 0, at_most=True),
             ],
             note=f"Medians of {len(backups.dealings[0].seconds)} runs, with the least and the most; all dealings take"

@@ -16,7 +16,6 @@ from benchmarks.asynchronous import backups, race, regression, transport, words
 from benchmarks.asynchronous.backups import Backups
 from benchmarks.asynchronous.race import Race
 from benchmarks.asynchronous.regression import Regression
-from benchmarks.asynchronous.training import SLOWNESS
 from benchmarks.asynchronous.transport import Transport
 from benchmarks.asynchronous.words import Words
 from benchmarks.images import fashion_mnist, session
@@ -39,7 +38,6 @@ class Plan:
     """Also the rows of a batch."""
     steps: int
     """Of Sandblaster, by which dealings are compared."""
-    slownesses: tuple[float, ...]
     regression_part: float
     regression_steps: int
     words: Mapping[str, Any]
@@ -50,12 +48,11 @@ class Plan:
 CNN = {"model": "cnn", "model_options": {"hidden": 32}, "batch_size": 32}
 WHOLE = Plan(
     part=0.4,
-    epochs=8,
+    epochs=12,
     network=CNN,
     steps=4,
-    slownesses=(SLOWNESS, 20.0),
     regression_part=1.0,
-    regression_steps=150,
+    regression_steps=100,
     words={"epochs": 3},
     transport={"size": 80_000_000, "rounds": 15, "periods": (1, 16, 32), "exchanges": 8, "step": 0.025},
 )
@@ -64,7 +61,6 @@ QUICK = Plan(
     epochs=2,
     network={"model": "mlp", "model_options": {"hidden": [16]}, "batch_size": 32},
     steps=2,
-    slownesses=(SLOWNESS,),
     regression_part=0.02,
     regression_steps=20,
     words={"epochs": 2, "model_options": {"vocabulary": 262144, "width": 4, "sparse": True}},
@@ -114,7 +110,6 @@ class Laboratory:
             workers=WORKERS,
             steps=self.plan.steps,
             repetitions=self.seeds,
-            slownesses=self.plan.slownesses,
         )
 
     def regression(self) -> Regression:

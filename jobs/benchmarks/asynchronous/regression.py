@@ -21,9 +21,9 @@ from sparkdl.training.replica import build_model
 
 __all__ = ["Regression", "measure", "reports"]
 
-DECAY = 0.001
+DECAY = 0.01
 """The loss is the mean cross-entropy plus half of this times the weights' squares."""
-TOLERANCE = 1e-6
+TOLERANCE = 1e-5
 """Of scikit-learn: it ends where no value of the gradient is larger."""
 ITERATIONS = 1_000  # it does not get there
 

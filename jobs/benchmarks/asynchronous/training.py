@@ -14,10 +14,12 @@ from sparkdl.training.asynchronous.driver import train_asynchronously
 from sparkdl.training.attempts import run_attempts
 from sparkdl.training.loop import Job, TrainingResult
 
-__all__ = ["SLOWNESS", "fit"]
+__all__ = ["PACE", "SLOWNESS", "fit"]
 
+PACE = 3.0
+"""How many times its processor time a worker takes where times are compared: so two cores have room for four."""
 SLOWNESS = 5.0
-"""How many times as long the slow one of the workers takes."""
+"""How many times as long as the others the slow one of the workers takes."""
 
 
 def fit(
@@ -26,16 +28,18 @@ def fit(
     settings: dict[str, Any],
     *,
     workers: int,
-    slowness: float | None = None,
+    pace: float = 1.0,
+    slowness: float = 1.0,
 ) -> TrainingResult:
     """Train as :func:`sparkdl.train` does, with a thread for each worker. Runs on the driver.
 
-    ``slowness``: one of the workers takes so many times as long.
+    Each worker takes ``pace`` times the time that it computes for, and one of them ``slowness`` times that.
     """
     with TemporaryDirectory() as folder:
-        if slowness:
+        if pace > 1 or slowness > 1:
             inner = {"network": settings["model"], "options": settings.get("model_options", {})}
-            options = inner | {"mark": str(Path(folder, "slow")), "times": slowness}
+            mark = str(Path(folder, "slow")) if slowness > 1 else None
+            options = inner | {"mark": mark, "pace": pace, "slowness": slowness}
             settings = settings | {"model": slowed, "model_options": options}
         chosen = sparkdl.Train(**settings)
         job = Job(dataset, chosen, folder, TorchBackend(), workers)

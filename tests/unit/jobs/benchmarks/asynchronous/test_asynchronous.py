@@ -66,7 +66,7 @@ def test_backups_are_compared_run_by_run_and_losses_to_the_last_bit() -> None:
     losses = [[2.0, 1.0], [2.0, 1.0]]
 
     def dealing(name: str, portions: int, *seconds: float) -> backups.Dealing:
-        return backups.Dealing(name=name, slowness=5, portions=portions, seconds=seconds, losses=losses)
+        return backups.Dealing(name=name, portions=portions, seconds=seconds, losses=losses)
 
     dealings = [
         dealing(backups.SHARES, 4, 9.0, 20.0),
@@ -107,7 +107,13 @@ def test_each_method_is_one_that_training_knows_and_each_part_has_a_place_for_it
 
 
 def test_the_first_to_train_with_a_mark_is_slow_and_computes_the_same(tmp_path: Path) -> None:
-    plain = {"network": "mlp", "options": {"hidden": [64]}, "times": 3.0, "mark": str(tmp_path / "mark")}
+    plain = {
+        "network": "mlp",
+        "options": {"hidden": [64]},
+        "mark": str(tmp_path / "mark"),
+        "pace": 1.0,
+        "slowness": 3.0,
+    }
     first, second = (slowed(input_shape=(256,), num_classes=4, **plain) for _ in range(2))
     assert isinstance(first, Slowed) and isinstance(second, Slowed)
     second.load_state_dict(first.state_dict())
