@@ -9,7 +9,7 @@ from sparkdl.parameters.parameter_server import ParameterServer
 from sparkdl.parameters.part import Part, Push
 from sparkdl.parameters.partition import Memory, Partition
 from sparkdl.parameters.quasi_newton import QuasiNewton, answers_of
-from sparkdl.parameters.rules import RULES, Rule
+from sparkdl.parameters.rules import RULES, Outer, Rule
 
 __all__ = [
     "RULES",
@@ -17,6 +17,7 @@ __all__ = [
     "Credentials",
     "Endpoint",
     "Memory",
+    "Outer",
     "ParameterClient",
     "ParameterServer",
     "Part",

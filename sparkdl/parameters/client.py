@@ -35,34 +35,43 @@ class ParameterClient:
         """A server that does not answer for ``timeout`` seconds is taken for lost."""
         self._partition, self._credentials, self._directory, self._timeout = partition, credentials, directory, timeout
         self._lines: list[Connection | None] = [None] * partition.servers
-        self._memories = [partition.new_memory(server) for server in range(partition.servers)]
-        self._bytes = sum(memory.content.numel() for memory in self._memories)
+        self._received: dict[int | None, list[Memory]] = {}
+        """What servers have sent, by fragment: the same memory each time."""
+        self._pulled: list[Memory] = []
+        """What of it has come last."""
         self._pool = ThreadPoolExecutor(partition.servers, thread_name_prefix="sparkdl-parameters")
         self.bytes_moved = 0
         """Of all pulls and pushes."""
 
-    def pull(self) -> list[int]:
-        """Fetch all values, for :meth:`copy_to`; their versions by server."""
-        self.bytes_moved += self._bytes
-        return self._at_all_servers(self._pull)
+    def pull(self, fragment: int | None = None) -> list[int]:
+        """Fetch all values, or those of a fragment, for :meth:`copy_to`; their versions by server."""
+        if fragment not in self._received:
+            self._received[fragment] = self._new_memories(fragment)
+        self._pulled = self._received[fragment]
+
+        def fetch(server: int, line: Connection) -> int:
+            return self._pull(line, fragment, self._pulled[server])
+
+        self._count(self._pulled)
+        return self._at_all_servers(fetch)
 
     def copy_to(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Overwrite tensors, in place, with what was pulled last."""
-        self._partition.join(self._memories, tensors)
+        self._partition.join(self._pulled, tensors)
 
     def push(self, tensors: Mapping[str, torch.Tensor], push: Push, versions: list[int]) -> bool:
         """Send what servers are to merge, computed from values of these versions; says whether it counted.
 
-        Tensors that are not there are zeros. When it returns all servers have merged it, or had before.
+        Tensors that are not there are zeros. When it returns all servers have it, or had it before.
         """
-        memories = [self._partition.new_memory(server) for server in range(self._partition.servers)]
+        memories = self._new_memories(push.fragment)
         for server, memory in enumerate(memories):
             self._partition.cut(tensors, server, memory)
 
         def send(server: int, line: Connection) -> bool:
             return self._push(line, push._replace(version=versions[server]), memories[server])
 
-        self.bytes_moved += self._bytes
+        self._count(memories)
         return self._at_all_servers(send)[0]
 
     def applied(self, round: int, portion: int) -> int:
@@ -78,6 +87,13 @@ class ParameterClient:
         self._pool.shutdown()
         for line in filter(None, self._lines):
             line.close()
+
+    def _new_memories(self, fragment: int | None) -> list[Memory]:
+        """Memory for what travels between this worker and each server."""
+        return [self._partition.new_memory(server, fragment) for server in range(self._partition.servers)]
+
+    def _count(self, memories: list[Memory]) -> None:
+        self.bytes_moved += sum(memory.content.numel() for memory in memories)
 
     def _at_all_servers(self, do: Callable[[int, Connection], T]) -> list[T]:
         return list(self._pool.map(lambda server: self._persist(server, do), range(self._partition.servers)))
@@ -95,11 +111,11 @@ class ParameterClient:
                 lost, self._lines[server] = line.address, None
                 line.close()
 
-    def _pull(self, server: int, line: Connection) -> int:
+    def _pull(self, line: Connection, fragment: int | None, memory: Memory) -> int:
         with line.explained():
-            reader = line.client.do_get(flight.Ticket(b"values"), line.options)
+            reader = line.client.do_get(flight.Ticket(json.dumps(fragment).encode()), line.options)
             version = int(reader.schema.metadata[b"version"])
-            receive(reader, self._memories[server].content)
+            receive(reader, memory.content)
         return version
 
     def _push(self, line: Connection, push: Push, memory: Memory) -> bool:

@@ -28,14 +28,15 @@ class ParameterServer(Endpoint):
         self._part = part
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """The values, as bytes; their version is in the schema's metadata."""
-        version, content = self._part.pull()
+        """The values, or those of the fragment in the ticket, as bytes; their version is in the schema's metadata."""
+        version, content = self._part.pull(json.loads(ticket.ticket))
         schema = SCHEMA.with_metadata({"version": str(version)})
         batches = (batch.replace_schema_metadata(schema.metadata) for batch in stream(content))
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(schema, batches))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Merge a push, which the descriptor describes; answers whether it counted."""
-        push, memory = Push(*json.loads(descriptor.command)), self._part.new_memory()
+        push = Push(*json.loads(descriptor.command))
+        memory = self._part.new_memory(push.fragment)
         receive(reader, memory.content)
         writer.write(json.dumps(self._part.push(push, memory)).encode())

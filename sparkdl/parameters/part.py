@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sparkdl.parameters.partition import Memory, Partition
+from sparkdl.parameters.partition import Block, Memory, Partition
 from sparkdl.parameters.rules import Additive, Rule
 
 __all__ = ["Part", "Push", "Tally"]
@@ -32,6 +32,10 @@ class Push(NamedTuple):
     rate: float
     sums: tuple[float, ...]
     """Figures that are added up over the pushes that count, for example rows and their summed loss."""
+    fragment: int | None = None
+    """The only one that it is for; None: for all."""
+    weight: float = 1.0
+    """Beside other pushes, where their mean is merged."""
 
 
 @dataclass
@@ -52,10 +56,10 @@ class Part:
     def __init__(self, partition: Partition, server: int, memory: Memory, rule: Callable[[torch.Tensor], Rule]) -> None:
         """``rule`` is for what is trained; changes of buffers are added."""
         self._partition, self._server, self._memory = partition, server, memory
-        self._rules = [
-            (rule if block.trained else Additive)(values)
+        self._rules: dict[Block, Rule] = {
+            block: (rule if block.trained else Additive)(values)
             for block, values in zip(partition.blocks, memory.blocks, strict=True)
-        ]
+        }
         self._lock = threading.Lock()
         self._version = 0
         self._tally = Tally()
@@ -64,21 +68,28 @@ class Part:
     def paused(self) -> Iterator[list[Rule]]:
         """The rules of what is trained, between two pushes."""
         with self._lock:
-            yield [rule for rule, block in zip(self._rules, self._partition.blocks, strict=True) if block.trained]
+            yield [rule for block, rule in self._rules.items() if block.trained]
 
     @property
     def bytes(self) -> int:
         """Of its values, and of each push."""
         return self._memory.content.numel()
 
-    def new_memory(self) -> Memory:
-        """Memory for a push."""
-        return self._partition.new_memory(self._server)
+    def new_memory(self, fragment: int | None = None) -> Memory:
+        """Memory for a push, or for a fragment of one."""
+        return self._partition.new_memory(self._server, fragment)
 
-    def pull(self) -> tuple[int, torch.Tensor]:
-        """A copy of all values as they are between two pushes, and their version."""
+    def pull(self, fragment: int | None = None) -> tuple[int, torch.Tensor]:
+        """A copy of all values, or of a fragment's, as they are between two pushes, and their version.
+
+        Who asks for all values gets them with all that was pushed, also where a rule waits for more.
+        """
+        copy = self.new_memory(fragment)
         with self._lock:
-            return self._version, self._memory.content.clone()
+            for block, vector in zip(copy.layout, copy.blocks, strict=True):
+                self._rules[block].settle(at_once=fragment is None)
+                vector.copy_(self._rules[block].values)
+            return self._version, copy.content
 
     def push(self, push: Push, pushed: Memory) -> bool:
         """Merge a push; says whether it counted, and had not been merged before."""
@@ -89,8 +100,8 @@ class Part:
             if push.round < tally.round or push.sequence < tally.applied.get(push.portion, 0):
                 return False
             staleness = max(0, self._version - push.version)  # a server that has come back counts from a checkpoint
-            for rule, vector in zip(self._rules, pushed.blocks, strict=True):
-                rule.merge(vector, rate=push.rate, staleness=staleness)
+            for block, vector in zip(pushed.layout, pushed.blocks, strict=True):
+                self._rules[block].merge(vector, rate=push.rate, staleness=staleness, weight=push.weight)
             self._version += 1
             tally.applied[push.portion] = push.sequence + 1
             tally.sums = [a + b for a, b in zip(tally.sums or [0.0] * len(push.sums), push.sums, strict=True)]
@@ -112,7 +123,7 @@ class Part:
         with self._lock:
             return {
                 "model": {name: each.clone() for name, each in self._slices().items()},
-                "rules": [{name: each.clone() for name, each in rule.state().items()} for rule in self._rules],
+                "rules": [{name: each.clone() for name, each in rule.state().items()} for rule in self._rules.values()],
                 "version": self._version,
                 "tally": self._plain_tally(),
             }
@@ -122,7 +133,7 @@ class Part:
         with self._lock:
             for name, values in self._slices().items():
                 values.copy_(state["model"][name])
-            for rule, remembered in zip(self._rules, state["rules"], strict=True):
+            for rule, remembered in zip(self._rules.values(), state["rules"], strict=True):
                 rule.load(remembered)
             self._version = state["version"]
             tally = state["tally"]

@@ -2,7 +2,7 @@
 
 Each tensor is cut into as many slices as there are servers, of equal size give or take one element, so that servers do
 equal work whatever the shapes are. A server's slices lie in one piece of memory, in blocks of one type: a message is
-that memory as it is.
+that memory as it is. Trained tensors may be dealt to fragments, which travel by themselves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,44 +19,56 @@ class Block(NamedTuple):
     dtype: torch.dtype
     trained: bool
     """Whether they are of parameters that are trained, and not of buffers."""
+    fragment: int
+    """Which fragment they belong to; buffers to the first one."""
     names: tuple[str, ...]
     """The tensors that they are cut from."""
 
 
 class Memory(NamedTuple):
-    """A server's slices of all tensors: values, or what is to be done to them."""
+    """A server's slices of all tensors, or of a fragment of them: values, or what is to be done to them."""
 
     content: torch.Tensor
     """All of it, uint8 of shape (bytes,)."""
     blocks: list[torch.Tensor]
-    """Views into it: one vector for each block of the partition."""
+    """Views into it: one vector for each block."""
+    layout: list[Block]
+    """What the vectors are made of."""
 
 
 class Partition:
-    """How tensors are spread over ``servers``: ``trained`` ones, and ``buffers``. Both sides make the same one."""
+    """How tensors are spread over ``servers``: ``trained`` ones, and ``buffers``. Both sides make the same one.
+
+    There are at most as many ``fragments`` as trained tensors, which are dealt to them in turn.
+    """
 
     def __init__(
-        self, trained: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor], *, servers: int
+        self,
+        trained: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor],
+        *,
+        servers: int,
+        fragments: int = 1,
     ) -> None:
         self.servers = servers
+        self.fragments = max(1, min(fragments, len(trained)))
         tensors = {**trained, **buffers}
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        kinds = {name: (tensor.dtype, name in trained) for name, tensor in tensors.items()}
+        fragment_of = {name: number % self.fragments for number, name in enumerate(trained)}
+        kinds = {name: (tensor.dtype, name in trained, fragment_of.get(name, 0)) for name, tensor in tensors.items()}
         # Wide types first: then every vector begins where its type may.
-        order = sorted(set(kinds.values()), key=lambda kind: (-kind[0].itemsize, str(kind[0]), not kind[1]))
-        self.blocks = [
-            Block(dtype, is_trained, tuple(name for name, kind in kinds.items() if kind == (dtype, is_trained)))
-            for dtype, is_trained in order
-        ]
+        order = sorted(set(kinds.values()), key=lambda kind: (-kind[0].itemsize, str(kind[0]), not kind[1], kind[2]))
+        self.blocks = [Block(*kind, tuple(name for name, each in kinds.items() if each == kind)) for kind in order]
         self._sizes = {name: tensor.numel() for name, tensor in tensors.items()}
 
-    def new_memory(self, server: int) -> Memory:
-        """Memory for the slices of a server, not filled."""
-        lengths = [sum(self._length(name, server) for name in block.names) for block in self.blocks]
-        sizes = [length * block.dtype.itemsize for length, block in zip(lengths, self.blocks, strict=True)]
+    def new_memory(self, server: int, fragment: int | None = None) -> Memory:
+        """Memory for the slices of a server, of one fragment or of all, not filled."""
+        layout = [block for block in self.blocks if fragment in (None, block.fragment)]
+        lengths = [sum(self._length(name, server) for name in block.names) for block in layout]
+        sizes = [length * block.dtype.itemsize for length, block in zip(lengths, layout, strict=True)]
         content = torch.empty(sum(sizes), dtype=torch.uint8)
         parts = content.split(sizes)
-        return Memory(content, [part.view(block.dtype) for part, block in zip(parts, self.blocks, strict=True)])
+        return Memory(content, [part.view(block.dtype) for part, block in zip(parts, layout, strict=True)], layout)
 
     def cut(self, tensors: Mapping[str, torch.Tensor], server: int, memory: Memory) -> None:
         """Fill the memory with a server's slices of the tensors; of a tensor that is not there, with zeros."""
@@ -75,7 +87,7 @@ class Partition:
     def slices(self, server: int, memory: Memory) -> dict[str, torch.Tensor]:
         """Views of a server's memory by the name of the tensor; a vector each."""
         found: dict[str, torch.Tensor] = {}
-        for block, vector in zip(self.blocks, memory.blocks, strict=True):
+        for block, vector in zip(memory.layout, memory.blocks, strict=True):
             found |= zip(block.names, vector.split([self._length(name, server) for name in block.names]), strict=True)
         return found
 

@@ -42,7 +42,7 @@ class QuasiNewton(Rule):
         """Steps, and what each has changed in the gradient; oldest first."""
 
     @override
-    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int) -> None:
+    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
         self._bound += float(pushed.abs().max()) if pushed.numel() else 0.0
         if self._bound < LARGEST:
             self._sum += pushed.double().mul_(2.0**FRACTION_BITS).round_().long()

@@ -1,12 +1,13 @@
 """How a server merges what workers push into a vector of values. Runs on a server, one push after another."""
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from typing_extensions import override
 
-__all__ = ["RULES", "Adagrad", "Additive", "DynSGD", "PlainSGD", "Rule"]
+__all__ = ["RULES", "Adagrad", "Additive", "DynSGD", "Outer", "PlainSGD", "Rule"]
 
 EPSILON = 1e-10  # as in torch.optim.Adagrad: the first push of an element has nothing to be divided by
 
@@ -19,8 +20,14 @@ class Rule(ABC):
         """Changed in place."""
 
     @abstractmethod
-    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int) -> None:
-        """Change the values; ``staleness`` is how many pushes were merged since the pusher fetched them."""
+    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
+        """Change the values; ``staleness`` is how many pushes were merged since the pusher fetched them.
+
+        ``weight`` is that of what was pushed in a mean with others.
+        """
+
+    def settle(self, *, at_once: bool) -> None:
+        """Merge what still waits for other pushes, if it has waited long enough or it has to be ``at_once``."""
 
     def state(self) -> dict[str, torch.Tensor]:
         """What it remembers: vectors beside the values, and not copies of them."""
@@ -36,7 +43,7 @@ class PlainSGD(Rule):
     """Pushes are gradients: values -= rate * gradient."""
 
     @override
-    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int) -> None:
+    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
         self.values.sub_(pushed, alpha=rate)
 
 
@@ -44,7 +51,7 @@ class DynSGD(Rule):
     """SGD with a rate that is divided by the gradient's staleness + 1 (Jiang et al., 2017, SIGMOD)."""
 
     @override
-    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int) -> None:
+    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
         self.values.sub_(pushed, alpha=rate / (staleness + 1))
 
 
@@ -56,7 +63,7 @@ class Adagrad(Rule):
         self._squares = torch.zeros_like(values)
 
     @override
-    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int) -> None:
+    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
         self._squares.addcmul_(pushed, pushed)
         self.values.addcdiv_(pushed, self._squares.sqrt().add_(EPSILON), value=-rate)
 
@@ -69,8 +76,68 @@ class Additive(Rule):
     """Pushes are changes: values += change. It is what moves EASGD's centre, and running means."""
 
     @override
-    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int) -> None:
+    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
         self.values.add_(pushed)
+
+
+class Outer(Rule):
+    """An outer step of SGD with Nesterov's momentum on the mean of what some workers have changed.
+
+    As in Decoupled DiLoCo (2026, arXiv 2604.21428), a quorum has to have pushed, a grace is waited for others, and
+    each push counts by its weight. The grace does not adapt, unlike there. What is pushed is values that a worker had
+    minus those that it has.
+    """
+
+    def __init__(
+        self,
+        values: torch.Tensor,
+        *,
+        rate: float,
+        momentum: float,
+        quorum: int,
+        grace: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``quorum`` is a number of pushes, ``grace`` seconds of the ``clock``."""
+        super().__init__(values)
+        self._rate, self._momentum, self._quorum, self._grace, self._clock = rate, momentum, quorum, grace, clock
+        self._sum = torch.zeros_like(values)
+        """Of what waits, times its weight."""
+        self._velocity = torch.zeros_like(values)
+        self._waiting = torch.zeros(2, dtype=torch.float64)
+        """How many pushes wait, and their weight."""
+        self._complete: float | None = None
+        """When the quorum was there."""
+
+    @override
+    def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
+        self.settle(at_once=False)  # this one has come too late for a mean whose grace is over
+        self._sum.add_(pushed, alpha=weight)
+        self._waiting += torch.tensor([1.0, weight], dtype=torch.float64)
+        if self._complete is None and self._waiting[0] >= self._quorum:
+            self._complete = self._clock()
+        self.settle(at_once=False)
+
+    @override
+    def settle(self, *, at_once: bool) -> None:
+        due = self._complete is not None and self._clock() >= self._complete + self._grace
+        if not self._waiting[0] or not (at_once or due):
+            return
+        mean = self._sum.div_(float(self._waiting[1]))
+        self._velocity.mul_(self._momentum).add_(mean)
+        self.values.sub_(mean.add_(self._velocity, alpha=self._momentum), alpha=self._rate)
+        self._sum.zero_()
+        self._waiting.zero_()
+        self._complete = None
+
+    @override
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"sum": self._sum, "velocity": self._velocity, "waiting": self._waiting}
+
+    @override
+    def load(self, state: Mapping[str, torch.Tensor]) -> None:
+        super().load(state)
+        self._complete = self._clock() if self._waiting[0] >= self._quorum else None
 
 
 RULES: dict[str, type[Rule]] = {"adagrad": Adagrad, "sgd": PlainSGD, "dynsgd": DynSGD, "elastic": Additive}

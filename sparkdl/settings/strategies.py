@@ -11,6 +11,7 @@ __all__ = [
     "AllReduceOptions",
     "AsyncEASGDOptions",
     "AsynchronousOptions",
+    "DecoupledDiLoCoOptions",
     "DeepSparkOptions",
     "DiLoCoOptions",
     "DownpourOptions",
@@ -204,6 +205,26 @@ class AsyncEASGDOptions(SteppingOptions):
     """How far a pull moves both, as a part of their distance; by default 0.9 / number of ranks."""
 
 
+class DecoupledDiLoCoOptions(SteppingOptions):
+    """Workers step alone; servers take outer steps on the changes of some, without waiting for all (arXiv 2604.21428).
+
+    Parameters travel in fragments, in turn.
+    """
+
+    kind: Literal["decoupled_diloco"] = "decoupled_diloco"
+    period: Positive = 25
+    """Optimizer steps of a worker from one push to the next, which is of another fragment."""
+    fragments: Positive = 4
+    """Parts of the parameters that travel by themselves."""
+    quorum: Positive = 2
+    """Changes of a fragment that have to be there for an outer step; at the end of an epoch any number is enough."""
+    grace: Annotated[float, Field(ge=0)] = 0.5
+    """Seconds that servers then wait for more. What comes later belongs to the next step."""
+    outer_learning_rate: Rate = 0.7
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Nesterov's."""
+
+
 class SandblasterOptions(AsynchronousOptions):
     """L-BFGS on the whole training split, of which whoever is free computes the next portion (Dean et al., 2012).
 
@@ -230,5 +251,6 @@ Strategies = OneKind[
     | ISTOptions
     | DownpourOptions
     | AsyncEASGDOptions
+    | DecoupledDiLoCoOptions
     | SandblasterOptions
 ]

@@ -17,7 +17,8 @@ from sparkdl.cluster.devices import bind
 from sparkdl.collectives import Communicator, TorchBackend
 from sparkdl.parameters import RULES, Credentials, ParameterClient, ParameterServer, Part, Partition, Push
 from sparkdl.settings.strategies import DownpourOptions
-from sparkdl.training.asynchronous.exchange import StepNote, create_exchange
+from sparkdl.training.asynchronous.exchange import StepNote
+from sparkdl.training.asynchronous.methods import create_exchange
 
 __all__ = ["Hidden", "Transport", "measure", "reports"]
 

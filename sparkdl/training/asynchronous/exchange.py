@@ -6,10 +6,10 @@ since they came: servers add that up, so that buffers follow the rows of all wor
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from sparkdl.parameters import ParameterClient, Push
-from sparkdl.settings.strategies import AsyncEASGDOptions, DownpourOptions, SteppingOptions
+from sparkdl.settings.strategies import AsyncEASGDOptions, DownpourOptions
 
-__all__ = ["Downpour", "ElasticAveraging", "ServerExchange", "StepNote", "create_exchange"]
+__all__ = ["Downpour", "ElasticAveraging", "ServerExchange", "StepNote", "shared_buffers"]
 
 BETA = 0.9  # number of workers x rate of elastic averaging, as in its paper
 
@@ -42,6 +42,11 @@ class StepNote(NamedTuple):
     """Figures to be added up with the push that it is part of."""
     push: Push | None
     """The push that it completes, with which the step's portion and its place in it are told; None within a period."""
+
+    @property
+    def rows(self) -> float:
+        """Of the step; after them, the last of the figures is one step."""
+        return self.sums[-2]
 
 
 class ServerExchange(ABC):
@@ -88,11 +93,11 @@ class ServerExchange(ABC):
         """Give up the thread."""
         self._thread.shutdown(cancel_futures=True)
 
-    def fetch(self) -> None:
-        """Take the servers' values at once."""
+    def fetch(self, fragment: int | None = None) -> None:
+        """Take the servers' values at once, or those of a fragment."""
         self._arrive()
         with self._exchanging():
-            self._versions = self._client.pull()
+            self._versions = self._client.pull(fragment)
         self._moves += 1
         self._take()
 
@@ -107,19 +112,26 @@ class ServerExchange(ABC):
     def _add_up(self, sums: tuple[float, ...]) -> None:
         self._sums = tuple(map(sum, zip(self._sums or (0.0,) * len(sums), sums, strict=True)))
 
-    def _send(self, tensors: Mapping[str, torch.Tensor], push: Push | None, *, fetch: bool) -> None:
-        """Push what servers are to merge, if anything, then fetch, both while the next step is computed."""
+    def _send(
+        self, tensors: Mapping[str, torch.Tensor], push: Push | None, *, fetch: bool, fragment: int | None = None
+    ) -> None:
+        """Push what servers are to merge, if anything, then fetch, both while the next step is computed.
+
+        ``fragment`` is what is fetched, if not all.
+        """
         versions, sent = list(self._versions), dict(tensors)
         if push:
-            self._note_changes()
-            sent |= {name: _scaled(change, self._share) for name, change in self._changes.items()}
             push = push._replace(sums=self._sums)
-            self._changes, self._sums = {}, ()
+            self._sums = ()
+            if not push.fragment:  # buffers belong to the first one
+                self._note_changes()
+                sent |= {name: _scaled(change, self._share) for name, change in self._changes.items()}
+                self._changes = {}
 
         def travel() -> list[int] | None:
             if push:
                 self.counted = self._client.push(sent, push, versions)
-            return self._client.pull() if fetch else None
+            return self._client.pull(fragment) if fetch else None
 
         self._moves += bool(push)
         self._travelling = self._thread.submit(travel)
@@ -265,22 +277,3 @@ def shared_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that training changes by adding to them: not masks, and none that is left out of checkpoints."""
     kept = model.state_dict().keys()
     return {name: each for name, each in model.named_buffers() if name in kept and each.dtype != torch.bool}
-
-
-def create_exchange(
-    options: SteppingOptions,
-    model: nn.Module,
-    client: ParameterClient,
-    optimizer: Callable[[], Optimizer],
-    *,
-    workers: int,
-    pace: Pace | None,
-) -> ServerExchange:
-    """What ``train.strategy`` asks for; ``pace`` is that of the others, if staleness is bounded."""
-    common: dict[str, Any] = {"share": 1 / workers, "pace": pace}
-    match options:
-        case DownpourOptions():
-            return Downpour(options, model, client, **common)
-        case AsyncEASGDOptions():
-            return ElasticAveraging(options, model, client, optimizer(), **common)
-    raise TypeError(f"there is no exchange for {type(options).__qualname__}")

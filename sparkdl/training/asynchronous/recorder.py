@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from sparkdl.errors import CheckpointError
 from sparkdl.settings import Cluster
+from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.training.asynchronous.coordinator import Coordinator
 from sparkdl.training.asynchronous.merged import Merged
 from sparkdl.training.asynchronous.serve import partition_of
@@ -39,7 +40,9 @@ class Recorder:
         self._saving: Future[None] | None = None
         self._saved, self._saved_step, self._written = time.monotonic(), begun.step if begun else 0, 0
         self._messages: list[dict[str, Any]] = []
-        self._shapes = partition_of(build_model(job.dataset, job.settings), 1).shapes
+        options = job.settings.strategy
+        assert isinstance(options, AsynchronousOptions)
+        self._shapes = partition_of(build_model(job.dataset, job.settings), options, 1).shapes
 
     @property
     def best_weights(self) -> str:

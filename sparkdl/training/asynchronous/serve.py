@@ -11,8 +11,13 @@ from torch import nn
 
 from sparkdl.cluster import limited_threads
 from sparkdl.errors import CheckpointError
-from sparkdl.parameters import RULES, ParameterServer, Part, Partition, QuasiNewton, Rule, answers_of
-from sparkdl.settings.strategies import DownpourOptions, SandblasterOptions
+from sparkdl.parameters import RULES, Outer, ParameterServer, Part, Partition, QuasiNewton, Rule, answers_of
+from sparkdl.settings.strategies import (
+    AsynchronousOptions,
+    DecoupledDiLoCoOptions,
+    DownpourOptions,
+    SandblasterOptions,
+)
 from sparkdl.training.asynchronous.exchange import shared_buffers
 from sparkdl.training.asynchronous.line import Invitation, Line
 from sparkdl.training.checkpoint import load_manifest, load_shard, load_weights, save_shard
@@ -63,15 +68,17 @@ def starting_model(job: Job) -> nn.Module:
     return model
 
 
-def partition_of(model: nn.Module, servers: int) -> Partition:
+def partition_of(model: nn.Module, options: AsynchronousOptions, servers: int) -> Partition:
     """How a model is spread over servers."""
     trained = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
-    return Partition(trained, shared_buffers(model), servers=servers)
+    fragments = options.fragments if isinstance(options, DecoupledDiLoCoOptions) else 1
+    return Partition(trained, shared_buffers(model), servers=servers, fragments=fragments)
 
 
 def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: int, servers: int) -> Part:
     """The part of a server, from a checkpoint or from the model; of a checkpoint of others from their consensus."""
-    partition = partition_of(model, servers)
+    assert isinstance(job.settings.strategy, AsynchronousOptions)
+    partition = partition_of(model, job.settings.strategy, servers)
     shard: dict[str, Any] | None = None
     if checkpoint:
         manifest = load_manifest(checkpoint)
@@ -103,6 +110,8 @@ def _rule(job: Job) -> Callable[[torch.Tensor], Rule]:
     match job.settings.strategy:
         case DownpourOptions(rule=rule):
             return RULES[rule]
+        case DecoupledDiLoCoOptions(outer_learning_rate=rate, outer_momentum=momentum, quorum=quorum, grace=grace):
+            return partial(Outer, rate=rate, momentum=momentum, quorum=quorum, grace=grace)
         case SandblasterOptions(memory=memory):
             return partial(QuasiNewton, memory=memory)
     return RULES["elastic"]

@@ -20,8 +20,9 @@ from sparkdl.data import Batch, Loader
 from sparkdl.errors import TrainingError
 from sparkdl.parameters import ParameterClient, Push
 from sparkdl.settings.strategies import AsynchronousOptions, DownpourOptions, SteppingOptions
-from sparkdl.training.asynchronous.exchange import ServerExchange, StepNote, create_exchange
+from sparkdl.training.asynchronous.exchange import ServerExchange, StepNote
 from sparkdl.training.asynchronous.line import Invitation, Line
+from sparkdl.training.asynchronous.methods import create_exchange
 from sparkdl.training.asynchronous.portion_gradient import PortionGradient
 from sparkdl.training.asynchronous.serve import partition_of, starting_model
 from sparkdl.training.checkpoint import load_weights, save_best
@@ -67,7 +68,7 @@ class _Worker:
         self._evaluated: nn.Module | None = None
         self._task = create_task(job.dataset.card)
         self._loss = build_loss(job.settings, self._task)
-        self._partition = partition_of(self._model, servers)
+        self._partition = partition_of(self._model, self._options, servers)
         self._client = ParameterClient(
             self._partition, line.invitation.credentials, line, timeout=line.invitation.patience
         )

@@ -68,5 +68,5 @@ class Assembler(Protocol):
 def strategy_of(kind: str) -> Assembler:
     """The class that assembles the consensus in a checkpoint of this kind of strategy."""
     classes: dict[str, Assembler] = {"easgd": EASGD, "deepspark": EASGD, "ist": IST}
-    classes |= dict.fromkeys(["downpour", "async_easgd", "sandblaster"], SlicedModel)
+    classes |= dict.fromkeys(["downpour", "async_easgd", "decoupled_diloco", "sandblaster"], SlicedModel)
     return classes.get(kind, Strategy)

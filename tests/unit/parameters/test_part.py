@@ -1,9 +1,11 @@
 """A push counts once, whoever sends it, and what was merged comes back with a checkpoint."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from sparkdl.parameters import RULES, Memory, Part, Partition, Push
+from sparkdl.parameters import RULES, Memory, Outer, Part, Partition, Push
 
 VALUES = {"weight": torch.zeros(4)}
 PARTITION = Partition(VALUES, {}, servers=1)
@@ -70,3 +72,27 @@ def test_what_comes_back_from_a_checkpoint_goes_on_as_it_would_have() -> None:
         each.push(push(0, 1, version=1), ones())
     assert values(part) == values(twin)
     assert part.tally() == twin.tally()
+
+
+def test_a_fragment_is_pushed_and_pulled_alone_and_what_waits_is_in_a_pull_of_everything() -> None:
+    tensors = {"first": torch.zeros(2), "second": torch.zeros(3)}
+    partition = Partition(tensors, {}, servers=1, fragments=2)
+    memory = partition.new_memory(0)
+    partition.cut(tensors, 0, memory)
+    part = Part(partition, 0, memory, partial(Outer, rate=1.0, momentum=0.0, quorum=2, grace=0.0))
+
+    def send(portion: int, change: float) -> None:
+        pushed = part.new_memory(1)
+        partition.cut({"second": torch.full((3,), change)}, 0, pushed)
+        assert part.push(push(portion, 0)._replace(fragment=1), pushed)
+
+    def second() -> list[float]:
+        return part.pull(1)[1].view(torch.float32).tolist()
+
+    send(0, 1.0)
+    assert second() == [0, 0, 0]
+    send(1, 3.0)
+    assert second() == [-2, -2, -2]
+    assert part.pull(0)[1].view(torch.float32).tolist() == [0, 0]
+    send(2, 5.0)
+    assert values(part) == [0, 0, -7, -7, -7]

@@ -46,6 +46,20 @@ def test_trained_values_and_buffers_of_one_type_are_merged_apart() -> None:
     assert blocks["torch.float32", False] == ("mean",)
 
 
+def test_fragments_hold_each_trained_tensor_once_and_travel_by_themselves() -> None:
+    partition = Partition(TRAINED, BUFFERS, servers=2, fragments=2)
+    memories = [[partition.new_memory(server, fragment) for server in range(2)] for fragment in range(2)]
+    names = [set(partition.slices(0, memory)) for memory, _ in memories]
+    assert names == [{"weight", "scale", "empty", *BUFFERS}, {"bias", "half"}]
+    back = {name: torch.full_like(tensor, 77) for name, tensor in ALL.items()}
+    for of_servers in memories:
+        for server, memory in enumerate(of_servers):
+            partition.cut(ALL, server, memory)
+        partition.join(of_servers, back)
+    assert all(torch.equal(back[name], ALL[name]) for name in ALL)
+    assert Partition(TRAINED, {}, servers=1, fragments=9).fragments == len(TRAINED)
+
+
 def test_what_is_not_given_is_zero() -> None:
     partition = Partition(TRAINED, BUFFERS, servers=1)
     memory = partition.new_memory(0)

@@ -74,11 +74,12 @@ def test_one_worker_in_lockstep_with_adagrad_equals_that_of_pytorch(train: Train
         {"kind": "downpour", "rule": "sgd", "period": 3, "fetch_period": 2, "warm_start": 4},
         {"kind": "downpour", "rule": "dynsgd", "staleness": 2},
         {"kind": "async_easgd", "period": 3},
+        {"kind": "decoupled_diloco", "period": 2, "fragments": 3, "grace": 0.01},
     ],
     ids=str,
 )
 def test_it_learns_and_uses_every_row_once_an_epoch(train: Training, strategy: dict[str, Any]) -> None:
-    options = {"optimizer": "sgd"} if strategy["kind"] == "async_easgd" else {}
+    options = {"optimizer": "sgd"} if strategy["kind"] in ("async_easgd", "decoupled_diloco") else {}
     found = train(strategy, workers=3, epochs=6, **options)
     assert [epoch["rows"] for epoch in found.history] == [ROWS] * 6
     assert found.history[-1]["train_loss"] < 0.7 * found.history[0]["train_loss"]

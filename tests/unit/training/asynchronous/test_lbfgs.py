@@ -29,7 +29,7 @@ class Local(Vectors):
             server.move(rate)
         loss, gradient = self.function(self.point)
         for server, part in zip(self.servers, gradient.split([1, len(self.point) - 1]), strict=True):
-            server.merge(part, rate=0, staleness=0)
+            server.merge(part, rate=0, staleness=0, weight=1)
         return Value(loss, sum(server.slope() for server in self.servers))
 
     def accept(self, *, keep: bool) -> None:
@@ -103,7 +103,7 @@ def test_a_gradient_is_the_same_to_the_last_bit_in_whatever_order_its_parts_come
     for order in (range(100), torch.randperm(100).tolist()):
         server = QuasiNewton(torch.zeros(1000), memory=2)
         for number in order:
-            server.merge(parts[number], rate=0, staleness=0)
+            server.merge(parts[number], rate=0, staleness=0, weight=1)
         server.accept(keep=False)
         server.turn([1.0])
         found.append(server.products())
