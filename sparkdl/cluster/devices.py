@@ -20,6 +20,7 @@ __all__ = [
     "limited_threads",
     "own_cores",
     "retained_memory",
+    "returned_memory",
     "threads_of_process",
 ]
 
@@ -28,6 +29,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 OWN_CORES, RETAINED_MEMORY = "SPARKDL_OWN_CORES", "SPARKDL_RETAINED_MEMORY"
 """Environment variables; ``0`` turns off what has their name."""
 RETAINED_BYTES = 1 << 30
+RETURNED_BYTES = 1 << 20
 GLIBC_THRESHOLD = 128 << 10  # what both are by default
 
 
@@ -140,6 +142,27 @@ def retained_memory() -> Iterator[None]:
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             libc.mallopt(option, GLIBC_THRESHOLD)
         libc.malloc_trim(0)
+
+
+@contextmanager
+def returned_memory() -> Iterator[None]:
+    """Return the large blocks that are freed in this block at once, other than a rank does. Runs on a rank.
+
+    For work that fills the memory: what glibc keeps is in pieces that the next large block does not fit into.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        yield
+        return
+    libc.malloc_trim(0)
+    for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+        libc.mallopt(option, RETURNED_BYTES)
+    try:
+        yield
+    finally:
+        kept = GLIBC_THRESHOLD if os.environ.get(RETAINED_MEMORY) == "0" else RETAINED_BYTES
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            libc.mallopt(option, kept)
 
 
 def _visible_gpus(visible: str) -> list[str]:

@@ -1,7 +1,16 @@
 """Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
 
-from sparkdl.models.build import build
-from sparkdl.models.export import export_network
+from sparkdl.models.build import build, build_without_weights, try_network
+from sparkdl.models.export import export_in_parts, export_network
 from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights
 
-__all__ = ["NETWORK_FILE", "build", "export_network", "load_network", "load_weights"]
+__all__ = [
+    "NETWORK_FILE",
+    "build",
+    "build_without_weights",
+    "export_in_parts",
+    "export_network",
+    "load_network",
+    "load_weights",
+    "try_network",
+]

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import cloudpickle
@@ -15,7 +16,7 @@ from sparkdl.config import makes
 from sparkdl.errors import ModelError
 from sparkdl.models.networks import NETWORKS
 
-__all__ = ["ScaledImages", "build"]
+__all__ = ["ScaledImages", "build", "build_without_weights", "try_network"]
 
 
 def build(
@@ -40,14 +41,54 @@ def build(
 
     Raises :class:`ModelError` if the model cannot be found or built, or does not answer (n, num_classes).
     """
+    network = _assembled(model, input_shape, num_classes, mean, std, options or {}, device=None)
+    try_network(network, model, input_shape, num_classes)
+    return network
+
+
+def build_without_weights(
+    model: str | Callable[..., Any],
+    *,
+    input_shape: Sequence[int],
+    num_classes: int,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """The same network with shapes alone, on PyTorch's device ``meta``: its weights take no memory. It is not tried.
+
+    Runs on driver and ranks. Raises :class:`ModelError` if the model cannot be found or built, or has weights already.
+    """
+    network = _assembled(model, input_shape, num_classes, mean, std, options or {}, device="meta")
+    if made := [name for name, parameter in network.named_parameters() if not parameter.is_meta]:
+        raise ModelError(
+            f"the model {name_of(model)!r} brings its weight {made[0]!r} along; a network that is to lie in parts has"
+            " to be built by a function that reads none"
+        )
+    return network
+
+
+def _assembled(
+    model: str | Callable[..., Any],
+    input_shape: Sequence[int],
+    num_classes: int,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    options: Mapping[str, Any],
+    *,
+    device: str | None,
+) -> nn.Module:
+    """What a user calls a model, behind a layer that scales images; ``device``: where its weights are made."""
     images = len(input_shape) == 3
     shape = (input_shape[2], input_shape[0], input_shape[1]) if images else tuple(input_shape)
-    name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
-    network = _make(_resolve(model), name, {"input_shape": shape, "num_classes": num_classes}, options or {})
-    if images:
-        network = nn.Sequential(ScaledImages(shape[0], mean=mean, std=std), network)
-    _try(network, name, input_shape, num_classes)
-    return network
+    with torch.device(device) if device else nullcontext():
+        network = _make(_resolve(model), name_of(model), {"input_shape": shape, "num_classes": num_classes}, options)
+    return nn.Sequential(ScaledImages(shape[0], mean=mean, std=std), network) if images else network
+
+
+def name_of(model: str | Callable[..., Any]) -> str:
+    """What messages call a model."""
+    return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
 
 
 class ScaledImages(nn.Module):
@@ -146,8 +187,14 @@ def _copied(network: nn.Module, name: str) -> nn.Module:
     return pickled
 
 
-def _try(network: nn.Module, name: str, input_shape: Sequence[int], num_classes: int) -> None:
-    """Check with two rows of zeros that the network answers one logit per class, and leave it in its mode."""
+def try_network(
+    network: nn.Module, model: str | Callable[..., Any], input_shape: Sequence[int], num_classes: int
+) -> None:
+    """Check with two rows of zeros that a network answers one logit per class, and leave it in its mode.
+
+    Raises :class:`ModelError`, which tells it by what the user calls it.
+    """
+    name = name_of(model)
     modes = {module: module.training for module in network.modules()}
     dtype = torch.uint8 if len(input_shape) == 3 else torch.float32
     try:

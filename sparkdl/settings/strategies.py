@@ -165,6 +165,19 @@ class ISTOptions(Averaging):
     """Epochs at the beginning that train the whole network by all-reduce."""
     allreduce_last: Annotated[int, Field(ge=0)] = 0
     """Epochs at the end that do."""
+    sharded: bool = False
+    """Whether the network lies in parts, of which each rank has its own, so that it may be larger than a rank's memory:
+    for networks of ``torch.nn.Linear`` and activations alone, such as ``mlp``."""
+
+    @model_validator(mode="after")
+    def _in_parts(self) -> Self:
+        if self.sharded and (self.allreduce_first or self.allreduce_last or self.layers):
+            raise ValueError(
+                "sharded deals all hidden layers in all epochs, as no rank has the whole network that all-reduce or a"
+                " layer that is not dealt needs; leave layers, allreduce_first and allreduce_last out, or set sharded"
+                " to false"
+            )
+        return self
 
 
 class AsynchronousOptions(Section):

@@ -132,6 +132,11 @@ class Train(Recipe):
     """Continue a run from its checkpoints: its id, or ``auto`` for the newest unfinished one with the same dataset and
     recipe (a new run when there is none)."""
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether no rank is to have the whole network."""
+        return isinstance(self.strategy, ISTOptions) and self.strategy.sharded
+
     @model_validator(mode="after")
     def _in_time(self) -> Self:
         if isinstance(self.strategy, PostLocalSGDOptions) and self.strategy.after_epochs >= self.epochs:
@@ -167,6 +172,17 @@ class Train(Recipe):
             raise ValueError(
                 "strategy.measure_noise would measure what gradient_noise adds as well; leave one of them out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _with_parts(self) -> Self:
+        if self.in_parts and self.start_from:
+            raise ValueError(
+                "start_from reads a whole network, which no rank has with strategy.sharded; leave it out, or set"
+                " strategy.sharded to false"
+            )
+        if self.in_parts and self.precision == "float16":
+            raise ValueError("strategy.sharded computes in bfloat16 or float32; set precision to one of them")
         return self
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from sparkdl.storage.files import (
     upload_files,
     write_file,
 )
+from sparkdl.storage.large_files import writing
 from sparkdl.storage.paths import cache_folder, join, local_path, locate, renames, spark_url
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
     "spark_url",
     "upload_files",
     "write_file",
+    "writing",
 ]

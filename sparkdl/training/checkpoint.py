@@ -10,9 +10,9 @@ import io
 import json
 import logging
 import re
-from collections.abc import Collection, Mapping
-from contextlib import suppress
-from typing import Any, Literal
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import IO, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,19 +24,25 @@ from sparkdl.storage import list_folder, read_file, remove, remove_unfinished, w
 __all__ = [
     "Manifest",
     "Shard",
+    "check_digest",
     "latest",
     "list_best",
     "list_manifests",
+    "load_best_file",
     "load_manifest",
     "load_shard",
     "load_weights",
+    "open_shard",
     "prune",
+    "read_failures",
     "remove_leftovers",
     "save_best",
+    "save_best_file",
     "save_manifest",
     "save_shard",
     "save_weights",
     "step_of",
+    "write_failures",
 ]
 
 log = logging.getLogger(__name__)
@@ -117,15 +123,10 @@ def load_shard(folder: str, shard: Shard, device: torch.device | str = "cpu") ->
     give it.
     """
     path = f"{folder}/{shard.name}"
-    try:
+    with read_failures(path):
         content = read_file(path)
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"{path} is not there") from None
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
-    if _digest(content) != shard.sha256:
-        raise DamagedCheckpointError(f"{path} was altered, or not written to its end")
-    return _open(path, content, device)
+    check_digest(path, _digest(content), shard)
+    return open_shard(path, io.BytesIO(content), device)
 
 
 def save_manifest(folder: str, manifest: Manifest) -> str:
@@ -165,12 +166,7 @@ def load_manifest(path: str) -> Manifest:
 
 def save_best(folder: str, weights: Mapping[str, torch.Tensor], *, step: int, epoch: int) -> Shard:
     """Write the weights of what is the best epoch so far. Runs on rank 0. Raises :class:`CheckpointError`."""
-    content = io.BytesIO()
-    torch.save({"model": dict(weights)}, content)
-    digest = _digest(content.getbuffer())
-    name = f"best-{step:09d}-{epoch:05d}.{digest[:16]}.pt"
-    _write(f"{folder}/{name}", content.getbuffer())
-    return Shard(name=name, sha256=digest, bytes=content.getbuffer().nbytes)
+    return save_best_file(folder, {"model": dict(weights)}, step=step, epoch=epoch)
 
 
 def save_weights(path: str, weights: Mapping[str, torch.Tensor]) -> None:
@@ -182,6 +178,22 @@ def save_weights(path: str, weights: Mapping[str, torch.Tensor]) -> None:
 
 def load_weights(path: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
     """Read the weights in a file without executing anything in it. Runs anywhere. Raises :class:`CheckpointError`."""
+    weights: dict[str, torch.Tensor] = load_best_file(path, device)["model"]
+    return weights
+
+
+def save_best_file(folder: str, content: Mapping[str, Any], *, step: int, epoch: int) -> Shard:
+    """Write what leads to the weights of what is the best epoch so far."""
+    written = io.BytesIO()
+    torch.save(dict(content), written)
+    digest = _digest(written.getbuffer())
+    name = f"best-{step:09d}-{epoch:05d}.{digest[:16]}.pt"
+    _write(f"{folder}/{name}", written.getbuffer())
+    return Shard(name=name, sha256=digest, bytes=written.getbuffer().nbytes)
+
+
+def load_best_file(path: str, device: torch.device | str) -> dict[str, Any]:
+    """What :func:`save_best_file` has written."""
     try:
         content = read_file(path)
     except OSError as error:
@@ -189,8 +201,7 @@ def load_weights(path: str, device: torch.device | str = "cpu") -> dict[str, tor
     named = NAME.fullmatch(path.rpartition("/")[2])
     if named and _digest(content)[:16] != named["digest"]:
         raise CheckpointError(f"the weights {path} were altered, or not written to their end")
-    weights: dict[str, torch.Tensor] = _open(path, content, device)["model"]
-    return weights
+    return open_shard(path, io.BytesIO(content), device)
 
 
 def list_manifests(folder: str) -> list[str]:
@@ -236,17 +247,23 @@ def step_of(path: str | None) -> int:
     return int(named["step"]) if named else 0
 
 
-def prune(folder: str, *, keep_last: int, keep_best: int, written: str, keep: Collection[str]) -> None:
+def prune(
+    folder: str, *, keep_last: int, keep_best: int, written: str, keep: Collection[str], in_parts: bool = False
+) -> None:
     """Remove old checkpoints, but neither the one just ``written`` nor those to ``keep``, by name. Runs on rank 0.
 
     As many of the best are kept as of the last, whatever ``keep_best`` says: between two checkpoints an epoch may have
     become the best one, and the older of them refers to the one before. Those of the same place or a later one do not
-    count: they are damaged, or training would have gone on from there.
+    count: they are damaged, or training would have gone on from there. With ``in_parts``, the best weights are those in
+    the shards of checkpoints, which are kept as long.
 
     Raises :class:`CheckpointError` when storage does not say what is there.
     """
-    for paths, kept in ((list_manifests(folder), keep_last), (list_best(folder), max(keep_best, keep_last))):
+    needed: set[str] = set()
+    for paths, kept in ((list_best(folder), max(keep_best, keep_last)), (list_manifests(folder), keep_last)):
         others = [path for path in paths if _place(path) < _place(written) and path.rpartition("/")[2] not in keep]
+        others = [path for path in others if _place(path) not in needed]
+        needed = {_place(path) for path in paths if path not in others[kept - 1 :]} if in_parts else set()
         for path in others[kept - 1 :]:
             with suppress(OSError, CheckpointError):
                 _remove(folder, path)
@@ -303,12 +320,42 @@ def _sizes(folder: str) -> dict[str, int]:
         ) from None
 
 
-def _open(path: str, content: bytes, device: torch.device | str) -> dict[str, Any]:
+def open_shard(path: str, content: IO[bytes], device: torch.device | str) -> dict[str, Any]:
+    """What is in a shard, of which nothing is executed. Raises :class:`CheckpointError` for anything else in it."""
     try:
-        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        state: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} does not hold tensors and plain values alone: {error}") from None
     return state
+
+
+def check_digest(path: str, digest: str, shard: Shard) -> None:
+    """Raise :class:`DamagedCheckpointError` unless a shard has this digest."""
+    if digest != shard.sha256:
+        raise DamagedCheckpointError(f"{path} was altered, or not written to its end")
+
+
+@contextmanager
+def read_failures(path: str) -> Iterator[None]:
+    """Raise :class:`DamagedCheckpointError` where a shard is missing, :class:`CheckpointError` where storage fails."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{path} is not there") from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+@contextmanager
+def write_failures(path: str) -> Iterator[None]:
+    """Raise storage's failures as :class:`CheckpointError`."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write the checkpoint {path}: {error.strerror or error}; free space, or set train.run_dir to"
+            " another place"
+        ) from None
 
 
 def _digest(content: bytes | memoryview) -> str:
@@ -316,10 +363,5 @@ def _digest(content: bytes | memoryview) -> str:
 
 
 def _write(path: str, content: bytes | memoryview) -> None:
-    try:
+    with write_failures(path):
         write_file(path, content)
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write the checkpoint {path}: {error.strerror or error}; free space, or set train.run_dir to"
-            " another place"
-        ) from None

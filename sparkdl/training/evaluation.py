@@ -15,6 +15,7 @@ from torch import nn
 from sparkdl.collectives import Communicator
 from sparkdl.data import Batch
 from sparkdl.training.recipe import WeightedLoss
+from sparkdl.training.strategies.layer_by_layer import LayerByLayer
 from sparkdl.training.tasks import Task
 
 __all__ = ["Evaluation", "add_up", "evaluate", "evaluation_of"]
@@ -58,16 +59,19 @@ def add_up(
 ) -> torch.Tensor:
     """Sums over rows, float64, that can be added to those of other rows: loss, weight, rows, figures, picture."""
     model.eval()
+    together = isinstance(model, LayerByLayer)  # which ranks without rows call, too
     loss_sum, weight, rows = torch.zeros(3, 1, dtype=torch.float64, device=device)
     sums = torch.zeros(task.sum_size, dtype=torch.float64, device=device)
     picture = torch.zeros(task.picture_size, dtype=torch.float64, device=device)
     with context:
         for batch in batches:
+            if not len(batch.labels) and not together:
+                continue
+            outputs = model(batch.inputs.to(device, non_blocking=True))
             if not len(batch.labels):
                 continue
             labels = batch.labels.to(device, non_blocking=True)
             weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
-            outputs = model(batch.inputs.to(device, non_blocking=True))
             loss_sum += loss(outputs, labels, weights).double() * len(labels)
             weight += len(labels) if weights is None else weights.double().sum()
             rows += len(labels)

@@ -8,26 +8,29 @@ mean over all of them.
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 
 import torch
 from torch import nn
 
-from sparkdl.cluster import Rank
+from sparkdl.cluster import Rank, returned_memory
 from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
 from sparkdl.training.best import is_over, merit
-from sparkdl.training.checkpoint import Manifest, load_manifest, load_shard, load_weights
+from sparkdl.training.checkpoint import Manifest, load_manifest, load_weights
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
+from sparkdl.training.parted_checkpoint import best_pieces, best_weights
 from sparkdl.training.recipe import autocast, build_loss, rate_at
-from sparkdl.training.replica import Replica, build_model
+from sparkdl.training.replica import Replica, build_hollow_model, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.saver import Saver
-from sparkdl.training.state import TrainingState, consensus_weights, copied, restore, resume, seed_everything
+from sparkdl.training.state import TrainingState, copied, go_on, resume, seed_everything
+from sparkdl.training.strategies.sharded_ist import ShardedIST
 from sparkdl.training.tasks import create_task
 
 EVALUATION_BATCH = 512  # rows; larger than a training batch, since no gradient is kept
@@ -79,10 +82,10 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
     Raises :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number; the last good checkpoint stays.
     """
     settings, device = job.settings, torch.device(rank.device)
-    with job.backend.connect(device) as world:
+    with job.backend.connect(device) as world, returned_memory() if settings.in_parts else nullcontext():
         groups = Groups(world=world, data=world)
         task = create_task(job.dataset.card)
-        model = build_model(job.dataset, settings)
+        model = (build_hollow_model if settings.in_parts else build_model)(job.dataset, settings)
         if job.start_weights and not job.checkpoint and rank.rank == 0:
             model.load_state_dict(load_weights(job.start_weights))
         replica = Replica(model, settings, task, groups, device)
@@ -109,12 +112,22 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
                 reporter.trace(reporter.stopwatch.last_steps())
                 raise
             best = saver.finish()
-        replica.model.load_state_dict(load_weights(best, device))
         held_out = [split for split in job.dataset.splits if split != "train"]
-        evaluations = {
-            split: evaluate_split(replica, replica.model, job.dataset, split, reporter) for split in held_out
-        }
+        with _best_model(replica, best) as found:
+            evaluations = {split: evaluate_split(replica, found, job.dataset, split, reporter) for split in held_out}
     return TrainingResult(state.history, state.best_epoch, best, evaluations) if rank.rank == 0 else None
+
+
+@contextmanager
+def _best_model(replica: Replica, best: str) -> Iterator[nn.Module]:
+    """The model of the best epoch, on all ranks or in their parts."""
+    if isinstance(replica.strategy, ShardedIST):
+        replica.strategy.adopt(best_pieces(best, replica.strategy.ownership, replica.device))
+        with replica.strategy.consensus() as model:
+            yield model
+    else:
+        replica.model.load_state_dict(best_weights(best, replica.device))
+        yield replica.model
 
 
 def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> tuple[Manifest | None, TrainingState]:
@@ -127,16 +140,7 @@ def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> t
     manifest = load_manifest(job.checkpoint)
     seed_everything(job.settings.seed, manifest.step, 1 + world.rank)
     alike = manifest.strategy == job.settings.strategy.model_dump()
-    same = alike and len(manifest.shards) == world.size
-    shared = load_shard(job.folder, manifest.shared, replica.device)
-    own = load_shard(job.folder, manifest.shards[world.rank % len(manifest.shards)], replica.device)
-    if "model" in shared:
-        replica.model.load_state_dict(shared["model"])
-    elif not same:  # one rank reads all replicas, and tells the others
-        if world.rank == 0:
-            replica.model.load_state_dict(consensus_weights(job.folder, manifest, shared))
-        world.broadcast_module(replica.model)
-    restore(replica, shared, own, alike=alike, same=same)
+    go_on(replica, job.folder, manifest, alike=alike)
     if not alike:
         reporter.warn(
             f"going on from step {manifest.step} with another train.strategy ({job.settings.strategy}) than before: all"
@@ -171,7 +175,7 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
         figures["seconds"] = time.perf_counter() - started
         before = state.history[state.best_epoch] if state.history else figures
         best = merit(figures, settings, task) >= merit(before, settings, task)
-        weights = copied(model.state_dict()) if best and replica.groups.world.rank == 0 else None
+        weights = copied(model.state_dict()) if best and replica.groups.world.rank == 0 else None  # none in parts
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
     saver.save(state, best=weights)
@@ -245,7 +249,8 @@ class _Schedule:
 def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:
     """The exact figures of a model that all ranks have on one split, the same on every rank."""
     settings = replica.settings
-    loader = _loader(replica, dataset, split, batch_size=max(settings.batch_size, EVALUATION_BATCH), shuffle=False)
+    batch_size = settings.batch_size if settings.in_parts else max(settings.batch_size, EVALUATION_BATCH)
+    loader = _loader(replica, dataset, split, batch_size=batch_size, shuffle=False)
     return evaluate(
         model,
         reporter.watched(loader.epoch(0)),

@@ -16,18 +16,21 @@ from torch import nn
 from sparkdl.data import Batch, Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.models import NETWORK_FILE, export_network
+from sparkdl.models import NETWORK_FILE, export_in_parts, export_network, try_network
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.settings.averaging import CompressedAveraging
 from sparkdl.settings.strategies import ISTOptions
 from sparkdl.tracking import download
-from sparkdl.training.checkpoint import load_weights, save_weights
+from sparkdl.training.checkpoint import save_weights
 from sparkdl.training.fisher_noise import check_rows_apart
+from sparkdl.training.parted_checkpoint import best_pieces, best_weights
 from sparkdl.training.recipe import build_loss, build_optimizer
-from sparkdl.training.replica import build_model
+from sparkdl.training.replica import build_hollow_model, build_model
 from sparkdl.training.state import copied
-from sparkdl.training.strategies.symmetry import check_sub_networks
+from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
+from sparkdl.training.strategies.shares import fill
+from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
 from sparkdl.training.tasks import Task, create_task
 
 __all__ = ["check_model", "starting_weights", "write_model_folder"]
@@ -42,7 +45,9 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
 
     Raises :class:`ModelError` or :class:`ConfigError`.
     """
-    model = build_model(dataset, settings)
+    network = _hollow_model(dataset, settings, ranks=ranks) if settings.in_parts else build_model(dataset, settings)
+    # What lies in parts is tried with few neurons in its hidden layers.
+    model = narrowed(network, ownership_of(network, seed=settings.seed)) if settings.in_parts else network
     _check_types(model, settings)
     rows = _sample(dataset)
     _try_loss(model.eval()(rows), settings, create_task(dataset.card), weighted=dataset.card.mean_weight is not None)
@@ -50,11 +55,11 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
     if settings.gradient_noise:
         _check_noise(model.train(), rows, settings, dataset, ranks=ranks)
         model.eval()
-    if isinstance(settings.strategy, ISTOptions):
+    if isinstance(settings.strategy, ISTOptions) and not settings.in_parts:
         check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
     with TemporaryDirectory() as folder:
         export_network(model, Path(folder) / NETWORK_FILE, rows)
-    return model.train()
+    return network.train()
 
 
 def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking) -> str:
@@ -78,10 +83,33 @@ def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking
 def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:
     """Write the network of a checkpoint, with all that scoring needs beside it."""
     folder = Path(folder)
-    model = build_model(dataset, settings)
-    model.load_state_dict(load_weights(checkpoint))
-    export_network(model, folder / NETWORK_FILE, _sample(dataset))
+    if settings.in_parts:
+        _write_in_parts(folder / NETWORK_FILE, dataset, settings, checkpoint)
+    else:
+        model = build_model(dataset, settings)
+        model.load_state_dict(best_weights(checkpoint))
+        export_network(model, folder / NETWORK_FILE, _sample(dataset))
     keep_inputs(dataset, folder)
+
+
+def _write_in_parts(path: Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:
+    """The file of a network of which one part is in memory at a time."""
+    network = build_hollow_model(dataset, settings)
+    ownership = ownership_of(network, seed=settings.seed)
+    with export_in_parts(narrowed(network, ownership), path, _sample(dataset), ownership.shapes) as tensors:
+        for name, value in fill(tensors, ownership.all_neurons, ownership, best_pieces(checkpoint, ownership)).items():
+            tensors[name].copy_(value)
+
+
+def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module:
+    """The network without weights; raises :class:`ModelError` for one that cannot lie in parts."""
+    with recorded_draws() as drawn:
+        network = build_hollow_model(dataset, settings)
+    ownership = ownership_of(network, seed=settings.seed)
+    check_counts(ownership.counts, ranks=ranks)
+    check_draws(network, drawn)
+    try_network(narrowed(network, ownership), settings.model, dataset.input.shape, create_task(dataset.card).outputs)
+    return network
 
 
 def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparkdl.collectives import is_expanded
 from sparkdl.data import Batch, Dataset
-from sparkdl.models import build
+from sparkdl.models import build, build_without_weights
 from sparkdl.settings import Train
 from sparkdl.training.fisher_noise import FisherNoise
 from sparkdl.training.groups import Groups
@@ -19,7 +19,7 @@ from sparkdl.training.recipe import WeightedLoss, autocast, build_loss, build_op
 from sparkdl.training.strategies import create_strategy
 from sparkdl.training.tasks import Task, create_task
 
-__all__ = ["BatchFigures", "Replica", "back_propagate", "build_model", "make_dense"]
+__all__ = ["BatchFigures", "Replica", "back_propagate", "build_hollow_model", "build_model", "make_dense"]
 
 
 def build_model(dataset: Dataset, settings: Train) -> nn.Module:
@@ -28,19 +28,27 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
     No buffer is expanded: what comes from a checkpoint or another rank could not be written into it.
     """
     torch.manual_seed(settings.seed)
-    model = build(
-        settings.model,
-        input_shape=dataset.input.shape,
-        num_classes=create_task(dataset.card).outputs,
-        mean=dataset.input.mean,
-        std=dataset.input.std,
-        options=settings.model_options,
-    )
+    model = build(settings.model, **_arguments(dataset, settings))
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             if is_expanded(buffer):
                 setattr(module, name, buffer.contiguous())
     return model
+
+
+def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
+    """The same network for strategies that keep it in parts: without weights. Raises :class:`ModelError`."""
+    return build_without_weights(settings.model, **_arguments(dataset, settings))
+
+
+def _arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
+    return {
+        "input_shape": dataset.input.shape,
+        "num_classes": create_task(dataset.card).outputs,
+        "mean": dataset.input.mean,
+        "std": dataset.input.std,
+        "options": settings.model_options,
+    }
 
 
 class BatchFigures(NamedTuple):
@@ -62,7 +70,8 @@ class Replica:
         self.settings, self.task, self.groups, self.device = settings, task, groups, device
         self.loss = build_loss(settings, task)
         self.strategy = create_strategy(settings, groups.data)
-        self.model, self.optimizer = self.strategy.wrap(model.to(device), partial(build_optimizer, settings))
+        placed = self.strategy.place(model, device)
+        self.model, self.optimizer = self.strategy.wrap(placed, partial(build_optimizer, settings))
         noise = settings.gradient_noise
         self.noise = FisherNoise(noise, self.model, settings, self.loss) if noise else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")

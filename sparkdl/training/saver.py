@@ -13,6 +13,7 @@ from sparkdl.cluster import Rank
 from sparkdl.errors import CheckpointError, TrainingError
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import Manifest, Shard, prune, save_best, save_manifest, save_shard
+from sparkdl.training.parted_checkpoint import save_best_parts, save_part
 from sparkdl.training.replica import Replica
 from sparkdl.training.state import Parts, TrainingState, collect
 
@@ -57,6 +58,7 @@ class Saver:
         """
         self._folder, self._settings, self._rank, self._replica = folder, settings, rank, replica
         self._batch_size, self._world = batch_size, replica.groups.world
+        self._in_parts = replica.strategy.sharded
         self._attempt = str(self._world.broadcast_object(uuid4().hex[:8]))
         self._best = begun.best if begun else None
         self._kept = {begun_at.rpartition("/")[2]} if begun_at else set()
@@ -106,7 +108,8 @@ class Saver:
 
         Waits for the checkpoint before it. A checkpoint that cannot be written is told, and training goes on: the one
         before is still there. Weights that are not finite never replace a good checkpoint: the next call raises
-        :class:`~sparkdl.errors.TrainingError`.
+        :class:`~sparkdl.errors.TrainingError`. Of a network that lies in parts no copy is taken, and training waits;
+        ``best``, without weights, says that it is the best one, and :class:`CheckpointError` that it could not be kept.
         """
         self._complete()
         parts = collect(self._replica)
@@ -115,6 +118,11 @@ class Saver:
             self._begun = _Begun(self._begin_manifest(state), best)
         self._totals = list(state.totals)
         self._shards = self._thread.submit(self._write_shards, parts, best, state.step, state.epoch)
+        if self._in_parts:  # there is no copy that training could leave behind
+            self._complete()
+            if self._finishing:
+                self._wait_for(self._finishing)
+                self._finishing.result()
 
     def finish(self) -> str:
         """Return when everything is written: the path of the best weights. All ranks call it together.
@@ -170,7 +178,8 @@ class Saver:
                     f"weights are not finite after step {step}; the last good checkpoint in {self._folder} is kept"
                 )
         place = f"{step:09d}-{epoch:05d}.{self._attempt}"
-        shards = [save_shard(self._folder, place, f"rank-{self._world.rank}", parts.own)]
+        save_own = save_part if self._in_parts else save_shard
+        shards = [save_own(self._folder, place, f"rank-{self._world.rank}", parts.own)]
         if parts.shared:
             shards.append(save_shard(self._folder, place, "shared", parts.shared))
         return shards
@@ -201,17 +210,25 @@ class Saver:
     def _finish_checkpoint(self, begun: "_Begun", found: list[Shard], written: Future[list[Shard]]) -> None:
         """Write the best weights, if they are new, and the manifest; then remove what is old. On rank 0."""
         manifest, self._error = begun.manifest, None
-        self._unsaved_best = begun.best_weights or self._unsaved_best
+        if begun.best_weights is not None:
+            self._unsaved_best = begun.best_weights
         try:
             _, shared = written.result()
             if absent := [str(rank) for rank, shard in enumerate(found) if not shard.bytes]:
                 raise CheckpointError(f"rank {', '.join(absent)} could not write its shard to {self._folder}")
             if self._unsaved_best is not None:
-                self._best = save_best(self._folder, self._unsaved_best, step=manifest.step, epoch=manifest.epoch)
+                place = {"step": manifest.step, "epoch": manifest.epoch}
+                self._best = (
+                    save_best_parts(self._folder, shared, found, **place)
+                    if self._in_parts
+                    else save_best(self._folder, self._unsaved_best, **place)
+                )
                 self._unsaved_best = None
             changes: dict[str, Any] = {"best": self._best, "shared": shared, "shards": found}
             path = save_manifest(self._folder, manifest.model_copy(update=changes))
         except CheckpointError as error:
+            if self._in_parts and self._unsaved_best is not None:
+                raise  # nobody has a copy of the best weights
             self._error = error
             self._rank.send("warning", text=f"{error}. Training goes on; the checkpoint before it is still there")
             return
@@ -222,7 +239,9 @@ class Saver:
         try:
             keep = {self._best.name, *self._kept} if self._best else self._kept
             keep_last, keep_best = self._settings.keep_last, self._settings.keep_best
-            prune(self._folder, keep_last=keep_last, keep_best=keep_best, written=path, keep=keep)
+            prune(
+                self._folder, keep_last=keep_last, keep_best=keep_best, written=path, keep=keep, in_parts=self._in_parts
+            )
         except Exception as error:  # whatever storage raises: the new one is whole, and old ones cost only space
             self._rank.send("warning", text=f"{error}. Training goes on; old checkpoints stay there")
 

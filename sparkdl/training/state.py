@@ -4,8 +4,9 @@ Gradients are accumulated within a step, so that there is nothing of them to sav
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +15,17 @@ from torch import nn
 
 from sparkdl.data import Phase
 from sparkdl.training.checkpoint import Manifest, load_shard
+from sparkdl.training.parted_checkpoint import is_in_parts, load_part, pieces_of, whole_weights
 from sparkdl.training.replica import Replica
 from sparkdl.training.reporter import Measured
 from sparkdl.training.strategies import strategy_of
+from sparkdl.training.strategies.sharded_ist import ShardedIST
+from sparkdl.training.strategies.sub_networks import overwrite
 
-__all__ = ["Parts", "TrainingState", "collect", "copied", "restore", "resume", "seed_everything"]
+__all__ = ["Parts", "TrainingState", "collect", "copied", "go_on", "resume", "seed_everything"]
 
+LARGE = "model", "optimizer", "strategy"
+"""What grows with the network."""
 KEPT_FIGURES = 10_000  # steps that a checkpoint tells, in case a message was lost with the driver or a rank
 
 
@@ -78,7 +84,7 @@ class Parts(NamedTuple):
 
 
 def collect(replica: Replica) -> Parts:
-    """A copy of what a replica is made of. All ranks call it together.
+    """A copy of what a replica is made of; of one that lies in parts the very tensors. All ranks call it together.
 
     Replicas that differ are saved as they are, and nothing is exchanged for it: who goes on from a checkpoint in
     another way than before finds their consensus by :func:`consensus_weights`.
@@ -96,7 +102,8 @@ def collect(replica: Replica) -> Parts:
     else:
         with strategy.consensus() as model:
             shared |= trainer | {"model": copied(model.state_dict())}
-    return Parts(copied(shared) if replica.groups.world.rank == 0 else {}, copied(own))
+    large = {key: own.pop(key) for key in LARGE if key in own} if strategy.sharded else {}
+    return Parts(copied(shared) if replica.groups.world.rank == 0 else {}, copied(own) | large)
 
 
 def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -106,6 +113,8 @@ def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]
     """
     if "model" in shared:
         return dict(shared["model"])
+    if is_in_parts(shared["strategy"]):
+        return whole_weights(folder, shared["strategy"], manifest.shards)
     replicas = (load_shard(folder, shard)["model"] for shard in manifest.shards)
     return strategy_of(manifest.strategy["kind"]).assemble(shared["strategy"], replicas)
 
@@ -136,14 +145,44 @@ def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> Trai
     return state
 
 
-def restore(replica: Replica, shared: Mapping[str, Any], own: Mapping[str, Any], *, alike: bool, same: bool) -> None:
+def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> None:
+    """Put a replica where those of a checkpoint were; ``alike``: replicas agree as they did then. All ranks call it."""
+    world = replica.groups.world
+    same = alike and len(manifest.shards) == world.size
+    shared = load_shard(folder, manifest.shared, replica.device)
+    own = manifest.shards[world.rank % len(manifest.shards)]
+    in_parts = is_in_parts(shared["strategy"])
+    read_own = partial(load_part if in_parts else load_shard, folder, own, replica.device)
+    if isinstance(replica.strategy, ShardedIST) and not same:
+        if in_parts:
+            pieces = pieces_of(folder, shared["strategy"], manifest.shards, replica.device)[1]
+        else:
+            pieces = iter([(replica.strategy.ownership.all_neurons, consensus_weights(folder, manifest, shared))])
+        replica.strategy.adopt(pieces)
+    else:
+        if "model" in shared:
+            replica.model.load_state_dict(shared["model"])
+        elif not same:  # one rank reads all replicas, and tells the others
+            if world.rank == 0:
+                replica.model.load_state_dict(consensus_weights(folder, manifest, shared))
+            world.broadcast_module(replica.model)
+        _restore(replica, shared, read_own, alike=alike, same=same)
+
+
+def _restore(
+    replica: Replica, shared: Mapping[str, Any], read_own: Callable[[], Mapping[str, Any]], *, alike: bool, same: bool
+) -> None:
     """Put back what :func:`collect` gave, but for weights that are not this rank's own: those the model has already.
 
-    ``alike``: replicas agree as they did then. ``same``: there are as many of them, too; each is then as it was, and
-    the run goes on as if nothing had happened. Otherwise all begin with the consensus, and random states start afresh.
+    ``read_own`` reads this rank's shard. ``alike``: replicas agree as they did then. ``same``: there are as many of
+    them, too; each is then as it was, and the run goes on as if nothing had happened. Otherwise all begin with the
+    consensus, and random states start afresh.
     """
     replica.strategy.load(shared["strategy"] if alike else None)
-    if same and "model" in own:
+    own = read_own()
+    if replica.strategy.sharded:
+        overwrite(replica.model, own["model"])  # without a second copy
+    elif same and "model" in own:
         replica.model.load_state_dict(own["model"])
     trainer = own if "optimizer" in own else shared
     # Moments of a sub-network are none of the whole one, and servers have none that a rank could go on with.

@@ -23,7 +23,10 @@ from sparkdl.errors import (
     RegistryError,
     TrainingError,
 )
+from sparkdl.models import NETWORK_FILE
+from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Gate
+from sparkdl.tracking import download
 from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_weights
 
 ROWS = 203  # odd, so that two ranks cannot share them evenly
@@ -86,6 +89,14 @@ def test_what_horovod_cannot_do_is_done_by_torch_or_refused_before_anything_star
     assert MlflowClient(tracking.uri).get_run(elsewhere.run_id).data.params["backend"] == "torch"
     with pytest.raises(ConfigError, match=r"topology two_levels, which Horovod cannot; set cluster\.backend"):
         fit(Cluster(backend="horovod"), strategy=strategy)
+
+
+def test_a_network_in_parts_is_trained_and_registered_as_a_whole_one_is(fit, tracking):
+    whole, parts = (fit(batch_size=20, epochs=2, strategy={"kind": "ist", "sharded": sharded}) for sharded in (0, 1))
+    assert parts.metrics == pytest.approx(whole.metrics, rel=1e-5)
+    ours, theirs = (load_network_weights(download(each.model_uri, tracking) / NETWORK_FILE) for each in (parts, whole))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-6) for name in ours)
 
 
 def test_accumulated_batches_take_the_same_step_as_one_large_batch(fit):

@@ -166,6 +166,21 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
             [],
             ["strategy.compression int8", "another scale", "bfloat16 or float32"],
         ),
+        (
+            "train: {epochs: 3, strategy: {kind: ist, sharded: true, allreduce_last: 1}}",
+            [],
+            ["sharded deals all hidden layers in all epochs", "leave layers, allreduce_first and allreduce_last out"],
+        ),
+        (
+            "train: {start_from: 'models:/m/1', strategy: {kind: ist, sharded: true}}",
+            [],
+            ["start_from reads a whole network", "set strategy.sharded to false"],
+        ),
+        (
+            "train: {precision: float16, strategy: {kind: ist, sharded: true}}",
+            [],
+            ["strategy.sharded computes in bfloat16 or float32"],
+        ),
         ("train: {epochs: many}", [], ["train.epochs", "integer", "'many'"]),
         ("train: {epochs: 0}", [], ["train.epochs", "greater than 0"]),
         ("train: {precision: int8}", [], ["train.precision", "'float32', 'bfloat16' or 'float16'"]),

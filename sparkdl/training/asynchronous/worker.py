@@ -25,9 +25,10 @@ from sparkdl.training.asynchronous.line import Invitation, Line
 from sparkdl.training.asynchronous.methods import create_exchange
 from sparkdl.training.asynchronous.portion_gradient import PortionGradient
 from sparkdl.training.asynchronous.serve import partition_of, starting_model
-from sparkdl.training.checkpoint import load_weights, save_best
+from sparkdl.training.checkpoint import save_best
 from sparkdl.training.evaluation import add_up
 from sparkdl.training.loop import EVALUATION_BATCH, Job
+from sparkdl.training.parted_checkpoint import best_weights
 from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at
 from sparkdl.training.replica import BatchFigures, back_propagate, make_dense
 from sparkdl.training.state import copied, seed_everything
@@ -219,7 +220,7 @@ class _Worker:
         """A model beside the one that is trained, with the servers' weights or those in a file."""
         model = self._evaluated = self._evaluated or copy.deepcopy(self._model)
         if file:
-            model.load_state_dict(load_weights(file, self._device))
+            model.load_state_dict(best_weights(file, self._device))
         else:
             self._client.pull()
             self._client.copy_to(model.state_dict())

@@ -27,6 +27,7 @@ from sparkdl.training.strategies.hogwild import Hogwild
 from sparkdl.training.strategies.ist import IST
 from sparkdl.training.strategies.local_sgd import LocalSGD
 from sparkdl.training.strategies.post_local_sgd import PostLocalSGD
+from sparkdl.training.strategies.sharded_ist import ShardedIST
 from sparkdl.training.strategies.strategy import Strategy
 
 __all__ = ["Strategy", "create_strategy", "strategy_of"]
@@ -53,6 +54,8 @@ def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
             return EASGD(options, communicator, averager)
         case HogwildOptions():
             return Hogwild(options, communicator)
+        case ISTOptions(sharded=True):
+            return ShardedIST(options, communicator, averager, seed=settings.seed)
         case ISTOptions():
             return IST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
     raise TypeError(f"there is no strategy for {type(options).__qualname__}")

@@ -19,7 +19,7 @@ from typing_extensions import override
 from sparkdl.collectives import Averager, Communicator, agree, message_of, parts_of
 from sparkdl.settings.strategies import ISTOptions
 from sparkdl.training.strategies.allreduce import AllReduce
-from sparkdl.training.strategies.strategy import Strategy, kept
+from sparkdl.training.strategies.strategy import Strategy, kept, restart
 from sparkdl.training.strategies.sub_networks import (
     Cut,
     Neurons,
@@ -206,13 +206,13 @@ class IST(Strategy):
         self._whole, self._steps = whole, 0
         own = self._deal()[self.communicator.rank]
         overwrite(self.model, {name: cut.take(whole[name], own) for name, cut in self._cuts.items()})
-        self._restart_optimizer()
+        restart(self.optimizer, self._make_optimizer(self.model))
 
     @torch.no_grad()
     def _end_round(self) -> None:
         self._assemble(self._whole)
         self._whole, self._round = {}, self._round + 1
-        self._restart_optimizer()
+        restart(self.optimizer, self._make_optimizer(self.model))
 
     def _assemble(self, whole: dict[str, torch.Tensor]) -> None:
         """Bring the parts of all ranks together in ``whole``, and give it to the model."""
@@ -231,6 +231,3 @@ class IST(Strategy):
 
     def _uncut(self) -> list[torch.Tensor]:
         return [tensor for name, tensor in tensors_of(self.model).items() if name not in self._cuts]
-
-    def _restart_optimizer(self) -> None:
-        self.optimizer.load_state_dict(self._make_optimizer(self.model).state_dict())

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, Ring, agree, is_expanded
 
-__all__ = ["SteppingAlone", "Strategy", "kept"]
+__all__ = ["SteppingAlone", "Strategy", "kept", "restart"]
 
 
 class Strategy(ABC):
@@ -32,6 +32,10 @@ class Strategy(ABC):
         self.averager = averager or Ring(communicator)
         """What travels between them, and where it is added up."""
 
+    def place(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """Put a network where this rank computes, before :meth:`wrap`."""
+        return model.to(device)
+
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         """Make all replicas equal to rank 0's; return what this rank trains, and its optimizer."""
         self.communicator.broadcast_module(model)
@@ -41,6 +45,11 @@ class Strategy(ABC):
     @property
     def replicas_differ(self) -> bool:
         """Whether replicas may have other parameters than each other now, so that a checkpoint has to hold them all."""
+        return False
+
+    @property
+    def sharded(self) -> bool:
+        """Whether no rank has the whole model, at no time: what is evaluated, saved and registered lies in parts."""
         return False
 
     @abstractmethod
@@ -161,3 +170,8 @@ def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     finally:
         for tensor, before in zip(found, own, strict=True):
             tensor.copy_(before)
+
+
+def restart(optimizer: Optimizer, fresh: Optimizer) -> None:
+    """Let an optimizer begin anew, as a fresh one over the same parameters does: without moments."""
+    optimizer.load_state_dict(fresh.state_dict())

@@ -4,7 +4,7 @@ Runs on the driver, before anything starts.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from sparkdl.training.strategies.sub_networks import (
     tensors_of,
 )
 
-__all__ = ["check_sub_networks"]
+__all__ = ["check_counts", "check_sub_networks"]
 
 TOLERANCE = 1e-3  # of float32; what depends on the order of neurons differs by its own size
 
@@ -41,12 +41,7 @@ def check_sub_networks(model: nn.Module, rows: torch.Tensor, layers: Sequence[st
         )
     cuts, tensors = find_cuts(model, chosen), tensors_of(model)
     counts = count_neurons(cuts, tensors)
-    for layer, count in counts.items():
-        if count < ranks:
-            raise ModelError(
-                f"the layer {layer!r} has {count} neurons to deal to {ranks} ranks; make it wider, name other layers in"
-                " train.strategy.layers, or lower cluster.num_ranks"
-            )
+    check_counts(counts, ranks=ranks)
     smallest = deal(counts, size=ranks, seed=0, number=0)[-1]
     network = copy.deepcopy(model).train()
     overwrite(network, {name: cut.take(tensors[name].detach(), smallest) for name, cut in cuts.items()})
@@ -57,6 +52,16 @@ def check_sub_networks(model: nn.Module, rows: torch.Tensor, layers: Sequence[st
             f"a sub-network of 1/{ranks} of the neurons cannot be computed: {type(error).__name__}: {error}. Where a"
             " layer or a forward method has their number written in it, name other layers in train.strategy.layers"
         ) from None
+
+
+def check_counts(counts: Mapping[str, int], *, ranks: int) -> None:
+    """Raise :class:`ModelError` for a hidden layer with fewer neurons than ranks."""
+    for layer, count in counts.items():
+        if count < ranks:
+            raise ModelError(
+                f"the layer {layer!r} has {count} neurons to deal to {ranks} ranks; make it wider, name other layers in"
+                " train.strategy.layers, or lower cluster.num_ranks"
+            )
 
 
 def _may_be_permuted(model: nn.Module, rows: torch.Tensor, layers: Sequence[str]) -> bool:

@@ -1,0 +1,166 @@
+"""Networks that may be in parts: plain stacks of layers, which are drawn and computed part by part.
+
+Such a network is built without its weights (on PyTorch's device ``meta``), so that only its shapes are known.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from typing_extensions import override
+
+from sparkdl.errors import ModelError
+from sparkdl.models.build import ScaledImages
+from sparkdl.training.strategies.shares import Ownership, kept_of
+from sparkdl.training.strategies.sub_networks import Neurons, choose_layers, count_neurons, find_cuts, tensors_of
+
+__all__ = ["check_draws", "draw_parts", "layers_of", "narrowed", "ownership_of", "recorded_draws"]
+
+BY_NEURON = (
+    *(nn.Identity, nn.Dropout, nn.AlphaDropout, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign),
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanhshrink),
+    *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish),
+)
+"""Layers without weights that treat each neuron by itself."""
+BEFORE = ScaledImages, nn.Flatten
+"""Layers that may stand before the first one that has weights, besides."""
+DRAWN_BYTES = 8 << 20
+"""Of a weight that are drawn at a time."""
+NARROW = 2
+"""Neurons of each hidden layer of a network that only stands for a wide one."""
+
+
+def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The layers of a plain stack in their order, by name.
+
+    Raises :class:`ModelError` for a network of anything else than linear layers and what treats each neuron by itself.
+    """
+    found = list(_leaves("", model))
+    linear = [place for place, (_, layer) in enumerate(found) if type(layer) is nn.Linear]
+    for place, (name, layer) in enumerate(found):
+        known = BY_NEURON if linear and place > linear[0] else (*BY_NEURON, *BEFORE)
+        if type(layer) not in (nn.Linear, *known):
+            raise ModelError(
+                "train.strategy.sharded is for networks that are torch.nn.Sequential of torch.nn.Linear and activations"
+                f" (train.model=mlp is one); {name or 'the network'!r} is a {type(layer).__name__}. Set it to false, or"
+                " choose another train.model"
+            )
+    if linear and linear[-1] != len(found) - 1:
+        raise ModelError(
+            f"train.strategy.sharded: the last layer has to be a torch.nn.Linear, and {found[-1][0]!r} is none"
+        )
+    return found
+
+
+def ownership_of(model: nn.Module, *, seed: int, ranks: int = 1) -> Ownership:
+    """Who keeps what of a plain stack that was built without its weights. Raises :class:`ModelError` for others."""
+    layers_of(model)
+    cuts, tensors = find_cuts(model, choose_layers(model)), tensors_of(model)
+    counts = count_neurons(cuts, tensors)
+    return Ownership(cuts, {name: tuple(tensors[name].shape) for name in cuts}, counts, seed, ranks)
+
+
+def draw_parts(model: nn.Module, ownership: Ownership, neurons: Neurons, *, seed: int) -> dict[str, torch.Tensor]:
+    """A rank's parts of the initial weights, by name: those that the whole network would have with this seed.
+
+    ``torch.nn.Linear`` draws weight and bias from one stream of numbers; a rank draws all of it, some rows at a time,
+    and keeps what is its own.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    parts = {}
+    for name, parameter, bound in _draws(model):
+        rows = 1 if parameter.ndim == 1 else max(1, DRAWN_BYTES // (parameter.shape[1] * parameter.element_size()))
+        drawn = [parameter.shape] if parameter.ndim == 1 else _blocks(parameter.shape, rows)
+        cut = ownership.cuts.get(name)
+        own, dim = kept_of(cut, neurons) if cut else (torch.arange(len(parameter)), 0)
+        shape = list(parameter.shape)
+        shape[dim] = len(own)
+        part = torch.empty(shape, dtype=parameter.dtype)
+        begin = 0
+        for block in drawn:
+            values = torch.empty(block, dtype=parameter.dtype).uniform_(-bound, bound, generator=generator)
+            end = begin + len(values)
+            if dim:
+                part[begin:end] = values[:, own]
+            else:
+                here = torch.nonzero((own >= begin) & (own < end)).flatten()
+                part[here] = values[own[here] - begin]
+            begin = end
+        parts[name] = part
+    return parts
+
+
+def narrowed(model: nn.Module, ownership: Ownership) -> nn.Module:
+    """A network like it with few neurons in each hidden layer: on it can be tried what the width does not change."""
+    few = {layer: torch.arange(min(NARROW, count)) for layer, count in ownership.counts.items()}
+    narrow = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in narrow.named_parameters():
+        cut = ownership.cuts.get(name)
+        shape = cut.shape(parameter, few) if cut else tuple(parameter.shape)
+        values = torch.randn(shape, generator=generator, dtype=parameter.dtype) / max(1, shape[-1]) ** 0.5
+        _replace(narrow, name, nn.Parameter(values, requires_grad=parameter.requires_grad))
+    return narrow
+
+
+@contextmanager
+def recorded_draws() -> Iterator[list[tuple[tuple[int, ...], float]]]:
+    """Take down what is drawn while a network is built without its weights: shapes, and up to which number."""
+    recorder = _Recorder()
+    with recorder:
+        yield recorder.drawn
+
+
+def check_draws(model: nn.Module, drawn: list[tuple[tuple[int, ...], float]]) -> None:
+    """Raise :class:`ModelError` for a network that gives its layers other weights than they have by themselves."""
+    if drawn != [(tuple(parameter.shape), bound) for _, parameter, bound in _draws(model)]:
+        raise ModelError(
+            "train.strategy.sharded draws the initial weights in parts, as torch.nn.Linear does by itself, one layer"
+            " after another; the network draws them otherwise. Leave them as they are, or set it to false"
+        )
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.drawn: list[tuple[tuple[int, ...], float]] = []
+
+    @override
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        changed = args[0] if func._schema.is_mutable and args else None
+        if isinstance(changed, torch.Tensor) and changed.is_meta:
+            uniform = func is torch.ops.aten.uniform_.default and args[1] == -args[2]
+            self.drawn.append((tuple(changed.shape), args[2] if uniform else float("nan")))
+        return func(*args, **(kwargs or {}))
+
+
+def _leaves(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential:
+        yield name, module
+        return
+    for key, child in module.named_children():
+        yield from _leaves(f"{name}.{key}" if name else key, child)
+
+
+def _draws(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, float]]:
+    """By parameter, in the order in which layers draw them: up to which number (``torch.nn.Linear``'s own way)."""
+    for name, layer in layers_of(model):
+        if isinstance(layer, nn.Linear):
+            gain = nn.init.calculate_gain("leaky_relu", sqrt(5))
+            yield f"{name}.weight", layer.weight, sqrt(3) * (gain / sqrt(layer.in_features))
+            if layer.bias is not None:
+                yield f"{name}.bias", layer.bias, 1 / sqrt(layer.in_features)
+
+
+def _blocks(shape: torch.Size, rows: int) -> list[tuple[int, ...]]:
+    return [(min(rows, shape[0] - begin), *shape[1:]) for begin in range(0, shape[0], rows)]
+
+
+def _replace(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    owner, _, key = name.rpartition(".")
+    setattr(model.get_submodule(owner), key, parameter)

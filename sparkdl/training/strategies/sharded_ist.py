@@ -1,0 +1,172 @@
+"""Independent subnet training of a network that no rank ever has as a whole (Yuan et al., 2019, arXiv 1910.02120).
+
+The mathematics is that of :mod:`sparkdl.training.strategies.ist`, to the last bit of the weights: the same neurons are
+dealt to the same ranks. Between rounds a rank keeps the neurons that it has trained, and hands them to their next
+owners, piece by piece, when the next round begins.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from sparkdl.collectives import Averager, Communicator, agree
+from sparkdl.settings.strategies import ISTOptions
+from sparkdl.training.strategies.layer_by_layer import LayerByLayer
+from sparkdl.training.strategies.plain_stacks import draw_parts, ownership_of
+from sparkdl.training.strategies.shares import (
+    KeptPart,
+    Ownership,
+    empty_parts,
+    fill,
+    grow,
+    kept_of,
+    move_neurons,
+    shrink,
+)
+from sparkdl.training.strategies.strategy import SteppingAlone, restart
+from sparkdl.training.strategies.sub_networks import Neurons, overwrite, tensors_of
+
+__all__ = ["ShardedIST"]
+
+
+class ShardedIST(SteppingAlone):
+    """In a round each rank has its sub-network; between rounds it has the parts of the network that it keeps.
+
+    Of a layer that reads another hidden one, a rank keeps its neurons' rows, whose columns are all neurons before; in a
+    round the parameter has the columns of the rank's own, and the rows wait beside it.
+    """
+
+    def __init__(self, options: ISTOptions, communicator: Communicator, averager: Averager, *, seed: int) -> None:
+        super().__init__(communicator, averager)
+        self._options, self._seed = options, seed
+        self.ownership: Ownership
+        """Who keeps what of the network."""
+        self._round = 0
+        """Rounds that have begun."""
+        self._in_round = False
+        self._waiting: dict[str, torch.Tensor] = {}
+        """In a round: what is kept of the parameters of which the sub-network has less."""
+
+    @property
+    @override
+    def sharded(self) -> bool:
+        return True
+
+    @property
+    @override
+    def replicas_differ(self) -> bool:
+        return True
+
+    @override
+    def place(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """Give a network that was built without its weights this rank's parts of the initial ones."""
+        self.ownership = ownership_of(model, seed=self._seed, ranks=self.communicator.size)
+        parts = draw_parts(model, self.ownership, self._own(0), seed=self._seed)
+        for name, cut in self.ownership.cuts.items():
+            if cut.columns:
+                parts[name] /= sqrt(self.communicator.size)  # sub-networks begin with the network's variance, as in IST
+        for name, part in parts.items():
+            owner, _, key = name.rpartition(".")
+            setattr(model.get_submodule(owner), key, nn.Parameter(part))
+        return model.to(device)
+
+    @override
+    def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
+        self.model, self.optimizer, self._make_optimizer = model, make_optimizer(model), make_optimizer
+        return self.model, self.optimizer
+
+    @override
+    def begin_step(self) -> None:
+        if not self._in_round:
+            self._begin_round()
+
+    @override
+    def after_step(self) -> None:
+        super().after_step()
+        if self._steps == self._options.period:
+            self._end_round()
+
+    @override
+    def end_epoch(self) -> None:
+        if self._in_round:
+            self._end_round()
+
+    @override
+    @contextmanager
+    def consensus(self) -> Iterator[nn.Module]:
+        """The whole network, computed by all ranks together; between rounds."""
+        if self._in_round:
+            raise RuntimeError("the ranks of a sharded network compute it together between two rounds only")
+        yield LayerByLayer(self.model, self.ownership.cuts, self._owners, self.communicator)
+
+    @override
+    def state(self) -> dict[str, Any]:
+        counted = {"round": self._round, "steps": self._steps, "in_round": self._in_round}
+        return {**counted, "ownership": self.ownership.state()}
+
+    @override
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from such a state of as many ranks, whose parts come next; until then there are none in memory."""
+        self._round, self._steps, self._in_round = 0, 0, False
+        if state:
+            self._round, self._steps, self._in_round = state["round"], state["steps"], state["in_round"]
+        tensors = tensors_of(self.model)
+        overwrite(self.model, {name: tensors[name].new_empty(0) for name in self.ownership.cuts})
+        self._waiting = {}
+
+    @override
+    def own_state(self) -> dict[str, Any]:
+        return {**super().own_state(), "waiting": self._waiting}
+
+    @override
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        super().load_own(own)
+        self._waiting = dict(own["waiting"])
+
+    def adopt(self, pieces: Iterable[KeptPart]) -> None:
+        """Begin anew with this rank's parts of a network that lies in pieces, which are looked at one after another."""
+        self.load(None)
+        own, tensors = self._own(0), tensors_of(self.model)
+        parts = empty_parts(self.ownership, own, tensors)
+        rest = fill(parts, own, self.ownership, pieces)
+        overwrite(self.model, parts)
+        for name, value in rest.items():
+            tensors[name].data.copy_(value)
+        restart(self.optimizer, self._make_optimizer(self.model))
+
+    @property
+    def _owners(self) -> list[Neurons]:
+        """By rank, who has which neurons now: as they were dealt for the last round, at first for the first one."""
+        return self.ownership.owners(max(self._round - 1, 0))
+
+    def _own(self, number: int) -> Neurons:
+        return self.ownership.owners(number)[self.communicator.rank]
+
+    @torch.no_grad()
+    def _begin_round(self) -> None:
+        before, own, tensors = self._owners, self._own(self._round), tensors_of(self.model)
+        for name, cut in self.ownership.cuts.items() if self._round else ():
+            theirs = [kept_of(cut, neurons)[0] for neurons in before]
+            after, dim = kept_of(cut, own)
+            move_neurons(tensors[name].data, dim=dim, before=theirs, after=after, communicator=self.communicator)
+        parts, self._waiting = grow(self.ownership, own, {name: tensors[name].data for name in self.ownership.cuts})
+        overwrite(self.model, parts)
+        self._round, self._steps, self._in_round = self._round + 1, 0, True
+        restart(self.optimizer, self._make_optimizer(self.model))
+
+    @torch.no_grad()
+    def _end_round(self) -> None:
+        self.optimizer.zero_grad()
+        restart(self.optimizer, self._make_optimizer(self.model))  # gradients and moments leave room for what comes
+        tensors, own = tensors_of(self.model), self._own(self._round - 1)
+        parts = {name: tensors[name].data for name in self.ownership.cuts}
+        overwrite(self.model, shrink(self.ownership, own, parts, self._waiting))
+        uncut = [tensor for name, tensor in tensors.items() if name not in self.ownership.cuts]
+        agree(self.communicator, uncut, name="uncut", averager=self.averager)
+        self._waiting, self._in_round = {}, False

@@ -1,0 +1,220 @@
+"""Independent subnet training of a network that no rank has as a whole: the same as with the whole, in less memory."""
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from sparkdl.cluster import Rank, run_local
+from sparkdl.collectives import Backend
+from sparkdl.data import Dataset
+from sparkdl.models import NETWORK_FILE, load_network
+from sparkdl.settings import Train
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard
+from sparkdl.training.groups import Groups
+from sparkdl.training.loop import Job, TrainingResult, _begin, train_rank
+from sparkdl.training.model_folder import write_model_folder
+from sparkdl.training.parted_checkpoint import best_weights
+from sparkdl.training.replica import Replica, build_hollow_model, build_model
+from sparkdl.training.reporter import Reporter
+from sparkdl.training.state import consensus_weights
+from sparkdl.training.tasks import Classification
+
+SIZE = 3
+EPOCHS = 3
+UNEQUAL = {"rows_per_second": 0.0, "seconds": 0.0}  # figures that depend on the hour
+
+
+def settings_for(*, sharded: bool, **changes: object) -> Train:
+    """Two hidden layers whose neurons are not the same number on each rank; rounds that epochs cut off."""
+    options = {
+        "model_options": {"hidden": [17, 13], "dropout": 0.1},
+        "strategy": {"kind": "ist", "period": 4, "sharded": sharded},
+        "optimizer": "adam",
+        "learning_rate": 0.02,
+        "schedule": "constant",
+        "epochs": EPOCHS,
+        "batch_size": 4,
+        "seed": 3,
+    }
+    return Train(**{**options, **changes})
+
+
+class EndedError(Exception):
+    pass
+
+
+class FailsAt:
+    """A loss that fails when it is called for the n-th time with gradients."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if outputs.requires_grad:
+            self.left -= 1
+            if self.left < 0:
+                raise EndedError
+        return functional.cross_entropy(outputs, labels)
+
+
+def train_both(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> dict[str, TrainingResult | None]:
+    """With the whole network, in parts, and in parts with an interruption in the middle of a round: results by name."""
+    outcomes = {}
+    for name, sharded in (("whole", False), ("parts", True)):
+        job = Job(clouds, settings_for(sharded=sharded), f"{folder}/{name}", backend, SIZE)
+        outcomes[name] = train_rank(job, rank)
+    job = Job(clouds, settings_for(sharded=True, checkpoint_steps=1), f"{folder}/interrupted", backend, SIZE)
+    failing = job.settings.model_copy(update={"loss": FailsAt(14)})
+    with pytest.raises(EndedError):
+        train_rank(replace(job, settings=failing), rank)
+    with backend.connect() as communicator:
+        communicator.barrier()  # all have written what they could
+    if rank.rank == 0:
+        shutil.copytree(job.folder, f"{folder}/begun")
+    outcomes["interrupted"] = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+    return outcomes
+
+
+class Trained:
+    """What the ranks of one launch have left behind."""
+
+    def __init__(self, folder: Path, backend: Backend, clouds: Dataset) -> None:
+        self.folder, self.backend, self.clouds = folder, backend, clouds
+        train = partial(train_both, clouds, str(folder), backend)
+        self.outcomes: dict[str, TrainingResult] = run_local(train, SIZE, backend=backend)[0]
+
+    def weights(self, name: str) -> dict[str, torch.Tensor]:
+        """The whole network at the end of a run."""
+        folder = str(self.folder / name)
+        manifest = load_manifest(str(latest(folder)))
+        return consensus_weights(folder, manifest, load_shard(folder, manifest.shared))
+
+    def shards(self, name: str) -> list[dict]:
+        """All that the last checkpoint of a run holds."""
+        folder = str(self.folder / name)
+        manifest = load_manifest(str(latest(folder)))
+        return [load_shard(folder, shard) for shard in (manifest.shared, *manifest.shards)]
+
+    def job(self, name: str, **changes: object) -> Job:
+        """A run that goes on from a copy of what the interruption left."""
+        folder = self.folder / name
+        shutil.copytree(self.folder / "begun", folder)
+        settings = settings_for(**{"sharded": True, "checkpoint_steps": 1, **changes})
+        return Job(self.clouds, settings, str(folder), self.backend, SIZE, checkpoint=latest(str(folder)))
+
+
+@pytest.fixture(scope="module")
+def trained(backend: Backend, clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("sharded"), backend, clouds)
+
+
+def test_in_parts_it_is_the_same_mathematics_as_with_the_whole_network(trained: Trained) -> None:
+    whole, parts = trained.weights("whole"), trained.weights("parts")
+    assert whole.keys() == parts.keys()
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name].float(), value, rtol=1e-6, atol=1e-7)
+    for ours, theirs in zip(trained.outcomes["parts"].history, trained.outcomes["whole"].history, strict=True):
+        assert ours | UNEQUAL == pytest.approx(theirs | UNEQUAL, rel=1e-5)
+    ours, theirs = (trained.outcomes[name].evaluations["validation"].figures for name in ("parts", "whole"))
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_no_shard_holds_more_than_its_ranks_part(trained: Trained) -> None:
+    whole = sum(value.numel() for name, value in trained.weights("whole").items() if name != "7.bias")
+    shared, *shards = trained.shards("parts")
+    assert "model" not in shared
+    kept = [sum(value.numel() for name, value in each["model"].items() if name != "7.bias") for each in shards]
+    assert sum(kept) == whole and max(kept) < 0.4 * whole
+
+
+def test_an_interruption_in_the_middle_of_a_round_changes_no_bit(trained: Trained) -> None:
+    assert trained.shards("begun")[0]["strategy"]["in_round"]
+    assert_equal(trained.shards("interrupted"), trained.shards("parts"))
+    for ours, theirs in zip(trained.outcomes["interrupted"].history, trained.outcomes["parts"].history, strict=True):
+        assert ours | UNEQUAL == theirs | UNEQUAL
+
+
+def assert_equal(one: object, other: object) -> None:
+    """To the last bit."""
+    if isinstance(one, torch.Tensor):
+        assert isinstance(other, torch.Tensor) and torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert isinstance(other, dict) and one.keys() == other.keys()
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert isinstance(other, list | tuple) and len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_equal(left, right)
+    else:
+        assert one == other
+
+
+def answers(job: Job, rank: Rank) -> torch.Tensor:
+    """What the network that a run goes on with answers on this rank's rows: of rank 1, none."""
+    with job.backend.connect() as communicator:
+        model = (build_hollow_model if job.settings.in_parts else build_model)(job.dataset, job.settings)
+        groups = Groups(communicator, communicator)
+        replica = Replica(model, job.settings, Classification(4), groups, torch.device("cpu"))
+        _begin(job, replica, Reporter(rank, replica.task), batch_size=4)
+        with replica.strategy.consensus() as network, torch.no_grad():
+            return network.eval()(ROWS if rank.rank == 0 else ROWS[:0])
+
+
+ROWS = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+CHANGES = {
+    "fewer ranks": ({"sharded": True}, 2),
+    "more ranks": ({"sharded": True}, 4),
+    "another period": ({"strategy": {"kind": "ist", "period": 5, "sharded": True}}, 3),
+    "the whole network": ({"sharded": False}, 3),
+    "another strategy": ({"strategy": "allreduce"}, 2),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_whoever_goes_on_from_parts_begins_with_the_network_that_they_make_up(trained: Trained, name: str) -> None:
+    changes, size = CHANGES[name]
+    job = trained.job(name, **changes)
+    found = run_local(partial(answers, job), size, backend=trained.backend, on_message=lambda rank, message: None)
+    network = build_model(trained.clouds, job.settings).eval()
+    network.load_state_dict(trained.weights("begun"))
+    torch.testing.assert_close(found[0], network(ROWS).detach())
+    assert found[1].shape == (0, 4)
+
+
+def test_a_run_with_the_whole_network_goes_on_in_parts(trained: Trained) -> None:
+    folder = str(trained.folder / "whole")
+    job = Job(trained.clouds, settings_for(sharded=True), folder, trained.backend, SIZE, checkpoint=latest(folder))
+    found = run_local(partial(answers, job), SIZE, backend=trained.backend, on_message=lambda rank, message: None)
+    network = build_model(trained.clouds, job.settings).eval()
+    network.load_state_dict(trained.weights("whole"))
+    torch.testing.assert_close(found[0], network(ROWS).detach())
+
+
+def test_with_fewer_ranks_every_row_of_the_epoch_counts_once(trained: Trained) -> None:
+    outcome = run_local(partial(train_rank, trained.job("two ranks")), 2, backend=trained.backend)[0]
+    correct = [each["train_accuracy"] * 106 for each in outcome.history]
+    assert len(correct) == EPOCHS and correct == pytest.approx([round(rows) for rows in correct], abs=1e-6)
+
+
+def test_the_registered_network_answers_as_the_best_parts_do(trained: Trained, tmp_path: Path) -> None:
+    outcome, settings = trained.outcomes["parts"], settings_for(sharded=True)
+    write_model_folder(tmp_path, trained.clouds, settings, outcome.checkpoint)
+    network = build_model(trained.clouds, settings).eval()
+    network.load_state_dict(best_weights(outcome.checkpoint))
+    torch.testing.assert_close(load_network(tmp_path / NETWORK_FILE)(ROWS), network(ROWS).detach())
+
+
+def test_the_shards_of_the_best_epoch_are_kept_as_long_as_it_is_the_best(trained: Trained, tmp_path: Path) -> None:
+    """Steps that climb make every epoch worse than the first one, whose checkpoint is not among the last."""
+    settings = settings_for(sharded=True, optimizer_options={"maximize": True}, best_by="loss", keep_last=1)
+    job = Job(trained.clouds, settings, str(tmp_path / "run"), trained.backend, SIZE)
+    outcome = run_local(partial(train_rank, job), SIZE, backend=trained.backend)[0]
+    assert outcome.best_epoch == 0
+    assert len(list((tmp_path / "run").glob("step-*"))) == 2
+    assert best_weights(outcome.checkpoint).keys() == trained.weights("parts").keys()

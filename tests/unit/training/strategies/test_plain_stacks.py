@@ -1,0 +1,85 @@
+"""Which networks may lie in parts, and how these are drawn."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.data import Dataset
+from sparkdl.errors import ModelError
+from sparkdl.settings import Train
+from sparkdl.training.model_folder import check_model
+from sparkdl.training.replica import build_hollow_model, build_model
+from sparkdl.training.strategies import plain_stacks
+from sparkdl.training.strategies.plain_stacks import draw_parts, ownership_of
+from sparkdl.training.strategies.shares import empty_parts, fill
+
+
+def settings_for(model: str | Callable[..., nn.Module] = "mlp", **options: object) -> Train:
+    return Train(model=model, model_options=options, strategy={"kind": "ist", "sharded": True}, seed=5)
+
+
+def test_parts_are_drawn_as_the_whole_network_is(clouds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_stacks, "DRAWN_BYTES", 100)  # a few rows at a time
+    settings = settings_for(hidden=[17, 13])
+    hollow = build_hollow_model(clouds, settings)
+    ownership = ownership_of(hollow, seed=settings.seed, ranks=3)
+    pieces = [(neurons, draw_parts(hollow, ownership, neurons, seed=settings.seed)) for neurons in ownership.owners(0)]
+    everything = ownership.all_neurons
+    drawn = empty_parts(ownership, everything, pieces[0][1])
+    drawn |= fill(drawn, everything, ownership, pieces)
+    expected = build_model(clouds, settings).state_dict()
+    assert drawn.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(drawn[name].float(), value)
+
+
+def test_a_network_larger_than_any_memory_is_checked_and_has_its_size(clouds: Dataset) -> None:
+    network = check_model(clouds, settings_for(hidden=[1_000_000, 1_000_000]), ranks=4)
+    assert sum(parameter.nbytes for parameter in network.parameters()) > 4e12
+
+
+def with_norm(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(*input_shape, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, num_classes))
+
+
+def with_an_end(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(*input_shape, 8), nn.ReLU(), nn.Linear(8, num_classes), nn.Tanh())
+
+
+def drawn_otherwise(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    network = nn.Sequential(nn.Linear(*input_shape, 8), nn.ReLU(), nn.Linear(8, num_classes))
+    nn.init.zeros_(network[2].bias)
+    return network
+
+
+def drawn_in_another_order(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    last = nn.Linear(8, num_classes)
+    return nn.Sequential(nn.Linear(*input_shape, 8), nn.ReLU(), last)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (with_norm, "'1' is a LayerNorm"),
+        (with_an_end, "the last layer has to be a torch.nn.Linear, and '3' is none"),
+        (drawn_otherwise, "the network draws them otherwise"),
+        (drawn_in_another_order, "the network draws them otherwise"),
+        (with_norm((4,), 4), "brings its weight '0.weight' along"),
+        (lambda: nn.Linear(4, 4), "the network has none: it needs two layers"),
+        (lambda: nn.Bilinear(4, 4, 4), "'the network' is a Bilinear"),
+    ],
+)
+def test_a_network_that_cannot_lie_in_parts_is_an_error_before_anything_starts(
+    clouds: Dataset, model: Callable[..., nn.Module] | nn.Module, says: str
+) -> None:
+    with pytest.raises(ModelError, match=says):
+        check_model(clouds, settings_for(model), ranks=2)
+
+
+def test_too_few_neurons_and_wrong_outputs_are_told_as_of_whole_networks(clouds: Dataset) -> None:
+    with pytest.raises(ModelError, match=r"'3' has 3 neurons to deal to 4 ranks"):
+        check_model(clouds, settings_for(hidden=[8, 3]), ranks=4)
+    with pytest.raises(ModelError, match=r"answered \(2, 5\) for two rows"):
+        check_model(clouds, settings_for(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5))), ranks=2)
