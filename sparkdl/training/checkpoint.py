@@ -10,9 +10,9 @@ import io
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import IO, Any, Literal
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,11 +20,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sparkdl.data import Phase
 from sparkdl.errors import CheckpointError, DamagedCheckpointError
 from sparkdl.storage import list_folder, read_file, remove, remove_unfinished, write_file
+from sparkdl.training.shard_files import check_digest, open_shard, read_failures, write_failures
 
 __all__ = [
     "Manifest",
     "Shard",
-    "check_digest",
     "latest",
     "list_best",
     "list_manifests",
@@ -32,9 +32,7 @@ __all__ = [
     "load_manifest",
     "load_shard",
     "load_weights",
-    "open_shard",
     "prune",
-    "read_failures",
     "remove_leftovers",
     "save_best",
     "save_best_file",
@@ -42,7 +40,6 @@ __all__ = [
     "save_shard",
     "save_weights",
     "step_of",
-    "write_failures",
 ]
 
 log = logging.getLogger(__name__)
@@ -125,7 +122,7 @@ def load_shard(folder: str, shard: Shard, device: torch.device | str = "cpu") ->
     path = f"{folder}/{shard.name}"
     with read_failures(path):
         content = read_file(path)
-    check_digest(path, _digest(content), shard)
+    check_digest(path, _digest(content), expected=shard.sha256)
     return open_shard(path, io.BytesIO(content), device)
 
 
@@ -317,44 +314,6 @@ def _sizes(folder: str) -> dict[str, int]:
         raise CheckpointError(
             f"cannot list the checkpoints in {folder}: {error.strerror or error}; resume the run"
             " (train.resume) when the storage gives them again"
-        ) from None
-
-
-def open_shard(path: str, content: IO[bytes], device: torch.device | str) -> dict[str, Any]:
-    """What is in a shard, of which nothing is executed. Raises :class:`CheckpointError` for anything else in it."""
-    try:
-        state: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
-    except Exception as error:
-        raise CheckpointError(f"{path} does not hold tensors and plain values alone: {error}") from None
-    return state
-
-
-def check_digest(path: str, digest: str, shard: Shard) -> None:
-    """Raise :class:`DamagedCheckpointError` unless a shard has this digest."""
-    if digest != shard.sha256:
-        raise DamagedCheckpointError(f"{path} was altered, or not written to its end")
-
-
-@contextmanager
-def read_failures(path: str) -> Iterator[None]:
-    """Raise :class:`DamagedCheckpointError` where a shard is missing, :class:`CheckpointError` where storage fails."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"{path} is not there") from None
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
-
-
-@contextmanager
-def write_failures(path: str) -> Iterator[None]:
-    """Raise storage's failures as :class:`CheckpointError`."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write the checkpoint {path}: {error.strerror or error}; free space, or set train.run_dir to"
-            " another place"
         ) from None
 
 

@@ -10,16 +10,8 @@ from typing import Any
 import torch
 
 from sparkdl.storage import hash_file, open_file, writing
-from sparkdl.training.checkpoint import (
-    Shard,
-    check_digest,
-    load_best_file,
-    load_shard,
-    open_shard,
-    read_failures,
-    save_best_file,
-    write_failures,
-)
+from sparkdl.training.checkpoint import Shard, load_best_file, load_shard, save_best_file
+from sparkdl.training.shard_files import check_digest, open_shard, read_failures, write_failures
 from sparkdl.training.strategies.shares import KeptPart, Ownership, empty_parts, fill, shrink
 
 __all__ = [
@@ -50,7 +42,7 @@ def load_part(folder: str, shard: Shard, device: torch.device | str = "cpu") -> 
     """What :func:`~sparkdl.training.checkpoint.load_shard` does, without the file's bytes in memory: it reads twice."""
     path = f"{folder}/{shard.name}"
     with read_failures(path):
-        check_digest(path, hash_file(path), shard)
+        check_digest(path, hash_file(path), expected=shard.sha256)
         with open_file(path) as stream:
             return open_shard(path, stream, device)
 

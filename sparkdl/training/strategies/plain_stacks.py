@@ -4,7 +4,7 @@ Such a network is built without its weights (on PyTorch's device ``meta``), so t
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import sqrt
 from typing import Any
@@ -19,7 +19,7 @@ from sparkdl.models.build import ScaledImages
 from sparkdl.training.strategies.shares import Ownership, kept_of
 from sparkdl.training.strategies.sub_networks import Neurons, choose_layers, count_neurons, find_cuts, tensors_of
 
-__all__ = ["check_draws", "draw_parts", "layers_of", "narrowed", "ownership_of", "recorded_draws"]
+__all__ = ["check_draws", "draw_parts", "layers_of", "narrowed", "ownership_of", "recorded_draws", "replace_parameters"]
 
 BY_NEURON = (
     *(nn.Identity, nn.Dropout, nn.AlphaDropout, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign),
@@ -44,15 +44,24 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     linear = [place for place, (_, layer) in enumerate(found) if type(layer) is nn.Linear]
     for place, (name, layer) in enumerate(found):
         known = BY_NEURON if linear and place > linear[0] else (*BY_NEURON, *BEFORE)
-        if type(layer) not in (nn.Linear, *known):
-            raise ModelError(
-                "train.strategy.sharded is for networks that are torch.nn.Sequential of torch.nn.Linear and activations"
-                f" (train.model=mlp is one); {name or 'the network'!r} is a {type(layer).__name__}. Set it to false, or"
-                " choose another train.model"
-            )
+        kind = type(layer).__name__
+        if type(layer) is nn.Linear and not {"weight", "bias"} >= set(layer._parameters):
+            kind += " whose weights are made from others"
+        elif type(layer) in (nn.Linear, *known):
+            continue
+        raise ModelError(
+            "train.strategy.sharded is for networks that are torch.nn.Sequential of torch.nn.Linear and activations"
+            f" (train.model=mlp is one); {name or 'the network'!r} is a {kind}. Set it to false, or"
+            " choose another train.model"
+        )
     if linear and linear[-1] != len(found) - 1:
         raise ModelError(
             f"train.strategy.sharded: the last layer has to be a torch.nn.Linear, and {found[-1][0]!r} is none"
+        )
+    weights = [layer.weight for _, layer in found if isinstance(layer, nn.Linear)]
+    if len({id(weight) for weight in weights}) < len(weights):
+        raise ModelError(
+            "train.strategy.sharded: each torch.nn.Linear has to have weights of its own; two share theirs"
         )
     return found
 
@@ -100,12 +109,21 @@ def narrowed(model: nn.Module, ownership: Ownership) -> nn.Module:
     few = {layer: torch.arange(min(NARROW, count)) for layer, count in ownership.counts.items()}
     narrow = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(0)
+    values = {}
     for name, parameter in narrow.named_parameters():
         cut = ownership.cuts.get(name)
         shape = cut.shape(parameter, few) if cut else tuple(parameter.shape)
-        values = torch.randn(shape, generator=generator, dtype=parameter.dtype) / max(1, shape[-1]) ** 0.5
-        _replace(narrow, name, nn.Parameter(values, requires_grad=parameter.requires_grad))
+        values[name] = torch.randn(shape, generator=generator, dtype=parameter.dtype) / max(1, shape[-1]) ** 0.5
+    replace_parameters(narrow, values)
     return narrow
+
+
+def replace_parameters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+    """Give a network parameters in the place of those that only have a shape."""
+    for name, value in values.items():
+        owner, _, key = name.rpartition(".")
+        layer = model.get_submodule(owner)
+        setattr(layer, key, nn.Parameter(value, requires_grad=getattr(layer, key).requires_grad))
 
 
 @contextmanager
@@ -143,7 +161,8 @@ def _leaves(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     if type(module) is not nn.Sequential:
         yield name, module
         return
-    for key, child in module.named_children():
+    for key, child in module._modules.items():  # also one that stands there twice
+        assert child is not None
         yield from _leaves(f"{name}.{key}" if name else key, child)
 
 
@@ -159,8 +178,3 @@ def _draws(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, float]]:
 
 def _blocks(shape: torch.Size, rows: int) -> list[tuple[int, ...]]:
     return [(min(rows, shape[0] - begin), *shape[1:]) for begin in range(0, shape[0], rows)]
-
-
-def _replace(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    owner, _, key = name.rpartition(".")
-    setattr(model.get_submodule(owner), key, parameter)

@@ -18,7 +18,7 @@ from typing_extensions import override
 from sparkdl.collectives import Averager, Communicator, agree
 from sparkdl.settings.strategies import ISTOptions
 from sparkdl.training.strategies.layer_by_layer import LayerByLayer
-from sparkdl.training.strategies.plain_stacks import draw_parts, ownership_of
+from sparkdl.training.strategies.plain_stacks import draw_parts, ownership_of, replace_parameters
 from sparkdl.training.strategies.shares import (
     KeptPart,
     Ownership,
@@ -71,9 +71,7 @@ class ShardedIST(SteppingAlone):
         for name, cut in self.ownership.cuts.items():
             if cut.columns:
                 parts[name] /= sqrt(self.communicator.size)  # sub-networks begin with the network's variance, as in IST
-        for name, part in parts.items():
-            owner, _, key = name.rpartition(".")
-            setattr(model.get_submodule(owner), key, nn.Parameter(part))
+        replace_parameters(model, parts)
         return model.to(device)
 
     @override

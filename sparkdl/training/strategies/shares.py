@@ -18,7 +18,7 @@ from sparkdl.training.strategies.sub_networks import Cut, Neurons, deal
 __all__ = ["KeptPart", "Ownership", "empty_parts", "fill", "grow", "kept_of", "move_neurons", "reads_few", "shrink"]
 
 PIECE_BYTES = 8 << 20
-"""Of a tensor that are on a rank at a time while its neurons change their owners."""
+"""Of a tensor that are in memory at a time, beside its parts, while neurons change their owners or are copied."""
 
 KeptPart = tuple[Neurons, Mapping[str, torch.Tensor]]
 """What one owner keeps, and with it what all have: tensors by name."""
@@ -160,11 +160,12 @@ def fill(
                 (own, dim), (given, _) = kept_of(cut, neurons), kept_of(cut, theirs)
                 place = torch.full((ownership.counts[str(cut.rows or cut.columns)],), -1)
                 place[given] = torch.arange(len(given))
-                here = torch.nonzero(place[own] >= 0).flatten()
-                part = piece[name].index_select(dim, place[own[here]].to(piece[name].device))
-                parts[name].index_copy_(dim, here.to(parts[name].device), part.to(parts[name]))
+                of_neuron = piece[name].nbytes // max(1, len(given))
+                for here in torch.nonzero(place[own] >= 0).flatten().split(max(1, PIECE_BYTES // max(1, of_neuron))):
+                    part = piece[name].index_select(dim, place[own[here]].to(piece[name].device))
+                    parts[name].index_copy_(dim, here.to(parts[name].device), part.to(parts[name]))
             rest = {name: value for name, value in piece.items() if name not in ownership.cuts}
-            del piece, part  # before the next one is read
+            del piece  # before the next one is read
             yield rest
 
     return Strategy.assemble({}, uncut())

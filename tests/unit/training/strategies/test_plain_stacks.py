@@ -12,7 +12,7 @@ from sparkdl.settings import Train
 from sparkdl.training.model_folder import check_model
 from sparkdl.training.replica import build_hollow_model, build_model
 from sparkdl.training.strategies import plain_stacks
-from sparkdl.training.strategies.plain_stacks import draw_parts, ownership_of
+from sparkdl.training.strategies.plain_stacks import draw_parts, layers_of, ownership_of
 from sparkdl.training.strategies.shares import empty_parts, fill
 
 
@@ -59,11 +59,29 @@ def drawn_in_another_order(input_shape: tuple[int, ...], num_classes: int) -> nn
     return nn.Sequential(nn.Linear(*input_shape, 8), nn.ReLU(), last)
 
 
+def sharing(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    again = nn.Linear(8, 8)
+    return nn.Sequential(nn.Linear(*input_shape, 8), again, nn.ReLU(), again, nn.Linear(8, num_classes))
+
+
+def with_normed_weights(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    first = nn.utils.weight_norm(nn.Linear(*input_shape, 8))
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(8, num_classes))
+
+
+def test_an_activation_may_stand_in_a_network_twice() -> None:
+    activation = nn.Tanh()
+    layers = layers_of(nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 6), activation, nn.Linear(6, 2)))
+    assert [name for name, _ in layers] == ["0", "1", "2", "3", "4"]
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [
         (with_norm, "'1' is a LayerNorm"),
         (with_an_end, "the last layer has to be a torch.nn.Linear, and '3' is none"),
+        (sharing, "two share theirs"),
+        (with_normed_weights, "'0' is a Linear whose weights are made from others"),
         (drawn_otherwise, "the network draws them otherwise"),
         (drawn_in_another_order, "the network draws them otherwise"),
         (with_norm((4,), 4), "brings its weight '0.weight' along"),
