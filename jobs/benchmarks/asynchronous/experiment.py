@@ -52,7 +52,7 @@ WHOLE = Plan(
     network=CNN,
     steps=4,
     regression_part=1.0,
-    regression_steps=100,
+    regression_steps=600,
     words={"epochs": 3},
     transport={"size": 80_000_000, "rounds": 15, "periods": (1, 16, 32), "exchanges": 8, "step": 0.025},
 )
@@ -105,7 +105,7 @@ class Laboratory:
         """Ways to deal rows."""
         return backups.measure(
             self.spark,
-            self._images("backups", {}, self.plan.part / 2),
+            self._images("backups", {}, self.plan.part / 4),
             self.plan.network,
             workers=WORKERS,
             steps=self.plan.steps,
