@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend
@@ -15,6 +14,8 @@ from sparkdl.settings import Train
 from sparkdl.settings.gradient_noise import FisherDiagonalOptions
 from sparkdl.training.checkpoint import Manifest, latest, load_manifest, load_shard, save_manifest
 from sparkdl.training.loop import Job, train_rank
+
+from .interruptions import EndedError, FailsAt, assert_equal
 
 
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -29,24 +30,6 @@ def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 SETTINGS = Train(model=network, epochs=3, batch_size=4, accumulation=2, learning_rate=0.01, checkpoint_steps=3)
 UNEQUAL = {"rows_per_second": 0, "seconds": 0}  # figures that depend on the hour
 STEPS_PER_EPOCH = 5  # 106 rows, three ranks, two batches of four rows each
-
-
-class EndedError(Exception):
-    pass
-
-
-class FailsAt:
-    """A loss that fails when it is called for the n-th time with gradients."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if outputs.requires_grad:
-            self.left -= 1
-            if self.left < 0:
-                raise EndedError
-        return functional.cross_entropy(outputs, labels)
 
 
 def interrupted_and_continued(job: Job, calls: list[int], rank: Rank) -> None:
@@ -94,22 +77,6 @@ def last_checkpoint(folder: str) -> tuple[Manifest, list[dict]]:
     """Its manifest, what is shared, and what is each rank's own."""
     manifest = load_manifest(str(latest(folder)))
     return manifest, [load_shard(folder, shard) for shard in (manifest.shared, *manifest.shards)]
-
-
-def assert_equal(one: object, other: object) -> None:
-    """To the last bit."""
-    if isinstance(one, torch.Tensor):
-        assert isinstance(other, torch.Tensor) and torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert isinstance(other, dict) and one.keys() == other.keys()
-        for key in one:
-            assert_equal(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        assert isinstance(other, list | tuple) and len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_equal(left, right)
-    else:
-        assert one == other
 
 
 def until_call(job: Job, calls: int, rank: Rank) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import functional
 
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend
@@ -23,6 +22,8 @@ from sparkdl.training.replica import Replica, build_hollow_model, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import consensus_weights
 from sparkdl.training.tasks import Classification
+
+from .interruptions import EndedError, FailsAt, assert_equal
 
 SIZE = 3
 EPOCHS = 3
@@ -42,24 +43,6 @@ def settings_for(*, sharded: bool, **changes: object) -> Train:
         "seed": 3,
     }
     return Train(**{**options, **changes})
-
-
-class EndedError(Exception):
-    pass
-
-
-class FailsAt:
-    """A loss that fails when it is called for the n-th time with gradients."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if outputs.requires_grad:
-            self.left -= 1
-            if self.left < 0:
-                raise EndedError
-        return functional.cross_entropy(outputs, labels)
 
 
 def train_both(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> dict[str, TrainingResult | None]:
@@ -137,22 +120,6 @@ def test_an_interruption_in_the_middle_of_a_round_changes_no_bit(trained: Traine
     assert_equal(trained.shards("interrupted"), trained.shards("parts"))
     for ours, theirs in zip(trained.outcomes["interrupted"].history, trained.outcomes["parts"].history, strict=True):
         assert ours | UNEQUAL == theirs | UNEQUAL
-
-
-def assert_equal(one: object, other: object) -> None:
-    """To the last bit."""
-    if isinstance(one, torch.Tensor):
-        assert isinstance(other, torch.Tensor) and torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert isinstance(other, dict) and one.keys() == other.keys()
-        for key in one:
-            assert_equal(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        assert isinstance(other, list | tuple) and len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_equal(left, right)
-    else:
-        assert one == other
 
 
 def answers(job: Job, rank: Rank) -> torch.Tensor:

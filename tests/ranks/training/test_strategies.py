@@ -36,6 +36,7 @@ from sparkdl.training.strategies.ist import STATISTICS_BATCHES
 from sparkdl.training.strategies.sub_networks import deal
 from sparkdl.training.tasks import Classification
 
+from .interruptions import EndedError, FailsAt, assert_equal
 from .simulated_averaging import MEANS
 
 STRATEGIES = {
@@ -101,24 +102,6 @@ def settings_for(name: str, **changes: object) -> Train:
     }
     model = normalised_network if "batch normalisation" in name else network
     return Train(model=model, batch_size=4, **{**options, **changes})
-
-
-class FailsAt:
-    """A loss that fails when it is called for the n-th time with gradients."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def __call__(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if outputs.requires_grad:
-            self.left -= 1
-            if self.left < 0:
-                raise EndedError
-        return functional.cross_entropy(outputs, labels)
-
-
-class EndedError(Exception):
-    pass
 
 
 def train_with_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> dict[str, list[dict[str, float]]]:
@@ -216,22 +199,6 @@ def test_an_interrupted_run_without_locks_ends_within_the_spread_of_runs_left_al
         spread = max(max(left_alone) - min(left_alone), SPREAD)
         loss = trained.histories[f"{name}, interrupted"][-1]["validation_loss"]
         assert min(left_alone) - spread <= loss <= max(left_alone) + spread
-
-
-def assert_equal(one: object, other: object) -> None:
-    """To the last bit."""
-    if isinstance(one, torch.Tensor):
-        assert isinstance(other, torch.Tensor) and torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert isinstance(other, dict) and one.keys() == other.keys()
-        for key in one:
-            assert_equal(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        assert isinstance(other, list | tuple) and len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_equal(left, right)
-    else:
-        assert one == other
 
 
 def continue_with_fewer(trained: Trained, rank: Rank) -> dict[str, list[float]]:
