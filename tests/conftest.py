@@ -1,6 +1,7 @@
 """What tests share: an embedded Spark, a real standalone cluster with a process for everything, a small dataset."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,8 @@ ON_CURRENT = int(pyspark.__version__.partition(".")[0]) >= 4
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """See to it that JVMs start fast; the workers of pytest-xdist inherit it."""
+    """See to it that interrupts are heard and JVMs start fast; the workers of pytest-xdist inherit the latter."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores them for what it starts with &
     if not hasattr(config, "workerinput") and not all({"unit", "ranks"} & set(Path(arg).parts) for arg in config.args):
         options = subprocess.run(
             [sys.executable, ROOT / "tests" / "class_archive.py"], stdout=subprocess.PIPE, text=True, check=True
