@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl.errors import ConfigError
 
+try:
+    from py4j.protocol import Py4JError
+except ImportError:  # a client with the package pyspark-client alone, which has no JVM to ask
+    JVM_ERRORS: tuple[type[Exception], ...] = ()
+else:
+    JVM_ERRORS = (Py4JError,)
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "JVM_ERRORS",
     "application_setting",
     "cancel_tagged",
     "default_parallelism",
@@ -67,7 +75,6 @@ _hurrying = threading.Lock()  # or one thread would take what another has set fo
 
 def is_gone(spark: "SparkSession") -> bool:
     """Whether the application has ended, or its server does not answer."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
@@ -75,7 +82,7 @@ def is_gone(spark: "SparkSession") -> bool:
             return bool(spark._jsc.sc().isStopped())
         with hurried(spark):
             spark.conf.get("spark.app.id", "")
-    except (Py4JError, PySparkException, OSError):  # the JVM itself has ended
+    except (*JVM_ERRORS, PySparkException, OSError):  # the JVM itself has ended
         return True
     return False
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -26,7 +25,15 @@ from sparkdl.cluster.resources import profile_of
 from sparkdl.cluster.slots import count_slots, wait_for_slots
 from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
-from sparkdl.sessions import application_setting, cancel_tagged, is_gone, is_local, is_remote, tagged_jobs
+from sparkdl.sessions import (
+    JVM_ERRORS,
+    application_setting,
+    cancel_tagged,
+    is_gone,
+    is_local,
+    is_remote,
+    tagged_jobs,
+)
 from sparkdl.settings import Resources
 
 __all__ = ["driver_addresses", "run_ranks", "spark_reason"]
@@ -105,7 +112,7 @@ class _Stage:
 
     def cancel(self) -> None:
         deadline = time.monotonic() + CANCEL_SECONDS
-        with suppress(Py4JError, PySparkException, OSError):  # the driver's JVM is gone, and with it all that it ran
+        with suppress(*JVM_ERRORS, PySparkException, OSError):  # the driver's JVM is gone, and with it all that it ran
             while self._thread.is_alive() and time.monotonic() < deadline and not is_gone(self._spark):
                 cancel_tagged(self._spark, self._tag)
                 self._thread.join(0.3)  # a job that was about to be submitted is not cancelled yet: ask again
@@ -116,13 +123,13 @@ class _Stage:
     def queued(self) -> bool:
         if not self._classic:
             return True  # Spark Connect does not say; a barrier stage's tasks start together, so one rank's hello does
-        with suppress(Py4JError, OSError):
+        with suppress(*JVM_ERRORS, OSError):
             slots = count_slots(self._spark, self._resources) or 0
             return slots >= self._num_ranks and not running_tasks(self._spark, self._tag)
         return False
 
     def place(self, rank: int) -> str:
-        with suppress(Py4JError, OSError):
+        with suppress(*JVM_ERRORS, OSError):
             for task in running_tasks(self._spark, self._tag) if self._classic else ():
                 if task.rank == rank:
                     return f"executor {task.executor} on host {task.host}"

@@ -4,10 +4,9 @@ import logging
 import time
 from typing import Any, NamedTuple
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from sparkdl.sessions import is_local
+from sparkdl.sessions import JVM_ERRORS, is_local
 
 __all__ = ["RunningTask", "end_tasks", "running_tasks"]
 
@@ -52,14 +51,14 @@ def end_tasks(spark: SparkSession, tag: str) -> None:
         logger.warning("executor %s on host %s does not end its tasks; Spark is asked for another one", executor, host)
         try:
             spark._jsc.sc().killAndReplaceExecutor(executor)
-        except Py4JError as error:
+        except JVM_ERRORS as error:
             logger.warning("Spark cannot replace executor %s: %s", executor, str(error).partition("\n")[0])
 
 
 def _running(spark: SparkSession, stage: int) -> list[RunningTask]:
     try:
         tasks: Any = spark._jsc.sc().statusStore().taskList(stage, 0, 1 << 20)
-    except Py4JError:
+    except JVM_ERRORS:
         return []  # the stage has not been submitted, or Spark has forgotten it
     found = [tasks.apply(index) for index in range(tasks.size())]
     return [RunningTask(task.index(), task.executorId(), task.host()) for task in found if task.status() == "RUNNING"]

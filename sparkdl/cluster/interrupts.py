@@ -10,12 +10,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 __all__ = ["cancel_on_interrupt", "exit_on_sigterm", "held_interrupts", "plain_interrupts", "stop_spark"]
 
 INTERRUPTS = "SPARKDL_INTERRUPTS"
+HANDLERS = ("pyspark.context", "pyspark.core.context", __name__)
+"""Where handlers that cancel jobs come from: Spark 3, Spark 4 and this file."""
 CANCEL_SECONDS = 5.0  # how long Spark may take to cancel jobs
 
 
@@ -100,7 +101,7 @@ def stop_spark(spark: SparkSession) -> None:
 
 def _spark_hears_interrupts() -> bool:
     handler = signal.getsignal(signal.SIGINT)
-    return _may_handle() and getattr(handler, "__module__", None) in (SparkContext.__module__, __name__)
+    return _may_handle() and getattr(handler, "__module__", None) in HANDLERS
 
 
 def _may_handle() -> bool:

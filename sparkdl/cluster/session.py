@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.connect import REMOTE, connected
 from sparkdl.cluster.interrupts import cancel_on_interrupt, held_interrupts
+from sparkdl.errors import ConfigError
 from sparkdl.java import ensure_java
 from sparkdl.settings import Cluster
 
@@ -37,7 +37,7 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
 
     ``settings.options`` apply to the embedded session only. The process that its Python workers are forked from (see
     :mod:`sparkdl.daemon`) starts with it, and loads while the driver goes on; for a new session that is ``only_data``
-    it does not load PyTorch. Raises :class:`~sparkdl.errors.ConfigError` when there is no Java that Spark can run on,
+    it does not load PyTorch. Raises :class:`~sparkdl.errors.ConfigError` when there is no Spark here or no Java for it,
     and :class:`~sparkdl.errors.ClusterError` when the Spark Connect server that ``SPARK_REMOTE`` names does not answer.
     """
     settings = settings or Cluster()
@@ -46,7 +46,7 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
     if REMOTE in os.environ:
         return connected()
     builder = SparkSession.builder
-    if SparkContext._active_spark_context:  # a session is active in the thread that made it; options would change it
+    if _context_runs():  # a session is active in the thread that made it; options would change it
         return builder.getOrCreate()
     if only_data:
         builder = builder.config("spark.executorEnv.SPARKDL_TASKS", "data")
@@ -61,6 +61,18 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
     # Nobody waits for this task: what workers are forked from takes seconds to load, and so does what the driver needs.
     session.sparkContext.parallelize([None], 1).map(type)._jrdd.collectAsync()
     return session
+
+
+def _context_runs() -> bool:
+    """Whether there is a SparkContext. Raises :class:`~sparkdl.errors.ConfigError` where none could ever be."""
+    try:
+        from pyspark import SparkContext
+    except ImportError:
+        raise ConfigError(
+            f"the package pyspark-client starts no Spark of its own: set {REMOTE} to the address of a Spark Connect"
+            " server, such as sc://host:15002, or install pyspark instead"
+        ) from None
+    return SparkContext._active_spark_context is not None
 
 
 def _started(builder: Any) -> SparkSession:

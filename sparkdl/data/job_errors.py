@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sparkdl.errors import DataError, StorageError
+from sparkdl.sessions import JVM_ERRORS
 
 __all__ = ["explained"]
 
@@ -20,12 +21,11 @@ def explained(output: str) -> Iterator[None]:
     Raises :class:`DataError` as a task raised it, and :class:`StorageError` where a disk is full. Everything else
     passes.
     """
-    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except (OSError, PySparkException, Py4JJavaError) as error:
+    except (OSError, PySparkException, *JVM_ERRORS) as error:
         text = str(error)
         if own := _OWN.search(text):
             raise DataError(own[1]) from None

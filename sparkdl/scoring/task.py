@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 
 from sparkdl.errors import DataError
 from sparkdl.scoring.predictor import Predictor
@@ -104,6 +104,8 @@ def _short(value: object) -> str:
 
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded
 def _load(files: tuple[tuple[str, str], ...], vectors: bool) -> Predictor:
+    from pyspark import SparkFiles  # which a client of Spark Connect, that only sends this here, need not have
+
     with TemporaryDirectory(prefix="sparkdl-model-") as folder:  # for as long as files are opened
         for name, shipped in files:
             Path(folder, name).symlink_to(SparkFiles.get(shipped))

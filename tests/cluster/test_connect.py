@@ -1,6 +1,7 @@
 """Every job from a client of Spark Connect: a server of its own over a standalone cluster, and one client for all."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -14,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "connect.py"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_SECONDS = 180.0
+CLIENT_ONLY = "import sys; sys.modules |= {'py4j': None, 'pyspark.core': None}"
+"""What makes a process one of the package pyspark-client, which is PySpark without these two and without the JVM's."""
+RUN = f"{CLIENT_ONLY}; import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +56,8 @@ def remote(standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 @pytest.fixture(scope="module")
 def report(standalone, remote: str, tmp_path_factory: pytest.TempPathFactory) -> dict:
     done = subprocess.run(
-        [sys.executable, PROGRAM, tmp_path_factory.mktemp("client")],
-        env=standalone.environment | {"SPARK_REMOTE": remote},
+        [sys.executable, "-c", RUN, PROGRAM, tmp_path_factory.mktemp("client")],
+        env=standalone.environment | {"SPARK_REMOTE": remote, "JAVA_HOME": "", "PATH": ""},
         capture_output=True,
         text=True,
         timeout=600,
@@ -135,3 +139,10 @@ def test_a_server_that_cannot_be_used_is_named_within_seconds(report: dict, mist
     message = result(report, mistake)
     assert message.startswith("sparkdl.errors.ClusterError: cannot use the Spark Connect server") and words in message
     assert report[mistake]["seconds"] < 20
+
+
+def test_a_client_of_the_package_pyspark_client_is_told_that_it_needs_a_server() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
+    command = [sys.executable, "-c", f"{CLIENT_ONLY}; import sparkdl; sparkdl.get_session()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert "set SPARK_REMOTE to the address of a Spark Connect server" in done.stderr.splitlines()[-1], done.stderr
