@@ -5,6 +5,7 @@ Two sets of them are tested: the classic stack (Spark 3.5, NumPy 1, pyarrow 14, 
 """
 
 import platform
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata, version
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from sparkdl.errors import ConfigError
 from sparkdl.extras import DISTRIBUTION
 
-__all__ = ["JavaNeeded", "check_stack", "check_stage_resources", "java_needed"]
+__all__ = ["JavaNeeded", "check_stack", "check_stage_resources", "installed_version", "java_needed"]
 
 
 class JavaNeeded(NamedTuple):
@@ -58,15 +59,19 @@ def check_stack() -> None:
     if not wanted.contains(python):
         problems.append(f"Python {wanted}, and this is {python}")
     for needed in map(Requirement, own.get_all("Requires-Dist", [])):
-        found = _installed(needed.name) if not needed.marker or needed.marker.evaluate({"extra": ""}) else None
+        found = installed_version(needed.name) if not needed.marker or needed.marker.evaluate({"extra": ""}) else None
         if found and not needed.specifier.contains(found, prereleases=True):
             problems.append(f"{needed.name} {needed.specifier}, and {found} is installed")
     if problems:
         raise ConfigError(f"sparkdl needs {'; '.join(problems)}: pip install --upgrade {DISTRIBUTION}")
 
 
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:  # whoever imports it says so
-        return None
+def installed_version(package: str) -> str | None:
+    """The version of a package, and None where it is not installed; whoever imports it says so.
+
+    PySpark is also in the package pyspark-client, without what starts Spark.
+    """
+    for name in (package, "pyspark-client") if package == "pyspark" else (package,):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None

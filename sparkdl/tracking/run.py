@@ -5,7 +5,6 @@ in order in the background. So a store that is slow, frozen or gone does not hol
 (a model's address, a registered version) is waited for, and not for long.
 """
 
-import importlib.metadata
 import json
 import logging
 import shutil
@@ -22,6 +21,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sparkdl.errors import RegistryError, TrackingError
 from sparkdl.masking import masked, without_credentials
 from sparkdl.settings import Tracking
+from sparkdl.stack import installed_version
 from sparkdl.tracking.courier import Courier
 from sparkdl.tracking.journal import Journal
 from sparkdl.tracking.registry import Registered
@@ -217,7 +217,8 @@ class Run:
 
 def _requirement(package: str) -> str:
     """The version that is installed, without what only its build has: no index knows ``torch==2.13.0+cpu``."""
-    return f"{package}=={importlib.metadata.version(package).partition('+')[0]}"
+    version = installed_version(package)
+    return f"{package}=={version.partition('+')[0]}" if version else package
 
 
 def _now() -> int:

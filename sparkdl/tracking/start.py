@@ -4,7 +4,6 @@ Everything goes through a client with this run's id, never through MLflow's glob
 run of its own open.
 """
 
-import importlib.metadata
 import logging
 import re
 import time
@@ -26,6 +25,7 @@ from sparkdl.errors import RunCancelledError, TrackingError
 from sparkdl.extras import DISTRIBUTION
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
+from sparkdl.stack import installed_version
 from sparkdl.tracking.courier import Courier
 from sparkdl.tracking.delivery import CREATED_AS, OPENED_AS, Delivery
 from sparkdl.tracking.journal import Journal, read_header
@@ -174,13 +174,8 @@ def _origin() -> dict[str, str]:
     The commit is the working folder's; MLflow itself looks where the program's file lies.
     """
     packages = {"sparkdl": DISTRIBUTION} | {name: name for name in LIBRARIES}
-    versions = {f"version.{name}": version for name, package in packages.items() if (version := _version(package))}
+    versions = {
+        f"version.{name}": version for name, package in packages.items() if (version := installed_version(package))
+    }
     commit = get_git_commit(".")
     return {**({MLFLOW_GIT_COMMIT: commit} if commit else {}), **resolve_tags(), **versions}
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

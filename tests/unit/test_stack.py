@@ -1,6 +1,7 @@
 """Versions that sparkdl was not made for are named in one line before anything starts."""
 
 from email.message import Message
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -48,6 +49,17 @@ def test_a_python_outside_what_is_supported_is_named(
     monkeypatch.setattr(stack.platform, "python_version", lambda: "3.10.4")
     with pytest.raises(ConfigError, match=r"^sparkdl needs Python .*>=3\.11.*, and this is 3\.10\.4: "):
         _ = sparkdl.prepare
+
+
+def test_pyspark_may_be_the_package_of_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name != "pyspark-client":
+            raise PackageNotFoundError(name)
+        return "4.2.0"
+
+    monkeypatch.setattr(stack, "version", version)
+    assert stack.installed_version("pyspark") == "4.2.0"
+    assert stack.installed_version("torch") is None
 
 
 def test_resources_for_one_stage_take_spark_4() -> None:
