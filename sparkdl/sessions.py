@@ -7,7 +7,7 @@ asks a server, and has neither.
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,14 +77,13 @@ def is_gone(spark: "SparkSession") -> bool:
     """Whether the application has ended, or its server does not answer."""
     from pyspark.errors import PySparkException
 
-    try:
+    with suppress(*JVM_ERRORS, PySparkException, OSError):  # the JVM itself has ended
         if not is_remote(spark):
             return bool(spark._jsc.sc().isStopped())
         with hurried(spark):
             spark.conf.get("spark.app.id", "")
-    except (*JVM_ERRORS, PySparkException, OSError):  # the JVM itself has ended
-        return True
-    return False
+        return False
+    return True
 
 
 def application_setting(spark: "SparkSession", name: str, default: str) -> str:

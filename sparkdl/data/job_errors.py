@@ -23,9 +23,10 @@ def explained(output: str) -> Iterator[None]:
     """
     from pyspark.errors import PySparkException
 
+    failures: tuple[type[Exception], ...] = (OSError, PySparkException, *JVM_ERRORS)
     try:
         yield
-    except (OSError, PySparkException, *JVM_ERRORS) as error:
+    except failures as error:
         text = str(error)
         if own := _OWN.search(text):
             raise DataError(own[1]) from None
