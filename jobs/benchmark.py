@@ -23,6 +23,7 @@ NAMES = (
     "extreme",
     "checkpoint",
     "shards",
+    "memory",
     "faults",
     "batches",
     "communication",
