@@ -4,7 +4,7 @@ The limit is one of each process, Python and its libraries included (``RLIMIT_DA
 """
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from sparkdl.settings import Train
 from sparkdl.training.loop import Job, train_rank
 from sparkdl.training.model_folder import check_model, write_model_folder
 
-__all__ = ["run"]
+__all__ = ["CASES", "Case", "Found", "report", "run", "train"]
 
 SIZE = 4
 MB = 1_000_000
@@ -85,27 +85,35 @@ class Found(NamedTuple):
 
 def run() -> Report:
     """Train each network with each strategy. Runs on the driver."""
-    rows: list[list[str | float]] = []
-    targets = []
+    found = []
     for case in CASES:
         with _dataset(case) as dataset:
             weights = sum(parameter.nbytes for parameter in _hollow(dataset, case))
-            for strategy in case.strategies:
-                found = _train(dataset, case, strategy)
-                share = 3 * weights / case.limit
-                told = strategy, weights / MB, case.limit / MB, share, found.outcome, found.peak, found.seconds
-                rows.append([case.name, *told])
-                trained = float(found.outcome.startswith("trained"))
-                expected = float(strategy == "ist, sharded")
-                targets.append(Target(f"{case.name}, {strategy}: trained", trained, expected, at_most=not expected))
+            found += [(case, weights, strategy, train(dataset, case, strategy)) for strategy in case.strategies]
+    return report(found)
+
+
+def report(found: Sequence[tuple[Case, int, str, Found]]) -> Report:
+    """The table of what became of each network, of so many bytes, with each strategy."""
     return Report(
         title=f"memory: {SIZE} ranks, and what each may have",
         columns=[
             *("network", "strategy", "weights, MB", "limit of a rank, MB", "weights and Adam over the limit"),
             *("outcome", "peak of a rank, MB", "epoch, s"),
         ],
-        rows=rows,
-        targets=targets,
+        rows=[
+            [case.name, strategy, weights / MB, case.limit / MB, 3 * weights / case.limit, *ended]
+            for case, weights, strategy, ended in found
+        ],
+        targets=[
+            Target(
+                f"{case.name}, {strategy}: trained",
+                float(ended.outcome.startswith("trained")),
+                limit=float(strategy == "ist, sharded"),
+                at_most=strategy != "ist, sharded",
+            )
+            for case, _, strategy, ended in found
+        ],
         note="Whatever is trained is evaluated, saved and registered under the same limit.",
     )
 
@@ -114,7 +122,11 @@ def _hollow(dataset: Dataset, case: Case) -> Iterator[Any]:
     return check_model(dataset, case.settings("ist, sharded"), ranks=SIZE).parameters()
 
 
-def _train(dataset: Dataset, case: Case, strategy: str) -> Found:
+def train(dataset: Dataset, case: Case, strategy: str) -> Found:
+    """Train, evaluate, save and register under the limit, in processes of their own. Runs on the driver.
+
+    Raises :class:`RankError` for any failure but that of memory.
+    """
     settings = case.settings(strategy)
     with TemporaryDirectory() as folder:
         job = Job(dataset, settings, f"{folder}/run", TorchBackend(), reference=SIZE)
