@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import get_args
 
 import torch
@@ -15,20 +15,21 @@ from sparkdl.collectives.averaging import finish
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.planning.cost import StepCost, Traffic, ring
 from sparkdl.settings import Train
-from sparkdl.settings.averaging import Averaging, Topology
-from sparkdl.settings.strategies import AllReduceOptions
+from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
+from sparkdl.settings.strategies import AllReduceOptions, ISTOptions
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.tasks import create_task
 
-__all__ = ["Measurement", "measure", "ring_exchanges", "topology_seconds"]
+__all__ = ["Measurement", "adds_up", "measure", "ring_exchanges", "topology_seconds"]
 
 SIZES = (4 << 10, 2 << 20, 8 << 20)
 """Bytes: one exchange that is nothing but its start, and two that are more than a switch takes at once."""
 REPEATS = 3
-WARM_UP_STEPS, STEPS = 2, 6
-SHORT_PERIOD = 2
-"""Steps between exchanges while a strategy is measured: an exchange is the same after as many steps as one likes."""
+WARM_UP_STEPS, STEPS = 3, 6
+SHORT_PERIOD = 3
+"""Steps between exchanges while a strategy is measured: an exchange is the same after as many steps as one likes. The
+second one of three has none before nor after it."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,27 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
     for group in itertools.islice(batches, WARM_UP_STEPS):
         replica.step(group, rate=settings.learning_rate)
     world.barrier()
-    started, waited, sent = time.perf_counter(), world.seconds_waited, world.bytes_sent
+    sent, seconds = world.bytes_sent, []
     for group in itertools.islice(batches, STEPS):
+        started, waited = time.perf_counter(), world.seconds_waited
         replica.step(group, rate=settings.learning_rate)
-    seconds = time.perf_counter() - started - (world.seconds_waited - waited)
-    compression = getattr(options, "compression", None)
+        seconds.append(time.perf_counter() - started - (world.seconds_waited - waited))
     payload = (world.bytes_sent - sent) / (STEPS // short)
-    return StepCost(seconds / STEPS, payload, period, adds_up=compression is None or compression.adds_up)
+    return StepCost(_usual(seconds, period), payload, period, adds_up=adds_up(options))
+
+
+def adds_up(options: Averaging) -> bool:
+    """Whether what this strategy exchanges is added up on the way; else every rank receives everybody's."""
+    compression = options.compression if isinstance(options, CompressedAveraging) else None
+    return not isinstance(options, ISTOptions) and (compression is None or compression.adds_up)
+
+
+def _usual(seconds: list[float], period: int) -> float:
+    """Of steps in periods that were cut short: what one takes on average over a whole period."""
+    if period < SHORT_PERIOD:
+        return fmean(seconds)
+    between = fmean(seconds[1::SHORT_PERIOD])
+    return between + (fmean(seconds) - between) * SHORT_PERIOD / period
 
 
 def _batches(dataset: Dataset, settings: Train, world: Communicator) -> Iterator[list[Batch]]:

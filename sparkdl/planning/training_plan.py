@@ -12,18 +12,20 @@ from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError
 from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, fit_link
 from sparkdl.planning.measure import measure
+from sparkdl.planning.subnet_cost import may_be_dealt, of_sub_networks
 from sparkdl.settings import Cluster, Train
 from sparkdl.settings.averaging import Averaging, Float16Options, PowerSGDOptions
 from sparkdl.settings.strategies import (
     AllReduceOptions,
     DiLoCoOptions,
     EASGDOptions,
+    ISTOptions,
     LocalSGDOptions,
     PostLocalSGDOptions,
     SparkNetOptions,
 )
 from sparkdl.tables import aligned
-from sparkdl.training.model_folder import check_model
+from sparkdl.training.model_folder import check_model, some_rows
 
 __all__ = ["TrainingPlan", "plan_training"]
 
@@ -35,8 +37,9 @@ STRATEGIES: tuple[Averaging, ...] = (
     EASGDOptions(),
     SparkNetOptions(),
     DiLoCoOptions(),
+    ISTOptions(),
 )
-"""What is compared, beside the configuration's own strategy."""
+"""What is compared, beside the configuration's own strategy: the last one if the network's neurons can be dealt."""
 WORTHWHILE = 1.1
 """How many times shorter a step has to be for another strategy to be worth a try."""
 
@@ -140,7 +143,8 @@ def plan_training(
     ranks = cluster.ranks.max
     if ranks < 2:
         raise ConfigError("a single rank exchanges nothing that could be planned; set cluster.num_ranks to 2 or more")
-    check_model(dataset, settings, ranks=cluster.ranks.max)
+    model = check_model(dataset, settings, ranks=ranks)
+    rows = some_rows(dataset).to(next(model.parameters()).device)
     own = settings.strategy
     if not isinstance(own, Averaging):
         raise ConfigError(
@@ -149,7 +153,10 @@ def plan_training(
         )
     if isinstance(own, PostLocalSGDOptions):
         own = LocalSGDOptions(period=own.period, topology=own.topology)  # which it becomes
-    strategies = {_name(each): each for each in (*STRATEGIES, own)}
+    if isinstance(own, ISTOptions):  # its epochs of sub-networks
+        own = own.model_copy(update={"allreduce_first": 0, "allreduce_last": 0})
+    compared = STRATEGIES if may_be_dealt(model, rows, ranks=ranks) else STRATEGIES[:-1]
+    strategies = {_name(each): each for each in (*compared, own)}
     backend = create_backend(cluster.backend, needs_torch=own.needs_torch)
     found = run_ranks(
         partial(measure, dataset, settings, backend, strategies),
@@ -160,7 +167,11 @@ def plan_training(
         slot_timeout=cluster.slot_timeout,
         resources=cluster.resources,
     )[0]
-    return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, found.steps)
+    steps, whole = dict(found.steps), found.steps[_name(STRATEGIES[0])].computing
+    for name, options in strategies.items():
+        if isinstance(options, ISTOptions):
+            steps[name] = of_sub_networks(steps[name], options, model, rows, whole=whole, ranks=ranks)
+    return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, steps)
 
 
 def _name(strategy: Averaging) -> str:

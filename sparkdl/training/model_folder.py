@@ -33,7 +33,7 @@ from sparkdl.training.strategies.shares import fill
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
 from sparkdl.training.tasks import Task, create_task
 
-__all__ = ["check_model", "starting_weights", "write_model_folder"]
+__all__ = ["check_model", "some_rows", "starting_weights", "write_model_folder"]
 
 _TRAINED = torch.float16, torch.float32, torch.float64
 
@@ -49,7 +49,7 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
     # What lies in parts is tried with few neurons in its hidden layers.
     model = narrowed(network, ownership_of(network, seed=settings.seed)) if settings.in_parts else network
     _check_types(model, settings)
-    rows = _sample(dataset)
+    rows = some_rows(dataset)
     _try_loss(model.eval()(rows), settings, create_task(dataset.card), weighted=dataset.card.mean_weight is not None)
     _check_state(build_optimizer(settings, model), settings)
     if settings.gradient_noise:
@@ -88,7 +88,7 @@ def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, ch
     else:
         model = build_model(dataset, settings)
         model.load_state_dict(best_weights(checkpoint))
-        export_network(model, folder / NETWORK_FILE, _sample(dataset))
+        export_network(model, folder / NETWORK_FILE, some_rows(dataset))
     keep_inputs(dataset, folder)
 
 
@@ -96,7 +96,7 @@ def _write_in_parts(path: Path, dataset: Dataset, settings: Train, checkpoint: s
     """The file of a network of which one part is in memory at a time."""
     network = build_hollow_model(dataset, settings)
     ownership = ownership_of(network, seed=settings.seed)
-    with export_in_parts(narrowed(network, ownership), path, _sample(dataset), ownership.shapes) as tensors:
+    with export_in_parts(narrowed(network, ownership), path, some_rows(dataset), ownership.shapes) as tensors:
         for name, value in fill(tensors, ownership.all_neurons, ownership, best_pieces(checkpoint, ownership)).items():
             tensors[name].copy_(value)
 
@@ -170,8 +170,8 @@ def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
         ) from None
 
 
-def _sample(dataset: Dataset) -> torch.Tensor:
-    """Two rows of zeros."""
+def some_rows(dataset: Dataset) -> torch.Tensor:
+    """Two rows of zeros, as the network takes them."""
     return torch.zeros(2, *dataset.input.shape, dtype=getattr(torch, dataset.input.dtype))
 
 

@@ -14,7 +14,8 @@ def test_the_command_measures_ranks_on_spark_and_draws_what_it_predicts(spark, c
     assert ending.value.code == 0
     printed = capsys.readouterr().out
     assert printed.startswith("between 2 ranks: ")
-    assert "local_sgd, every 3 steps" in printed and "on 2 ranks, allreduce is fastest in topology" in printed
+    assert "local_sgd, every 3 steps" in printed and "ist, every 80 steps" in printed
+    assert "on 2 ranks, allreduce is fastest in topology" in printed
     assert (tmp_path / "plans" / "picture.png").stat().st_size > 10_000
 
 

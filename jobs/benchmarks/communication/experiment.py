@@ -26,6 +26,7 @@ from benchmarks.report import Report
 from sparkdl.errors import RankError, TrainingError
 from sparkdl.planning import StepCost
 from sparkdl.planning.cost import TOPOLOGIES, two_levels
+from sparkdl.planning.measure import adds_up
 
 __all__ = ["QUICK", "WHOLE", "Plan", "run"]
 
@@ -274,10 +275,9 @@ def _step(tracks: Sequence[Track], steps: int) -> Meter:
 def _cost(course: Course, tracks: Sequence[Track]) -> StepCost:
     """What the cost model has to know of a method, from a training without limits."""
     options = course.settings.strategy
-    period, compression = getattr(options, "period", 1), getattr(options, "compression", None)
+    period = getattr(options, "period", 1)
     step = _step(tracks, (len(tracks[0].steps) - WARM_UP_STEPS) // period * period)
-    adds_up = compression is None or compression.adds_up
-    return StepCost(step.seconds - step.waited, step.handed_over * period, period, adds_up)
+    return StepCost(step.seconds - step.waited, step.handed_over * period, period, adds_up(options))
 
 
 def _name(megabits: float) -> str:

@@ -12,18 +12,21 @@ from sparkdl.planning.cost import fit_link
 from sparkdl.planning.measure import SIZES, Measurement, measure
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import SignOptions
-from sparkdl.settings.strategies import AllReduceOptions, LocalSGDOptions
+from sparkdl.settings.strategies import AllReduceOptions, ISTOptions, LocalSGDOptions
 
-MODEL_BYTES = 20 * 4  # a matrix of 4 x 4, and a bias
+MODEL_BYTES = 2 * 20 * 4  # matrices of 4 x 4, and biases
+SUB_NETWORK_BYTES = (2 * 4 + 2 + 4 * 2 + 4) * 4  # with two of the four neurons in between
 STRATEGIES = {
     "allreduce": AllReduceOptions(),
     "sign": AllReduceOptions(compression=SignOptions()),
     "local": LocalSGDOptions(period=500),
+    "ist": ISTOptions(period=500),
+    "ist, sharded": ISTOptions(period=500, sharded=True),
 }
 
 
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return nn.Linear(*input_shape, num_classes)
+    return nn.Sequential(nn.Linear(*input_shape, 4), nn.Linear(4, num_classes))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,9 @@ def test_each_strategy_says_what_it_sends_how_often_and_whether_it_adds_up(found
     assert found.model_bytes == MODEL_BYTES
     assert found.steps["allreduce"].payload == found.steps["local"].payload == MODEL_BYTES
     assert 0 < found.steps["sign"].payload < MODEL_BYTES / 2
-    assert [(cost.period, cost.adds_up) for cost in found.steps.values()] == [(1, True), (1, False), (500, True)]
+    assert found.steps["ist"].payload == found.steps["ist, sharded"].payload == SUB_NETWORK_BYTES
+    periods = [(cost.period, cost.adds_up) for cost in found.steps.values()]
+    assert periods == [(1, True), (1, False), (500, True), (500, False), (500, False)]
     assert all(0 < cost.computing < 1 for cost in found.steps.values())
 
 

@@ -1,0 +1,132 @@
+"""What a step of independent subnet training costs: the more ranks there are, the less each computes and sends.
+
+A rank computes with the neurons that it was dealt, and once a round receives everybody's sub-network: its own share of
+the first and the last layer, and the square of that share of what is between two hidden layers.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from sparkdl.errors import ModelError
+from sparkdl.planning.cost import Link, StepCost, Traffic, gathered, ring
+from sparkdl.settings.strategies import ISTOptions
+from sparkdl.training.strategies.sub_networks import choose_layers, count_neurons, find_cuts, tensors_of
+from sparkdl.training.strategies.symmetry import check_sub_networks
+
+__all__ = ["Dealt", "SubNetworkCost", "find_dealt", "may_be_dealt", "of_sub_networks"]
+
+
+class Dealt(NamedTuple):
+    """A tensor of which each rank has a part."""
+
+    bytes: int
+    operations: int
+    """Multiplications with its numbers for one row."""
+    neurons: tuple[int, ...]
+    """How many the hidden layers have along which it is cut: first those whose rows it has, then those it reads."""
+
+    def part(self, ranks: int) -> float:
+        """The part of it that a sub-network has, the largest one of so many."""
+        return math.prod(math.ceil(count / ranks) / count for count in self.neurons)
+
+    def kept(self, ranks: int) -> float:
+        """The part of it that a rank keeps of a network that lies in parts: the rows of its neurons, whole."""
+        return self._replace(neurons=self.neurons[:1]).part(ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubNetworkCost(StepCost):
+    """As measured on so many ranks, and what follows for others."""
+
+    ranks: int
+    """How many have measured."""
+    whole: float
+    """Seconds of a step with the whole network."""
+    dealt: Sequence[Dealt]
+    uncut: int
+    """Bytes of what every sub-network has: its mean is taken at the end of a round."""
+    sharded: bool = False
+
+    @override
+    def seconds(self, link: Link, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> float:
+        """Predicted seconds of a step; not a number for more ranks than a hidden layer has neurons.
+
+        The backend gathers sub-networks, in whatever topology means are taken.
+        """
+        if ranks > min(count for each in self.dealt for count in each.neurons):
+            return math.nan
+        sent = sum(each.bytes * (each.kept if self.sharded else each.part)(ranks) for each in self.dealt)
+        exchange = link.seconds(gathered(sent, ranks)) + link.seconds(ring(self.uncut, ranks))
+        return self._computing(ranks) + exchange / self.period
+
+    def _computing(self, ranks: int) -> float:
+        """A straight line through both measured times: what does not depend on the network's size stays."""
+        saved = self._operations(1) - self._operations(self.ranks)
+        slope = max(0.0, self.whole - self.computing) / saved if saved else 0.0
+        return self.computing + slope * (self._operations(ranks) - self._operations(self.ranks))
+
+    def _operations(self, ranks: int) -> float:
+        return sum(each.operations * each.part(ranks) for each in self.dealt)
+
+
+def may_be_dealt(model: nn.Module, rows: torch.Tensor, *, ranks: int) -> bool:
+    """Whether all hidden layers' neurons can be dealt to ranks; not tried on a network without weights."""
+    if rows.is_meta:
+        return False
+    try:
+        check_sub_networks(model, rows, None, ranks=ranks)
+    except ModelError:
+        return False
+    return True
+
+
+def of_sub_networks(
+    measured: StepCost, options: ISTOptions, model: nn.Module, rows: torch.Tensor, *, whole: float, ranks: int
+) -> SubNetworkCost:
+    """What was measured on so many ranks, with what is known of the network; ``whole`` are seconds of its own step.
+
+    Runs on the driver.
+    """
+    dealt, uncut = find_dealt(model, rows, options.layers)
+    return SubNetworkCost(
+        **asdict(measured), ranks=ranks, whole=whole, dealt=dealt, uncut=uncut, sharded=options.sharded
+    )
+
+
+def find_dealt(model: nn.Module, rows: torch.Tensor, layers: Sequence[str] | None) -> tuple[list[Dealt], int]:
+    """What is cut of a network whose neurons can be dealt, and the bytes of the rest; ``rows`` are like its inputs.
+
+    Runs on the driver. The network may be one without weights, on the device ``meta``, as the rows then are, too.
+    """
+    tensors = tensors_of(model)
+    cuts = find_cuts(model, choose_layers(model, layers))
+    counts = count_neurons(cuts, tensors)
+    uses = _uses(model, rows, {name: tensor for name, tensor in tensors.items() if name in cuts and tensor.ndim > 1})
+    dealt = []
+    for name, cut in cuts.items():
+        along = tuple(counts[layer] for layer in (cut.rows, cut.columns) if layer)
+        dealt.append(Dealt(tensors[name].nbytes, tensors[name].numel() * uses.get(name, 0), along))
+    return dealt, sum(tensor.nbytes for name, tensor in tensors.items() if name not in cuts)
+
+
+@torch.no_grad()
+def _uses(model: nn.Module, rows: torch.Tensor, weights: Mapping[str, torch.Tensor]) -> Mapping[str, int]:
+    """By weight, how often each of its numbers is multiplied for one row: once, or of a convolution for each pixel."""
+    found = dict.fromkeys(weights, 0)
+
+    def count(name: str, _: nn.Module, __: object, outputs: torch.Tensor) -> None:
+        found[name] += outputs.numel()  # of some of the rows, or of all of them
+
+    layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in weights}
+    hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers.items()]
+    model(rows)
+    for hook in hooks:
+        hook.remove()
+    return {name: numbers // (len(rows) * len(weights[name])) for name, numbers in found.items()}
