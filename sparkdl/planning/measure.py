@@ -16,6 +16,7 @@ from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.planning.cost import StepCost, Traffic, ring
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
+from sparkdl.settings.section import Section
 from sparkdl.settings.strategies import AllReduceOptions, ISTOptions
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica, build_model
@@ -109,7 +110,7 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
     return StepCost(_usual(seconds, period), payload, period, adds_up=adds_up(options))
 
 
-def adds_up(options: Averaging) -> bool:
+def adds_up(options: Section) -> bool:
     """Whether what this strategy exchanges is added up on the way; else every rank receives everybody's."""
     compression = options.compression if isinstance(options, CompressedAveraging) else None
     return not isinstance(options, ISTOptions) and (compression is None or compression.adds_up)
