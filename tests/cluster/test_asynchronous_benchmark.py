@@ -1,5 +1,7 @@
 """Parts of `jobs/benchmark.py asynchronous` on Spark, as small as they can be."""
 
+import threading
+
 import cloudpickle
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
@@ -23,9 +25,14 @@ def test_the_regression_ends_where_that_of_scikit_learn_does(spark, clouds) -> N
     assert abs(found.losses[-1] - found.their_loss) < 1e-4
 
 
-def test_a_slow_worker_changes_no_loss(spark, clouds) -> None:
+def test_a_slow_worker_changes_no_loss_and_the_runs_leave_no_thread_to_the_driver(spark, clouds) -> None:
+    before = set(threading.enumerate())
     settings = {"model": "mlp", "batch_size": 16}
     found = backups.measure(spark, clouds, settings, workers=1, steps=1, repetitions=1, slowness=1.5)
     shares, small, twice = found.dealings
     assert shares.portions == 1 and small.losses == twice.losses
     assert [len(each.seconds) for each in found.dealings] == [1, 1, 1]
+    left = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("sparkdl")]
+    for thread in left:
+        thread.join(timeout=10)
+    assert not [thread.name for thread in left if thread.is_alive()]

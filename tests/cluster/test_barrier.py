@@ -305,9 +305,10 @@ def test_nothing_is_left_over_on_the_driver(backend: Backend, spark: SparkSessio
     sums(spark, backend)
     driver = psutil.Process()
     ports = [c.laddr.port for c in driver.net_connections() if c.status == psutil.CONN_LISTEN]
+    threads = set(threading.enumerate())
     sums(spark, backend)
     assert [c.laddr.port for c in driver.net_connections() if c.status == psutil.CONN_LISTEN] == ports
-    assert wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("sparkdl")])
+    assert wait_until(lambda: not [t for t in {*threading.enumerate()} - threads if t.name.startswith("sparkdl")])
 
 
 def test_a_function_that_replaces_stdout_keeps_its_result_and_leaves_the_worker_in_order(

@@ -4,6 +4,7 @@ No vector comes here: workers evaluate the servers' weights and write the best o
 """
 
 import time
+from contextlib import closing
 from math import ceil
 from typing import Any
 
@@ -54,20 +55,20 @@ class Epochs:
     def run(self) -> TrainingResult:
         """All epochs that are left, and the figures of the best one."""
         state = self._state
-        try:
-            self._crew.wait_for_all(self._beat)
-            if self._again:
-                state.step -= self._merged().steps  # those of the epoch are counted when it is over
-            while not self._over():
-                self._one_epoch()
-        except (KeyboardInterrupt, SystemExit):
-            self._recorder.save_in_time(state)
-            raise
-        best = self._recorder.best_weights
-        held_out = [split for split in self._dataset.splits if split != "train"]
-        return TrainingResult(
-            state.history, state.best_epoch, best, {split: self._evaluate(split, best) for split in held_out}
-        )
+        with closing(self._recorder):
+            try:
+                self._crew.wait_for_all(self._beat)
+                if self._again:
+                    state.step -= self._merged().steps  # those of the epoch are counted when it is over
+                while not self._over():
+                    self._one_epoch()
+            except (KeyboardInterrupt, SystemExit):
+                self._recorder.save_in_time(state)
+                raise
+            best = self._recorder.best_weights
+            held_out = [split for split in self._dataset.splits if split != "train"]
+            evaluations = {split: self._evaluate(split, best) for split in held_out}
+        return TrainingResult(state.history, state.best_epoch, best, evaluations)
 
     def _over(self) -> bool:
         """Whether nothing is left to train."""

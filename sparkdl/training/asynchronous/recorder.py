@@ -44,6 +44,11 @@ class Recorder:
         assert isinstance(options, AsynchronousOptions)
         self._shapes = partition_of(build_model(job.dataset, job.settings), options, 1).shapes
 
+    def close(self) -> None:
+        """Let its threads end when they have done what they are at."""
+        self._thread.shutdown(wait=False)
+        self._calls.shutdown(wait=False)
+
     @property
     def best_weights(self) -> str:
         """The file with the weights of the best epoch."""
