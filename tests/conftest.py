@@ -38,8 +38,9 @@ ON_CURRENT = int(pyspark.__version__.partition(".")[0]) >= 4
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """See to it that interrupts are heard and JVMs start fast; the workers of pytest-xdist inherit the latter."""
+    """See to it that interrupts are heard and no core is wasted; the workers of pytest-xdist inherit the latter."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores them for what it starts with &
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the cores from other tests
     if not hasattr(config, "workerinput") and not all({"unit", "ranks"} & set(Path(arg).parts) for arg in config.args):
         options = subprocess.run(
             [sys.executable, ROOT / "tests" / "class_archive.py"], stdout=subprocess.PIPE, text=True, check=True
