@@ -20,6 +20,8 @@ __all__ = [
     "ISTOptions",
     "LocalSGDOptions",
     "PostLocalSGDOptions",
+    "ResISTOptions",
+    "RoundsOptions",
     "SandblasterOptions",
     "SparkNetOptions",
     "SteppingOptions",
@@ -153,7 +155,18 @@ class HogwildOptions(Averaging):
         return self
 
 
-class ISTOptions(Averaging):
+class RoundsOptions(Averaging):
+    """Each rank trains a part of the network in each round, dealt anew."""
+
+    period: Positive = 80
+    """Optimizer steps of a round, which also ends with the epoch."""
+    allreduce_first: Annotated[int, Field(ge=0)] = 0
+    """Epochs at the beginning that train the whole network by all-reduce."""
+    allreduce_last: Annotated[int, Field(ge=0)] = 0
+    """Epochs at the end that do."""
+
+
+class ISTOptions(RoundsOptions):
     """Each rank trains a sub-network of other neurons in each round (Yuan et al., 2019, arXiv 1910.02120)."""
 
     kind: Literal["ist"] = "ist"
@@ -161,10 +174,6 @@ class ISTOptions(Averaging):
     """Optimizer steps of a round, which also ends with the epoch: the paper has 80 for two layers, 30 for three."""
     layers: Annotated[list[str], Field(min_length=1)] | None = None
     """Names of the hidden layers whose neurons are dealt; by default all, which a plain stack of layers allows."""
-    allreduce_first: Annotated[int, Field(ge=0)] = 0
-    """Epochs at the beginning that train the whole network by all-reduce."""
-    allreduce_last: Annotated[int, Field(ge=0)] = 0
-    """Epochs at the end that do."""
     sharded: bool = False
     """Whether the network lies in parts, of which each rank has its own, so that it may be larger than a rank's memory:
     for networks of ``torch.nn.Linear`` and activations alone, such as ``mlp``."""
@@ -178,6 +187,15 @@ class ISTOptions(Averaging):
                 " to false"
             )
         return self
+
+
+class ResISTOptions(RoundsOptions):
+    """Each rank trains the network with other residual blocks in each round (Dun et al., 2021, arXiv 2107.00961)."""
+
+    kind: Literal["resist"] = "resist"
+    blocks: Annotated[list[str], Field(min_length=1)] | None = None
+    """Names of the residual blocks that are dealt; by default all that do not change the shape of what they are
+    given."""
 
 
 class AsynchronousOptions(Section):
@@ -262,6 +280,7 @@ Strategies = OneKind[
     | DeepSparkOptions
     | HogwildOptions
     | ISTOptions
+    | ResISTOptions
     | DownpourOptions
     | AsyncEASGDOptions
     | DecoupledDiLoCoOptions

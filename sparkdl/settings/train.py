@@ -15,6 +15,7 @@ from sparkdl.settings.strategies import (
     HogwildOptions,
     ISTOptions,
     PostLocalSGDOptions,
+    RoundsOptions,
     SandblasterOptions,
     Strategies,
 )
@@ -144,7 +145,7 @@ class Train(Recipe):
                 f"strategy.after_epochs is {self.strategy.after_epochs}, and epochs {self.epochs}: ranks would never"
                 " step alone; lower it, or set strategy to allreduce"
             )
-        if isinstance(self.strategy, ISTOptions):
+        if isinstance(self.strategy, RoundsOptions):
             together = self.strategy.allreduce_first + self.strategy.allreduce_last
             if together >= self.epochs:
                 raise ValueError(

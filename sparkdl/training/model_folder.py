@@ -20,7 +20,7 @@ from sparkdl.models import NETWORK_FILE, export_in_parts, export_network, try_ne
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.settings.averaging import CompressedAveraging
-from sparkdl.settings.strategies import ISTOptions
+from sparkdl.settings.strategies import ISTOptions, ResISTOptions
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import save_weights
 from sparkdl.training.fisher_noise import check_rows_apart
@@ -29,6 +29,7 @@ from sparkdl.training.recipe import build_loss, build_optimizer
 from sparkdl.training.replica import build_hollow_model, build_model
 from sparkdl.training.state import copied
 from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
+from sparkdl.training.strategies.residual_blocks import check_blocks
 from sparkdl.training.strategies.shares import fill
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
 from sparkdl.training.tasks import Task, create_task
@@ -57,6 +58,8 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
         model.eval()
     if isinstance(settings.strategy, ISTOptions) and not settings.in_parts:
         check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
+    if isinstance(settings.strategy, ResISTOptions):
+        check_blocks(model, rows, settings.strategy.blocks, ranks=ranks)
     with TemporaryDirectory() as folder:
         export_network(model, Path(folder) / NETWORK_FILE, rows)
     return network.train()

@@ -17,6 +17,7 @@ from sparkdl.settings.strategies import (
     ISTOptions,
     LocalSGDOptions,
     PostLocalSGDOptions,
+    ResISTOptions,
     SparkNetOptions,
 )
 from sparkdl.training.asynchronous.assemble import SlicedModel
@@ -27,6 +28,7 @@ from sparkdl.training.strategies.hogwild import Hogwild
 from sparkdl.training.strategies.ist import IST
 from sparkdl.training.strategies.local_sgd import LocalSGD
 from sparkdl.training.strategies.post_local_sgd import PostLocalSGD
+from sparkdl.training.strategies.resist import ResIST
 from sparkdl.training.strategies.sharded_ist import ShardedIST
 from sparkdl.training.strategies.strategy import Strategy
 
@@ -58,6 +60,8 @@ def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
             return ShardedIST(options, communicator, averager, seed=settings.seed)
         case ISTOptions():
             return IST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
+        case ResISTOptions():
+            return ResIST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
     raise TypeError(f"there is no strategy for {type(options).__qualname__}")
 
 
@@ -70,6 +74,6 @@ class Assembler(Protocol):
 
 def strategy_of(kind: str) -> Assembler:
     """The class that assembles the consensus in a checkpoint of this kind of strategy."""
-    classes: dict[str, Assembler] = {"easgd": EASGD, "deepspark": EASGD, "ist": IST}
+    classes: dict[str, Assembler] = {"easgd": EASGD, "deepspark": EASGD, "ist": IST, "resist": ResIST}
     classes |= dict.fromkeys(["downpour", "async_easgd", "decoupled_diloco", "sandblaster"], SlicedModel)
     return classes.get(kind, Strategy)

@@ -5,6 +5,7 @@ rows of its neurons in the weights of their layer, and their columns in the weig
 between two dealt layers a block (Yuan et al., 2019, arXiv 1910.02120, section 3).
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -65,6 +66,11 @@ class Cut(NamedTuple):
         if self.columns:
             shape[1] = len(neurons[self.columns]) * self.width
         return tuple(shape)
+
+    def make_fresh(self, whole: torch.Tensor, *, ranks: int) -> None:
+        """Make initial weights smaller in place: sub-networks then begin with the variance that the network would."""
+        if self.columns:
+            whole /= math.sqrt(ranks)
 
     def _place(self, neurons: Neurons, device: torch.device) -> tuple[slice | torch.Tensor, ...]:
         rows = neurons[self.rows].to(device) if self.rows else slice(None)

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from math import ceil, sqrt
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,12 @@ from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import consensus_weights
-from sparkdl.training.strategies.ist import STATISTICS_BATCHES
-from sparkdl.training.strategies.sub_networks import deal
+from sparkdl.training.strategies.rounds import STATISTICS_BATCHES
 from sparkdl.training.tasks import Classification
 
 from .interruptions import EndedError, FailsAt, assert_equal
 from .simulated_averaging import MEANS
+from .simulated_parts import DealtBlocks, DealtNeurons
 
 STRATEGIES = {
     "allreduce": {"kind": "allreduce"},
@@ -61,6 +61,7 @@ STRATEGIES = {
     "ist": {"kind": "ist", "period": 4},
     "ist, all-reduce first and last": {"kind": "ist", "period": 4, "allreduce_first": 1, "allreduce_last": 1},
     "ist, batch normalisation": {"kind": "ist", "period": 4},
+    "resist": {"kind": "resist", "period": 4},
 }
 RACING = ["hogwild"]
 """Strategies whose ranks write to the same weights without locks: no two runs of several ranks end with the same."""
@@ -69,8 +70,8 @@ SIZE = 3
 ROWS = 106  # of the dataset: not the same number on each rank, and a short batch at the end of an epoch
 EPOCHS = 3
 SPREAD = 0.02  # of validation losses, at least: four runs may end close to each other by chance
-IST_RATE = 0.15  # larger, as momentum begins anew with each round
-RATES = {"ist": IST_RATE, "hogwild": 0.15}  # without momentum
+RATES = {"ist": 0.15, "resist": 0.05, "hogwild": 0.15}
+"""Larger where momentum begins anew with each round, or where there is none."""
 
 
 class Double(nn.Module):
@@ -89,6 +90,27 @@ def normalised_network(input_shape: tuple[int, ...], num_classes: int) -> nn.Mod
     return nn.Sequential(Double(), *hidden, nn.Linear(31, num_classes)).double()
 
 
+class Block(nn.Module):
+    """A residual block with batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 9), nn.BatchNorm1d(9), nn.Tanh(), nn.Linear(9, 16))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = values + self.layers(values)
+        return answer
+
+
+def residual_network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Four of them, which three ranks share unevenly."""
+    blocks = [Block() for _ in range(4)]
+    return nn.Sequential(Double(), nn.Linear(*input_shape, 16), *blocks, nn.Linear(16, num_classes)).double()
+
+
+NETWORKS = {"ist, batch normalisation": normalised_network, "resist": residual_network}
+
+
 def settings_for(name: str, **changes: object) -> Train:
     plain = "topk" in name or name.startswith("hogwild")
     method = str(STRATEGIES[name]["kind"])
@@ -100,8 +122,7 @@ def settings_for(name: str, **changes: object) -> Train:
         "epochs": EPOCHS,
         "strategy": STRATEGIES[name],
     }
-    model = normalised_network if "batch normalisation" in name else network
-    return Train(model=model, batch_size=4, **{**options, **changes})
+    return Train(model=NETWORKS.get(name, network), batch_size=4, **{**options, **changes})
 
 
 def train_with_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> dict[str, list[dict[str, float]]]:
@@ -265,7 +286,7 @@ def test_one_rank_means_what_it_should(trained: Trained) -> None:
     for name in ("local_sgd", "local_sgd, momentum averaged", "post_local_sgd", "sparknet"):
         assert_equal(found[name], found["allreduce"])
     compressed = [name for name in STRATEGIES if name.startswith("allreduce, ")]
-    alone = "diloco", "diloco, streaming", "diloco, powersgd", "easgd", "deepspark", "hogwild", "ist"
+    alone = "diloco", "diloco, streaming", "diloco, powersgd", "easgd", "deepspark", "hogwild", "ist", "resist"
     for name in (*alone, *compressed):
         expected = simulated(name, trained.clouds, size=1)
         for key, weight in found[name].items():
@@ -326,7 +347,7 @@ def continue_all(jobs: list[Job], rank: Rank) -> None:
 
 
 def test_a_kill_in_the_middle_of_an_exchange_changes_no_bit(trained: Trained) -> None:
-    names = ["local_sgd", "diloco, streaming"]
+    names = ["local_sgd", "diloco, streaming", "resist"]
     jobs = [trained.job(name, f"{name}, killed", checkpoint_steps=1) for name in names]
     for job in jobs:
         with pytest.raises(RankError, match="killed, out of memory, or crashed"):
@@ -501,27 +522,27 @@ def easgd(options: dict, models: Models, optimizers: Optimizers, *, rate: float 
     yield centre
 
 
-def ist(options: dict, models: Models, optimizers: Optimizers) -> Iterator:
-    """The network of each rank's neurons, as a network of its own; what reads fewer neurons is larger for it."""
+def in_rounds(parts: Callable, options: dict, models: Models, optimizers: Optimizers) -> Iterator:
+    """Networks of each rank's parts, trained by themselves; ``parts`` says what they are made of."""
     size, together = len(models), mean_of_gradients(options, models)
     steps_per_epoch = ceil(ceil(ROWS / size) / 4)
     dealing = range(options.get("allreduce_first", 0), EPOCHS - options.get("allreduce_last", 0))
+    rate = optimizers[0].param_groups[0]["lr"]
     whole = copy.deepcopy(models[0])
+    dealt = parts(whole, size)
     if 0 in dealing:
-        for layer in dense(whole)[1:]:
-            layer.weight.data /= sqrt(size)
+        dealt.make_fresh()
 
     def train(replicas: Models) -> None:
         models[:] = replicas
-        optimizers[:] = [torch.optim.SGD(model.parameters(), lr=IST_RATE, momentum=0.9) for model in models]
+        optimizers[:] = [torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9) for model in models]
 
     number = steps = 0
     for epoch in range(EPOCHS):
         left = steps_per_epoch
         while left:
             steps = min(options["period"], left) if epoch in dealing else left
-            neurons = shares(whole, size, number)
-            train([sub_network(whole, own) if epoch in dealing else copy.deepcopy(whole) for own in neurons])
+            train(dealt.begin(number) if epoch in dealing else [copy.deepcopy(whole) for _ in range(size)])
             for _ in range(steps):
                 work = yield
                 if epoch in dealing:
@@ -529,53 +550,13 @@ def ist(options: dict, models: Models, optimizers: Optimizers) -> Iterator:
                 else:
                     step_together(models, optimizers, together, work)
             if epoch in dealing:
-                assemble(whole, models, neurons)
+                dealt.end(models)
                 number += 1
             else:
-                whole = copy.deepcopy(models[0])
+                whole.load_state_dict(models[0].state_dict())
             left -= steps
     yield
     yield whole.state_dict()
-
-
-def dense(model: nn.Module) -> list[nn.Linear]:
-    return [module for module in model.modules() if isinstance(module, nn.Linear)]
-
-
-def norms(model: nn.Module) -> list[nn.BatchNorm1d]:
-    return [module for module in model.modules() if isinstance(module, nn.BatchNorm1d)]
-
-
-def shares(whole: nn.Module, size: int, number: int) -> list[list[torch.Tensor]]:
-    """By rank, the neurons of each layer; of the inputs and the outputs, all."""
-    layers = dense(whole)
-    counts = {str(place): layer.out_features for place, layer in enumerate(layers[:-1])}
-    ends = torch.arange(layers[0].in_features), torch.arange(layers[-1].out_features)
-    return [[ends[0], *own.values(), ends[1]] for own in deal(counts, size=size, seed=0, number=number)]
-
-
-def sub_network(whole: nn.Module, neurons: list[torch.Tensor]) -> nn.Module:
-    model = copy.deepcopy(whole)
-    for layer, columns, rows in zip(dense(model), neurons, neurons[1:], strict=False):
-        larger = layer.in_features / len(columns)
-        layer.weight = nn.Parameter(layer.weight.detach()[rows][:, columns] * larger)
-        layer.bias = nn.Parameter(layer.bias.detach()[rows])
-    for norm, rows in zip(norms(model), neurons[1:], strict=False):
-        norm.weight, norm.bias = (nn.Parameter(each.detach()[rows]) for each in (norm.weight, norm.bias))
-        norm.running_mean, norm.running_var = norm.running_mean[rows], norm.running_var[rows]
-    return model
-
-
-@torch.no_grad()
-def assemble(whole: nn.Module, models: Models, neurons: list[list[torch.Tensor]]) -> None:
-    for model, own in zip(models, neurons, strict=True):
-        for layer, part, columns, rows in zip(dense(whole), dense(model), own, own[1:], strict=False):
-            layer.weight[rows[:, None], columns] = part.weight * (len(columns) / layer.in_features)
-            layer.bias[rows] = part.bias
-        for norm, part, rows in zip(norms(whole), norms(model), own[1:], strict=False):
-            norm.weight[rows], norm.bias[rows] = part.weight, part.bias
-            norm.num_batches_tracked.fill_(STATISTICS_BATCHES)
-    dense(whole)[-1].bias.copy_(sum(dense(model)[-1].bias for model in models) / len(models))
 
 
 METHODS: dict[str, Callable[[dict, Models, Optimizers], Iterator]] = {
@@ -587,5 +568,6 @@ METHODS: dict[str, Callable[[dict, Models, Optimizers], Iterator]] = {
     "easgd": easgd,
     "deepspark": partial(easgd, rate=0.1),
     "hogwild": local_sgd,
-    "ist": ist,
+    "ist": partial(in_rounds, DealtNeurons),
+    "resist": partial(in_rounds, DealtBlocks),
 }

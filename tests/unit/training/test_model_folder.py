@@ -72,6 +72,11 @@ def test_what_ranks_cannot_exchange_is_an_error_before_anything_starts(
         check_model(clouds, Train(model=model))
 
 
+def test_residual_blocks_are_looked_for_before_anything_starts(clouds: Dataset) -> None:
+    with pytest.raises(ModelError, match="resist deals residual blocks, and the network has none"):
+        check_model(clouds, Train(model="mlp", strategy="resist"), ranks=2)
+
+
 def test_weights_of_half_precision_are_not_compressed(clouds: Dataset) -> None:
     check_model(clouds, Train(model=Short))
     compressed = Train(model=Short, strategy={"kind": "allreduce", "compression": "powersgd"})

@@ -1,0 +1,170 @@
+"""How residual blocks are found in a network, and left out of it: a block adds something to what it is given.
+
+A block is a module that hands on its input unchanged when its last layer is zero, such as the blocks of a residual
+network (He et al., 2016, arXiv 1512.03385) that do not change the shape. Layers come in the order in which the network
+names its modules.
+"""
+
+import copy
+from collections.abc import Sequence
+from types import MethodType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from sparkdl.errors import ModelError
+from sparkdl.training.strategies.sub_networks import Neurons, deal, overwrite, tensors_of
+
+__all__ = ["BLOCKS", "BlockCut", "check_blocks", "choose_blocks", "cut_blocks", "let_skip"]
+
+BLOCKS = "blocks"
+"""What is dealt, in place of a layer's neurons."""
+PIXELS = 8
+"""Of each side of an image, or words of a text, on which a module is tried."""
+
+
+class BlockCut(NamedTuple):
+    """A tensor of a residual block, which a sub-network has as a whole or not at all."""
+
+    block: int
+    """The number of the block."""
+    larger: int = 1
+    """How many times as large it is in a sub-network: what the block adds is in proportion to its last layer."""
+
+    def take(self, whole: torch.Tensor, neurons: Neurons) -> torch.Tensor:
+        """A copy for the sub-network of some blocks, without any numbers if it lacks this one."""
+        return whole * self.larger if self._is_in(neurons) else whole.new_empty(self.shape(whole, neurons))
+
+    def put(self, part: torch.Tensor, whole: torch.Tensor, neurons: Neurons) -> None:
+        """Overwrite it by what :meth:`take` gave, or what training has made of it."""
+        if self._is_in(neurons):
+            whole.copy_(part if self.larger == 1 else part / self.larger)
+
+    def shape(self, whole: torch.Tensor, neurons: Neurons) -> tuple[int, ...]:
+        """The shape of what :meth:`take` gives."""
+        return tuple(whole.shape) if self._is_in(neurons) else (0, *whole.shape[1:])
+
+    def make_fresh(self, whole: torch.Tensor, *, ranks: int) -> None:
+        """Make initial weights smaller in place: sub-networks then begin with those that the network would have."""
+        if self.larger != 1:
+            whole /= ranks
+
+    def _is_in(self, neurons: Neurons) -> bool:
+        return bool((neurons[BLOCKS] == self.block).any())
+
+
+def choose_blocks(model: nn.Module, blocks: Sequence[str] | None = None) -> Sequence[str]:
+    """The names of the blocks that are dealt: ``blocks``, by default all that are found, the outermost ones.
+
+    Raises :class:`ModelError` when there are none, or for a name that is none of a residual block.
+    """
+    if blocks is None:
+        if found := _found("", model):
+            return found
+        raise ModelError(
+            "train.strategy resist deals residual blocks, and the network has none: a block is a module that returns"
+            " its input, of the same shape, plus what its own layers make of it, the last of which may be zero. Choose"
+            " another train.strategy (ist deals neurons) or network (train.model=resnet has blocks)"
+        )
+    for name in blocks:
+        if name not in dict(model.named_modules()) or not _is_block(model.get_submodule(name)):
+            raise ModelError(
+                f"train.strategy.blocks: {name!r} is no residual block, which returns its input when its last layer is"
+                f" zero; the network has {', '.join(_found('', model)) or 'none'}"
+            )
+        if outer := [other for other in blocks if name.startswith(f"{other}.")]:
+            raise ModelError(f"train.strategy.blocks: {name!r} lies in {outer[0]!r}; leave one of them out")
+    return blocks
+
+
+def cut_blocks(model: nn.Module, blocks: Sequence[str], *, ranks: int) -> dict[str, BlockCut]:
+    """How the parameters and buffers of a network are cut, by name; those of no block stay whole."""
+    cuts = {}
+    for number, block in enumerate(blocks):
+        module = model.get_submodule(block)
+        last = {id(parameter) for parameter in _layers(module)[-1].parameters(recurse=False)}
+        for name, tensor in tensors_of(module).items():
+            cuts[f"{block}.{name}"] = BlockCut(number, ranks if id(tensor) in last else 1)
+    if shared := cuts.keys() - tensors_of(model).keys():
+        raise ModelError(f"train.strategy resist: {min(shared)!r} belongs to several modules; a block needs its own")
+    return cuts
+
+
+def let_skip(model: nn.Module, blocks: Sequence[str]) -> None:
+    """Let blocks whose parameters have no numbers hand on what they are given."""
+    for name in blocks:
+        block = model.get_submodule(name)
+        block.forward = MethodType(_forward, block)  # type: ignore[method-assign]
+
+
+def check_blocks(model: nn.Module, rows: torch.Tensor, blocks: Sequence[str] | None, *, ranks: int) -> None:
+    """Try to leave out of a network what a rank has not been dealt; ``rows`` are like its inputs. Runs on the driver.
+
+    Raises :class:`ModelError` when it has no residual blocks or fewer than ranks, or when it cannot do without some.
+    """
+    chosen = choose_blocks(model, blocks)
+    if len(chosen) < ranks:
+        raise ModelError(
+            f"the network has {len(chosen)} residual blocks to deal to {ranks} ranks ({', '.join(chosen)}); give it"
+            " more of them, or lower cluster.num_ranks"
+        )
+    network = copy.deepcopy(model).train()
+    cuts, tensors = cut_blocks(network, chosen, ranks=ranks), tensors_of(network)
+    smallest = deal({BLOCKS: len(chosen)}, size=ranks, seed=0, number=0)[-1]
+    let_skip(network, chosen)
+    overwrite(network, {name: cut.take(tensors[name].detach(), smallest) for name, cut in cuts.items()})
+    try:
+        network(rows)
+    except Exception as error:  # whatever a network may raise
+        raise ModelError(
+            f"the network cannot be computed without some of its blocks ({', '.join(chosen)}):"
+            f" {type(error).__name__}: {error}. Name those that it can do without in train.strategy.blocks"
+        ) from None
+
+
+def _forward(block: nn.Module, inputs: Any, *rest: Any, **named: Any) -> Any:
+    if not next(block.parameters()).numel():
+        return inputs
+    return type(block).forward(block, inputs, *rest, **named)
+
+
+def _found(name: str, module: nn.Module) -> list[str]:
+    if name and _is_block(module):
+        return [name]
+    children = module.named_children()
+    return [block for key, child in children for block in _found(f"{name}.{key}" if name else key, child)]
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    """Those that have parameters of their own."""
+    return [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
+
+
+@torch.no_grad()
+def _is_block(module: nn.Module) -> bool:
+    """Whether it is made of layers, and returns positive inputs as they are when the last one is zero."""
+    if not any(True for _ in module.children()) or not _layers(module):
+        return False
+    tried = copy.deepcopy(module).eval()
+    layers = _layers(tried)
+    weight = next(layers[0].parameters(recurse=False))
+    features = weight.shape[1] * int(getattr(layers[0], "groups", 1)) if weight.ndim > 1 else weight.numel()
+    generator = torch.Generator().manual_seed(0)
+    for tensor in tensors_of(tried).values():  # blocks that are zero at first would hide behind each other
+        if tensor.is_floating_point():
+            random = torch.rand(tensor.shape, generator=generator) + 0.5
+            tensor.copy_(random / max(tensor[0].numel(), 1) if tensor.ndim > 1 else random)
+    for parameter in layers[-1].parameters(recurse=False):
+        parameter.zero_()
+    for place in range(4):  # vectors, series, images, volumes
+        shape = (2, features, *[PIXELS] * place)
+        inputs = torch.rand(shape, generator=generator).to(weight)
+        for values in (inputs, inputs.movedim(1, -1)) if place == 1 else (inputs,):  # or texts
+            try:
+                answer = tried(values)
+            except Exception:  # whatever a module may raise that takes other shapes
+                continue
+            if isinstance(answer, torch.Tensor) and answer.shape == values.shape and bool((answer == values).all()):
+                return True
+    return False
