@@ -17,7 +17,7 @@ from sparkdl.planning.cost import StepCost, Traffic, ring
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
 from sparkdl.settings.section import Section
-from sparkdl.settings.strategies import AllReduceOptions, ISTOptions
+from sparkdl.settings.strategies import AllReduceOptions, RoundsOptions
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.tasks import create_task
@@ -113,7 +113,7 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
 def adds_up(options: Section) -> bool:
     """Whether what this strategy exchanges is added up on the way; else every rank receives everybody's."""
     compression = options.compression if isinstance(options, CompressedAveraging) else None
-    return not isinstance(options, ISTOptions) and (compression is None or compression.adds_up)
+    return not isinstance(options, RoundsOptions) and (compression is None or compression.adds_up)
 
 
 def _usual(seconds: list[float], period: int) -> float:

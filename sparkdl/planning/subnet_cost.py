@@ -1,7 +1,7 @@
 """What a step of independent subnet training costs: the more ranks there are, the less each computes and sends.
 
-A rank computes with the neurons that it was dealt, and once a round receives everybody's sub-network: its own share of
-the first and the last layer, and the square of that share of what is between two hidden layers.
+A rank computes with what it was dealt, and once a round receives everybody's part. Of neurons that is 1/n of the first
+and the last layer, and 1/n² of what is between two hidden layers; of residual blocks it is 1/n.
 """
 
 import math
@@ -16,7 +16,8 @@ from typing_extensions import override
 
 from sparkdl.errors import ModelError
 from sparkdl.planning.cost import Link, StepCost, Traffic, gathered, ring
-from sparkdl.settings.strategies import ISTOptions
+from sparkdl.settings.strategies import ISTOptions, ResISTOptions, RoundsOptions
+from sparkdl.training.strategies.residual_blocks import choose_blocks, cut_blocks
 from sparkdl.training.strategies.sub_networks import choose_layers, count_neurons, find_cuts, tensors_of
 from sparkdl.training.strategies.symmetry import check_sub_networks
 
@@ -30,7 +31,8 @@ class Dealt(NamedTuple):
     operations: int
     """Multiplications with its numbers for one row."""
     neurons: tuple[int, ...]
-    """How many the hidden layers have along which it is cut: first those whose rows it has, then those it reads."""
+    """How many the hidden layers have along which it is cut, first those whose rows it has, then those it reads; or how
+    many blocks there are."""
 
     def part(self, ranks: int) -> float:
         """The part of it that a sub-network has, the largest one of so many."""
@@ -56,7 +58,7 @@ class SubNetworkCost(StepCost):
 
     @override
     def seconds(self, link: Link, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> float:
-        """Predicted seconds of a step; not a number for more ranks than a hidden layer has neurons.
+        """Predicted seconds of a step; not a number for more ranks than there are neurons or blocks.
 
         The backend gathers sub-networks, in whatever topology means are taken.
         """
@@ -88,32 +90,38 @@ def may_be_dealt(model: nn.Module, rows: torch.Tensor, *, ranks: int) -> bool:
 
 
 def of_sub_networks(
-    measured: StepCost, options: ISTOptions, model: nn.Module, rows: torch.Tensor, *, whole: float, ranks: int
+    measured: StepCost, options: RoundsOptions, model: nn.Module, rows: torch.Tensor, *, whole: float, ranks: int
 ) -> SubNetworkCost:
     """What was measured on so many ranks, with what is known of the network; ``whole`` are seconds of its own step.
 
     Runs on the driver.
     """
-    dealt, uncut = find_dealt(model, rows, options.layers)
-    return SubNetworkCost(
-        **asdict(measured), ranks=ranks, whole=whole, dealt=dealt, uncut=uncut, sharded=options.sharded
-    )
+    dealt, uncut = find_dealt(model, rows, options)
+    sharded = isinstance(options, ISTOptions) and options.sharded
+    return SubNetworkCost(**asdict(measured), ranks=ranks, whole=whole, dealt=dealt, uncut=uncut, sharded=sharded)
 
 
-def find_dealt(model: nn.Module, rows: torch.Tensor, layers: Sequence[str] | None) -> tuple[list[Dealt], int]:
-    """What is cut of a network whose neurons can be dealt, and the bytes of the rest; ``rows`` are like its inputs.
+def find_dealt(model: nn.Module, rows: torch.Tensor, options: RoundsOptions) -> tuple[list[Dealt], int]:
+    """What is cut of a network whose parts can be dealt, and the bytes of the rest; ``rows`` are like its inputs.
 
     Runs on the driver. The network may be one without weights, on the device ``meta``, as the rows then are, too.
     """
-    tensors = tensors_of(model)
-    cuts = find_cuts(model, choose_layers(model, layers))
-    counts = count_neurons(cuts, tensors)
-    uses = _uses(model, rows, {name: tensor for name, tensor in tensors.items() if name in cuts and tensor.ndim > 1})
-    dealt = []
-    for name, cut in cuts.items():
-        along = tuple(counts[layer] for layer in (cut.rows, cut.columns) if layer)
-        dealt.append(Dealt(tensors[name].nbytes, tensors[name].numel() * uses.get(name, 0), along))
-    return dealt, sum(tensor.nbytes for name, tensor in tensors.items() if name not in cuts)
+    tensors, along = tensors_of(model), _along(model, options)
+    uses = _uses(model, rows, {name: tensors[name] for name in along if tensors[name].ndim > 1})
+    dealt = [
+        Dealt(tensors[name].nbytes, tensors[name].numel() * uses.get(name, 0), counts) for name, counts in along.items()
+    ]
+    return dealt, sum(tensor.nbytes for name, tensor in tensors.items() if name not in along)
+
+
+def _along(model: nn.Module, options: RoundsOptions) -> dict[str, tuple[int, ...]]:
+    """By name of what is cut: how many neurons, or blocks, there are to deal, for each of its dimensions."""
+    if isinstance(options, ResISTOptions):
+        blocks = choose_blocks(model, options.blocks)
+        return dict.fromkeys(cut_blocks(model, blocks, ranks=1), (len(blocks),))
+    cuts = find_cuts(model, choose_layers(model, options.layers if isinstance(options, ISTOptions) else None))
+    counts = count_neurons(cuts, tensors_of(model))
+    return {name: tuple(counts[layer] for layer in (cut.rows, cut.columns) if layer) for name, cut in cuts.items()}
 
 
 @torch.no_grad()

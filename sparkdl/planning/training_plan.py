@@ -22,6 +22,7 @@ from sparkdl.settings.strategies import (
     ISTOptions,
     LocalSGDOptions,
     PostLocalSGDOptions,
+    RoundsOptions,
     SparkNetOptions,
 )
 from sparkdl.tables import aligned
@@ -153,7 +154,7 @@ def plan_training(
         )
     if isinstance(own, PostLocalSGDOptions):
         own = LocalSGDOptions(period=own.period, topology=own.topology)  # which it becomes
-    if isinstance(own, ISTOptions):  # its epochs of sub-networks
+    if isinstance(own, RoundsOptions):  # its epochs of sub-networks
         own = own.model_copy(update={"allreduce_first": 0, "allreduce_last": 0})
     compared = STRATEGIES if may_be_dealt(model, rows, ranks=ranks) else STRATEGIES[:-1]
     strategies = {_name(each): each for each in (*compared, own)}
@@ -169,7 +170,7 @@ def plan_training(
     )[0]
     steps, whole = dict(found.steps), found.steps[_name(STRATEGIES[0])].computing
     for name, options in strategies.items():
-        if isinstance(options, ISTOptions):
+        if isinstance(options, RoundsOptions):
             steps[name] = of_sub_networks(steps[name], options, model, rows, whole=whole, ranks=ranks)
     return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, steps)
 

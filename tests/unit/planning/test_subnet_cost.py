@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.models.networks import resnet
 from sparkdl.planning.cost import Link, StepCost, gathered, ring
 from sparkdl.planning.subnet_cost import SubNetworkCost, find_dealt, may_be_dealt, of_sub_networks
-from sparkdl.settings.strategies import ISTOptions
+from sparkdl.settings.strategies import ISTOptions, ResISTOptions
 
 LINK = Link(start=1e-4, bandwidth=12.5e6)
 ROWS = torch.zeros(2, 8)
@@ -54,10 +55,18 @@ def test_more_ranks_than_neurons_have_no_prediction() -> None:
 
 def test_a_convolution_multiplies_its_weights_once_for_each_pixel() -> None:
     network = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 4 * 4, 3))
-    dealt, uncut = find_dealt(network, torch.zeros(2, 1, 6, 6), None)
+    dealt, uncut = find_dealt(network, torch.zeros(2, 1, 6, 6), ISTOptions())
     assert [(each.operations, each.neurons) for each in dealt if each.operations] == [(54 * 16, (6,)), (288, (6,))]
     assert uncut == 4 * 3 + 8  # the outputs' bias, and how many batches batch normalisation has seen
     assert {each.part(3) for each in dealt} == {1 / 3}
+
+
+def test_of_residual_blocks_each_rank_has_its_share_of_all() -> None:
+    network = resnet(input_shape=(1, 8, 8), num_classes=3, channels=(8,), blocks=4)
+    dealt, uncut = find_dealt(network, torch.zeros(2, 1, 8, 8), ResISTOptions())
+    assert {each.neurons for each in dealt} == {(4,)} and {each.part(3) for each in dealt} == {1 / 2}
+    assert sum(each.operations for each in dealt) == 4 * 2 * 8 * 8 * 9 * 64  # blocks, convolutions, weights, pixels
+    assert uncut == sum(parameter.nbytes for parameter in network.parameters()) - sum(each.bytes for each in dealt)
 
 
 def test_a_network_without_hidden_layers_is_none_to_deal() -> None:
@@ -69,5 +78,5 @@ def test_a_network_without_hidden_layers_is_none_to_deal() -> None:
 def test_a_network_without_weights_is_planned_in_parts() -> None:
     with torch.device("meta"):
         hollow = wide()
-    assert find_dealt(hollow, ROWS.to("meta"), None) == find_dealt(wide(), ROWS, None)
+    assert find_dealt(hollow, ROWS.to("meta"), ISTOptions()) == find_dealt(wide(), ROWS, ISTOptions())
     assert not may_be_dealt(hollow, ROWS.to("meta"), ranks=2)
