@@ -22,13 +22,15 @@ from sparkdl.cluster.launch import Launch
 from sparkdl.cluster.local import Processes, main
 from sparkdl.cluster.pickling import pickle_function
 
-__all__ = ["INTERFACE", "Network", "bytes_sent", "network"]
+__all__ = ["ADDRESS", "DRIVER", "INTERFACE", "Network", "bytes_sent", "inside", "network"]
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000  # sched.h
 OWN_NETWORK = "/proc/thread-self/ns/net"
-ADDRESS = "198.18.0.{}"  # of the block that RFC 2544 reserves for benchmarks
+ADDRESS = "198.18.0.{}"
+"""Of the block that RFC 2544 reserves for benchmarks: hosts are counted from 1."""
 DRIVER = ADDRESS.format(254)
+"""Where hosts find the driver."""
 INTERFACE = "eth0"
 """What each host calls its end of its link."""
 BURST, LATENCY = "128kb", "20ms"  # what a link lets through at once, and how long it queues before it drops
@@ -46,10 +48,15 @@ class Network:
     def limit(self, megabits: float | None) -> None:
         """Let each link carry so many megabits a second in each direction; None: as much as it can."""
         for number, namespace in enumerate(self.hosts.values()):
-            with _inside(self.bridge):
+            with inside(self.bridge):
                 _shape(f"port{number}", megabits)
-            with _inside(namespace):
+            with inside(namespace):
                 _shape(INTERFACE, megabits)
+
+    def separate(self) -> None:
+        """From now on, hosts reach the driver and not each other."""
+        with inside(self.bridge):
+            _do(*(f"ip link set port{number} type bridge_slave isolated on" for number in range(len(self.hosts))))
 
     def run(
         self,
@@ -65,7 +72,7 @@ class Network:
         """
         hosts = [host for host in self.hosts for _ in range(ranks_per_host)]
         mains = {host: partial(enter_and_be_rank, namespace) for host, namespace in self.hosts.items()}
-        with _inside(self.bridge):  # where its sockets are made, they stay
+        with inside(self.bridge):  # where its sockets are made, they stay
             launch = Launch(len(hosts), bind_address=DRIVER, host=DRIVER, timeouts=Timeouts())
         with launch:
             assignment = launch.assignment(pickle_function(function), backend, "all")
@@ -81,15 +88,15 @@ def network(hosts: int) -> Iterator[Network]:
     _check_tools()
     with ExitStack() as files:
         bridge = _new_namespace(files)
-        with _inside(bridge):
+        with inside(bridge):
             _do("ip link set lo up", "ip link add bridge type bridge", "ip link set bridge up")
             _do(f"ip address add {DRIVER}/24 dev bridge")
         namespaces = [_new_namespace(files) for _ in range(hosts)]
         for number, namespace in enumerate(namespaces):
-            with _inside(bridge):
+            with inside(bridge):
                 _do(f"ip link add port{number} type veth peer name {INTERFACE} netns {namespace}")
                 _do(f"ip link set port{number} master bridge up")
-            with _inside(namespace):
+            with inside(namespace):
                 _do("ip link set lo up", f"ip address add {ADDRESS.format(1 + number)}/24 dev {INTERFACE}")
                 _do(f"ip link set {INTERFACE} up")
         yield Network(bridge, {f"host{number}": namespace for number, namespace in enumerate(namespaces)})
@@ -146,7 +153,7 @@ def _new_namespace(files: ExitStack) -> str:
 
 
 @contextmanager
-def _inside(namespace: str) -> Iterator[None]:
+def inside(namespace: str) -> Iterator[None]:
     """Have the calling thread in another network for as long as the block lasts."""
     before = os.open(OWN_NETWORK, os.O_RDONLY)
     try:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ ROLES = {
     "worker": "org.apache.spark.deploy.worker.Worker",
     "executor": "org.apache.spark.executor.CoarseGrainedExecutorBackend",
     "driver": "org.apache.spark.deploy.SparkSubmit",
+    "connect server": "org.apache.spark.sql.connect.service.SparkConnectServer",
     "python": ".daemon",  # Spark's own, or ours
 }
 """What the command lines of a cluster's processes contain; ``python`` are the daemons and the workers they fork."""
@@ -37,15 +38,16 @@ ROLES = {
 
 @dataclass(frozen=True)
 class StandaloneCluster:
-    """A Spark master and its workers, on loopback."""
+    """A Spark master and its workers, by default on loopback."""
 
     master_url: str
     environment: dict[str, str]
+    host: str = LOOPBACK
 
     def command(self, script: str | Path, *args: str, options: Sequence[str] = ()) -> list[str]:
         """The command line that submits a script; ``options`` are spark-submit's."""
         settings = {"spark.driver.memory": "1g", "spark.executor.memory": "600m", "spark.ui.enabled": "false"}
-        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        settings |= {"spark.driver.host": self.host, "spark.driver.bindAddress": self.host}
         submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master_url]
         submit += [part for item in settings.items() for part in ("--conf", "=".join(item))]
         return [*submit, *options, str(script), *args]
@@ -57,12 +59,47 @@ class StandaloneCluster:
                 self.command(script, *args, options=options), env=self.environment, stdout=output, stderr=output
             )
 
-    def start_worker(self, cores: int) -> None:
+    @contextmanager
+    def connect_server(self, settings: Mapping[str, str] | None = None) -> Iterator[int]:
+        """The port of a Spark Connect server over the cluster, for as long as the block lasts.
+
+        Raises TimeoutError with what it said if it does not start.
+        """
+        port, log = _free_port(self.host), Path(self.environment["SPARK_LOCAL_DIRS"]) / "connect.log"
+        settings = {
+            "spark.connect.grpc.binding.address": self.host,
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.python.daemon.module": "sparkdl.daemon",
+            "spark.sql.shuffle.partitions": "2",
+            **(settings or {}),
+        }
+        options = [part for item in settings.items() for part in ("--conf", "=".join(item))]
+        command = self.command("spark-internal", options=["--class", ROLES["connect server"], *options])
+        # Spark gives this server the memory of its daemons, whatever its settings say.
+        environment = self.environment | {"SPARK_DAEMON_MEMORY": "1g"}
+        with log.open("wb") as output:
+            server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection((self.host, port), timeout=1).close()
+                break
+            except OSError:
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise TimeoutError(f"the server did not start\n{log.read_text()[-4000:]}") from None
+                time.sleep(0.2)
+        try:
+            yield port
+        finally:
+            server.terminate()
+            server.wait(30)
+
+    def start_worker(self, cores: int, *, host: str | None = None) -> None:
         """Add a worker to the cluster, and return at once."""
-        folder = Path(self.environment["SPARK_LOCAL_DIRS"])
-        options = ["--host", LOOPBACK, "--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
+        folder, host = Path(self.environment["SPARK_LOCAL_DIRS"]), host or self.host
+        options = ["--host", host, "--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
         options += ["--work-dir", str(folder / "work"), self.master_url]
-        _start(self.environment, folder / LOG, ROLES["worker"], *options)
+        _start(self.environment | {"SPARK_LOCAL_IP": host}, folder / LOG, ROLES["worker"], *options)
 
     def processes(self) -> list[psutil.Process]:
         """Every process of the cluster and of what was submitted to it, also those that have lost their parents."""
@@ -85,7 +122,7 @@ class StandaloneCluster:
 
 @contextmanager
 def standalone_cluster(
-    folder: Path, *, cores: Sequence[int] = (1, 1), pythonpath: str = ""
+    folder: Path, *, cores: Sequence[int] = (1, 1), pythonpath: str = "", host: str = LOOPBACK
 ) -> Iterator[StandaloneCluster]:
     """A master, and a worker for each entry of ``cores``. Afterwards none of its processes is left. Runs on the driver.
 
@@ -94,21 +131,21 @@ def standalone_cluster(
     ensure_java()
     environment = os.environ | {
         "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(folder),
         "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": pythonpath,
         MARK: secrets.token_hex(8),
     }
-    port, page = _free_port(), _free_port()
-    cluster = StandaloneCluster(f"spark://{LOOPBACK}:{port}", environment)
+    port, page = _free_port(host), _free_port(host)
+    cluster = StandaloneCluster(f"spark://{host}:{port}", environment, host)
     log = folder / LOG
     try:
-        _start(environment, log, ROLES["master"], "--host", LOOPBACK, "--port", str(port), "--webui-port", str(page))
+        _start(environment, log, ROLES["master"], "--host", host, "--port", str(port), "--webui-port", str(page))
         for count in cores:
             cluster.start_worker(count)
-        _wait_for_workers(f"http://{LOOPBACK}:{page}/json/", len(cores), log)
+        _wait_for_workers(f"http://{host}:{page}/json/", len(cores), log)
         yield cluster
     finally:
         everyone = cluster.processes()
@@ -138,8 +175,8 @@ def _wait_for_workers(page: str, count: int, log: Path) -> None:
     raise TimeoutError(f"the standalone cluster did not start in {START_SECONDS} s\n{log.read_text()[-4000:]}")
 
 
-def _free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as server:
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as server:
         return int(server.getsockname()[1])
 
 

@@ -1,25 +1,29 @@
 """Run one function per rank in one barrier stage of Spark, and bring the results home."""
 
+import json
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import BarrierTaskContext, InheritableThread
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from sparkdl.cluster.backend import LaunchBackend
-from sparkdl.cluster.connect import client_addresses
+from sparkdl.cluster.connect import client_addresses, reaches_client
 from sparkdl.cluster.devices import device_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
+from sparkdl.cluster.meeting_place import MeetingPlace
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
+from sparkdl.cluster.relay import Relay
 from sparkdl.cluster.rendezvous import place_of
 from sparkdl.cluster.resources import profile_of
 from sparkdl.cluster.slots import count_slots, wait_for_slots
@@ -62,7 +66,8 @@ def run_ranks(
 
     ``description`` is what Spark's pages call the job. ``backend`` is the library by which ranks exchange tensors;
     without one, they speak to the driver alone. ``resources`` are what each rank gets instead of what the application's
-    tasks get. The driver of a session of Spark Connect is its client: ranks speak to it, not to the server.
+    tasks get. The driver of a session of Spark Connect is its client: ranks speak to it, not to the server. Where they
+    cannot reach it, they meet on rank 0's host, and Spark brings what they say, by tasks in a slot of their own.
 
     While it runs, ``on_message(rank, message)`` is called here, in the caller's thread, with what ranks send; an error
     in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
@@ -80,11 +85,18 @@ def run_ranks(
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
-    bind_address, host = driver_addresses(spark)
+    remote, relay = is_remote(spark), None
+    bind_address, host = ("", "") if remote else driver_addresses(spark)  # what cannot be, nobody waits for
     wait_for_slots(spark, num_ranks, timeout=slot_timeout, resources=resources)
-    with Launch(num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop) as launch:
+    if remote and reaches_client(spark):
+        bind_address, host = client_addresses(spark)
+    elif remote:
+        relay = Relay(spark, size=num_ranks)
+    with Launch(
+        num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop, relay=relay
+    ) as launch:
         assignment = launch.assignment(pickled, backend, log_verbosity)
-        stage = _Stage(spark, num_ranks, assignment, launch, description or "sparkdl", resources)
+        stage = _Stage(spark, num_ranks, assignment, launch, description or "sparkdl", resources, relay)
         return launch.follow(stage, on_message)
 
 
@@ -99,10 +111,11 @@ class _Stage:
         launch: Launch,
         name: str,
         resources: Resources | None,
+        relay: Relay | None,
     ) -> None:
         self._description = f"{name}: {num_ranks} ranks"
         self._spark, self._num_ranks, self._assignment = spark, num_ranks, assignment
-        self._launch, self._resources = launch, resources
+        self._launch, self._resources, self._relay = launch, resources, relay
         self._tag = f"sparkdl-{secrets.token_hex(8)}"
         self._classic = not is_remote(spark)
         self._thread = (InheritableThread if self._classic else threading.Thread)(target=self._run, daemon=True)
@@ -138,13 +151,22 @@ class _Stage:
     def _run(self) -> None:
         try:
             profile = {"profile": profile_of(self._resources, self._spark)} if self._resources else {}
-            frame = self._spark.range(self._num_ranks, numPartitions=self._num_ranks)
+            tasks, task = (self._num_ranks + 1, _relayed_task) if self._relay else (self._num_ranks, _task)
+            frame = self._spark.range(tasks, numPartitions=tasks)
             with tagged_jobs(self._spark, self._tag, self._description):
-                rows = frame.mapInArrow(_task(self._assignment), SCHEMA, barrier=True, **profile).collect()
+                rows = self._rows(frame.mapInArrow(task(self._assignment), SCHEMA, barrier=True, **profile))
             self._launch.events.put(StageEnd([RankResult(row.rank, row.result and bytes(row.result)) for row in rows]))
         except Exception as error:
             reason = spark_reason(error)
             self._launch.events.put(StageEnd(error=reason, cancelled=CANCELLED.search(reason) is not None))
+
+    def _rows(self, stage: DataFrame) -> list[Row]:
+        if self._relay is None:
+            return stage.collect()
+        rows = stage.toLocalIterator()  # a server sends what a partition gave when it and those before it have ended
+        host, port = json.loads(next(rows).result)
+        self._relay.find(host, port)
+        return list(rows)
 
 
 def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
@@ -152,24 +174,65 @@ def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterab
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         context = BarrierTaskContext.get()
-        # The tasks' addresses are known without asking; allGather would take a second.
-        hosts = [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
-        place = place_of(context.partitionId(), hosts)
-        outcome = run_rank(assignment, place, device=device_of_task(context), threads=context.cpus())
-        if outcome.result is not None:
-            for _ in batches:  # Spark reuses a Python worker only if its task has read all of its input;
-                pass  # the worker of a failed rank is thrown away
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([outcome.rank], pa.int32()), pa.array([outcome.result], pa.binary())], names=["rank", "result"]
-        )
+        place = place_of(context.partitionId(), _hosts(context))
+        yield _sent(run_rank(assignment, place, device=device_of_task(context), threads=context.cpus()), batches)
 
     return task
 
 
+def _relayed_task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """The same where the meeting place is on rank 0's host: task 0 says where, task ``i + 1`` is rank ``i``."""
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = BarrierTaskContext.get()
+        rank, hosts = context.partitionId() - 1, _hosts(context)[1:]
+        token = assignment.rendezvous.token
+        place = MeetingPlace(hosts[0], size=len(hosts), secret=assignment.secret, token=token) if rank == 0 else None
+        with place or nullcontext():
+            channel, rendezvous = json.loads(context.allGather(json.dumps(place.ports) if place else "")[1])
+            if rank < 0:
+                outcome = RankResult(rank, json.dumps([hosts[0], rendezvous]).encode())
+            else:
+                here = replace(
+                    assignment,
+                    channel=(hosts[0], channel),
+                    rendezvous=replace(assignment.rendezvous, host=hosts[0], port=rendezvous),
+                )
+                seat = place_of(rank, hosts)
+                outcome = run_rank(here, seat, device=device_of_task(context), threads=context.cpus())
+        yield _sent(outcome, batches)
+
+    return task
+
+
+def _hosts(context: BarrierTaskContext) -> list[str]:
+    """Where the stage's tasks are. That is known without asking; allGather would take a second."""
+    return [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
+
+
+def _sent(outcome: RankResult, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """What a task gives Spark at its end."""
+    if outcome.result is not None:
+        for _ in batches:  # Spark reuses a Python worker only if its task has read all of its input;
+            pass  # the worker of a failed rank is thrown away
+    return pa.RecordBatch.from_arrays(
+        [pa.array([outcome.rank], pa.int32()), pa.array([outcome.result], pa.binary())], names=["rank", "result"]
+    )
+
+
 def driver_addresses(spark: SparkSession) -> tuple[str, str]:
-    """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode."""
+    """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode.
+
+    Raises :class:`ConfigError` for an address that is not IPv4, and where executors cannot reach a client.
+    """
     if is_remote(spark):
-        return client_addresses(spark)
+        addresses = client_addresses(spark)
+        if not reaches_client(spark):
+            raise ConfigError(
+                f"executors cannot reach this client of Spark Connect at {addresses[1]}, and training without lockstep"
+                " takes that; set SPARK_LOCAL_IP to an address by which they do, or train.strategy to one with lockstep"
+            )
+        return addresses
     if is_local(spark):
         return "127.0.0.1", "127.0.0.1"
     host = application_setting(spark, "spark.driver.host", "127.0.0.1")

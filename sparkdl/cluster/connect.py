@@ -3,22 +3,32 @@
 Runs on the driver, which here is the client.
 """
 
+import logging
 import os
+import queue
 import re
+import secrets
 import socket
+from functools import lru_cache, partial
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster.channel import Channel
+from sparkdl.cluster.independent_tasks import IndependentTasks
 from sparkdl.cluster.rendezvous import own_address
+from sparkdl.cluster.sender import Sender
 from sparkdl.errors import ClusterError, ConfigError
 from sparkdl.extras import require
 from sparkdl.sessions import application_setting, hurried
 
-__all__ = ["REMOTE", "check_server", "client_addresses", "connected"]
+__all__ = ["REMOTE", "check_server", "client_addresses", "connected", "reaches_client"]
 
 REMOTE = "SPARK_REMOTE"
 """Spark's own environment variable: the address of a server, such as ``sc://host:15002``."""
+KNOCK_SECONDS = 3.0  # after which a client that does not answer is taken for one that cannot be reached
+
+logger = logging.getLogger("sparkdl")
 
 
 def connected() -> SparkSession:
@@ -67,6 +77,39 @@ def client_addresses(spark: SparkSession) -> tuple[str, str]:
             " SPARK_LOCAL_IP to the address by which executors reach this machine"
         ) from None
     return bind_address, host
+
+
+@lru_cache(maxsize=4)
+def reaches_client(spark: SparkSession) -> bool:
+    """Whether executors reach this client. A task tries, once in a session.
+
+    Another machine may have the client's address in the executors' network: only one that knows a secret counts.
+    """
+    try:
+        bind_address, host = client_addresses(spark)
+    except ConfigError:  # behind a tunnel
+        return False
+    secret = secrets.token_bytes(32)
+    channel = Channel(bind_address, size=1, secret=secret, events=queue.SimpleQueue())
+    with channel, IndependentTasks(spark) as tasks:
+        knocking = partial(_knock, (host, channel.port), secret)
+        (said,) = tasks.submit(knocking, description="sparkdl: is the client reached?").result()
+    if said:
+        logger.warning(
+            "executors cannot reach this client at %s; what ranks say is fetched by Spark's tasks, which take one slot."
+            " SPARK_LOCAL_IP names another address of it",
+            host,
+        )
+    return not said
+
+
+def _knock(address: tuple[str, int], secret: bytes) -> list[str]:
+    """What is in the way to a client. Runs in a task."""
+    try:
+        Sender(address, secret=secret, patience=KNOCK_SECONDS, rank=0).close()
+    except ConnectionError as error:
+        return [str(error)]
+    return [""]
 
 
 def _told(error: PySparkException) -> str:

@@ -24,14 +24,14 @@ TO_DRIVER, TO_RANK = b"to driver", b"to rank"  # the directions
 class FrameWriter:
     """Packs the frames of one direction of one connection, in order."""
 
-    def __init__(self, secret: bytes, direction: bytes, nonce: bytes) -> None:
-        self._secret, self._context, self._sequence = secret, direction + nonce, 0
+    def __init__(self, secret: bytes, direction: bytes, nonce: bytes, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+        self._secret, self._context, self._sequence, self._max_bytes = secret, direction + nonce, 0, max_bytes
 
     def pack(self, topic: str, body: dict[str, Any]) -> bytes:
         """The next frame. Raises TypeError for what JSON cannot hold and ValueError for what is too long."""
         payload = json.dumps([topic, body]).encode()
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise ValueError(f"a message may have {MAX_PAYLOAD_BYTES:,} bytes as JSON; this one has {len(payload):,}")
+        if len(payload) > self._max_bytes:
+            raise ValueError(f"a message may have {self._max_bytes:,} bytes as JSON; this one has {len(payload):,}")
         mac = _mac(self._secret, self._context, self._sequence, payload)
         self._sequence += 1
         return struct.pack(">I", len(payload)) + mac + payload

@@ -14,7 +14,8 @@ from sparkdl.cluster.channel import Channel, Event
 from sparkdl.cluster.interrupts import plain_interrupts
 from sparkdl.cluster.logs import print_lines, print_text
 from sparkdl.cluster.rank import Assignment, RankResult
-from sparkdl.cluster.rendezvous import Rendezvous
+from sparkdl.cluster.relay import Relay
+from sparkdl.cluster.rendezvous import Rendezvous, RendezvousAddress
 from sparkdl.cluster.watchdog import PROCESS_DEATH, Failure, Timeouts, Watchdog
 from sparkdl.errors import RankError, RunCancelledError
 
@@ -56,17 +57,35 @@ class Workers(Protocol):
 
 
 class Launch:
-    """The driver's side of one run: channel and rendezvous while it lasts, and the loop that follows it."""
+    """The driver's side of one run: channel and rendezvous while it lasts, and the loop that follows it.
+
+    With a ``relay``, ranks do not reach the driver: both are on rank 0's host, and addresses are not looked at.
+    """
 
     def __init__(
-        self, num_ranks: int, *, bind_address: str, host: str, timeouts: Timeouts, stop: threading.Event | None = None
+        self,
+        num_ranks: int,
+        *,
+        bind_address: str,
+        host: str,
+        timeouts: Timeouts,
+        stop: threading.Event | None = None,
+        relay: Relay | None = None,
     ) -> None:
         self.num_ranks = num_ranks
         self.events: queue.SimpleQueue[Event | StageEnd] = queue.SimpleQueue()
-        self._host, self._timeouts, self._stop = host, timeouts, stop
-        self._secret = secrets.token_bytes(32)
-        self._channel = Channel(bind_address, size=num_ranks, secret=self._secret, events=self.events)
-        self._rendezvous = Rendezvous(bind_address, host=host, token=secrets.token_hex(32))
+        self._timeouts, self._stop = timeouts, stop
+        self._secret, token = secrets.token_bytes(32), secrets.token_hex(32)
+        self._channel: Channel | Relay
+        self._rendezvous: Rendezvous | None = None
+        self._addresses = ("", 0), RendezvousAddress("", 0, token)
+        if relay:
+            relay.open(secret=self._secret, token=token, events=self.events)
+            self._channel = relay
+        else:
+            self._channel = Channel(bind_address, size=num_ranks, secret=self._secret, events=self.events)
+            self._rendezvous = Rendezvous(bind_address, host=host, token=token)
+            self._addresses = (host, self._channel.port), self._rendezvous.address
         self._failures: list[Failure] = []
         self._hosts: dict[int, str] = {}
         self._places: dict[int, str] = {}
@@ -76,7 +95,8 @@ class Launch:
 
     def __exit__(self, *_: object) -> None:
         self.hang_up()
-        self._rendezvous.__exit__()
+        if self._rendezvous:
+            self._rendezvous.__exit__()
 
     def hang_up(self) -> None:
         """Close the channel: ranks that still run, and can, end at once."""
@@ -84,13 +104,15 @@ class Launch:
 
     def assignment(self, function: bytes, backend: LaunchBackend | None, log_verbosity: LogVerbosity) -> Assignment:
         """What every rank needs to take part in this run."""
+        channel, rendezvous = self._addresses
         return Assignment(
             function,
-            channel=(self._host, self._channel.port),
-            rendezvous=self._rendezvous.address,
+            channel=channel,
+            rendezvous=rendezvous,
             secret=self._secret,
             backend=backend,
             capture_output=log_verbosity == "all",
+            relayed=self._rendezvous is None,
             stack_after=self._timeouts.stall_timeout and self._timeouts.stall_timeout / 2,
         )
 

@@ -72,6 +72,8 @@ class Assignment:
     backend: LaunchBackend | None
     """By which library ranks exchange tensors, if they do."""
     capture_output: bool
+    relayed: bool = False
+    """The ranks meet on rank 0's host. Channel and rendezvous have no address until the stage runs."""
     stack_after: float | None = None
     """After how many seconds without progress a rank says where its stack is."""
 
@@ -96,7 +98,12 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     then the backend disconnects, so that ranks that wait for this one fail quickly too.
     """
     global _current
-    hello = {"rank": place.rank, "host": place.host, "machine": socket.gethostname(), "process": os.getpid()}
+    hello: dict[str, Any] = {
+        "rank": place.rank,
+        "host": place.host,
+        "machine": socket.gethostname(),
+        "process": os.getpid(),
+    }
     sender = Sender(assignment.channel, secret=assignment.secret, **hello)
     waits_in = assignment.backend.modules if assignment.backend else ()
     heartbeat = Heartbeat(sender, place.rank, waits_in=waits_in, stack_after=assignment.stack_after)

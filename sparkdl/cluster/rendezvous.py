@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -84,11 +84,14 @@ class Rendezvous:
 
     Requests are those that Horovod's Gloo makes. Horovod's own server listens on every interface, answers anybody, and
     starts a thread for each connection. This one listens on one address, answers requests that carry the token, holds
-    few connections open, and none for long.
+    few connections open, and none for long. What is posted gets the answer of ``exchange``, which raises ValueError for
+    what it does not take.
     """
 
-    def __init__(self, bind_address: str, *, host: str, token: str) -> None:
-        self._token = token.encode()
+    def __init__(
+        self, bind_address: str, *, host: str, token: str, exchange: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        self._token, self._exchange = token.encode(), exchange
         self._entries: dict[str, bytes] = {}
         self._strangers: dict[asyncio.StreamWriter, None] = {}  # connections without a valid token yet, oldest first
         self._ended = asyncio.Event()
@@ -143,6 +146,8 @@ class Rendezvous:
             return 413, b""
         if method == "PUT":
             self._entries[key] = await reader.readexactly(length)
+        elif method == "POST" and self._exchange:
+            return 200, self._exchange(await reader.readexactly(length))
         elif method == "DELETE":
             self._entries.pop(key, None)
         elif method == "GET":

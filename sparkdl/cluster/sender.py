@@ -12,7 +12,7 @@ from sparkdl.cluster.own_executor import end_stopped, own_executor
 
 __all__ = ["Sender", "notice_lost_peers"]
 
-CONNECT_SECONDS = 30.0
+CONNECT_SECONDS = 30.0  # how long a rank tries
 ATTEMPT_SECONDS = 5.0  # how long one connection may take until driver and rank know each other
 LOST_PEER_SECONDS = 20  # a host that vanished without a word is noticed after so long
 
@@ -24,12 +24,14 @@ class Sender:
     greets with a nonce, the rank's ``hello`` carries one of its own, and the driver's ``welcome`` answers that.
     """
 
-    def __init__(self, address: tuple[str, int], *, secret: bytes, **hello: Any) -> None:
+    def __init__(
+        self, address: tuple[str, int], *, secret: bytes, patience: float = CONNECT_SECONDS, **hello: Any
+    ) -> None:
         self.stop_requested = False
         """Whether the driver has asked this rank to come to an end."""
         self._lock = threading.Lock()
         self._closing = False
-        deadline = time.monotonic() + CONNECT_SECONDS
+        deadline = time.monotonic() + patience
         while True:
             try:
                 self._connect(address, secret, hello)

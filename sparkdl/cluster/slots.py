@@ -5,7 +5,7 @@ import time
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster.connect import check_server
+from sparkdl.cluster.connect import check_server, reaches_client
 from sparkdl.cluster.resources import check_resources, no_executor_has, profile_of
 from sparkdl.errors import ConfigError, NotEnoughSlotsError
 from sparkdl.sessions import application_setting, default_parallelism, is_local, is_remote
@@ -24,7 +24,8 @@ logger = logging.getLogger("sparkdl")
 def count_slots(spark: SparkSession, resources: Resources | None = None) -> int | None:
     """How many tasks with these resources the cluster can run at the same time.
 
-    Spark Connect does not say so: it is found from the number of cores, and None where that is not known either.
+    Spark Connect does not say so: it is found from the number of cores, and None where that is not known either. Where
+    executors do not reach its client, one of them is for what ranks say.
     """
     if is_remote(spark):
         return _estimated_slots(spark, resources)
@@ -103,7 +104,7 @@ def _estimated_slots(spark: SparkSession, resources: Resources | None) -> int | 
     cpus = (resources and resources.cpus) or int(application_setting(spark, "spark.task.cpus", "1"))
     cores = default_parallelism(spark)
     of_one = int(application_setting(spark, "spark.executor.cores", "0")) or cores
-    return cores // of_one * (of_one // cpus)
+    return cores // of_one * (of_one // cpus) - (not reaches_client(spark))  # one is for what ranks say
 
 
 def _is_dynamic(spark: SparkSession) -> bool:

@@ -2,10 +2,8 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,44 +11,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "connect.py"
-SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-START_SECONDS = 180.0
 CLIENT_ONLY = "import sys; sys.modules |= {'py4j': None, 'pyspark.core': None}"
 """What makes a process one of the package pyspark-client, which is PySpark without these two and without the JVM's."""
 RUN = f"{CLIENT_ONLY}; import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 @pytest.fixture(scope="module")
-def remote(standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def remote(standalone) -> Iterator[str]:
     """The address of a server, which asks for a token."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": port,
-        "spark.connect.authenticate.token": "secret",
-        "spark.python.daemon.module": "sparkdl.daemon",
-        "spark.sql.shuffle.partitions": 2,
-    }
-    options = ["--class", SERVER, *(part for item in settings.items() for part in ("--conf", "{}={}".format(*item)))]
-    log = tmp_path_factory.mktemp("connect") / "server.log"
-    command = standalone.command("spark-internal", options=options)
-    # Spark gives this server the memory of its daemons, whatever its settings say.
-    environment = standalone.environment | {"SPARK_DAEMON_MEMORY": "1g"}
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-    deadline = time.monotonic() + START_SECONDS
-    while server.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            break
-        except OSError:
-            time.sleep(0.2)
-    else:
-        pytest.fail(f"the server did not start\n{log.read_text()[-4000:]}")
-    yield f"sc://localhost:{port}/;token=secret"
-    server.terminate()
-    server.wait(30)
+    with standalone.connect_server({"spark.connect.authenticate.token": "secret"}) as port:
+        yield f"sc://localhost:{port}/;token=secret"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,77 @@
+"""A client of Spark Connect that executors cannot reach: client, server and executors are in three networks.
+
+A bridge joins them. The server's network is the bridge's own, and what the bridge does not pass on is what the client
+and the executors would say to each other.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.network import ADDRESS, DRIVER, inside, network
+from benchmarks.standalone import standalone_cluster
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).parent / "programs" / "relayed.py"
+EXECUTORS = ADDRESS.format(2)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    folder = tmp_path_factory.mktemp("networks")
+    with network(2) as hosts, inside(hosts.bridge):
+        hosts.separate()
+        of_client, of_executors = hosts.hosts.values()
+        with (
+            standalone_cluster(folder, cores=(), pythonpath=str(ROOT), host=DRIVER) as cluster,
+            cluster.connect_server() as port,
+        ):
+            with inside(of_executors):
+                cluster.start_worker(3, host=EXECUTORS)
+            with inside(of_client):
+                done = subprocess.run(
+                    [sys.executable, PROGRAM, folder],
+                    env=cluster.environment | {"SPARK_REMOTE": f"sc://{DRIVER}:{port}", "SPARK_LOCAL_IP": ""},
+                    capture_output=True,
+                    text=True,
+                    timeout=300,
+                    check=False,
+                )
+    assert done.returncode == 0, done.stderr[-8000:]
+    return json.loads(done.stdout.splitlines()[-1]) | {"said": done.stdout + done.stderr}
+
+
+def test_ranks_meet_on_rank_zeros_host_which_takes_one_slot_more(report: dict) -> None:
+    assert "executors cannot reach this client" in report["said"]
+    assert report["slots"] == 2
+    assert report["first"] == report["next"] == [3.0, 3.0]
+    assert report["too many"].startswith("NotEnoughSlotsError: 3 ranks were asked for, and the cluster has 2 slots")
+
+
+def test_messages_and_lines_arrive(report: dict) -> None:
+    assert report["heard"] == [[0, 1 << 19], [0, 1 << 19], [1, 1 << 19], [1, 1 << 19]]
+    assert "[rank 0] a line of a rank\n" in report["said"] and "[rank 1] a line of a rank\n" in report["said"]
+
+
+def test_the_order_to_stop_arrives(report: dict) -> None:
+    assert report["stopped"] == ["stopped", "stopped"]
+
+
+def test_a_failure_is_named_with_its_rank_and_ends_the_others(report: dict) -> None:
+    assert report["raising"].startswith("RankError: Traceback") and "ValueError: boom" in report["raising"]
+    assert "rank 1 of 2 failed" in report["raising"]
+
+
+def test_the_loss_of_the_meeting_place_ends_the_run_and_names_its_rank(report: dict) -> None:
+    assert "its process ended without a word" in report["lost"] and "rank 0 of 2 failed" in report["lost"]
+
+
+def test_a_run_trains(report: dict) -> None:
+    assert report["train"] == 2
+
+
+def test_what_takes_the_client_is_refused_in_one_line(report: dict) -> None:
+    assert report["without lockstep"].startswith("ConfigError: executors cannot reach this client of Spark Connect at")
