@@ -26,16 +26,16 @@ class DealtNeurons:
 
     def begin(self, number: int) -> list[nn.Module]:
         layers = dense(self.whole)
-        counts = {str(place): layer.out_features for place, layer in enumerate(layers[:-1])}
-        ends = torch.arange(layers[0].in_features), torch.arange(layers[-1].out_features)
+        counts = {str(place): len(layer.weight) for place, layer in enumerate(layers[:-1])}
+        ends = torch.arange(layers[0].weight.shape[1]), torch.arange(len(layers[-1].weight))
         shares = deal(counts, size=self.size, seed=0, number=number)
         self.neurons = [[ends[0], *own.values(), ends[1]] for own in shares]
         return [self._sub_network(own) for own in self.neurons]
 
     def _sub_network(self, neurons: list[torch.Tensor]) -> nn.Module:
         model = copy.deepcopy(self.whole)
-        for layer, columns, rows in zip(dense(model), neurons, neurons[1:], strict=False):
-            larger = layer.in_features / len(columns)
+        for layer, columns, rows in zip(dense(model), self._columns(neurons), neurons[1:], strict=True):
+            larger = layer.weight.shape[1] / len(columns)
             layer.weight = nn.Parameter(layer.weight.detach()[rows][:, columns] * larger)
             layer.bias = nn.Parameter(layer.bias.detach()[rows])
         for norm, rows in zip(norms(model), neurons[1:], strict=False):
@@ -43,11 +43,21 @@ class DealtNeurons:
             norm.running_mean, norm.running_var = norm.running_mean[rows], norm.running_var[rows]
         return model
 
+    def _columns(self, neurons: list[torch.Tensor]) -> list[torch.Tensor]:
+        """By layer, the columns that read the neurons before: of a channel that is flattened, all its places."""
+        columns, before = [], len(neurons[0])
+        for layer, own in zip(dense(self.whole), neurons, strict=False):
+            width = layer.weight.shape[1] // before
+            columns.append((own[:, None] * width + torch.arange(width)).flatten())
+            before = len(layer.weight)
+        return columns
+
     @torch.no_grad()
     def end(self, models: list[nn.Module]) -> None:
         for model, own in zip(models, self.neurons, strict=True):
-            for layer, part, columns, rows in zip(dense(self.whole), dense(model), own, own[1:], strict=False):
-                layer.weight[rows[:, None], columns] = part.weight * (len(columns) / layer.in_features)
+            layers = zip(dense(self.whole), dense(model), self._columns(own), own[1:], strict=True)
+            for layer, part, columns, rows in layers:
+                layer.weight[rows[:, None], columns] = part.weight * (len(columns) / layer.weight.shape[1])
                 layer.bias[rows] = part.bias
             for norm, part, rows in zip(norms(self.whole), norms(model), own[1:], strict=False):
                 norm.weight[rows], norm.bias[rows] = part.weight, part.bias
@@ -98,8 +108,8 @@ class DealtBlocks:
             parameter.data *= factor
 
 
-def dense(model: nn.Module) -> list[nn.Linear]:
-    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+def dense(model: nn.Module) -> list[nn.Linear | nn.Conv1d]:
+    return [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv1d)]
 
 
 def norms(model: nn.Module) -> list[nn.BatchNorm1d]:

@@ -60,7 +60,7 @@ STRATEGIES = {
     "hogwild, a host each": {"kind": "hogwild", "period": 4},
     "ist": {"kind": "ist", "period": 4},
     "ist, all-reduce first and last": {"kind": "ist", "period": 4, "allreduce_first": 1, "allreduce_last": 1},
-    "ist, batch normalisation": {"kind": "ist", "period": 4},
+    "ist, convolutions": {"kind": "ist", "period": 4},
     "resist": {"kind": "resist", "period": 4},
 }
 RACING = ["hogwild"]
@@ -84,10 +84,12 @@ def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(Double(), nn.Linear(*input_shape, 16), nn.Tanh(), nn.Linear(16, num_classes)).double()
 
 
-def normalised_network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The same, with batch normalisation."""
-    hidden = [nn.Linear(*input_shape, 31), nn.BatchNorm1d(31), nn.Tanh()]
-    return nn.Sequential(Double(), *hidden, nn.Linear(31, num_classes)).double()
+def convolutional_network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A convolution along the features and a hidden layer, both with batch normalisation."""
+    (length,) = input_shape
+    channels = [nn.Unflatten(1, (1, length)), nn.Conv1d(1, 11, 3, padding=1), nn.BatchNorm1d(11), nn.Tanh()]
+    hidden = [nn.Flatten(), nn.Linear(11 * length, 31), nn.BatchNorm1d(31), nn.Tanh()]
+    return nn.Sequential(Double(), *channels, *hidden, nn.Linear(31, num_classes)).double()
 
 
 class Block(nn.Module):
@@ -108,7 +110,7 @@ def residual_network(input_shape: tuple[int, ...], num_classes: int) -> nn.Modul
     return nn.Sequential(Double(), nn.Linear(*input_shape, 16), *blocks, nn.Linear(16, num_classes)).double()
 
 
-NETWORKS = {"ist, batch normalisation": normalised_network, "resist": residual_network}
+NETWORKS = {"ist, convolutions": convolutional_network, "resist": residual_network}
 
 
 def settings_for(name: str, **changes: object) -> Train:
