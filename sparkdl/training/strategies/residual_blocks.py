@@ -1,12 +1,13 @@
 """How residual blocks are found in a network, and left out of it: a block adds something to what it is given.
 
 A block is a module that hands on its input unchanged when its last layer is zero, such as the blocks of a residual
-network (He et al., 2016, arXiv 1512.03385) that do not change the shape. Layers come in the order in which the network
-names its modules.
+network (He et al., 2016, arXiv 1512.03385) that do not change the shape; or one that returns zeros then, which the
+network adds to its input. Layers come in the order in which the network names its modules.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ import torch
 from torch import nn
 
 from sparkdl.errors import ModelError
-from sparkdl.training.strategies.sub_networks import Neurons, deal, overwrite, tensors_of
+from sparkdl.training.strategies.sub_networks import Neurons, overwrite, tensors_of
+from sparkdl.training.strategies.symmetry import random_rows
 
 __all__ = ["BLOCKS", "BlockCut", "check_blocks", "choose_blocks", "cut_blocks", "let_skip"]
 
@@ -55,7 +57,7 @@ class BlockCut(NamedTuple):
 
 
 def choose_blocks(model: nn.Module, blocks: Sequence[str] | None = None) -> Sequence[str]:
-    """The names of the blocks that are dealt: ``blocks``, by default all that are found, the outermost ones.
+    """The names of the blocks that are dealt: ``blocks``, by default all that hand on their input, the outermost ones.
 
     Raises :class:`ModelError` when there are none, or for a name that is none of a residual block.
     """
@@ -68,10 +70,10 @@ def choose_blocks(model: nn.Module, blocks: Sequence[str] | None = None) -> Sequ
             " another train.strategy (ist deals neurons) or network (train.model=resnet has blocks)"
         )
     for name in blocks:
-        if name not in dict(model.named_modules()) or not _is_block(model.get_submodule(name)):
+        if name not in dict(model.named_modules()) or _stand_in(model.get_submodule(name)) is None:
             raise ModelError(
-                f"train.strategy.blocks: {name!r} is no residual block, which returns its input when its last layer is"
-                f" zero; the network has {', '.join(_found('', model)) or 'none'}"
+                f"train.strategy.blocks: {name!r} is no residual block, which returns its input, or zeros of the same"
+                f" shape, when its last layer is zero; found are {', '.join(_found('', model)) or 'none'}"
             )
         if outer := [other for other in blocks if name.startswith(f"{other}.")]:
             raise ModelError(f"train.strategy.blocks: {name!r} lies in {outer[0]!r}; leave one of them out")
@@ -92,16 +94,17 @@ def cut_blocks(model: nn.Module, blocks: Sequence[str], *, ranks: int) -> dict[s
 
 
 def let_skip(model: nn.Module, blocks: Sequence[str]) -> None:
-    """Let blocks whose parameters have no numbers hand on what they are given."""
+    """Let blocks whose parameters have no numbers do nothing."""
     for name in blocks:
         block = model.get_submodule(name)
-        block.forward = MethodType(_forward, block)  # type: ignore[method-assign]
+        forward = partial(_forward, stand_in=_stand_in(block) or _same)
+        block.forward = MethodType(forward, block)  # type: ignore[method-assign]
 
 
 def check_blocks(model: nn.Module, rows: torch.Tensor, blocks: Sequence[str] | None, *, ranks: int) -> None:
     """Try to leave out of a network what a rank has not been dealt; ``rows`` are like its inputs. Runs on the driver.
 
-    Raises :class:`ModelError` when it has no residual blocks or fewer than ranks, or when it cannot do without some.
+    Raises :class:`ModelError` when it has no residual blocks or fewer than ranks, or when it cannot do without them.
     """
     chosen = choose_blocks(model, blocks)
     if len(chosen) < ranks:
@@ -109,28 +112,39 @@ def check_blocks(model: nn.Module, rows: torch.Tensor, blocks: Sequence[str] | N
             f"the network has {len(chosen)} residual blocks to deal to {ranks} ranks ({', '.join(chosen)}); give it"
             " more of them, or lower cluster.num_ranks"
         )
-    network = copy.deepcopy(model).train()
-    cuts, tensors = cut_blocks(network, chosen, ranks=ranks), tensors_of(network)
-    smallest = deal({BLOCKS: len(chosen)}, size=ranks, seed=0, number=0)[-1]
+    network = copy.deepcopy(model).eval()
     let_skip(network, chosen)
-    overwrite(network, {name: cut.take(tensors[name].detach(), smallest) for name, cut in cuts.items()})
+    tensors = tensors_of(network)
+    overwrite(network, {name: tensors[name].new_empty(0) for name in cut_blocks(network, chosen, ranks=ranks)})
+    names = ", ".join(chosen)
     try:
-        network(rows)
+        with torch.no_grad():
+            rows = random_rows(rows)
+            whole, answers = copy.deepcopy(model).eval()(rows), network(rows)
     except Exception as error:  # whatever a network may raise
         raise ModelError(
-            f"the network cannot be computed without some of its blocks ({', '.join(chosen)}):"
-            f" {type(error).__name__}: {error}. Name those that it can do without in train.strategy.blocks"
+            f"the network cannot be computed without its residual blocks ({names}): {type(error).__name__}: {error}."
+            " Name those that it can do without in train.strategy.blocks"
         ) from None
+    if torch.equal(answers[0], answers[1]) and not torch.equal(whole[0], whole[1]):
+        raise ModelError(
+            f"without its residual blocks ({names}) the network answers the same to all rows: nothing passes by one of"
+            " them, which train.strategy.blocks should not name"
+        )
 
 
-def _forward(block: nn.Module, inputs: Any, *rest: Any, **named: Any) -> Any:
+def _forward(block: nn.Module, inputs: Any, *rest: Any, stand_in: Callable[[Any], Any], **named: Any) -> Any:
     if not next(block.parameters()).numel():
-        return inputs
+        return stand_in(inputs)
     return type(block).forward(block, inputs, *rest, **named)
 
 
+def _same(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs
+
+
 def _found(name: str, module: nn.Module) -> list[str]:
-    if name and _is_block(module):
+    if name and any(True for _ in module.children()) and _stand_in(module) is _same:
         return [name]
     children = module.named_children()
     return [block for key, child in children for block in _found(f"{name}.{key}" if name else key, child)]
@@ -142,10 +156,13 @@ def _layers(module: nn.Module) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def _is_block(module: nn.Module) -> bool:
-    """Whether it is made of layers, and returns positive inputs as they are when the last one is zero."""
-    if not any(True for _ in module.children()) or not _layers(module):
-        return False
+def _stand_in(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What a module does to positive inputs when its last layer is zero: nothing, or zeros that are added to them.
+
+    None for a module that does something else, and so is no residual block.
+    """
+    if not _layers(module):
+        return None
     tried = copy.deepcopy(module).eval()
     layers = _layers(tried)
     weight = next(layers[0].parameters(recurse=False))
@@ -165,6 +182,7 @@ def _is_block(module: nn.Module) -> bool:
                 answer = tried(values)
             except Exception:  # whatever a module may raise that takes other shapes
                 continue
-            if isinstance(answer, torch.Tensor) and answer.shape == values.shape and bool((answer == values).all()):
-                return True
-    return False
+            for stand_in in (_same, torch.zeros_like):
+                if isinstance(answer, torch.Tensor) and torch.equal(answer, stand_in(values)):
+                    return stand_in
+    return None

@@ -20,7 +20,7 @@ from sparkdl.training.strategies.sub_networks import (
     tensors_of,
 )
 
-__all__ = ["check_counts", "check_sub_networks"]
+__all__ = ["check_counts", "check_sub_networks", "random_rows"]
 
 TOLERANCE = 1e-3  # of float32; what depends on the order of neurons differs by its own size
 
@@ -31,7 +31,7 @@ def check_sub_networks(model: nn.Module, rows: torch.Tensor, layers: Sequence[st
     Raises :class:`ModelError` when it has no hidden layers or one with fewer neurons than ranks, when something else
     than the next layer reads their neurons, or when a sub-network cannot be computed.
     """
-    rows, chosen = _random_rows(rows), choose_layers(model, layers)
+    rows, chosen = random_rows(rows), choose_layers(model, layers)
     if not _may_be_permuted(model, rows, chosen):
         fitting = [layer for layer in hidden_layers(model) if _may_be_permuted(model, rows, [layer])]
         raise ModelError(
@@ -87,7 +87,8 @@ def _may_be_permuted(model: nn.Module, rows: torch.Tensor, layers: Sequence[str]
         return torch.allclose(network(rows), expected, rtol=0, atol=TOLERANCE * float(expected.abs().max()))
 
 
-def _random_rows(like: torch.Tensor) -> torch.Tensor:
+def random_rows(like: torch.Tensor) -> torch.Tensor:
+    """Rows as different from each other as rows are, of the same shape and type; the same ones every time."""
     generator = torch.Generator().manual_seed(0)
     if like.is_floating_point():
         return torch.randn(like.shape, generator=generator).to(like.dtype)

@@ -107,6 +107,31 @@ class Apart(nn.Module):
         return answer
 
 
+class Added(nn.Module):
+    """A network that adds what its blocks return to their inputs by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(2))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        values = self.first(rows)
+        for block in self.blocks:
+            values = values + block(values)
+        answer: torch.Tensor = self.last(values)
+        return answer
+
+
+def test_blocks_whose_output_the_network_adds_to_their_input_can_be_named() -> None:
+    model, names = Added().eval(), ["blocks.0", "blocks.1"]
+    check_blocks(model, ROWS, names, ranks=2)
+    let_skip(model, names)
+    overwrite(model, {f"{name}.0.weight": torch.empty(0, 8) for name in names})
+    rows = torch.rand(2, 4)
+    assert torch.equal(model(rows), model.last(model.first(rows)))
+
+
 ROWS = torch.zeros(2, 4)
 
 
@@ -114,11 +139,17 @@ ROWS = torch.zeros(2, 4)
     ("make", "rows", "blocks", "says"),
     [
         (lambda: cnn(input_shape=(1, 8, 8), num_classes=3), IMAGES, None, r"has none: .*train\.model=resnet"),
-        (lambda: mlp(input_shape=(4,), num_classes=3, hidden=(4, 4)), ROWS, ["1"], r"'1' is no residual.*has none$"),
-        (network, IMAGES, ["0.layers.5"], "'0.layers.5' is no residual block.*has 0.layers.3, 0.layers.4, 0.layers.6$"),
+        (
+            lambda: mlp(input_shape=(4,), num_classes=3, hidden=(4, 4)),
+            ROWS,
+            ["1", "3"],
+            "passes by one of them",
+        ),
+        (lambda: mlp(input_shape=(4,), num_classes=3, hidden=(8, 4)), ROWS, ["1"], r"'1' is no residual.*are none$"),
+        (network, IMAGES, ["0.layers.5"], "'0.layers.5' is no residual block.*are 0.layers.3, 0.layers.4, 0.layers.6$"),
         (network, IMAGES, ["0.layers.99"], "'0.layers.99' is no residual block"),
         (network, IMAGES, FOUND[:1], r"has 1 residual blocks to deal to 2 ranks \(0.layers.3\)"),
-        (Apart, ROWS, None, "cannot be computed without some of its blocks"),
+        (Apart, ROWS, None, "cannot be computed without its residual blocks"),
     ],
 )
 def test_what_cannot_be_dealt_is_an_error(
