@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 from typing import get_args
 
 import torch
@@ -27,7 +27,7 @@ __all__ = ["Measurement", "adds_up", "measure", "ring_exchanges", "topology_seco
 SIZES = (4 << 10, 2 << 20, 8 << 20)
 """Bytes: one exchange that is nothing but its start, and two that are more than a switch takes at once."""
 REPEATS = 3
-WARM_UP_STEPS, STEPS = 3, 6
+WARM_UP_STEPS, STEPS = 3, 9
 SHORT_PERIOD = 3
 """Steps between exchanges while a strategy is measured: an exchange is the same after as many steps as one likes. The
 second one of three has none before nor after it."""
@@ -117,11 +117,14 @@ def adds_up(options: Section) -> bool:
 
 
 def _usual(seconds: list[float], period: int) -> float:
-    """Of steps in periods that were cut short: what one takes on average over a whole period."""
+    """What a step takes on average over a period, from steps in periods that were cut short.
+
+    A step at the same place of each counts by the median: a machine that is busy for a moment is not the strategy's.
+    """
     if period < SHORT_PERIOD:
-        return fmean(seconds)
-    between = fmean(seconds[1::SHORT_PERIOD])
-    return between + (fmean(seconds) - between) * SHORT_PERIOD / period
+        return median(seconds)
+    first, between, last = (median(seconds[place::SHORT_PERIOD]) for place in range(SHORT_PERIOD))
+    return (first + last + between * (period - 2)) / period
 
 
 def _batches(dataset: Dataset, settings: Train, world: Communicator) -> Iterator[list[Batch]]:
