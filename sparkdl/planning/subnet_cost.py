@@ -104,8 +104,10 @@ def of_sub_networks(
 def find_dealt(model: nn.Module, rows: torch.Tensor, options: RoundsOptions) -> tuple[list[Dealt], int]:
     """What is cut of a network whose parts can be dealt, and the bytes of the rest; ``rows`` are like its inputs.
 
-    Runs on the driver. The network may be one without weights, on the device ``meta``, as the rows then are, too.
+    Runs on the driver. The network may be one without weights, on the device ``meta``, as the rows then are, too; its
+    buffers go there.
     """
+    model.to(rows.device)
     tensors, along = tensors_of(model), _along(model, options)
     uses = _uses(model, rows, {name: tensors[name] for name in along if tensors[name].ndim > 1})
     dealt = [

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.models import build, build_without_weights
 from sparkdl.models.networks import resnet
 from sparkdl.planning.cost import Link, StepCost, gathered, ring
 from sparkdl.planning.subnet_cost import SubNetworkCost, find_dealt, may_be_dealt, of_sub_networks
@@ -76,7 +77,15 @@ def test_a_network_without_hidden_layers_is_none_to_deal() -> None:
 
 
 def test_a_network_without_weights_is_planned_in_parts() -> None:
-    with torch.device("meta"):
-        hollow = wide()
-    assert find_dealt(hollow, ROWS.to("meta"), ISTOptions()) == find_dealt(wide(), ROWS, ISTOptions())
+    settings = {
+        "input_shape": (2, 4, 1),
+        "num_classes": 4,
+        "mean": [0.5],
+        "std": [0.1],
+        "options": {"hidden": [64, 32]},
+    }
+    images = torch.zeros(2, 2, 4, 1, dtype=torch.uint8)
+    hollow = build_without_weights("mlp", **settings)  # what scales its images is there, on the CPU
+    expected = find_dealt(build("mlp", **settings), images, ISTOptions())
+    assert find_dealt(hollow, images.to("meta"), ISTOptions()) == expected
     assert not may_be_dealt(hollow, ROWS.to("meta"), ranks=2)
