@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import col
 from typing_extensions import override
 
 from sparkdl.cluster.slots import count_slots
@@ -14,6 +15,7 @@ from sparkdl.data import prepare
 from sparkdl.errors import ConfigError
 from sparkdl.estimator.fitted import FittedModel, TorchClassificationModel, TorchRegressionModel
 from sparkdl.estimator.inputs import FEATURES, LABEL, SPLIT, WEIGHT, check_label, training_rows
+from sparkdl.estimator.missing import filled, means_of
 from sparkdl.estimator.params import ClassifierColumns, Columns, FitParams, TrainParams
 from sparkdl.estimator.saving import EstimatorReader, EstimatorWriter
 from sparkdl.estimator.summary import TrainingSummary
@@ -90,6 +92,13 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         rows = training_rows(
             dataset, self.getFeaturesCols(), self.getLabelCol(), sparse=sparse, weight=weight, validation=validation
         )
+        means = None
+        if self.isDefined(self.missing):
+            if sparse:
+                raise ConfigError("missing: a sparse vector has no mean to stand in; leave `sparse` out, or `missing`")
+            missing = self.getOrDefault(self.missing)
+            means = means_of(rows.where(col(SPLIT) == "train") if validation else rows, FEATURES, missing)
+            rows = rows.withColumn(FEATURES, filled(col(FEATURES), missing, means))
         folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
         settings = Train(**{name: self.getOrDefault(name) for name in self.FIELDS}, run_dir=f"{folder}/runs")
         tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
@@ -119,7 +128,9 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
             )
         finally:
             remove(prepared.path)  # the rows are the caller's; only the run's checkpoints stay
-        return self._copyValues(self._model(trained, label.simpleString(), tracking_uri))
+        model = self._model(trained, label.simpleString(), tracking_uri)
+        model.means = means
+        return self._copyValues(model)
 
     def _num_ranks(self, dataset: DataFrame) -> int:
         """As many as are asked for, or as the cluster has slots."""
@@ -149,6 +160,8 @@ class TorchClassifier(_TorchEstimator, ClassifierColumns):
 
     * ``num_ranks``: how many training processes; each takes one task slot. By default as many as there are slots.
     * ``validation``: the share of the rows that decides which epoch was best, where no column does.
+    * ``missing``: where it is set, features that equal it, or are NaN or null, count as missing: the mean of the other
+      training rows stands in for them, here and in the fitted model. Otherwise they are an error.
     * ``sparse``: whether vectors are kept sparse until a batch is trained on.
     * ``store``: a folder that driver and executors reach, for prepared data and checkpoints.
     * ``experiment``, ``tracking_uri``: where MLflow logs each fit. Credentials have no place in the URI, because

@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import array, col, element_at, lit
 from typing_extensions import override
 
-from sparkdl.estimator.inputs import ROW, with_features
+from sparkdl.estimator.inputs import FEATURES, ROW, with_features
+from sparkdl.estimator.missing import filled
 from sparkdl.estimator.params import ClassifierColumns, Columns
 from sparkdl.estimator.saving import ModelReader, ModelWriter
 from sparkdl.estimator.summary import TrainingSummary
@@ -36,10 +37,13 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         *,
         tracking_uri: str | None = None,
         label_type: str = "double",
+        means: Sequence[float] | None = None,
         summary: TrainingSummary | None = None,
     ) -> None:
         super().__init__()
         self.model_uri, self.tracking_uri, self.label_type = model_uri, tracking_uri, label_type
+        self.means = means
+        """What stands in for missing values of the features, by place; None where ``missing`` was not set."""
         self.trainingSummary = summary
         """None of a model that an older version has saved."""
         self._setDefault(sparse=False)
@@ -62,6 +66,7 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
             self.model_uri,
             tracking_uri=self.tracking_uri,
             label_type=self.label_type,
+            means=self.means,
             summary=self.trainingSummary,
         )
         return self._copyValues(alike, extra)
@@ -72,7 +77,10 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         return Tracking(uri=self.tracking_uri)
 
     def _with_features(self, dataset: DataFrame) -> DataFrame:
-        return with_features(dataset, self.getFeaturesCols(), sparse=self.getOrDefault(self.sparse))
+        rows = with_features(dataset, self.getFeaturesCols(), sparse=self.getOrDefault(self.sparse))
+        if self.means is None:
+            return rows
+        return rows.withColumn(FEATURES, filled(col(FEATURES), self.getOrDefault(self.missing), self.means))
 
 
 class TorchRegressionModel(FittedModel):

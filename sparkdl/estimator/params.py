@@ -35,6 +35,13 @@ class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
         TypeConverters.toBoolean,
     )
 
+    missing: Param[float] = Param(
+        Params._dummy(),
+        "missing",
+        "where it is set, features that equal it, or are NaN or null, are missing, and the mean stands in for them",
+        TypeConverters.toFloat,
+    )
+
     def setFeaturesCol(self, value: str | Sequence[str]) -> Any:  # noqa: N802 - pyspark.ml's name
         """Learn from one column, or from several."""
         if isinstance(value, str):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EstimatorReader", "EstimatorWriter", "ModelReader", "ModelWriter"]
 
-FORMAT = 2
-"""Of what is saved: the first one had neither a version nor a summary."""
+FORMAT = 3
+"""Of what is saved: the first one had neither a version nor a summary, the second one no means."""
 KEY = "sparkdl"
 """Where metadata says what is ours."""
 
@@ -54,7 +54,12 @@ class ModelWriter(MLWriter):
     @override
     def saveImpl(self, path: str) -> None:
         summary = self.model.trainingSummary
-        ours = {"format": FORMAT, "label_type": self.model.label_type, "summary": summary and asdict(summary)}
+        ours = {
+            "format": FORMAT,
+            "label_type": self.model.label_type,
+            "means": self.model.means,
+            "summary": summary and asdict(summary),
+        }
         DefaultParamsWriter.saveMetadata(self.model, path, ml_context(self.sparkSession), extraMetadata={KEY: ours})
         upload_files(join(path, "model"), download_whole(self.model.model_uri, self.model.tracking))
 
@@ -74,7 +79,12 @@ class ModelReader(MLReader["FittedModel"]):
         _loaded.append(folder)
         download_files(join(path, "model"), Path(folder.name, "model"))
         summary = TrainingSummary(**ours["summary"]) if ours.get("summary") else None
-        model = self.cls(f"{folder.name}/model", label_type=ours.get("label_type", "double"), summary=summary)
+        model = self.cls(
+            f"{folder.name}/model",
+            label_type=ours.get("label_type", "double"),
+            means=ours.get("means"),
+            summary=summary,
+        )
         DefaultParamsReader.getAndSetParams(model, metadata)
         return model
 

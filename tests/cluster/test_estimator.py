@@ -194,6 +194,25 @@ def test_a_number_is_predicted_from_sparse_vectors(settings, points, tmp_path):
     assert loaded.transform(wide).select("prediction").collect() == scored.select("prediction").collect()
 
 
+def test_the_mean_stands_in_for_missing_values_and_is_saved_with_the_model(settings, points, tmp_path):
+    holes = "case when number % 5 = 0 then {} when number % 5 = 1 then null when number % 5 = 2 then {} else x end as x"
+    numbered = points.withColumn("number", sf.monotonically_increasing_id())
+    rows = numbered.selectExpr(holes.format("double('NaN')", "-999.0"), "y", "label", "held_out", "x as known").cache()
+    classifier = TorchClassifier(featuresCol=["x", "y"], missing=-999, **settings)
+    model = classifier.copy().setParams(validationIndicatorCol="held_out").fit(rows)
+    trained = rows.where("not held_out and x > -999 and not isnan(x)")
+    assert model.means == pytest.approx(
+        [trained.agg(sf.avg("x")).first()[0], rows.where("not held_out").agg(sf.avg("y")).first()[0]]
+    )
+    scored = model.transform(rows)
+    assert scored.columns[:5] == rows.columns and accuracy(scored) > 0.8
+    model.write().save(str(tmp_path / "model"))
+    loaded = TorchClassificationModel.load(str(tmp_path / "model"))
+    assert loaded.transform(rows).select("prediction").collect() == scored.select("prediction").collect()
+    with pytest.raises(ConfigError, match="missing: a sparse vector has no mean"):
+        classifier.copy().setParams(sparse=True).fit(rows)
+
+
 def test_probabilities_lie_at_their_labels_and_columns_may_have_any_name(settings, points):
     renamed = points.selectExpr("features as `the.features`", "label * 3 + 1 as `the.label`", "x as `a.x`")
     network = TorchClassifier(featuresCol="the.features", labelCol="the.label", **settings | {"epochs": 1})
