@@ -176,7 +176,12 @@ class Delivery:
             profile=content["card"],
         )
         tags = [InputTag("mlflow.data.context", "training")]
-        self._client.log_inputs(self._run_id, [DatasetInput(dataset, tags=tags)])
+        try:
+            self._client.log_inputs(self._run_id, [DatasetInput(dataset, tags=tags)])
+        except (
+            MlflowException
+        ):  # of two runs that tell MLflow of a new dataset together, it refuses one: now it knows it
+            self._client.log_inputs(self._run_id, [DatasetInput(dataset, tags=tags)])
 
     def _files(self, entry: Entry) -> None:
         for path in self._journal.files(entry).iterdir():
