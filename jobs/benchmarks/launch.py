@@ -22,7 +22,7 @@ from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 
-__all__ = ["run"]
+__all__ = ["LAUNCHES", "launch_by_sparkdl", "measure", "run"]
 
 NUM_RANKS = 2
 MASTER = "local-cluster[2,1,1024]"  # two executors, one core and 1,024 MiB each
@@ -34,11 +34,11 @@ def run() -> Report:
     """Start the cluster, launch with each system, stop the cluster. Runs on the driver; no Spark may be running yet."""
     with _cluster() as spark:
         ours, over_torch = (
-            _measure(partial(_launch_by_sparkdl, spark, backend), LAUNCHES)
+            measure(partial(launch_by_sparkdl, spark, backend), LAUNCHES)
             for backend in (HorovodBackend(), TorchBackend())
         )
-        horovod = _measure(_launch_by_horovod, RIVAL_LAUNCHES)
-        distributor = _measure(_launch_by_distributor, RIVAL_LAUNCHES)
+        horovod = measure(_launch_by_horovod, RIVAL_LAUNCHES)
+        distributor = measure(_launch_by_distributor, RIVAL_LAUNCHES)
     found = {
         "sparkdl": ours,
         "sparkdl, backend torch": over_torch,
@@ -63,7 +63,7 @@ def run() -> Report:
     )
 
 
-def _measure(launch: Callable[[], list[float]], repeats: int) -> list[float]:
+def measure(launch: Callable[[], list[float]], repeats: int) -> list[float]:
     """Seconds of each launch after the first."""
     seconds = []
     for _ in range(1 + repeats):
@@ -75,7 +75,9 @@ def _measure(launch: Callable[[], list[float]], repeats: int) -> list[float]:
     return seconds[1:]
 
 
-def _launch_by_sparkdl(spark: SparkSession, backend: Backend) -> list[float]:
+def launch_by_sparkdl(spark: SparkSession, backend: Backend) -> list[float]:
+    """What each rank has after it has all-reduced its number, counted from 1."""
+
     def reduce(rank: Rank) -> float:
         import torch
 

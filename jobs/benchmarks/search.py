@@ -1,0 +1,83 @@
+"""A grid search by ``CrossValidator``: one fit after another, and two at a time, on four slots with two ranks a fit.
+
+The fits are small, so that starting and waiting is most of their time. What limits two at a time is the model that is
+fitted alone at the end, on all rows, and the driver's Python, which both share.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import click
+import numpy as np
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.sql import DataFrame, SparkSession
+
+import sparkdl
+from benchmarks.report import Report, Target
+from benchmarks.standalone import standalone_cluster
+
+__all__ = ["run"]
+
+ROOT = Path(sparkdl.__file__).parents[1]
+RATES = [0.03, 0.01, 0.003, 0.001]
+FOLDS, ROWS, FEATURES, REPEATS = 3, 600, 20, 3
+FITS = FOLDS * len(RATES)
+ATONCE = 2
+
+
+def run() -> Report:
+    """Start the cluster, search both ways in turn, stop the cluster. Runs on the driver, where no Spark may run yet."""
+    if SparkSession.getActiveSession():
+        raise click.ClickException("search starts a cluster of its own; stop the running Spark session first")
+    seconds: dict[int, list[float]] = {1: [], ATONCE: []}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        standalone_cluster(Path(folder), cores=(2, 2), pythonpath=str(ROOT)) as cluster,
+    ):
+        spark = sparkdl.get_session(
+            sparkdl.Cluster(options={"spark.master": cluster.master_url, "spark.executor.memory": "600m"})
+        )
+        rows = _rows(spark).cache()
+        for parallelism in (ATONCE, *(1, ATONCE) * REPEATS):
+            seconds[parallelism].append(_search(rows, parallelism, folder))
+        spark.stop()
+    alone, together = seconds[1], seconds[ATONCE][1:]  # the first one warms the cluster
+    return Report(
+        title=f"search: CrossValidator, {FITS} fits and one on all rows, four slots, two ranks a fit",
+        columns=["parallelism", "median s", "fastest s", "slowest s", "searches"],
+        rows=[
+            [str(name), median(times), min(times), max(times), str(len(times))]
+            for name, times in {1: alone, ATONCE: together}.items()
+        ],
+        targets=[Target("times faster with two at a time", median(alone) / median(together), 1.6)],
+        note=f"At most {(FITS + 1) / (FITS / ATONCE + 1):.2f} times: the last fit has nothing beside it.",
+    )
+
+
+def _search(rows: DataFrame, parallelism: int, folder: str) -> float:
+    classifier = sparkdl.TorchClassifier(
+        epochs=1, batch_size=64, num_ranks=2, store=f"{folder}/store", tracking_uri=f"sqlite:///{folder}/mlflow.db"
+    )
+    search = CrossValidator(
+        estimator=classifier,
+        estimatorParamMaps=ParamGridBuilder().addGrid(classifier.getParam("learning_rate"), RATES).build(),
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        numFolds=FOLDS,
+        parallelism=parallelism,
+        seed=0,
+    )
+    started = time.perf_counter()
+    search.fit(rows)
+    return time.perf_counter() - started
+
+
+def _rows(spark: SparkSession) -> DataFrame:
+    """Points around two centres."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, ROWS)
+    points = random.normal(size=(ROWS, FEATURES)) + labels[:, None]
+    columns = zip(points.tolist(), labels.tolist(), strict=True)
+    return spark.createDataFrame(columns, "features array<double>, label int").repartition(2)
