@@ -17,7 +17,7 @@ from sparkdl.estimator.params import ClassifierColumns, Columns
 from sparkdl.estimator.saving import ModelReader, ModelWriter
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.scoring.columns import check_room
-from sparkdl.scoring.dataframe import score, score_vectors
+from sparkdl.scoring.dataframe import score_vectors
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download
@@ -82,15 +82,24 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
             return rows
         return rows.withColumn(FEATURES, filled(col(FEATURES), self.getOrDefault(self.missing), self.means))
 
+    def _answered(self, dataset: DataFrame, columns: dict[str, Column], *, vectors: bool) -> DataFrame:
+        """The rows with these columns, and where they are asked for with the contributions of features."""
+        asked = self.isDefined(self.contributionsCol)
+        if asked:
+            columns = columns | {self.getOrDefault(self.contributionsCol): array_to_vector(col("contributions"))}
+        check_room(dataset, list(columns))
+        scored = score_vectors(
+            self._with_features(dataset), self.model_uri, vectors=vectors, contributions=asked, tracking=self.tracking
+        )
+        return scored.select(f"{ROW}.*", *[column.alias(name) for name, column in columns.items()])
+
 
 class TorchRegressionModel(FittedModel):
     """A fitted :class:`TorchRegressor`: adds the predicted number."""
 
     @override
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        check_room(dataset, [self.getPredictionCol()])
-        scored = score(self._with_features(dataset), self.model_uri, tracking=self.tracking)
-        return scored.select(f"{ROW}.*", col("prediction").alias(self.getPredictionCol()))
+        return self._answered(dataset, {self.getPredictionCol(): col("prediction")}, vectors=False)
 
 
 class TorchClassificationModel(FittedModel, ClassifierColumns):
@@ -113,17 +122,15 @@ class TorchClassificationModel(FittedModel, ClassifierColumns):
 
     @override
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        check_room(dataset, [self.getRawPredictionCol(), self.getProbabilityCol(), self.getPredictionCol()])
         names = ModelCard.load(download(self.model_uri, self.tracking)).label_names
         places = [names.index(label) if label is not None else None for label in _by_index(names)]
-        scored = score_vectors(self._with_features(dataset), self.model_uri, tracking=self.tracking)
         kind = self.label_type if self.label_type in ("string", "boolean") else "double"
-        return scored.select(
-            f"{ROW}.*",
-            _vector("logits", places, absent=float("-inf")).alias(self.getRawPredictionCol()),
-            _vector("probabilities", places, absent=0.0).alias(self.getProbabilityCol()),
-            col("prediction").cast(kind).alias(self.getPredictionCol()),
-        )
+        columns = {
+            self.getRawPredictionCol(): _vector("logits", places, absent=float("-inf")),
+            self.getProbabilityCol(): _vector("probabilities", places, absent=0.0),
+            self.getPredictionCol(): col("prediction").cast(kind),
+        }
+        return self._answered(dataset, columns, vectors=True)
 
 
 def _vector(name: str, places: Sequence[int | None], *, absent: float) -> Column:

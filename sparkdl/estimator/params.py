@@ -35,6 +35,12 @@ class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
         TypeConverters.toBoolean,
     )
 
+    contributionsCol: Param[str] = Param(  # noqa: N815
+        Params._dummy(),
+        "contributionsCol",
+        "a vector of what each feature contributes, which is added only where this is set",
+        TypeConverters.toString,
+    )
     missing: Param[float] = Param(
         Params._dummy(),
         "missing",

@@ -100,14 +100,24 @@ def score(
     )
 
 
-def score_vectors(df: DataFrame, model_uri: str, *, tracking: Tracking | None = None) -> DataFrame:
-    """Append a classifier's ``prediction`` (the label's name), ``logits`` and ``probabilities``, lazily.
+def score_vectors(
+    df: DataFrame,
+    model_uri: str,
+    *,
+    vectors: bool = True,
+    contributions: bool = False,
+    tracking: Tracking | None = None,
+) -> DataFrame:
+    """Append what pyspark.ml's columns are made from, lazily. Runs on the driver.
 
-    Runs on the driver. Both are arrays by class index; otherwise like :func:`score`, whose errors it raises.
+    Of a classifier (``vectors``), that is ``prediction`` (the label's name), ``logits`` and ``probabilities``, arrays
+    by class index; of a model for regression ``prediction``. With ``contributions``, an array of these comes last: see
+    :func:`~sparkdl.scoring.predictor.answering_task`. Otherwise like :func:`score`, whose errors it raises.
     """
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)
-    return _scored(df, card, folder, from_arrow_schema(answering_task(card, vectors=True).answer), vectors=True)
+    answer = answering_task(card, vectors=vectors, contributions=contributions).answer
+    return _scored(df, card, folder, from_arrow_schema(answer), vectors=vectors, contributions=contributions)
 
 
 def _scored(

@@ -1,5 +1,6 @@
 """A network over decoded rows. Runs anywhere."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sparkdl.data.reading.arrays import decode
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import DataError
 from sparkdl.models import NETWORK_FILE, load_network
+from sparkdl.scoring.contributions import contributions
 from sparkdl.settings.score import BATCH_SIZE
 
 __all__ = ["NetworkModel", "open_model"]
@@ -33,11 +35,32 @@ class NetworkModel:
 
         Raises :class:`DataError` for rows that are null, of another size, or give no finite result.
         """
+        return self.outputs_of(self._rows(column), batch_size=batch_size)
+
+    def contributions(
+        self,
+        column: pa.Array | pa.ChunkedArray,
+        values: Callable[[torch.Tensor], torch.Tensor],
+        *,
+        batch_size: int,
+    ) -> torch.Tensor:
+        """What each feature contributes to the largest of the ``values`` of outputs: float64, (n, features + 1).
+
+        See :func:`sparkdl.scoring.contributions.contributions`. The column holds vectors that :meth:`outputs` takes.
+        """
+        rows = self._rows(column)
+        found = torch.empty(rows.shape[0], self.input.shape[0] + 1, dtype=torch.float64)
+        for start in range(0, rows.shape[0], batch_size):
+            batch = _whole(rows[start : start + batch_size], "float32")
+            found[start : start + batch_size] = contributions(lambda places: values(self.network(places)), batch)
+        return found
+
+    def _rows(self, column: pa.Array | pa.ChunkedArray) -> Any:
+        """What :meth:`outputs_of` takes."""
         if self.input.kind == "sparse":
             indices, values, offsets = decode_sparse(column, self.input)
-            shape = len(offsets) - 1, *self.input.shape
-            return self.outputs_of(sparse.csr_array((values, indices, offsets), shape=shape), batch_size=batch_size)
-        return self.outputs_of(decode(column, self.input), batch_size=batch_size)
+            return sparse.csr_array((values, indices, offsets), shape=(len(offsets) - 1, *self.input.shape))
+        return decode(column, self.input)
 
     def outputs_of(self, rows: Any, *, batch_size: int = BATCH_SIZE) -> torch.Tensor:
         """The same for an array of shape (n, ...), or a sparse one, which becomes whole a batch at a time.
@@ -51,10 +74,7 @@ class NetworkModel:
         outputs = torch.empty(rows.shape[0], self.num_outputs)
         with torch.inference_mode():
             for start in range(0, rows.shape[0], batch_size):
-                batch = rows[start : start + batch_size]
-                whole = batch if isinstance(batch, np.ndarray) else batch.toarray()
-                # Copied, because Arrow's memory must not be written to and a network may work in place.
-                answer = self.network(torch.from_numpy(np.array(whole, dtype=self.input.dtype)))
+                answer = self.network(_whole(rows[start : start + batch_size], self.input.dtype))
                 outputs[start : start + batch_size] = answer
             # One logit may be minus infinity, where a network rules a class out.
             bad = int((~torch.isfinite(outputs.logsumexp(dim=1))).sum())
@@ -64,6 +84,11 @@ class NetworkModel:
                 " extreme values"
             )
         return outputs
+
+
+def _whole(rows: Any, dtype: Any) -> torch.Tensor:
+    """Rows as a tensor: copied, because Arrow's memory must not be written to and a network may work in place."""
+    return torch.from_numpy(np.array(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=dtype))
 
 
 def open_model(folder: Path, input: InputSpec, num_outputs: int) -> NetworkModel:

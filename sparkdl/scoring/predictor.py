@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,11 @@ import torch
 
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
-from sparkdl.training.tasks import ClassVectors, Task, create_task
-from sparkdl.training.tasks.ranking import ranked
+from sparkdl.training.tasks import ClassVectors, Regression, Task, create_task
+from sparkdl.training.tasks.ranking import lists, ranked
+
+if TYPE_CHECKING:
+    from sparkdl.scoring.network import NetworkModel
 
 __all__ = ["Predictor", "answering_task"]
 
@@ -46,17 +49,19 @@ class Predictor:
     """Strings, by class index."""
     task: Task
     """What outputs mean, and which columns are made of them."""
+    contributions: bool = False
+    """Whether the last column is what each feature contributes."""
 
     @classmethod
-    def load(cls, folder: str | Path, *, vectors: bool = False) -> "Predictor":
-        """Open a model's folder; see :func:`sparkdl.tracking.download`. ``vectors``: see :func:`answering_task`.
+    def load(cls, folder: str | Path, *, vectors: bool = False, contributions: bool = False) -> "Predictor":
+        """Open a model's folder; see :func:`sparkdl.tracking.download`. The rest: see :func:`answering_task`.
 
         Raises :class:`~sparkdl.errors.ModelError` if something in it is missing, damaged, or was altered. Nothing in
         the folder is executed.
         """
         card = ModelCard.load(folder)
-        task = answering_task(card, vectors=vectors)
-        return cls(_open_model(Path(folder), card, task), card, card.read_label_names(folder), task)
+        task = answering_task(card, vectors=vectors, contributions=contributions)
+        return cls(_open_model(Path(folder), card, task), card, card.read_label_names(folder), task, contributions)
 
     def answer(
         self, column: pa.Array | pa.ChunkedArray, *, top_k: int = TOP_K, batch_size: int = BATCH_SIZE
@@ -71,12 +76,23 @@ class Predictor:
             found = cast(RankingModel, self.model).top_k(column, top_k, batch_size=batch_size)
             return ranked(self.label_names, *found)
         outputs = cast(Model, self.model).outputs(column, batch_size=batch_size)
-        return self.task.answers(outputs, self.label_names, top_k=top_k)
+        answers = self.task.answers(outputs, self.label_names, top_k=top_k)
+        if self.contributions:
+            task, network = cast(ClassVectors | Regression, self.task), cast("NetworkModel", self.model)
+            answers.append(lists(network.contributions(column, task.values, batch_size=batch_size).numpy()))
+        return answers
 
 
-def answering_task(card: ModelCard, *, vectors: bool = False) -> Task:
-    """The task that says which columns predictions have; of a classifier, ``vectors`` are for pyspark.ml."""
-    return ClassVectors(card.num_classes) if vectors else create_task(card)
+def answering_task(card: ModelCard, *, vectors: bool = False, contributions: bool = False) -> Task:
+    """The task that says which columns predictions have; of a classifier, ``vectors`` are for pyspark.ml.
+
+    With ``contributions``, the last one is what each feature contributes to the logit of the predicted class, or to the
+    predicted number (:mod:`sparkdl.scoring.contributions`).
+    """
+    task = ClassVectors(card.num_classes) if vectors else create_task(card)
+    if contributions:
+        task.answer = task.answer.append(pa.field("contributions", pa.list_(pa.float64())))
+    return task
 
 
 def _open_model(folder: Path, card: ModelCard, task: Task) -> Model | RankingModel:

@@ -44,6 +44,8 @@ class ScoringTask:
     threads: int
     vectors: bool = False
     """Whether a classifier answers what pyspark.ml's columns are made from."""
+    contributions: bool = False
+    """Whether there is also what each feature contributes."""
     on_error: Literal["fail", "null"] = "fail"
     """What becomes of a row that cannot be scored."""
     key: str | None = None
@@ -52,7 +54,7 @@ class ScoringTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The columns to keep and the predictions, batch by batch; and where rows may fail, the column ``error``."""
         torch.set_num_threads(self.threads)
-        predictor = _load(self.files, self.vectors)
+        predictor = _load(self.files, self.vectors, self.contributions)
         options = {"top_k": self.top_k, "batch_size": self.batch_size}
         before = 0
         for batch in batches:
@@ -103,10 +105,10 @@ def _short(value: object) -> str:
 
 
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded
-def _load(files: tuple[tuple[str, str], ...], vectors: bool) -> Predictor:
+def _load(files: tuple[tuple[str, str], ...], vectors: bool, contributions: bool) -> Predictor:
     from pyspark import SparkFiles  # which a client of Spark Connect, that only sends this here, need not have
 
     with TemporaryDirectory(prefix="sparkdl-model-") as folder:  # for as long as files are opened
         for name, shipped in files:
             Path(folder, name).symlink_to(SparkFiles.get(shipped))
-        return Predictor.load(folder, vectors=vectors)
+        return Predictor.load(folder, vectors=vectors, contributions=contributions)

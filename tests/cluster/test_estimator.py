@@ -213,6 +213,13 @@ def test_the_mean_stands_in_for_missing_values_and_is_saved_with_the_model(setti
         classifier.copy().setParams(sparse=True).fit(rows)
 
 
+def test_contributions_of_features_add_up_to_the_prediction(classifier, points):
+    explaining = classifier.copy({classifier.contributionsCol: "why"})
+    for row in explaining.transform(points).collect():
+        assert len(row.why) == 3
+        assert sum(row.why) == pytest.approx(row.rawPrediction[int(row.prediction)], abs=0.05)
+
+
 def test_probabilities_lie_at_their_labels_and_columns_may_have_any_name(settings, points):
     renamed = points.selectExpr("features as `the.features`", "label * 3 + 1 as `the.label`", "x as `a.x`")
     network = TorchClassifier(featuresCol="the.features", labelCol="the.label", **settings | {"epochs": 1})

@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 from sparkdl.training.tasks.learning import Task
-from sparkdl.training.tasks.ranking import PAIRS, ranked
+from sparkdl.training.tasks.ranking import PAIRS, lists, ranked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,11 +80,10 @@ class ClassVectors(Classification):
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
         """The likeliest class; logits whose mean is zero and probabilities of all, by class index."""
-        logits = outputs.double() - outputs.double().mean(dim=1, keepdim=True)
+        logits = self.values(outputs)
         predicted = label_names.take(pa.array(outputs.argmax(dim=1).numpy()))
-        return [predicted, _lists(logits), _lists(torch.softmax(logits, dim=1))]
+        return [predicted, lists(logits.numpy()), lists(torch.softmax(logits, dim=1).numpy())]
 
-
-def _lists(values: torch.Tensor) -> pa.Array:
-    offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32) * values.shape[1])
-    return pa.ListArray.from_arrays(offsets, pa.array(values.flatten().numpy()))
+    def values(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Logits whose mean is zero, float64."""
+        return outputs.double() - outputs.double().mean(dim=1, keepdim=True)

@@ -30,7 +30,7 @@ class Task(ABC):
     """The figure that usually decides which epoch is the best one."""
     step_figure: ClassVar[str]
     """The figure that is shown of single steps: few rows are enough for it."""
-    answer: ClassVar[pa.Schema]
+    answer: pa.Schema
     """The columns that scoring adds."""
 
     sum_size: ClassVar[int]

@@ -1,10 +1,10 @@
-"""Some classes of a row with their probabilities, as a column."""
+"""Some classes of a row with their probabilities, or all, as a column."""
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["PAIRS", "ranked"]
+__all__ = ["PAIRS", "lists", "ranked"]
 
 PAIRS = pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
 """The likeliest labels of a row, the first one first."""
@@ -19,7 +19,14 @@ def ranked(
     """
     labels, doubles = label_names.take(pa.array(classes.flatten())), pa.array(probabilities.flatten())
     pairs = pa.StructArray.from_arrays([labels, doubles], names=["label", "probability"])
-    rows, k = classes.shape
-    offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * k)
-    first = pa.array(np.arange(rows, dtype=np.int64) * k)
-    return [labels.take(first), doubles.take(first), pa.ListArray.from_arrays(offsets, pairs)]
+    first = pa.array(np.arange(len(classes), dtype=np.int64) * classes.shape[1])
+    return [labels.take(first), doubles.take(first), _cut(pairs, classes.shape)]
+
+
+def lists(values: npt.NDArray[np.float64]) -> pa.Array:
+    """The rows of a matrix."""
+    return _cut(pa.array(values.flatten()), values.shape)
+
+
+def _cut(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.arange(shape[0] + 1, dtype=np.int32) * shape[1]), values)

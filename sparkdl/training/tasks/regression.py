@@ -91,7 +91,11 @@ class Regression(Task):
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
         """The number."""
-        return [pa.array((outputs.squeeze(1).double() * self.std + self.mean).numpy())]
+        return [pa.array(self.values(outputs).squeeze(1).numpy())]
+
+    def values(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The numbers, float64 of shape (n, 1)."""
+        return outputs.double() * self.std + self.mean
 
     def _standardised(self, labels: torch.Tensor) -> torch.Tensor:
         return (labels.double() - self.mean) / self.std
