@@ -112,7 +112,12 @@ def experiment_id(client: MlflowClient, settings: Tracking) -> str:
         if found is None:
             folder = _sqlite_folder(tracking_uri(settings))
             artifacts = (folder.resolve() / "mlartifacts").as_uri() if folder else None
-            return str(client.create_experiment(settings.experiment, artifact_location=artifacts))
+            try:
+                return str(client.create_experiment(settings.experiment, artifact_location=artifacts))
+            except MlflowException:
+                found = client.get_experiment_by_name(settings.experiment)
+                if found is None:  # else another run has made it meanwhile, as fits of a grid search do
+                    raise
     except MlflowException as error:
         if not is_refusal(error):
             raise

@@ -29,7 +29,7 @@ def test_steps_that_a_run_resumed_offline_takes_again_are_there_once(
 def test_runs_that_read_a_new_dataset_at_the_same_time_all_have_it(
     client: MlflowClient, settings: Callable[..., Tracking], tmp_path: Path
 ) -> None:
-    together = Barrier(4)
+    together = Barrier(4, timeout=60)
 
     def tell(run_id: str) -> None:
         journal = Journal(tmp_path / run_id, {"opened_as": "a", "run_id": run_id})

@@ -3,15 +3,17 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from sparkdl.errors import TrackingError
 from sparkdl.settings import Tracking
-from sparkdl.tracking.store import check_store, connect, our_calls
+from sparkdl.tracking.store import check_store, connect, experiment_id, our_calls
 
 CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
 
@@ -114,3 +116,18 @@ def test_a_store_that_does_not_answer_is_an_error_unless_runs_may_begin_without_
     with pytest.raises(TrackingError, match=r"cannot use the tracking store http://\*\*\*@127\.0\.0\.1:9"):
         check_store(away)
     assert f"records are kept in {tmp_path}" in check_store(away.model_copy(update={"offline": True}))
+
+
+def test_runs_that_make_an_experiment_at_the_same_time_share_it(store: str) -> None:
+    together = threading.Barrier(4, timeout=60)  # one that fails does not leave the others waiting
+
+    def made(client: MlflowClient) -> list[str]:
+        found = []
+        for number in range(5):
+            together.wait()
+            found.append(experiment_id(client, Tracking(uri=store, experiment=f"new {number}")))
+        return found
+
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(made, [MlflowClient(store) for _ in range(4)])
+    assert others == [first] * 3
