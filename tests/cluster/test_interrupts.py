@@ -30,7 +30,7 @@ SECONDS = 120.0
 def source(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows that take long to prepare."""
     folder = tmp_path_factory.mktemp("raw") / "rows"
-    spark.range(3_000_000).selectExpr("double(id) as x", "id % 3 as label").write.parquet(str(folder))
+    spark.range(1_000_000).selectExpr("double(id) as x", "id % 3 as label").write.parquet(str(folder))
     return folder
 
 
