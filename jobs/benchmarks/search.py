@@ -1,7 +1,7 @@
 """A grid search by ``CrossValidator``: one fit after another, and two at a time, on four slots with two ranks a fit.
 
 The fits are small, so that starting and waiting is most of their time. What limits two at a time is the model that is
-fitted alone at the end, on all rows, and the driver's Python, which both share.
+fitted alone at the end, on all rows, the cores of the machine, and the driver, which both share.
 """
 
 import tempfile
