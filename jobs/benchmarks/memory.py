@@ -68,7 +68,7 @@ class Case:
 
 
 CASES = (
-    Case("40,000-1,024-20,000", (1_024,), limit=1_050 * MB, epochs=4, rate=0.002, sparse=True),
+    Case("40,000-1,024-20,000", (1_024,), limit=1_050 * MB, epochs=3, rate=0.003, sparse=True),
     Case("784-22,000-22,000-10", (22_000, 22_000), limit=2_006 * MB, epochs=2, rate=1e-4, sparse=False),
 )
 
