@@ -59,7 +59,7 @@ ON_CURRENT = ("connect",)
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(["transport", "hogwild", "regression", "backups", "race"]),
+    type=click.Choice(["transport", "hogwild", "regression", "backups", "race", "kills"]),
     help="For `asynchronous`: only this; may be given several times, by default all.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")

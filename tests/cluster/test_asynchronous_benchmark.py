@@ -7,7 +7,7 @@ import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
 import benchmarks
-from benchmarks.asynchronous import backups, regression
+from benchmarks.asynchronous import backups, kills, regression
 
 ROWS = 106
 
@@ -36,3 +36,14 @@ def test_a_slow_worker_changes_no_loss_and_the_runs_leave_no_thread_to_the_drive
     for thread in left:
         thread.join(timeout=10)
     assert not [thread.name for thread in left if thread.is_alive()]
+
+
+def test_whatever_is_killed_each_run_ends_and_no_row_counts_twice(spark, clouds) -> None:
+    settings = {"model": "mlp", "batch_size": 16, "epochs": 12}
+    found = kills.measure(spark, clouds, settings, workers=1, servers=1, kills=2)
+    assert found.count("worker") + found.count("server") == 2
+    assert all(len(run.rows) == 12 for run in found.runs)
+    assert set(found.merged(undisturbed=True)) == {ROWS}
+    assert all(rows <= ROWS for rows in found.merged(undisturbed=False))
+    (report,) = kills.reports(found)
+    assert [target.reached for target in report.targets] == [False, True, True]

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
 import sparkdl
-from benchmarks.asynchronous import backups, race, regression, transport, words
+from benchmarks.asynchronous import backups, kills, race, regression, transport, words
 from benchmarks.asynchronous.backups import Backups
+from benchmarks.asynchronous.kills import Kills
 from benchmarks.asynchronous.race import Race
 from benchmarks.asynchronous.regression import Regression
 from benchmarks.asynchronous.transport import Transport
@@ -40,6 +41,7 @@ class Plan:
     """Of Sandblaster, by which dealings are compared."""
     regression_part: float
     regression_steps: int
+    kills: int
     words: Mapping[str, Any]
     """Changes to the settings of ``conf/glosses.yaml``."""
     transport: Mapping[str, Any]
@@ -53,6 +55,7 @@ WHOLE = Plan(
     steps=4,
     regression_part=1.0,
     regression_steps=600,
+    kills=100,
     words={"epochs": 3},
     transport={"size": 80_000_000, "rounds": 15, "periods": (1, 16, 32), "exchanges": 8, "step": 0.025},
 )
@@ -63,6 +66,7 @@ QUICK = Plan(
     steps=2,
     regression_part=0.02,
     regression_steps=20,
+    kills=4,
     words={"epochs": 2, "model_options": {"vocabulary": 262144, "width": 4, "sparse": True}},
     transport={"size": 1_000_000, "rounds": 3, "periods": (1, 2), "exchanges": 2, "step": 0.005},
 )
@@ -76,6 +80,7 @@ class Results(BaseModel):
     race: Race | None = None
     backups: Backups | None = None
     regression: Regression | None = None
+    kills: Kills | None = None
     hogwild: Words | None = None
     transport: Transport | None = None
 
@@ -118,6 +123,17 @@ class Laboratory:
         settings = {"batch_size": 512}
         return regression.measure(self.spark, dataset, settings, workers=WORKERS, steps=self.plan.regression_steps)
 
+    def kills(self) -> Kills:
+        """Workers and servers that die."""
+        return kills.measure(
+            self.spark,
+            self._images("kills", {}, self.plan.part / 8),
+            {**self.plan.network, "epochs": 20},
+            workers=WORKERS - 1,
+            servers=2,
+            kills=self.plan.kills,
+        )
+
     def hogwild(self) -> Words:
         """Sparse texts."""
         configured = sparkdl.load_settings(str(words.CONFIGURATION)).require("train")
@@ -139,6 +155,7 @@ REPORTS: dict[str, Callable[[Any], list[Report]]] = {
     "regression": regression.reports,
     "backups": backups.reports,
     "race": race.reports,
+    "kills": kills.reports,
 }
 PARTS = tuple(REPORTS)
 """In this order: what needs no Spark comes before there is one."""
