@@ -79,12 +79,8 @@ def test_an_error_of_the_model_is_the_runs_with_its_traceback(fit) -> None:
         fit("downpour", model=broken)
 
 
-def test_sandblaster_descends_on_a_cluster_with_all_rows_in_every_step(
-    standalone, clouds, tmp_path, empty_store
-) -> None:
-    copy(empty_store, tmp_path / "mlflow.db")
-    done = standalone.submit(PROGRAM, clouds.path, str(tmp_path), "5", "sandblaster")
-    history = json.loads(done.stdout.splitlines()[-1])["history"]
+def test_sandblaster_descends_with_all_rows_in_every_step(fit) -> None:
+    history = fit("sandblaster", epochs=5).history
     losses = [epoch["train_loss"] for epoch in history]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.6 * losses[0]
     assert [epoch["rows"] for epoch in history] == [ROWS] * 5

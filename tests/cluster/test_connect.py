@@ -77,6 +77,10 @@ def test_a_table_is_prepared_trained_on_and_scored(report: dict) -> None:
     assert result(report, "score") == {"rows": 120, "failed": 0}
 
 
+def test_workers_and_a_server_train_without_lockstep(report: dict) -> None:
+    assert result(report, "train without lockstep") == [result(report, "prepare")["train"]] * 2
+
+
 def test_a_row_that_cannot_be_scored_is_an_error_by_name(report: dict) -> None:
     assert "1 of 1 rows cannot be scored" in refused(report, "score nulls", "DataError")
 

@@ -20,7 +20,7 @@ from ..s3_server import S3Server
 
 JOB = Path(__file__).parents[2] / "jobs" / "train.py"
 RUNS = "s3://tests/runs"
-SETTINGS = {"model": "mlp", "epochs": 60, "batch_size": 8, "checkpoint_steps": 20, "seed": 3}
+SETTINGS = {"model": "mlp", "epochs": 20, "batch_size": 8, "checkpoint_steps": 20, "seed": 3}
 OUTAGE_SECONDS = 10.0
 """Longer than a client waits by itself. A change of the policy is tried by hand with 120, too."""
 

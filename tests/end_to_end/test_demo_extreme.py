@@ -12,7 +12,7 @@ def test_the_demo_on_wordnet_runs_from_the_files_to_scored_rows(tmp_path: Path) 
     command = [sys.executable, str(ROOT / "jobs" / "demo.py"), str(ROOT / "conf" / "wordnet.yaml")]
     small = ["extreme.repetitions=2", "extreme.repetitions_per_task=1", "extreme.hidden=[16]", "extreme.epochs=1"]
     small += ["prepare.stages=[{kind: count_text, columns: [gloss], minimum_documents: 5, sublinear: true}]"]
-    small += ["extreme.batch_size=512", "tracking.gate.minimum=0.01", "prepare.split.fractions={test: 0.02, rest: 0.8}"]
+    small += ["extreme.batch_size=512", "tracking.gate.minimum=0.01", "prepare.split.fractions={test: 0.02, rest: 0.9}"]
     done = subprocess.run([*command, *small], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     ensemble = re.search(r"this ensemble +[\d,]+ +\d+ MB +([\d.]+)%", done.stdout)

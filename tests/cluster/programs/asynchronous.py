@@ -28,11 +28,11 @@ class Slow(nn.Module):
 
 
 if __name__ == "__main__":
-    dataset, folder, epochs, *strategy = sys.argv[1:]
+    dataset, folder, epochs = sys.argv[1:]
     trained = sparkdl.train(
         dataset,
         Train(
-            strategy=strategy[0] if strategy else {"kind": "downpour", "rule": "sgd"},
+            strategy={"kind": "downpour", "rule": "sgd"},
             model=Slow,
             batch_size=1,
             epochs=int(epochs),

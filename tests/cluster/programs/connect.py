@@ -77,6 +77,14 @@ def train_points() -> Any:
     return {"epochs": len(trained.history), "uri": trained.model_uri}
 
 
+def train_without_lockstep() -> Any:
+    settings = Train(epochs=2, batch_size=8, strategy="downpour", run_dir=f"{FOLDER}/runs")
+    tracking = TRACKING.model_copy(update={"register_as": None})
+    cluster = Cluster(num_ranks=1, servers=1)
+    trained = sparkdl.train(f"{FOLDER}/prepared", settings, cluster=cluster, tracking=tracking, spark=spark)
+    return [epoch["rows"] for epoch in trained.history]
+
+
 def score_points() -> Any:
     rows = spark.read.parquet(f"file://{FOLDER}/points")
     scored = sparkdl.score(rows, "models:/points@candidate", tracking=TRACKING)
@@ -147,6 +155,7 @@ for name, work in {
     "too many": partial(run_ranks, all_reduce, 3, spark=spark, slot_timeout=0.5),
     "prepare": prepare_points,
     "train": train_points,
+    "train without lockstep": train_without_lockstep,
     "score": score_points,
     "score nulls": score_nulls,
     "train-extreme": train_texts,
