@@ -3,7 +3,6 @@
 Run as a program it obeys the lines ``stop`` and ``start``, and answers each with a line once it is done.
 """
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,8 +34,10 @@ class S3Server:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """A running server without buckets."""
+    from benchmarks.ports import free_ports  # which the program cannot import
+
     with subprocess.Popen(
-        [sys.executable, __file__],
+        [sys.executable, __file__, *map(str, free_ports(1))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # a line for each request
@@ -49,12 +50,10 @@ def s3_server() -> Iterator[S3Server]:
             process.kill()
 
 
-def serve() -> None:
-    """Serve on a free port of this machine until the orders end."""
+def serve(port: int) -> None:
+    """Serve on this machine until the orders end."""
     from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
     server.start()
     print(f"http://127.0.0.1:{port}", flush=True)
@@ -64,4 +63,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(int(sys.argv[1]))

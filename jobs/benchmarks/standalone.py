@@ -9,13 +9,14 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pyspark
 
+from benchmarks.ports import free_ports
 from sparkdl.java import ensure_java
 
 __all__ = ["ROLES", "StandaloneCluster", "numbered_threads", "standalone_cluster"]
@@ -65,7 +66,7 @@ class StandaloneCluster:
 
         Raises TimeoutError with what it said if it does not start.
         """
-        (port,), log = _free_ports(self.host, 1), Path(self.environment["SPARK_LOCAL_DIRS"]) / "connect.log"
+        (port,), log = free_ports(1, self.host), Path(self.environment["SPARK_LOCAL_DIRS"]) / "connect.log"
         settings = {
             "spark.connect.grpc.binding.address": self.host,
             "spark.connect.grpc.binding.port": str(port),
@@ -138,7 +139,7 @@ def standalone_cluster(
         "PYTHONPATH": pythonpath,
         MARK: secrets.token_hex(8),
     }
-    port, page = _free_ports(host, 2)
+    port, page = free_ports(2, host)
     cluster = StandaloneCluster(f"spark://{host}:{port}", environment, host)
     log = folder / LOG
     try:
@@ -173,13 +174,6 @@ def _wait_for_workers(page: str, count: int, log: Path) -> None:
             pass  # the master is not up yet
         time.sleep(0.2)
     raise TimeoutError(f"the standalone cluster did not start in {START_SECONDS} s\n{log.read_text()[-4000:]}")
-
-
-def _free_ports(host: str, count: int) -> list[int]:
-    """Ports that are free, and not the same one twice: all are held until the last one is found."""
-    with ExitStack() as held:
-        servers = [held.enter_context(socket.create_server((host, 0))) for _ in range(count)]
-        return [int(server.getsockname()[1]) for server in servers]
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

@@ -5,7 +5,6 @@ A model that preprocesses asks for Spark, one that does not needs none.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import pytest
 import torch
 from pyspark.sql import SparkSession
 
+from benchmarks.ports import free_ports
 from sparkdl.data import Dataset, prepare
 from sparkdl.data.model_inputs import keep_inputs, packages_for_inputs
 from sparkdl.java import ensure_java
@@ -99,8 +99,7 @@ def served(request: pytest.FixtureRequest) -> Served:
 @pytest.fixture
 def server(served: Served) -> Iterator[str]:
     """``mlflow models serve`` in the model's environment; its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    (port,) = free_ports(1)
     command = [str(served.python), "-m", "mlflow", "models", "serve", "--env-manager", "local"]
     command += ["--model-uri", str(served.model), "--port", str(port), "--workers", "1"]
     with served.log.open("w") as log:

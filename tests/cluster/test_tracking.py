@@ -4,7 +4,6 @@ import http.client
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import torch
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
 
+from benchmarks.ports import free_ports
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.settings import Tracking
 from sparkdl.tracking import courier, download, start_run, store, sync
@@ -34,8 +34,7 @@ class Server:
     """An ``mlflow server`` that keeps artifacts itself, as one on another machine would."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        (self.port,) = free_ports(1)
         self.uri = f"http://127.0.0.1:{self.port}"
         self.folder = folder
         self.log = folder / "server.log"

@@ -2,7 +2,6 @@
 
 import os
 import random
-import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from benchmarks.faults.scenario import (
 )
 from benchmarks.faults.server import Server
 from benchmarks.images import session
+from benchmarks.ports import free_ports
 from benchmarks.report import Report, Target
 from benchmarks.standalone import standalone_cluster
 
@@ -69,8 +69,8 @@ def fault_bench(folder: Path, *, backend: str = "auto") -> Iterator[Scenario]:
     """A cluster of two executors, MLflow's server, a small dataset, and the run that was left alone."""
     with session() as spark:
         dataset = _dataset(spark, folder)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        server = Server(folder, int(free.getsockname()[1]))
+    (port,) = free_ports(1)
+    server = Server(folder, port)
     server.start()
     try:
         with standalone_cluster(folder, pythonpath=IMPORTED_FROM) as cluster:
