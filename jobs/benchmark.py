@@ -14,6 +14,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 
 import benchmarks
 from benchmarks.report import Report
+from sparkdl.stack import has_connect
 
 NAMES = (
     "launch",
@@ -32,10 +33,6 @@ NAMES = (
     "communication",
     "asynchronous",
 )
-
-
-ON_CURRENT = ("connect",)
-"""What takes Spark 4, and is left out of everything elsewhere."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -110,9 +107,7 @@ def benchmark(
         pickle.register_pickle_by_value(benchmarks)
     tables = sys.stdout
     with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
-        everything = (
-            NAMES if int(spark_version.partition(".")[0]) >= 4 else [name for name in NAMES if name not in ON_CURRENT]
-        )
+        everything = [name for name in NAMES if name != "connect" or has_connect(spark_version)]
         for name in names or everything:
             measure = import_module(f"benchmarks.{name}").run
             options: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from sparkdl.errors import ConfigError
 from sparkdl.extras import DISTRIBUTION
 
-__all__ = ["JavaNeeded", "check_stack", "check_stage_resources", "installed_version", "java_needed"]
+__all__ = ["JavaNeeded", "check_stack", "check_stage_resources", "has_connect", "installed_version", "java_needed"]
 
 
 class JavaNeeded(NamedTuple):
@@ -29,18 +29,27 @@ class JavaNeeded(NamedTuple):
 
 def java_needed(spark: str) -> JavaNeeded:
     """What this version of Spark (``"4.3.0"``) asks of Java."""
-    if int(spark.partition(".")[0]) < 4:
+    if not _is_spark_4(spark):
         return JavaNeeded((8, 11, 17), None)
     return JavaNeeded((17, 21, 25), "jdk.incubator.vector")
 
 
 def check_stage_resources(spark: str) -> None:
     """Raise :class:`~sparkdl.errors.ConfigError` unless this version of Spark gives one stage resources of its own."""
-    if int(spark.partition(".")[0]) < 4:
+    if not _is_spark_4(spark):
         raise ConfigError(
             f"cluster.resources takes Spark 4, and this is {spark}: leave it out, and start the application with"
             " spark.task.cpus and spark.task.resource.gpu.amount"
         )
+
+
+def has_connect(spark: str) -> bool:
+    """Whether PySpark of this version brings a Spark Connect server."""
+    return _is_spark_4(spark)
+
+
+def _is_spark_4(spark: str) -> bool:
+    return int(spark.partition(".")[0]) >= 4
 
 
 @cache

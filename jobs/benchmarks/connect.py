@@ -21,6 +21,7 @@ from benchmarks.launch import LAUNCHES, launch_by_sparkdl, measure
 from benchmarks.report import Report, Target
 from benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.collectives import TorchBackend
+from sparkdl.stack import has_connect
 
 __all__ = ["run"]
 
@@ -30,7 +31,7 @@ MASTER = "SPARKDL_BENCHMARK_MASTER"
 
 def run() -> Report:
     """Start the cluster, launch from each kind of session, stop the cluster. Runs on the driver."""
-    if int(spark_version.partition(".")[0]) < 4:
+    if not has_connect(spark_version):
         raise click.ClickException(f"connect takes Spark 4, and this is {spark_version}: make setup-current")
     with tempfile.TemporaryDirectory() as folder, standalone_cluster(Path(folder), pythonpath=str(ROOT)) as cluster:
         classic = _seconds(cluster, {MASTER: cluster.master_url})
