@@ -10,7 +10,6 @@ from typing import ClassVar
 from torch import nn
 from typing_extensions import override
 
-from sparkdl.collectives import Averager, Communicator
 from sparkdl.settings.strategies import ISTOptions
 from sparkdl.training.strategies.rounds import Rounds
 from sparkdl.training.strategies.sub_networks import Cut, choose_layers, count_neurons, find_cuts, tensors_of
@@ -18,7 +17,7 @@ from sparkdl.training.strategies.sub_networks import Cut, choose_layers, count_n
 __all__ = ["IST"]
 
 
-class IST(Rounds):
+class IST(Rounds[ISTOptions]):
     """Rounds of neurons: a sub-network's are those that its rank was dealt of each hidden layer.
 
     A sub-network's weights are larger than the same ones in the whole network as its neurons read fewer inputs; fresh
@@ -27,13 +26,7 @@ class IST(Rounds):
 
     _part: ClassVar[type[Cut]] = Cut
 
-    def __init__(
-        self, options: ISTOptions, communicator: Communicator, averager: Averager, *, seed: int, epochs: int
-    ) -> None:
-        super().__init__(options, communicator, averager, seed=seed, epochs=epochs)
-        self._layers = options.layers
-
     @override
     def _cut_up(self, model: nn.Module) -> tuple[Mapping[str, Cut], Mapping[str, int]]:
-        cuts = find_cuts(model, choose_layers(model, self._layers))
+        cuts = find_cuts(model, choose_layers(model, self._options.layers))
         return cuts, count_neurons(cuts, tensors_of(model))

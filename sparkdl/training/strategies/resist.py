@@ -11,7 +11,6 @@ from typing import ClassVar
 from torch import nn
 from typing_extensions import override
 
-from sparkdl.collectives import Averager, Communicator
 from sparkdl.settings.strategies import ResISTOptions
 from sparkdl.training.strategies.residual_blocks import BLOCKS, BlockCut, choose_blocks, cut_blocks, let_skip
 from sparkdl.training.strategies.rounds import Rounds
@@ -19,7 +18,7 @@ from sparkdl.training.strategies.rounds import Rounds
 __all__ = ["ResIST"]
 
 
-class ResIST(Rounds):
+class ResIST(Rounds[ResISTOptions]):
     """Rounds of residual blocks: values pass by those that another rank has. All other layers become their mean.
 
     In the whole network a block adds 1/n of what it adds in a sub-network: the mean over the n ranks, of which one has
@@ -28,14 +27,8 @@ class ResIST(Rounds):
 
     _part: ClassVar[type[BlockCut]] = BlockCut
 
-    def __init__(
-        self, options: ResISTOptions, communicator: Communicator, averager: Averager, *, seed: int, epochs: int
-    ) -> None:
-        super().__init__(options, communicator, averager, seed=seed, epochs=epochs)
-        self._blocks = options.blocks
-
     @override
     def _cut_up(self, model: nn.Module) -> tuple[Mapping[str, BlockCut], Mapping[str, int]]:
-        blocks = choose_blocks(model, self._blocks)
+        blocks = choose_blocks(model, self._options.blocks)
         let_skip(model, blocks)
         return cut_blocks(model, blocks, ranks=self.communicator.size), {BLOCKS: len(blocks)}

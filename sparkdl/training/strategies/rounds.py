@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -26,7 +26,10 @@ STATISTICS_BATCHES = 8
 """Training batches on each rank from which the means of batch normalisation are found again."""
 
 
-class Rounds(Strategy):
+Options = TypeVar("Options", bound=RoundsOptions)
+
+
+class Rounds(Strategy, Generic[Options]):
     """Between rounds all ranks have the whole network, which is the consensus; in a round each has its sub-network.
 
     The parameters stay the same objects: in a round they have the sub-network's sizes. What is not cut becomes the mean
@@ -38,10 +41,10 @@ class Rounds(Strategy):
     """What says which part of a tensor a sub-network has."""
 
     def __init__(
-        self, options: RoundsOptions, communicator: Communicator, averager: Averager, *, seed: int, epochs: int
+        self, options: Options, communicator: Communicator, averager: Averager, *, seed: int, epochs: int
     ) -> None:
         super().__init__(communicator, averager)
-        self._period, self._seed = options.period, seed
+        self._options, self._seed = options, seed
         self._epochs = range(options.allreduce_first, epochs - options.allreduce_last)
         self._allreduce = AllReduce(communicator, averager)
         self._dealing = 0 in self._epochs
@@ -105,7 +108,7 @@ class Rounds(Strategy):
     def after_step(self) -> None:
         if self._dealing:
             self._steps += 1
-            if self._steps == self._period:
+            if self._steps == self._options.period:
                 self._end_round()
 
     @override
