@@ -180,9 +180,9 @@ def _extreme(spark: SparkSession, folder: str) -> Dataset:
     words = [random.choice(INPUTS, WORDS, replace=False) for _ in range(CLASSES)]
     rows = [
         (label, Vectors.sparse(INPUTS, sorted(random.choice(words[label], KEPT, replace=False)), [1.0] * KEPT), part)
-        for part, count in (("train", 2), ("validation", 0.1))
-        for label in range(int(CLASSES * min(count, 1)))
-        for _ in range(max(int(count), 1))
+        for part, classes, count in (("train", CLASSES, 2), ("validation", CLASSES // 10, 1))
+        for label in range(classes)
+        for _ in range(count)
     ]
     settings = sparkdl.Prepare(
         output=f"{folder}/dataset",

@@ -3,10 +3,10 @@
 import logging
 import random
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import psutil
 from pydantic import BaseModel
@@ -22,6 +22,8 @@ from sparkdl.training.asynchronous.line import Role
 from sparkdl.training.loop import Job
 
 __all__ = ["Kills", "measure", "reports"]
+
+log = logging.getLogger("sparkdl")
 
 PAUSE = 0.3, 2.0
 """Seconds between two kills, at least and at most."""
@@ -82,7 +84,7 @@ def measure(
     cluster = sparkdl.Cluster(num_ranks=RankRange(max=workers), servers=servers, max_restarts=RESTARTS)
     chance = random.Random(seed)
     while (left := kills - found.count("worker") - found.count("server")) > 0:
-        with TemporaryDirectory() as folder, _killing(chance, left) as killer:
+        with TemporaryDirectory() as folder, _Killer(chance, left) as killer:
             result = train_asynchronously(
                 Job(dataset, chosen, folder, TorchBackend(), workers),
                 cluster,
@@ -95,7 +97,7 @@ def measure(
 
 
 class _Killer:
-    """Kills a worker or a server now and then, as long as there are some. Runs in a thread of the driver."""
+    """Kills a worker or a server now and then, from the first epoch on. Runs in a thread of the driver."""
 
     def __init__(self, chance: random.Random, most: int) -> None:
         self.kills: list[Kill] = []
@@ -108,14 +110,16 @@ class _Killer:
         if message["kind"] == "epoch_started":
             self._epoch = message["epoch"]
 
-    def start(self) -> None:
-        """Begin to kill, once there is an epoch."""
+    def __enter__(self) -> Self:
+        self._level = log.level
+        log.setLevel(logging.ERROR)  # each kill is a warning, which is what was asked for
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
-        """Return when nobody will be killed any more."""
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        log.setLevel(self._level)
 
     def _run(self) -> None:
         while len(self.kills) < self._most and not self._over.wait(self._chance.uniform(*PAUSE)):
@@ -125,19 +129,6 @@ class _Killer:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
                     self.kills.append(Kill(role=role, epoch=self._epoch))
-
-
-@contextmanager
-def _killing(chance: random.Random, most: int) -> Iterator[_Killer]:
-    killer, log = _Killer(chance, most), logging.getLogger("sparkdl")
-    before = log.level
-    log.setLevel(logging.ERROR)  # each kill is a warning, which is what was asked for
-    killer.start()
-    try:
-        yield killer
-    finally:
-        killer.stop()
-        log.setLevel(before)
 
 
 def _alive() -> list[tuple[Role, psutil.Process]]:
