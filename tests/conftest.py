@@ -1,5 +1,6 @@
 """What tests share: an embedded Spark, a real standalone cluster with a process for everything, a small dataset."""
 
+import json
 import os
 import signal
 import subprocess
@@ -106,6 +107,13 @@ def use_store() -> Iterator[Callable[[str], None]]:
 
     yield mlflow.set_tracking_uri
     mlflow.set_tracking_uri(None)
+
+
+def reported(command: Sequence[str | Path], environment: Mapping[str, str], *, timeout: float) -> dict[str, Any]:
+    """What a program prints as JSON in its last line; under ``said`` all that it says."""
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, done.stderr[-8000:]
+    return json.loads(done.stdout.splitlines()[-1]) | {"said": done.stdout + done.stderr}
 
 
 class Standalone(StandaloneCluster):

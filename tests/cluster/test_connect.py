@@ -1,6 +1,5 @@
 """Every job from a client of Spark Connect: a server of its own over a standalone cluster, and one client for all."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from ..conftest import reported
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "connect.py"
@@ -25,16 +26,9 @@ def remote(standalone) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def report(standalone, remote: str, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, PROGRAM, tmp_path_factory.mktemp("client")],
-        env=standalone.environment | {"SPARK_REMOTE": remote, "JAVA_HOME": "", "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-8000:]
-    return json.loads(done.stdout.splitlines()[-1]) | {"said": done.stdout + done.stderr}
+    environment = standalone.environment | {"SPARK_REMOTE": remote, "JAVA_HOME": "", "PATH": ""}
+    command = [sys.executable, "-c", RUN, PROGRAM, tmp_path_factory.mktemp("client")]
+    return reported(command, environment, timeout=600)
 
 
 def result(report: dict, job: str) -> object:

@@ -4,8 +4,6 @@ A bridge joins them. The server's network is the bridge's own, and what the brid
 and the executors would say to each other.
 """
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,8 @@ import pytest
 
 from benchmarks.network import ADDRESS, DRIVER, inside, network
 from benchmarks.standalone import standalone_cluster
+
+from ..conftest import reported
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "relayed.py"
@@ -32,16 +32,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
             with inside(of_executors):
                 cluster.start_worker(3, host=EXECUTORS)
             with inside(of_client):
-                done = subprocess.run(
-                    [sys.executable, PROGRAM, folder],
-                    env=cluster.environment | {"SPARK_REMOTE": f"sc://{DRIVER}:{port}", "SPARK_LOCAL_IP": ""},
-                    capture_output=True,
-                    text=True,
-                    timeout=300,
-                    check=False,
-                )
-    assert done.returncode == 0, done.stderr[-8000:]
-    return json.loads(done.stdout.splitlines()[-1]) | {"said": done.stdout + done.stderr}
+                environment = cluster.environment | {"SPARK_REMOTE": f"sc://{DRIVER}:{port}", "SPARK_LOCAL_IP": ""}
+                return reported([sys.executable, PROGRAM, folder], environment, timeout=300)
 
 
 def test_ranks_meet_on_rank_zeros_host_which_takes_one_slot_more(report: dict) -> None:

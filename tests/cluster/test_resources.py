@@ -1,12 +1,12 @@
 """Ranks that get more than the tasks of their application: on a cluster whose executors have two cores each."""
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks.standalone import standalone_cluster
+
+from ..conftest import reported
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "resources.py"
@@ -15,11 +15,7 @@ PROGRAM = Path(__file__).parent / "programs" / "resources.py"
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
     with standalone_cluster(tmp_path_factory.mktemp("cluster"), cores=(2, 2), pythonpath=str(ROOT)) as cluster:
-        done = subprocess.run(
-            cluster.command(PROGRAM), env=cluster.environment, capture_output=True, text=True, timeout=240, check=False
-        )
-    assert done.returncode == 0, done.stderr[-8000:]
-    return json.loads(done.stdout.splitlines()[-1])
+        return reported(cluster.command(PROGRAM), cluster.environment, timeout=240)
 
 
 def test_each_rank_has_the_cores_that_were_asked_for_without_another_start_of_the_application(report: dict) -> None:
