@@ -30,7 +30,6 @@ from sparkdl.training.replica import Replica, build_hollow_model, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.saver import Saver
 from sparkdl.training.state import TrainingState, copied, go_on, resume, seed_everything
-from sparkdl.training.strategies.sharded_ist import ShardedIST
 from sparkdl.training.tasks import create_task
 
 EVALUATION_BATCH = 512  # rows; larger than a training batch, since no gradient is kept
@@ -121,8 +120,8 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
 @contextmanager
 def _best_model(replica: Replica, best: str) -> Iterator[nn.Module]:
     """The model of the best epoch, on all ranks or in their parts."""
-    if isinstance(replica.strategy, ShardedIST):
-        replica.strategy.adopt(best_pieces(best, replica.strategy.ownership, replica.device))
+    if sharded := replica.strategy.sharded:
+        sharded.adopt(best_pieces(best, sharded.ownership, replica.device))
         with replica.strategy.consensus() as model:
             yield model
     else:

@@ -58,7 +58,7 @@ class Saver:
         """
         self._folder, self._settings, self._rank, self._replica = folder, settings, rank, replica
         self._batch_size, self._world = batch_size, replica.groups.world
-        self._in_parts = replica.strategy.sharded
+        self._in_parts = replica.strategy.sharded is not None
         self._attempt = str(self._world.broadcast_object(uuid4().hex[:8]))
         self._best = begun.best if begun else None
         self._kept = {begun_at.rpartition("/")[2]} if begun_at else set()

@@ -19,7 +19,6 @@ from sparkdl.training.parted_checkpoint import is_in_parts, load_part, pieces_of
 from sparkdl.training.replica import Replica
 from sparkdl.training.reporter import Measured
 from sparkdl.training.strategies import strategy_of
-from sparkdl.training.strategies.sharded_ist import ShardedIST
 from sparkdl.training.strategies.sub_networks import overwrite
 
 __all__ = ["Parts", "TrainingState", "collect", "copied", "go_on", "resume", "seed_everything"]
@@ -153,12 +152,13 @@ def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> 
     own = manifest.shards[world.rank % len(manifest.shards)]
     in_parts = is_in_parts(shared["strategy"])
     read_own = partial(load_part if in_parts else load_shard, folder, own, replica.device)
-    if isinstance(replica.strategy, ShardedIST) and not same:
+    sharded = replica.strategy.sharded
+    if sharded and not same:
         if in_parts:
             pieces = pieces_of(folder, shared["strategy"], manifest.shards, replica.device)[1]
         else:
-            pieces = iter([(replica.strategy.ownership.all_neurons, consensus_weights(folder, manifest, shared))])
-        replica.strategy.adopt(pieces)
+            pieces = iter([(sharded.ownership.all_neurons, consensus_weights(folder, manifest, shared))])
+        sharded.adopt(pieces)
     else:
         if "model" in shared:
             replica.model.load_state_dict(shared["model"])

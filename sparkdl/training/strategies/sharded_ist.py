@@ -29,7 +29,7 @@ from sparkdl.training.strategies.shares import (
     move_neurons,
     shrink,
 )
-from sparkdl.training.strategies.strategy import SteppingAlone, restart
+from sparkdl.training.strategies.strategy import Sharded, SteppingAlone, restart
 from sparkdl.training.strategies.sub_networks import Neurons, overwrite, tensors_of
 
 __all__ = ["ShardedIST"]
@@ -55,8 +55,8 @@ class ShardedIST(SteppingAlone):
 
     @property
     @override
-    def sharded(self) -> bool:
-        return True
+    def sharded(self) -> Sharded:
+        return self
 
     @property
     @override
@@ -128,7 +128,7 @@ class ShardedIST(SteppingAlone):
         self._waiting = dict(own["waiting"])
 
     def adopt(self, pieces: Iterable[KeptPart]) -> None:
-        """Begin anew with this rank's parts of a network that lies in pieces, which are looked at one after another."""
+        """See :meth:`Sharded.adopt`."""
         self.load(None)
         own, tensors = self._own(0), tensors_of(self.model)
         parts = empty_parts(self.ownership, own, tensors)

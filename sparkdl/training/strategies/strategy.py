@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -12,7 +12,10 @@ from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, Ring, agree, is_expanded
 
-__all__ = ["SteppingAlone", "Strategy", "kept", "restart"]
+if TYPE_CHECKING:
+    from sparkdl.training.strategies.shares import KeptPart, Ownership
+
+__all__ = ["Sharded", "SteppingAlone", "Strategy", "kept", "restart"]
 
 
 class Strategy(ABC):
@@ -48,9 +51,12 @@ class Strategy(ABC):
         return False
 
     @property
-    def sharded(self) -> bool:
-        """Whether no rank has the whole model, at no time: what is evaluated, saved and registered lies in parts."""
-        return False
+    def sharded(self) -> "Sharded | None":
+        """What it answers besides if no rank has the whole model, at no time; None otherwise.
+
+        What is evaluated, saved and registered then lies in parts.
+        """
+        return None
 
     @abstractmethod
     def row_weight(self, *, own_rows: int, global_rows: int) -> float:
@@ -134,6 +140,16 @@ class Strategy(ABC):
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that the optimizer changes, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+
+class Sharded(Protocol):
+    """What else a strategy answers if no rank has the whole model. Runs on ranks."""
+
+    ownership: "Ownership"
+    """Who keeps what of the model."""
+
+    def adopt(self, pieces: "Iterable[KeptPart]") -> None:
+        """Begin anew with this rank's parts of a model that lies in pieces, which are looked at one after another."""
 
 
 class SteppingAlone(Strategy):
