@@ -11,8 +11,10 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-__all__ = ["NETWORKS", "bag_of_words", "cnn", "lenet", "mlp", "resnet"]
+__all__ = ["NETWORKS", "NO_WORD", "WordVectors", "bag_of_words", "cnn", "lenet", "mlp", "resnet"]
 
+NO_WORD = 0
+"""Among the numbers of a text's words, where it has no more of them."""
 CACHED_BYTES = 2_500_000
 """Of a feature map that a CPU's core computes at a time: what its second-level cache holds, or a little more."""
 
@@ -122,7 +124,7 @@ def bag_of_words(
     gradient of the vectors has only the words of a batch, which ``sgd`` without momentum takes.
     """
     return nn.Sequential(
-        _WordVectors(vocabulary, width, sparse), mlp(input_shape=(width,), num_classes=num_classes, hidden=hidden)
+        WordVectors(vocabulary, width, sparse), mlp(input_shape=(width,), num_classes=num_classes, hidden=hidden)
     )
 
 
@@ -136,14 +138,15 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
 """The names that ``train.model`` knows."""
 
 
-class _WordVectors(nn.Module):
-    """The mean of the vectors of a text's words; zeros where it has none."""
+class WordVectors(nn.Module):
+    """The mean of the vectors of a text's words, the first layer of a bag of words; zeros where it has none."""
 
     def __init__(self, vocabulary: int, width: int, sparse: bool) -> None:
         super().__init__()
-        self.table = nn.EmbeddingBag(vocabulary + 1, width, mode="mean", sparse=sparse, padding_idx=0)
+        self.table = nn.EmbeddingBag(vocabulary + 1, width, mode="mean", sparse=sparse, padding_idx=NO_WORD)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Of numbers of shape (n, words of a text), in any type."""
         mean: torch.Tensor = self.table(words.long())
         return mean
 

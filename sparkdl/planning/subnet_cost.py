@@ -123,7 +123,7 @@ def _along(model: nn.Module, options: RoundsOptions) -> dict[str, tuple[int, ...
         return dict.fromkeys(cut_blocks(model, blocks, ranks=1), (len(blocks),))
     cuts = find_cuts(model, choose_layers(model, options.layers if isinstance(options, ISTOptions) else None))
     counts = count_neurons(cuts, tensors_of(model))
-    return {name: tuple(counts[layer] for layer in (cut.rows, cut.columns) if layer) for name, cut in cuts.items()}
+    return {name: tuple(counts[layer] for layer in (cut.own, cut.columns) if layer) for name, cut in cuts.items()}
 
 
 @torch.no_grad()

@@ -176,7 +176,7 @@ class ISTOptions(RoundsOptions):
     """Names of the hidden layers whose neurons are dealt; by default all, which a plain stack of layers allows."""
     sharded: bool = False
     """Whether the network lies in parts, of which each rank has its own, so that it may be larger than a rank's memory:
-    for networks of ``torch.nn.Linear`` and activations alone, such as ``mlp``."""
+    for ``mlp``, ``bag_of_words`` and other networks of ``torch.nn.Linear`` and activations alone."""
 
     @model_validator(mode="after")
     def _in_parts(self) -> Self:

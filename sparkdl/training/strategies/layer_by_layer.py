@@ -8,6 +8,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from sparkdl.collectives import Communicator
+from sparkdl.models.networks import WordVectors
 from sparkdl.training.strategies.plain_stacks import layers_of
 from sparkdl.training.strategies.sub_networks import Cut, Neurons
 
@@ -57,6 +58,9 @@ class LayerByLayer(nn.Module):
     def _compute(self, values: torch.Tensor) -> torch.Tensor:
         before: str | None = None  # the layer of whose neurons ``values`` has only this rank's
         for name, layer in layers_of(self._model[0]):
+            if isinstance(layer, WordVectors):
+                values, before = layer(values), f"{name}.table"
+                continue
             if not isinstance(layer, nn.Linear):
                 values = layer(values)
                 continue

@@ -6,8 +6,8 @@ Such a network is built without its weights (on PyTorch's device ``meta``), so t
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import sqrt
-from typing import Any
+from math import prod, sqrt
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from sparkdl.errors import ModelError
 from sparkdl.models.build import ScaledImages
+from sparkdl.models.networks import NO_WORD, WordVectors
 from sparkdl.training.strategies.shares import Ownership, kept_of
 from sparkdl.training.strategies.sub_networks import Neurons, choose_layers, count_neurons, find_cuts, tensors_of
 
@@ -31,6 +32,10 @@ BEFORE = ScaledImages, nn.Flatten
 """Layers that may stand before the first one that has weights, besides."""
 DRAWN_BYTES = 8 << 20
 """Of a weight that are drawn at a time."""
+NORMAL_NUMBERS = 16
+"""Normal numbers that PyTorch's CPU draws together: it makes them of as many uniform ones."""
+Drawn = tuple[tuple[int, ...], str, tuple[float, ...]]
+"""A shape, the operation that gave a tensor of it other values, and this one's numbers."""
 NARROW = 2
 """Neurons of each hidden layer of a network that only stands for a wide one."""
 
@@ -38,12 +43,14 @@ NARROW = 2
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers of a plain stack in their order, by name.
 
-    Raises :class:`ModelError` for a network of anything else than linear layers and what treats each neuron by itself.
+    Raises :class:`ModelError` for a network of anything else than linear layers, the vectors of words before them, and
+    what treats each neuron by itself.
     """
     found = list(_leaves("", model))
     linear = [place for place, (_, layer) in enumerate(found) if type(layer) is nn.Linear]
     for place, (name, layer) in enumerate(found):
         known = BY_NEURON if linear and place > linear[0] else (*BY_NEURON, *BEFORE)
+        known = known if place else (*known, WordVectors)
         kind = type(layer).__name__
         if type(layer) is nn.Linear and not {"weight", "bias"} >= set(layer._parameters):
             kind += " whose weights are made from others"
@@ -51,7 +58,7 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
             continue
         raise ModelError(
             "train.strategy.sharded is for networks that are torch.nn.Sequential of torch.nn.Linear and activations"
-            f" (train.model=mlp is one); {name or 'the network'!r} is a {kind}. Set it to false, or"
+            f" (train.model=mlp and bag_of_words are such); {name or 'the network'!r} is a {kind}. Set it to false, or"
             " choose another train.model"
         )
     if linear and linear[-1] != len(found) - 1:
@@ -77,22 +84,21 @@ def ownership_of(model: nn.Module, *, seed: int, ranks: int = 1) -> Ownership:
 def draw_parts(model: nn.Module, ownership: Ownership, neurons: Neurons, *, seed: int) -> dict[str, torch.Tensor]:
     """A rank's parts of the initial weights, by name: those that the whole network would have with this seed.
 
-    ``torch.nn.Linear`` draws weight and bias from one stream of numbers; a rank draws all of it, some rows at a time,
-    and keeps what is its own.
+    Layers draw their weights from one stream of numbers; a rank draws all of it, some rows at a time, and keeps what is
+    its own.
     """
     generator = torch.Generator().manual_seed(seed)
     parts = {}
-    for name, parameter, bound in _draws(model):
-        rows = 1 if parameter.ndim == 1 else max(1, DRAWN_BYTES // (parameter.shape[1] * parameter.element_size()))
-        drawn = [parameter.shape] if parameter.ndim == 1 else _blocks(parameter.shape, rows)
+    for draw in _draws(model):
+        name, parameter = draw.name, draw.parameter
         cut = ownership.cuts.get(name)
         own, dim = kept_of(cut, neurons) if cut else (torch.arange(len(parameter)), 0)
         shape = list(parameter.shape)
         shape[dim] = len(own)
         part = torch.empty(shape, dtype=parameter.dtype)
         begin = 0
-        for block in drawn:
-            values = torch.empty(block, dtype=parameter.dtype).uniform_(-bound, bound, generator=generator)
+        for block in draw.blocks:
+            values = draw.fill(torch.empty(block, dtype=parameter.dtype), generator)
             end = begin + len(values)
             if dim:
                 part[begin:end] = values[:, own]
@@ -100,6 +106,8 @@ def draw_parts(model: nn.Module, ownership: Ownership, neurons: Neurons, *, seed
                 here = torch.nonzero((own >= begin) & (own < end)).flatten()
                 part[here] = values[own[here] - begin]
             begin = end
+        if draw.bound is None:
+            part[NO_WORD] = 0
         parts[name] = part
     return parts
 
@@ -127,16 +135,16 @@ def replace_parameters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> 
 
 
 @contextmanager
-def recorded_draws() -> Iterator[list[tuple[tuple[int, ...], float]]]:
-    """Take down what is drawn while a network is built without its weights: shapes, and up to which number."""
+def recorded_draws() -> Iterator[list[Drawn]]:
+    """Take down what is drawn while a network is built without its weights."""
     recorder = _Recorder()
     with recorder:
         yield recorder.drawn
 
 
-def check_draws(model: nn.Module, drawn: list[tuple[tuple[int, ...], float]]) -> None:
+def check_draws(model: nn.Module, drawn: list[Drawn]) -> None:
     """Raise :class:`ModelError` for a network that gives its layers other weights than they have by themselves."""
-    if drawn != [(tuple(parameter.shape), bound) for _, parameter, bound in _draws(model)]:
+    if drawn != [each for draw in _draws(model) for each in draw.recorded]:
         raise ModelError(
             "train.strategy.sharded draws the initial weights in parts, as torch.nn.Linear does by itself, one layer"
             " after another; the network draws them otherwise. Leave them as they are, or set it to false"
@@ -146,14 +154,13 @@ def check_draws(model: nn.Module, drawn: list[tuple[tuple[int, ...], float]]) ->
 class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.drawn: list[tuple[tuple[int, ...], float]] = []
+        self.drawn: list[Drawn] = []
 
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         changed = args[0] if func._schema.is_mutable and args else None
         if isinstance(changed, torch.Tensor) and changed.is_meta:
-            uniform = func is torch.ops.aten.uniform_.default and args[1] == -args[2]
-            self.drawn.append((tuple(changed.shape), args[2] if uniform else float("nan")))
+            self.drawn.append((tuple(changed.shape), func._schema.name.removeprefix("aten::"), tuple(args[1:])))
         return func(*args, **(kwargs or {}))
 
 
@@ -166,15 +173,46 @@ def _leaves(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield from _leaves(f"{name}.{key}" if name else key, child)
 
 
-def _draws(model: nn.Module) -> Iterator[tuple[str, torch.Tensor, float]]:
-    """By parameter, in the order in which layers draw them: up to which number (``torch.nn.Linear``'s own way)."""
+class _Draw(NamedTuple):
+    """How a parameter comes by its first values, in a layer's own way."""
+
+    name: str
+    parameter: torch.Tensor
+    bound: float | None
+    """Up to which number they are uniform. None for the vectors of words, which are normal."""
+
+    @property
+    def blocks(self) -> list[tuple[int, ...]]:
+        """The shapes of the rows that are drawn at a time."""
+        rows, *others = self.parameter.shape
+        some = DRAWN_BYTES // (prod(others) * self.parameter.element_size()) if others else rows
+        together = NORMAL_NUMBERS if self.bound is None else 1
+        some = max(together, some - some % together)
+        count = max(1, rows // some)
+        return [(some, *others)] * (count - 1) + [(rows - (count - 1) * some, *others)]
+
+    def fill(self, values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw those of a block, in place."""
+        if self.bound is None:
+            return values.normal_(generator=generator)
+        return values.uniform_(-self.bound, self.bound, generator=generator)
+
+    @property
+    def recorded(self) -> list[Drawn]:
+        """What is taken down of it."""
+        shape = tuple(self.parameter.shape)
+        if self.bound is None:
+            return [(shape, "normal_", ()), (shape[1:], "fill_", (0,))]
+        return [(shape, "uniform_", (-self.bound, self.bound))]
+
+
+def _draws(model: nn.Module) -> Iterator[_Draw]:
+    """All parameters in the order in which layers draw them."""
     for name, layer in layers_of(model):
+        if isinstance(layer, WordVectors):
+            yield _Draw(f"{name}.table.weight", layer.table.weight, None)
         if isinstance(layer, nn.Linear):
             gain = nn.init.calculate_gain("leaky_relu", sqrt(5))
-            yield f"{name}.weight", layer.weight, sqrt(3) * (gain / sqrt(layer.in_features))
+            yield _Draw(f"{name}.weight", layer.weight, sqrt(3) * (gain / sqrt(layer.in_features)))
             if layer.bias is not None:
-                yield f"{name}.bias", layer.bias, 1 / sqrt(layer.in_features)
-
-
-def _blocks(shape: torch.Size, rows: int) -> list[tuple[int, ...]]:
-    return [(min(rows, shape[0] - begin), *shape[1:]) for begin in range(0, shape[0], rows)]
+                yield _Draw(f"{name}.bias", layer.bias, 1 / sqrt(layer.in_features))

@@ -77,6 +77,7 @@ class ShardedIST(SteppingAlone):
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         self.model, self.optimizer, self._make_optimizer = model, make_optimizer(model), make_optimizer
+        self._leave_room()
         return self.model, self.optimizer
 
     @override
@@ -114,6 +115,7 @@ class ShardedIST(SteppingAlone):
         self._round, self._steps, self._in_round = 0, 0, False
         if state:
             self._round, self._steps, self._in_round = state["round"], state["steps"], state["in_round"]
+        self._leave_room()
         tensors = tensors_of(self.model)
         overwrite(self.model, {name: tensors[name].new_empty(0) for name in self.ownership.cuts})
         self._waiting = {}
@@ -136,7 +138,11 @@ class ShardedIST(SteppingAlone):
         overwrite(self.model, parts)
         for name, value in rest.items():
             tensors[name].data.copy_(value)
-        restart(self.optimizer, self._make_optimizer(self.model))
+
+    def _leave_room(self) -> None:
+        """Give up gradients and moments, which each round begins anew; some optimizers have these before a step."""
+        self.optimizer.zero_grad()
+        self.optimizer.state.clear()
 
     @property
     def _owners(self) -> list[Neurons]:
@@ -160,8 +166,7 @@ class ShardedIST(SteppingAlone):
 
     @torch.no_grad()
     def _end_round(self) -> None:
-        self.optimizer.zero_grad()
-        restart(self.optimizer, self._make_optimizer(self.model))  # gradients and moments leave room for what comes
+        self._leave_room()
         tensors, own = tensors_of(self.model), self._own(self._round - 1)
         parts = {name: tensors[name].data for name in self.ownership.cuts}
         overwrite(self.model, shrink(self.ownership, own, parts, self._waiting))

@@ -1,8 +1,8 @@
 """The parts of a network that no rank holds as a whole: what a rank keeps, and how neurons go from rank to rank.
 
-Each neuron of a hidden layer has one owner, who keeps its row of the layer's weight and bias, and, of the last hidden
-layer, its column of the outputs' weight. So n ranks keep 1/n of the network each. What belongs to no hidden layer (the
-outputs' bias) is on all of them.
+Each neuron of a hidden layer has one owner, who keeps its row of the layer's weight and bias (of an embedding, its
+number of each vector), and, of the last hidden layer, its column of the outputs' weight. So n ranks keep 1/n of the
+network each. What belongs to no hidden layer (the outputs' bias) is on all of them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ def kept_of(cut: Cut, neurons: Neurons) -> tuple[torch.Tensor, int]:
     """The neurons that decide what an owner keeps of a parameter, and the dimension along which they lie."""
     if cut.rows:
         return neurons[cut.rows], 0
-    return neurons[str(cut.columns)], 1
+    return neurons[str(cut.vectors or cut.columns)], 1
 
 
 def reads_few(cut: Cut) -> bool:
@@ -158,7 +158,7 @@ def fill(
         for theirs, piece in pieces:
             for name, cut in ownership.cuts.items():
                 (own, dim), (given, _) = kept_of(cut, neurons), kept_of(cut, theirs)
-                place = torch.full((ownership.counts[str(cut.rows or cut.columns)],), -1)
+                place = torch.full((ownership.counts[str(cut.own or cut.columns)],), -1)
                 place[given] = torch.arange(len(given))
                 of_neuron = piece[name].nbytes // max(1, len(given))
                 for here in torch.nonzero(place[own] >= 0).flatten().split(max(1, PIECE_BYTES // max(1, of_neuron))):

@@ -2,7 +2,8 @@
 
 The neurons (of a convolution: the channels) of each hidden layer are dealt without replacement. A sub-network has the
 rows of its neurons in the weights of their layer, and their columns in the weights of the layer that reads them:
-between two dealt layers a block (Yuan et al., 2019, arXiv 1910.02120, section 3).
+between two dealt layers a block (Yuan et al., 2019, arXiv 1910.02120, section 3). Of an embedding each neuron is one
+number of every vector, so that its part of the table are columns.
 """
 
 import math
@@ -29,6 +30,8 @@ __all__ = [
 
 DENSE = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
 """Layers with a weight of shape (neurons, inputs, ...), each of whose neurons reads all inputs."""
+TABLE = nn.EmbeddingBag
+"""A layer with a weight of shape (vectors, neurons), which reads numbers of vectors, and no neurons."""
 
 Neurons = Mapping[str, torch.Tensor]
 """By hidden layer: the numbers of some of its neurons."""
@@ -43,6 +46,13 @@ class Cut(NamedTuple):
     """The hidden layer whose neurons are read along the second dimension."""
     width: int = 1
     """Columns of each of these neurons: a channel that is flattened has one for each pixel."""
+    vectors: str | None = None
+    """The hidden layer, an embedding, that has a neuron for each index of the second dimension."""
+
+    @property
+    def own(self) -> str | None:
+        """The hidden layer whose own the tensor is: that which it makes, and not that which it reads."""
+        return self.rows or self.vectors
 
     def take(self, whole: torch.Tensor, neurons: Neurons) -> torch.Tensor:
         """A copy of the part that goes with some neurons.
@@ -65,6 +75,8 @@ class Cut(NamedTuple):
             shape[0] = len(neurons[self.rows])
         if self.columns:
             shape[1] = len(neurons[self.columns]) * self.width
+        if self.vectors:
+            shape[1] = len(neurons[self.vectors])
         return tuple(shape)
 
     def make_fresh(self, whole: torch.Tensor, *, ranks: int) -> None:
@@ -73,6 +85,8 @@ class Cut(NamedTuple):
             whole /= math.sqrt(ranks)
 
     def _place(self, neurons: Neurons, device: torch.device) -> tuple[slice | torch.Tensor, ...]:
+        if self.vectors:
+            return (slice(None), neurons[self.vectors].to(device))
         rows = neurons[self.rows].to(device) if self.rows else slice(None)
         if not self.columns:
             return (rows,)
@@ -90,7 +104,8 @@ def choose_layers(model: nn.Module, layers: Sequence[str] | None = None) -> Sequ
     if not hidden:
         raise ModelError(
             "train.strategy ist deals the neurons of hidden layers, and the network has none: it needs two layers at"
-            " least that are torch.nn.Linear or ConvNd without groups. Choose another train.strategy or network"
+            " least that are torch.nn.Linear, ConvNd without groups or, to begin with, EmbeddingBag. Choose another"
+            " train.strategy or network"
         )
     if unknown := [name for name in layers or [] if name not in hidden]:
         raise ModelError(
@@ -102,7 +117,7 @@ def choose_layers(model: nn.Module, layers: Sequence[str] | None = None) -> Sequ
 
 def hidden_layers(model: nn.Module) -> list[str]:
     """All layers with neurons that others may read: the last one's are the outputs."""
-    return list(_dense_layers(model))[:-1]
+    return list(_weights(model))[:-1]
 
 
 def find_cuts(model: nn.Module, layers: Collection[str]) -> dict[str, Cut]:
@@ -112,21 +127,24 @@ def find_cuts(model: nn.Module, layers: Collection[str]) -> dict[str, Cut]:
     modules, and by nothing else. What lies between, and has a number for each neuron, goes with them: batch
     normalisation. Raises :class:`ModelError` when the next layer does not have an input for each neuron.
     """
-    tensors, dense = tensors_of(model), _dense_layers(model)
+    tensors, weights = tensors_of(model), _weights(model)
     cuts: dict[str, Cut] = {}
     before: str | None = None  # the dealt layer whose neurons come out at this place
+    neurons = 0  # of it
     for name, module in model.named_modules():
-        neurons = len(dense[before]) if before else 0
-        if name in dense:
+        if name in weights:
             rows = name if name in layers else None
-            inputs = dense[name].shape[1]
+            table = isinstance(module, TABLE)
+            inputs = 0 if table else weights[name].shape[1]
             if before and (inputs < neurons or inputs % neurons):
                 raise ModelError(f"{name!r} has {inputs} inputs, and does not read the {neurons} neurons of {before!r}")
-            if rows or before:
+            if rows and table:
+                cuts[f"{name}.weight"] = Cut(vectors=name)
+            elif rows or before:
                 cuts[f"{name}.weight"] = Cut(rows, before, inputs // neurons if before else 1)
             if rows and f"{name}.bias" in tensors:
                 cuts[f"{name}.bias"] = Cut(rows)
-            before = rows
+            before, neurons = rows, weights[name].shape[1 if table else 0]
         elif before:
             own = [*module.named_parameters(name, recurse=False), *module.named_buffers(name, recurse=False)]
             cuts |= {key: Cut(before) for key, tensor in own if key in tensors and tensor.shape[:1] == (neurons,)}
@@ -149,7 +167,7 @@ def deal(counts: Mapping[str, int], *, size: int, seed: int, number: int) -> lis
 
 def count_neurons(cuts: Mapping[str, Cut], tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """By dealt layer, how many neurons it has in the whole network."""
-    return {cut.rows: len(tensors[name]) for name, cut in cuts.items() if cut.rows}
+    return {cut.own: tensors[name].shape[1 if cut.vectors else 0] for name, cut in cuts.items() if cut.own}
 
 
 def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -164,11 +182,11 @@ def overwrite(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
         tensors[name].data = value
 
 
-def _dense_layers(model: nn.Module) -> dict[str, torch.Tensor]:
+def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """The weights of the layers that have neurons, by the layer's name, in the order of the network's modules."""
     tensors = tensors_of(model)
     return {
         name: tensors[f"{name}.weight"]
         for name, module in model.named_modules()
-        if isinstance(module, DENSE) and getattr(module, "groups", 1) == 1 and f"{name}.weight" in tensors
+        if isinstance(module, (*DENSE, TABLE)) and getattr(module, "groups", 1) == 1 and f"{name}.weight" in tensors
     }

@@ -88,8 +88,11 @@ def _may_be_permuted(model: nn.Module, rows: torch.Tensor, layers: Sequence[str]
 
 
 def random_rows(like: torch.Tensor) -> torch.Tensor:
-    """Rows as different from each other as rows are, of the same shape and type; the same ones every time."""
+    """Rows as different from each other as rows are, of the same shape and type; the same ones every time.
+
+    None of their numbers is negative, so that they may be those of words.
+    """
     generator = torch.Generator().manual_seed(0)
     if like.is_floating_point():
-        return torch.randn(like.shape, generator=generator).to(like.dtype)
+        return torch.randn(like.shape, generator=generator).abs().to(like.dtype)
     return torch.randint(0, 256, like.shape, generator=generator, dtype=like.dtype)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,10 +24,18 @@ from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import consensus_weights
 from sparkdl.training.tasks import Classification
 
+from ...conftest import write_vectors
 from .interruptions import EndedError, FailsAt, assert_equal
 
 SIZE = 3
 EPOCHS = 3
+OF_WORDS = {
+    "model": "bag_of_words",
+    "model_options": {"vocabulary": 40, "width": 17, "hidden": [13], "sparse": True},
+    "optimizer": "torch.optim:Adagrad",
+    "learning_rate": 0.1,
+}
+"""A network that begins with an embedding, and an optimizer that takes its sparse gradients."""
 UNEQUAL = {"rows_per_second": 0.0, "seconds": 0.0}  # figures that depend on the hour
 
 
@@ -45,12 +54,16 @@ def settings_for(*, sharded: bool, **changes: object) -> Train:
     return Train(**{**options, **changes})
 
 
-def train_both(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> dict[str, TrainingResult | None]:
+def train_both(
+    clouds: Dataset, texts: Dataset, folder: str, backend: Backend, rank: Rank
+) -> dict[str, TrainingResult | None]:
     """With the whole network, in parts, and in parts with an interruption in the middle of a round: results by name."""
     outcomes = {}
     for name, sharded in (("whole", False), ("parts", True)):
         job = Job(clouds, settings_for(sharded=sharded), f"{folder}/{name}", backend, SIZE)
         outcomes[name] = train_rank(job, rank)
+        job = Job(texts, settings_for(sharded=sharded, **OF_WORDS), f"{folder}/words, {name}", backend, SIZE)
+        outcomes[f"words, {name}"] = train_rank(job, rank)
     job = Job(clouds, settings_for(sharded=True, checkpoint_steps=1), f"{folder}/interrupted", backend, SIZE)
     failing = job.settings.model_copy(update={"loss": FailsAt(14)})
     with pytest.raises(EndedError):
@@ -66,9 +79,9 @@ def train_both(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> di
 class Trained:
     """What the ranks of one launch have left behind."""
 
-    def __init__(self, folder: Path, backend: Backend, clouds: Dataset) -> None:
+    def __init__(self, folder: Path, backend: Backend, clouds: Dataset, texts: Dataset) -> None:
         self.folder, self.backend, self.clouds = folder, backend, clouds
-        train = partial(train_both, clouds, str(folder), backend)
+        train = partial(train_both, clouds, texts, str(folder), backend)
         self.outcomes: dict[str, TrainingResult] = run_local(train, SIZE, backend=backend)[0]
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
@@ -92,19 +105,41 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(backend: Backend, clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return Trained(tmp_path_factory.mktemp("sharded"), backend, clouds)
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Texts of up to six words of forty, of which each of four classes has ten for itself: 0 is no word."""
+    random = np.random.default_rng(0)
+    splits = {}
+    for split, rows in (("train", 106), ("validation", 30)):
+        labels = random.integers(0, 4, rows)
+        words = random.integers(1, 11, (rows, 6)) + 10 * labels[:, None]
+        splits[split] = [(words * (random.random(words.shape) < 0.8), labels)]
+    return write_vectors(tmp_path_factory.mktemp("texts") / "dataset", splits, label_names=tuple("0123"))
 
 
-def test_in_parts_it_is_the_same_mathematics_as_with_the_whole_network(trained: Trained) -> None:
-    whole, parts = trained.weights("whole"), trained.weights("parts")
+@pytest.fixture(scope="module")
+def trained(backend: Backend, clouds: Dataset, texts: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("sharded"), backend, clouds, texts)
+
+
+@pytest.mark.parametrize("network", ["", "words, "])
+def test_in_parts_it_is_the_same_mathematics_as_with_the_whole_network(trained: Trained, network: str) -> None:
+    names = [f"{network}parts", f"{network}whole"]
+    parts, whole = (trained.weights(name) for name in names)
     assert whole.keys() == parts.keys()
     for name, value in whole.items():
         torch.testing.assert_close(parts[name].float(), value, rtol=1e-6, atol=1e-7)
-    for ours, theirs in zip(trained.outcomes["parts"].history, trained.outcomes["whole"].history, strict=True):
+    for ours, theirs in zip(*(trained.outcomes[name].history for name in names), strict=True):
         assert ours | UNEQUAL == pytest.approx(theirs | UNEQUAL, rel=1e-5)
-    ours, theirs = (trained.outcomes[name].evaluations["validation"].figures for name in ("parts", "whole"))
+    ours, theirs = (trained.outcomes[name].evaluations["validation"].figures for name in names)
     assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_each_rank_keeps_its_numbers_of_every_words_vector(trained: Trained) -> None:
+    shapes = [tuple(each["model"]["0.table.weight"].shape) for each in trained.shards("words, parts")[1:]]
+    assert shapes == [(41, 6), (41, 6), (41, 5)]
+    vectors = trained.weights("words, parts")["0.table.weight"]
+    assert not vectors[0].any() and vectors[1:].all()
+    assert trained.outcomes["words, parts"].evaluations["validation"].figures["accuracy"] > 0.9
 
 
 def test_no_shard_holds_more_than_its_ranks_part(trained: Trained) -> None:
@@ -175,6 +210,17 @@ def test_the_registered_network_answers_as_the_best_parts_do(trained: Trained, t
     network = build_model(trained.clouds, settings).eval()
     network.load_state_dict(best_weights(outcome.checkpoint))
     torch.testing.assert_close(load_network(tmp_path / NETWORK_FILE)(ROWS), network(ROWS).detach())
+
+
+def test_a_registered_network_of_words_is_as_wide_as_the_one_that_lies_in_parts(
+    trained: Trained, texts: Dataset, tmp_path: Path
+) -> None:
+    checkpoint, settings = trained.outcomes["words, parts"].checkpoint, settings_for(sharded=True, **OF_WORDS)
+    write_model_folder(tmp_path, texts, settings, checkpoint)
+    network = build_model(texts, settings).eval()
+    network.load_state_dict(best_weights(checkpoint))
+    words = torch.tensor([[3.0, 11, 39, 0, 0, 0], [40, 1, 2, 4, 5, 6], [0, 0, 0, 0, 0, 0]])
+    torch.testing.assert_close(load_network(tmp_path / NETWORK_FILE)(words), network(words).detach())
 
 
 def test_the_shards_of_the_best_epoch_are_kept_as_long_as_it_is_the_best(trained: Trained, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from sparkdl.data import Dataset
 from sparkdl.errors import ModelError
+from sparkdl.models.networks import bag_of_words
 from sparkdl.settings import Train
 from sparkdl.training.model_folder import check_model
 from sparkdl.training.replica import build_hollow_model, build_model
@@ -20,9 +21,15 @@ def settings_for(model: str | Callable[..., nn.Module] = "mlp", **options: objec
     return Train(model=model, model_options=options, strategy={"kind": "ist", "sharded": True}, seed=5)
 
 
-def test_parts_are_drawn_as_the_whole_network_is(clouds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [settings_for(hidden=[17, 13]), settings_for("bag_of_words", vocabulary=52, width=17, hidden=[13])],
+    ids=["mlp", "bag of words"],
+)
+def test_parts_are_drawn_as_the_whole_network_is(
+    clouds: Dataset, settings: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plain_stacks, "DRAWN_BYTES", 100)  # a few rows at a time
-    settings = settings_for(hidden=[17, 13])
     hollow = build_hollow_model(clouds, settings)
     ownership = ownership_of(hollow, seed=settings.seed, ranks=3)
     pieces = [(neurons, draw_parts(hollow, ownership, neurons, seed=settings.seed)) for neurons in ownership.owners(0)]
@@ -35,8 +42,16 @@ def test_parts_are_drawn_as_the_whole_network_is(clouds: Dataset, monkeypatch: p
         assert torch.equal(drawn[name].float(), value)
 
 
-def test_a_network_larger_than_any_memory_is_checked_and_has_its_size(clouds: Dataset) -> None:
-    network = check_model(clouds, settings_for(hidden=[1_000_000, 1_000_000]), ranks=4)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        settings_for(hidden=[1_000_000, 1_000_000]),
+        settings_for("bag_of_words", vocabulary=100_000, width=10_000_000, sparse=True),
+    ],
+    ids=["mlp", "bag of words"],
+)
+def test_a_network_larger_than_any_memory_is_checked_and_has_its_size(clouds: Dataset, settings: Train) -> None:
+    network = check_model(clouds, settings, ranks=4)
     assert sum(parameter.nbytes for parameter in network.parameters()) > 4e12
 
 
@@ -57,6 +72,16 @@ def drawn_otherwise(input_shape: tuple[int, ...], num_classes: int) -> nn.Module
 def drawn_in_another_order(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     last = nn.Linear(8, num_classes)
     return nn.Sequential(nn.Linear(*input_shape, 8), nn.ReLU(), last)
+
+
+def with_vectors_drawn_otherwise(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    network = bag_of_words(num_classes=num_classes, vocabulary=8, width=6)
+    nn.init.normal_(network[0].table.weight, std=0.1)
+    return network
+
+
+def with_vectors_of_answers(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(*input_shape, 8), bag_of_words(num_classes=num_classes, vocabulary=8, width=6))
 
 
 def sharing(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -83,6 +108,8 @@ def test_an_activation_may_stand_in_a_network_twice() -> None:
         (sharing, "two share theirs"),
         (with_normed_weights, "'0' is a Linear whose weights are made from others"),
         (drawn_otherwise, "the network draws them otherwise"),
+        (with_vectors_drawn_otherwise, "the network draws them otherwise"),
+        (with_vectors_of_answers, "'1.0' is a WordVectors"),
         (drawn_in_another_order, "the network draws them otherwise"),
         (with_norm((4,), 4), "brings its weight '0.weight' along"),
         (lambda: nn.Linear(4, 4), "the network has none: it needs two layers"),

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sparkdl.errors import ModelError
-from sparkdl.models.networks import cnn, mlp, resnet
+from sparkdl.models.networks import bag_of_words, cnn, mlp, resnet
 from sparkdl.training.strategies.sub_networks import (
     Cut,
     choose_layers,
@@ -81,6 +81,16 @@ def test_what_reads_fewer_neurons_is_larger_so_that_its_sum_stays() -> None:
     assert part.tolist() == [[1.5, 1.5], [1.5, 1.5]]
 
 
+def test_of_an_embedding_a_sub_network_has_some_numbers_of_each_vector() -> None:
+    model = bag_of_words(num_classes=3, vocabulary=20, width=6)
+    cuts, counts = cut_up(model)
+    assert counts == {"0.table": 6}
+    table = tensors_of(model)["0.table.weight"].detach()
+    own = torch.tensor([1, 4])
+    assert torch.equal(cuts["0.table.weight"].take(table, {"0.table": own}), table[:, own])
+    assert cuts["1.1.weight"] == Cut(None, "0.table") and "1.1.bias" not in cuts
+
+
 def test_cutting_and_putting_together_gives_every_weight_back() -> None:
     model = stack().double()
     cuts, counts = cut_up(model)
@@ -113,6 +123,8 @@ def test_a_round_trains_all_weights_but_those_between_neurons_of_different_ranks
         (mlp(input_shape=(5,), num_classes=3, hidden=(8, 6), dropout=0.2), torch.zeros(2, 5)),
         (cnn(input_shape=(1, 8, 8), num_classes=3), IMAGES),
         (stack(), IMAGES),
+        (bag_of_words(num_classes=3, vocabulary=20, width=7, hidden=(6,)), torch.zeros(2, 5)),
+        (bag_of_words(num_classes=3, vocabulary=20, width=7), torch.zeros(2, 5)),
     ],
 )
 def test_hidden_layers_of_plain_stacks_are_found(model: nn.Module, rows: torch.Tensor) -> None:
