@@ -4,6 +4,7 @@ What is sent travels while the next step is computed. It takes along how much th
 since they came: servers add that up, so that buffers follow the rows of all workers.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,10 +18,11 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from sparkdl.parameters import ParameterClient, Push
-from sparkdl.settings.strategies import AsyncEASGDOptions, DownpourOptions
+from sparkdl.settings.strategies import AsyncEASGDOptions
 
-__all__ = ["Downpour", "ElasticAveraging", "ServerExchange", "StepNote", "shared_buffers"]
+__all__ = ["ElasticAveraging", "Pace", "ServerExchange", "StepNote", "shared_buffers"]
 
+SHORT = 0.2  # of the time from one exchange to the next: one that takes less is waited for
 BETA = 0.9  # number of workers x rate of elastic averaging, as in its paper
 
 
@@ -60,6 +62,8 @@ class ServerExchange(ABC):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-exchange")
         self._travelling: Future[list[int] | None] | None = None
         """A push, and what is fetched after it."""
+        self._travelled = math.inf
+        """Seconds that the last one took which has come to its end."""
         self._versions: list[int] = []
         """Of the values that the replica has."""
         self._before: dict[str, torch.Tensor] = {}
@@ -113,13 +117,20 @@ class ServerExchange(ABC):
         self._sums = tuple(map(sum, zip(self._sums or (0.0,) * len(sums), sums, strict=True)))
 
     def _send(
-        self, tensors: Mapping[str, torch.Tensor], push: Push | None, *, fetch: bool, fragment: int | None = None
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        push: Push | None,
+        *,
+        fetch: bool,
+        fragment: int | None = None,
+        versions: list[int] | None = None,
     ) -> None:
         """Push what servers are to merge, if anything, then fetch, both while the next step is computed.
 
-        ``fragment`` is what is fetched, if not all.
+        ``fragment`` is what is fetched, if not all; ``versions`` are those of the values that the tensors were computed
+        from, if not of those that the replica has now.
         """
-        versions, sent = list(self._versions), dict(tensors)
+        versions, sent = list(self._versions) if versions is None else versions, dict(tensors)
         if push:
             push = push._replace(sums=self._sums)
             self._sums = ()
@@ -129,9 +140,12 @@ class ServerExchange(ABC):
                 self._changes = {}
 
         def travel() -> list[int] | None:
+            started = time.perf_counter()
             if push:
                 self.counted = self._client.push(sent, push, versions)
-            return self._client.pull(fragment) if fetch else None
+            fetched = self._client.pull(fragment) if fetch else None
+            self._travelled = time.perf_counter() - started
+            return fetched
 
         self._moves += bool(push)
         self._travelling = self._thread.submit(travel)
@@ -174,53 +188,6 @@ class ServerExchange(ABC):
 def _scaled(change: torch.Tensor, share: float) -> torch.Tensor:
     """A part of a change of means; what counts batches counts all of them."""
     return change * share if change.is_floating_point() else change
-
-
-class Downpour(ServerExchange):
-    """Gradients go to the servers, which step; weights come back (Downpour SGD: Dean et al., 2012, algorithm 1.1)."""
-
-    def __init__(
-        self,
-        options: DownpourOptions,
-        model: nn.Module,
-        client: ParameterClient,
-        *,
-        share: float,
-        pace: Pace | None,
-    ) -> None:
-        super().__init__(model, client, share=share, pace=pace)
-        self._fetch_period = options.fetch_period
-        self._accrued: dict[str, torch.Tensor] = {}
-        self._steps = 0
-
-    @override
-    def begin_step(self) -> None:
-        due = self._pace is not None and self._steps % self._fetch_period == 0
-        if due:
-            self._wait_for_others()
-        if due or not self._versions:
-            self.fetch()
-
-    @override
-    def finish_step(self, note: StepNote) -> None:
-        self._steps += 1
-        gradients = {name: each.grad for name, each in self.trained.items() if each.grad is not None}
-        self._add_up(note.sums)
-        for name, gradient in gradients.items():
-            if name in self._accrued:
-                self._accrued[name].add_(gradient)
-            else:
-                self._accrued[name] = gradient  # the next step makes another one
-            if self._fetch_period > 1:
-                self.trained[name].detach().sub_(gradient, alpha=note.rate)
-        fetch = self._pace is None and self._steps % self._fetch_period == 0
-        if note.push:
-            self._wait_for_others()
-        if note.push or fetch:
-            self._arrive()
-            self._send(self._accrued if note.push else {}, note.push, fetch=fetch)
-            if note.push:
-                self._accrued = {}
 
 
 class ElasticAveraging(ServerExchange):

@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 from sparkdl.parameters import ParameterClient
 from sparkdl.settings.strategies import AsyncEASGDOptions, DecoupledDiLoCoOptions, DownpourOptions, SteppingOptions
 from sparkdl.training.asynchronous.decoupled_diloco import DecoupledDiLoCo
-from sparkdl.training.asynchronous.exchange import Downpour, ElasticAveraging, Pace, ServerExchange
+from sparkdl.training.asynchronous.downpour import Downpour
+from sparkdl.training.asynchronous.exchange import ElasticAveraging, Pace, ServerExchange
 
 __all__ = ["create_exchange"]
 

@@ -1,0 +1,77 @@
+"""Downpour SGD: workers push gradients and fetch weights while they compute. Runs in a task."""
+
+import time
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from sparkdl.parameters import ParameterClient
+from sparkdl.settings.strategies import DownpourOptions
+from sparkdl.training.asynchronous.exchange import Pace, ServerExchange, StepNote
+
+__all__ = ["Downpour"]
+
+SHORT = 0.2
+"""Of the time from one exchange to the next: an exchange that takes no longer is waited for."""
+
+
+class Downpour(ServerExchange):
+    """Gradients go to the servers, which step; weights come back (Downpour SGD: Dean et al., 2012, algorithm 1.1).
+
+    What comes while a step is computed is used by the step after it. So a gradient is stale by two of each worker's
+    steps; where an exchange takes little time, it is waited for, and it is one.
+    """
+
+    def __init__(
+        self,
+        options: DownpourOptions,
+        model: nn.Module,
+        client: ParameterClient,
+        *,
+        share: float,
+        pace: Pace | None,
+    ) -> None:
+        super().__init__(model, client, share=share, pace=pace)
+        self._fetch_period = options.fetch_period
+        self._accrued: dict[str, torch.Tensor] = {}
+        self._accrued_from: list[int] = []
+        """The versions of the values that the first of the accrued gradients was computed from."""
+        self._steps = 0
+        self._sent = self._between = 0.0
+        """When the last exchange began, and how long after the one before it."""
+
+    @override
+    def begin_step(self) -> None:
+        due = self._pace is not None and self._steps % self._fetch_period == 0
+        if due:
+            self._wait_for_others()
+        if due or not self._versions:
+            self.fetch()
+        if self._pace is None and self._travelled <= SHORT * self._between:
+            self._arrive()
+        if not self._accrued:
+            self._accrued_from = list(self._versions)
+
+    @override
+    def finish_step(self, note: StepNote) -> None:
+        self._steps += 1
+        gradients = {name: each.grad for name, each in self.trained.items() if each.grad is not None}
+        self._add_up(note.sums)
+        for name, gradient in gradients.items():
+            if name in self._accrued:
+                self._accrued[name].add_(gradient)
+            else:
+                self._accrued[name] = gradient  # the next step makes another one
+            if self._fetch_period > 1:
+                self.trained[name].detach().sub_(gradient, alpha=note.rate)
+        fetch = self._pace is None and self._steps % self._fetch_period == 0
+        if note.push:
+            self._wait_for_others()
+        if note.push or fetch:
+            self._arrive()
+            now = time.perf_counter()
+            self._sent, self._between = now, now - self._sent
+            self._send(self._accrued if note.push else {}, note.push, fetch=fetch, versions=self._accrued_from)
+            if note.push:
+                self._accrued = {}
