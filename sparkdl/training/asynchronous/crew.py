@@ -55,7 +55,8 @@ class Crew:
 
     def __init__(self, job: Job, cluster: Cluster, tasks: Tasks, coordinator: Coordinator, *, name: str) -> None:
         self._coordinator, self._cluster, self._tasks, self._name = coordinator, cluster, tasks, name
-        self._deaths, self._failures = Budget(cluster.max_restarts, 0.0), Budget(cluster.max_restarts, 0.0)
+        self._deaths = Budget(cluster.max_restarts * cluster.ranks.max, 0.0)  # an executor takes all its workers along
+        self._failures = Budget(cluster.max_restarts, 0.0)
         self._pickled: dict[Role, bytes] = {
             "server": pickle_function(partial(serve, job, servers=cluster.servers)),
             "worker": pickle_function(partial(work, job, servers=cluster.servers, workers=cluster.ranks.max)),

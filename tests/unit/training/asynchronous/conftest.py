@@ -70,6 +70,7 @@ class Training:
     def __init__(self, dataset: Dataset, folder: Path) -> None:
         self.dataset, self.folder = dataset, folder
         self.on_message: Callable[[int, dict[str, Any]], None] = lambda rank, message: None
+        self.tasks = Threads()
 
     def settings(self, strategy: dict[str, Any] | str, **settings: Any) -> Train:
         plain = {"epochs": 2, "batch_size": 5, "model": network, "learning_rate": 0.1, "schedule": "constant"}
@@ -83,7 +84,7 @@ class Training:
         address = "127.0.0.1"
         checkpoint = latest(job.folder)
         return follow(
-            job, cluster, Threads(), address, address, on_message=self.on_message, checkpoint=checkpoint, name="test"
+            job, cluster, self.tasks, address, address, on_message=self.on_message, checkpoint=checkpoint, name="test"
         )
 
 

@@ -1,6 +1,7 @@
 """What is promised of a run without lockstep, over real servers and a real coordinator."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ from torch import nn
 from torch.nn import functional
 
 from sparkdl.data import Loader
+from sparkdl.settings import Resources
 from sparkdl.training.asynchronous.epochs import portions_of
 from sparkdl.training.checkpoint import latest, load_manifest
 from sparkdl.training.replica import build_model
 
-from .conftest import Training, slow_network, weights_of
+from .conftest import Threads, Training, slow_network, weights_of
 
 ROWS = 106
 RATE = 0.1
@@ -86,6 +88,30 @@ def test_it_learns_and_uses_every_row_once_an_epoch(train: Training, strategy: d
     assert found.evaluations["validation"].rows == 30
     assert found.evaluations["validation"].figures["accuracy"] == found.history[found.best_epoch]["validation_accuracy"]
     assert found.history[-1]["pushes_per_second"] > 0
+
+
+class LostAtFirst(Threads):
+    """All workers end at once before they have done anything, as on executors that are lost."""
+
+    def __init__(self) -> None:
+        self.lost: set[str] = set()
+
+    def submit(
+        self, work: Callable[[], list[str]], *, description: str, resources: Resources | None = None
+    ) -> Future[list[str]]:
+        if "worker" not in description or description in self.lost:
+            return super().submit(work, description=description, resources=resources)
+        self.lost.add(description)
+        future: Future[list[str]] = Future()
+        future.set_exception(RuntimeError("the executor was lost"))
+        return future
+
+
+def test_more_workers_may_be_lost_at_once_than_there_are_restarts(train: Training) -> None:
+    train.tasks = LostAtFirst()
+    found = train("downpour", workers=5)
+    assert len(train.tasks.lost) == 5
+    assert [epoch["rows"] for epoch in found.history] == [ROWS] * 2
 
 
 def test_a_run_goes_on_from_its_checkpoint(train: Training) -> None:
