@@ -56,7 +56,7 @@ NAMES = (
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(["transport", "hogwild", "regression", "backups", "race", "kills"]),
+    type=click.Choice(["transport", "hogwild", "regression", "backups", "race", "kills", "executors"]),
     help="For `asynchronous`: only this; may be given several times, by default all.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")

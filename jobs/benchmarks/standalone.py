@@ -111,9 +111,16 @@ class StandaloneCluster:
         found = [process for process in self.processes() if any(ROLES[role] in part for part in _command(process))]
         return sorted(found, key=lambda process: process.create_time())
 
+    def tasks(self, role: str) -> dict[int, psutil.Process]:
+        """The Python processes that are a rank, a worker or a server at the moment, by number.
+
+        One of their threads is named after it.
+        """
+        return {number: process for process in self.find("python") for number in numbered_threads(process, role)}
+
     def ranks(self) -> dict[int, psutil.Process]:
-        """The Python processes that are a rank at the moment. Their heartbeat's thread is named after the rank."""
-        return {rank: process for process in self.find("python") for rank in numbered_threads(process)}
+        """The Python processes that are a rank at the moment."""
+        return self.tasks("rank")
 
     @property
     def mark(self) -> str:

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 import sparkdl
-from benchmarks.standalone import StandaloneCluster, numbered_threads, standalone_cluster
+from benchmarks.asynchronous.coming_and_going import DYNAMIC
+from benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl import Cluster, Tracking, Train
 from sparkdl.errors import NotEnoughSlotsError, RankError
 from sparkdl.tracking import Registered
@@ -20,14 +21,6 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "asynchronous.py"
 ROWS = 106
 EPOCHS = 14
-DYNAMIC = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.minExecutors": "0",
-    "spark.dynamicAllocation.maxExecutors": "4",
-    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
-    "spark.executor.cores": "1",
-}
 
 
 @pytest.fixture
@@ -52,9 +45,12 @@ def test_it_is_evaluated_registered_and_goes_on_in_lockstep_and_back(fit) -> Non
     together = fit("allreduce", epochs=4, resume=trained.run_id)
     assert len(together.history) == 4
     assert together.history[2]["train_loss"] < trained.history[0]["train_loss"]
-    apart = fit("downpour", epochs=5, resume=together.run_id)
+    fragments = {"kind": "decoupled_diloco", "period": 2, "fragments": 2, "quorum": 1, "grace": 0}
+    apart = fit(fragments, epochs=5, resume=together.run_id)
     assert apart.history[:4] == together.history
+    assert apart.history[4]["rows"] == ROWS
     assert apart.history[4]["train_loss"] < trained.history[0]["train_loss"]
+    assert isinstance(apart.registered, Registered)
 
 
 def test_more_servers_than_slots_are_refused_with_both_numbers(fit) -> None:
@@ -94,8 +90,9 @@ class Submitted:
         self.log = folder / "driver.log"
 
     def start(self, epochs: int) -> None:
-        settings = [part for item in DYNAMIC.items() for part in ("--conf", "=".join(item))]
-        options = ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf"), *settings]
+        settings = DYNAMIC | {"spark.executor.cores": "1"}
+        options = ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
+        options += [part for item in settings.items() for part in ("--conf", "=".join(item))]
         self.process = self.cluster.start(
             PROGRAM, self._dataset, str(self.folder), str(epochs), log=self.log, options=options
         )
@@ -109,14 +106,8 @@ class Submitted:
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-6000:]
             time.sleep(0.1)
 
-    def tasks(self, role: str) -> dict[int, psutil.Process]:
-        """The Python processes that are workers or servers, by number."""
-        return {
-            number: process for process in self.cluster.find("python") for number in numbered_threads(process, role)
-        }
-
     def workers(self) -> list[psutil.Process]:
-        return list(self.tasks("worker").values())
+        return list(self.cluster.tasks("worker").values())
 
 
 def test_workers_come_and_go_in_the_middle_of_epochs_and_whatever_is_killed_the_run_goes_on(
@@ -142,9 +133,9 @@ def test_workers_come_and_go_in_the_middle_of_epochs_and_whatever_is_killed_the_
         before = run.log.read_text().count("epoch ")
         run.start(EPOCHS)
         run.wait_for(lambda: run.log.read_text().count("epoch ") > before)
-        server = run.tasks("server")[0]
+        server = cluster.tasks("server")[0]
         server.kill()
-        run.wait_for(lambda: run.tasks("server").get(0, server) != server)
+        run.wait_for(lambda: cluster.tasks("server").get(0, server) != server)
         assert run.process.wait(timeout=120) == 0, run.log.read_text()[-6000:]
 
     history = json.loads(run.log.read_text().splitlines()[-1])["history"]

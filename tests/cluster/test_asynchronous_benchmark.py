@@ -28,10 +28,10 @@ def test_the_regression_ends_where_that_of_scikit_learn_does(spark, clouds) -> N
 def test_a_slow_worker_changes_no_loss_and_the_runs_leave_no_thread_to_the_driver(spark, clouds) -> None:
     before = set(threading.enumerate())
     settings = {"model": "mlp", "batch_size": 16}
-    found = backups.measure(spark, clouds, settings, workers=1, steps=1, repetitions=1, slowness=1.5)
-    shares, small, twice = found.dealings
-    assert shares.portions == 1 and small.losses == twice.losses
-    assert [len(each.seconds) for each in found.dealings] == [1, 1, 1]
+    found = backups.measure(spark, clouds, settings, workers=1, steps=1, repetitions=1, counts=[7], slowness=1.5)
+    alone, twice = found.dealings
+    assert alone.portions == twice.portions == 7 and alone.losses == twice.losses
+    assert [len(each.seconds) for each in found.dealings] == [1, 1]
     left = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("sparkdl")]
     for thread in left:
         thread.join(timeout=10)

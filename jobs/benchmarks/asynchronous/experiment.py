@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
 import sparkdl
-from benchmarks.asynchronous import backups, kills, race, regression, transport, words
+from benchmarks.asynchronous import backups, coming_and_going, kills, race, regression, transport, words
 from benchmarks.asynchronous.backups import Backups
+from benchmarks.asynchronous.coming_and_going import Executors
 from benchmarks.asynchronous.kills import Kills
 from benchmarks.asynchronous.race import Race
 from benchmarks.asynchronous.regression import Regression
@@ -42,6 +43,8 @@ class Plan:
     regression_part: float
     regression_steps: int
     kills: int
+    seconds: float
+    """With each number of executors."""
     words: Mapping[str, Any]
     """Changes to the settings of ``conf/glosses.yaml``."""
     transport: Mapping[str, Any]
@@ -56,6 +59,7 @@ WHOLE = Plan(
     regression_part=1.0,
     regression_steps=600,
     kills=100,
+    seconds=40.0,
     words={"epochs": 3},
     transport={"size": 80_000_000, "rounds": 15, "periods": (1, 16, 32), "exchanges": 8, "step": 0.025},
 )
@@ -67,6 +71,7 @@ QUICK = Plan(
     regression_part=0.02,
     regression_steps=20,
     kills=4,
+    seconds=3.0,
     words={"epochs": 2, "model_options": {"vocabulary": 262144, "width": 4, "sparse": True}},
     transport={"size": 1_000_000, "rounds": 3, "periods": (1, 2), "exchanges": 2, "step": 0.005},
 )
@@ -81,6 +86,7 @@ class Results(BaseModel):
     backups: Backups | None = None
     regression: Regression | None = None
     kills: Kills | None = None
+    executors: Executors | None = None
     hogwild: Words | None = None
     transport: Transport | None = None
 
@@ -134,6 +140,11 @@ class Laboratory:
             kills=self.plan.kills,
         )
 
+    def executors(self) -> Executors:
+        """Executors that come and go, on a cluster of their own."""
+        dataset = self._images("executors", {}, self.plan.part / 8)
+        return coming_and_going.measure(dataset, self.plan.network, seconds=self.plan.seconds)
+
     def hogwild(self) -> Words:
         """Sparse texts."""
         configured = sparkdl.load_settings(str(words.CONFIGURATION)).require("train")
@@ -156,6 +167,7 @@ REPORTS: dict[str, Callable[[Any], list[Report]]] = {
     "backups": backups.reports,
     "race": race.reports,
     "kills": kills.reports,
+    "executors": coming_and_going.reports,
 }
 PARTS = tuple(REPORTS)
 """In this order: what needs no Spark comes before there is one."""

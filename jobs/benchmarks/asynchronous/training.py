@@ -14,7 +14,7 @@ from sparkdl.training.asynchronous.driver import train_asynchronously
 from sparkdl.training.attempts import run_attempts
 from sparkdl.training.loop import Job, TrainingResult
 
-__all__ = ["PACE", "SLOWNESS", "fit"]
+__all__ = ["PACE", "SLOWNESS", "fit", "on_slow_cores"]
 
 PACE = 3.0
 """How many times its processor time a worker takes where times are compared: so two cores have room for four."""
@@ -37,10 +37,8 @@ def fit(
     """
     with TemporaryDirectory() as folder:
         if pace > 1 or slowness > 1:
-            inner = {"network": settings["model"], "options": settings.get("model_options", {})}
             mark = str(Path(folder, "slow")) if slowness > 1 else None
-            options = inner | {"mark": mark, "pace": pace, "slowness": slowness}
-            settings = settings | {"model": slowed, "model_options": options}
+            settings = on_slow_cores(settings, pace=pace, slowness=slowness, mark=mark)
         chosen = sparkdl.Train(**settings)
         job = Job(dataset, chosen, folder, TorchBackend(), workers)
         train = train_asynchronously if isinstance(chosen.strategy, AsynchronousOptions) else run_attempts
@@ -51,3 +49,11 @@ def fit(
             on_message=lambda rank, message: None,
             on_checkpoint=lambda checkpoint: None,
         )
+
+
+def on_slow_cores(
+    settings: dict[str, Any], *, pace: float, slowness: float = 1.0, mark: str | None = None
+) -> dict[str, Any]:
+    """The settings with a network that computes as on slower cores: see :mod:`benchmarks.asynchronous.slowed`."""
+    inner = {"network": settings["model"], "options": settings.get("model_options", {})}
+    return settings | {"model": slowed, "model_options": inner | {"mark": mark, "pace": pace, "slowness": slowness}}

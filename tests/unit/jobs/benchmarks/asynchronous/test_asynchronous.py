@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from benchmarks.asynchronous import backups, race, regression, transport, words
+from benchmarks.asynchronous import backups, coming_and_going, race, regression, transport, words
+from benchmarks.asynchronous.coming_and_going import CoursePoint, Executors, Phase
 from benchmarks.asynchronous.experiment import PARTS, Results
 from benchmarks.asynchronous.race import ADAGRAD, ALL_REDUCE, FIXED, METHODS, SANDBLASTER, Race, Run
 from benchmarks.asynchronous.slowed import Slowed, slowed
@@ -65,20 +66,32 @@ def test_at_the_same_seconds_only_epochs_count_that_have_ended(found: Race) -> N
 def test_backups_are_compared_run_by_run_and_losses_to_the_last_bit() -> None:
     losses = [[2.0, 1.0], [2.0, 1.0]]
 
-    def dealing(name: str, portions: int, *seconds: float) -> backups.Dealing:
-        return backups.Dealing(name=name, portions=portions, seconds=seconds, losses=losses)
+    def dealing(portions: int, copies: int, *seconds: float) -> backups.Dealing:
+        return backups.Dealing(portions=portions, copies=copies, seconds=seconds, losses=losses)
 
-    dealings = [
-        dealing(backups.SHARES, 4, 9.0, 20.0),
-        dealing(backups.SMALL, 32, 6.0, 12.0),
-        dealing(backups.TWICE, 32, 3.0, 4.0),
-    ]
+    alone, twice = backups.ALONE, backups.TWICE
+    dealings = [dealing(4, alone, 9, 20), dealing(4, twice, 6, 8), dealing(32, alone, 6, 12), dealing(32, twice, 3, 4)]
     found = backups.Backups(workers=4, rows=10, steps=2, dealings=dealings)
     (report,) = backups.reports(found)
-    assert [target.value for target in report.targets] == [2.5, 0]
-    dealings[2] = dealings[2].model_copy(update={"losses": [[2.0, 1.0], [2.0, 1.0000001]]})
+    assert [target.value for target in report.targets] == [2.0, 2.5, 0]
+    dealings[3] = dealings[3].model_copy(update={"losses": [[2.0, 1.0], [2.0, 1.0000001]]})
     (report,) = backups.reports(found.model_copy(update={"dealings": dealings}))
-    assert not report.targets[1].reached
+    assert not report.targets[2].reached
+
+
+def test_with_each_number_of_executors_rows_are_counted_over_epochs() -> None:
+    numbers, begins = ((1, 1), (4, 7), (2, 3)), (0, 20, 40)
+    phases = [
+        Phase(executors=executors, workers=workers, begin=begin, end=begin + 10)
+        for (executors, workers), begin in zip(numbers, begins, strict=True)
+    ]
+    course = [CoursePoint(at=at, epoch=at // 10, rows=10 * (at % 10)) for at in range(0, 45, 3)]
+    found = Executors(rows=100, counted=[100, 100, 99], phases=phases, course=course)
+    (report,) = coming_and_going.reports(found)
+    assert [target.value for target in report.targets] == [4, 2, 1, 1]
+    assert [row[3] for row in report.rows] == [9.0, 9.0, 0.0]
+    assert [row[4] for row in report.rows] == [3, 3, 8]
+    assert not report.targets[2].reached
 
 
 def test_the_other_tables_hold_the_issues_bars() -> None:
