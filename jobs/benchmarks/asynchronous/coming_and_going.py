@@ -90,13 +90,13 @@ def measure(dataset: sparkdl.Dataset, settings: Mapping[str, Any], *, seconds: f
         standalone_cluster(Path(name), cores=(CORES,), pythonpath=IMPORTED_FROM) as cluster,
     ):
         run = _Run(cluster, Path(name), dataset, settings)
-        run.wait_for(lambda: run.in_the_middle_of_an_epoch(rows))
+        run.wait_for(lambda: run.within_an_epoch(rows))
         phases = [run.phase(seconds)]
         for _ in range(MOST - 1):
             cluster.start_worker(CORES)
         run.wait_for(lambda: len(cluster.tasks("worker")) == WORKERS)
         phases.append(run.phase(seconds))
-        run.wait_for(lambda: run.in_the_middle_of_an_epoch(rows))
+        run.wait_for(lambda: run.within_an_epoch(rows))
         run.remove(MOST - LEFT)
         phases.append(run.phase(seconds))
         begun = run.epoch
@@ -137,10 +137,10 @@ class _Run:
         course = self.course
         return course[-1].epoch if course else -1
 
-    def in_the_middle_of_an_epoch(self, rows: int) -> bool:
-        """Whether some of its rows have been trained on, and others not."""
+    def within_an_epoch(self, rows: int) -> bool:
+        """Whether some of its rows have not been trained on yet."""
         course = self.course
-        return bool(course) and 0 < course[-1].rows < rows
+        return bool(course) and course[-1].rows < rows
 
     def counted(self) -> list[float]:
         """The rows that servers have merged in each epoch that has ended."""
