@@ -65,7 +65,9 @@ def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Ma
 
     buckets = min(max(max(split_rows.values()) // _BUCKET_ROWS, 1), _MAX_BUCKETS)
     rows = rows.withColumn("_bucket", sf.pmod(ORDER, sf.lit(buckets)))
-    counts = {(row[0], row[1]): row[2] for row in rows.groupBy(SPLIT, "_bucket").count().collect()}
+    counts = {(split, 0): count for split, count in split_rows.items()}
+    if buckets > 1:  # counting is a job of its own, which a small dataset need not wait for
+        counts = {(row[0], row[1]): row[2] for row in rows.groupBy(SPLIT, "_bucket").count().collect()}
     begins, next_begin = [], dict.fromkeys(split_rows, 0)
     for (split, bucket), count in sorted(counts.items()):
         small, num_large = divmod(split_rows[split], num_groups[split])
