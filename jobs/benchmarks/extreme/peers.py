@@ -1,11 +1,13 @@
-"""Other libraries for very many classes: ``python peers.py NAME FOLDER THREADS``, in an environment that has that one.
+"""Other libraries for very many classes: ``python peers.py NAME FOLDER THREADS BYTES``, in an environment that has it.
 
 The folder has ``train.txt`` in the Extreme Classification Repository's format, and the same rows as SciPy's matrices:
 ``train_x.npz``, ``train_y.npz`` and ``test_x.npz``. What comes of it are ``predicted.npy``, the five best classes of
-the test rows, best first and -1 where fewer were named, and ``outcome.json``. Nothing here imports the project.
+the test rows, best first and -1 where fewer were named, and ``outcome.json``. A peer that wants more memory than so
+many bytes dies. Nothing here imports the project.
 """
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -135,4 +137,5 @@ def main(name: str, folder: Path, threads: int) -> None:
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[4]), int(sys.argv[4])))
     main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -46,7 +46,7 @@ def compare(task: Task, ours: sparkdl.TrainedEnsemble, model: Path, folder: Path
     seconds = {}
     rivals.write_rows(task.dataset, folder)
     for peer in ENVIRONMENTS:
-        outcome = rivals.peer(peer, folder, CORES, log=log)
+        outcome = rivals.peer(peer, folder, CORES)
         if isinstance(outcome, str):
             rows.append(_without(peer, outcome))
             continue

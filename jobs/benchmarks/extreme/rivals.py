@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import torch
 from scipy import sparse
 from torch import nn
@@ -29,6 +30,8 @@ LONGEST = 180.0
 """Seconds that a rival may take to train."""
 LONGEST_PREDICTION = 120.0
 """Seconds that it may take to predict, and to load what it needs."""
+MEMORY = 0.75
+"""The part of the memory that is free now which it may take: one classifier for each class may want all there is."""
 TRIAL = 8
 """Steps from which training time is extrapolated."""
 
@@ -65,18 +68,20 @@ def write_rows(dataset: sparkdl.Dataset, folder: Path) -> None:
                 file.write(f"{','.join(map(str, labels.indices.tolist()))} {pairs}\n")
 
 
-def peer(name: str, folder: Path, threads: int, *, log: Path) -> Outcome | str:
+def peer(name: str, folder: Path, threads: int) -> Outcome | str:
     """Train and ask another library, with the rows in a folder; or why there is nothing to tell of it."""
+    log = folder / f"{peers.folder_of(name)}.log"
     try:
         python = python_of(ENVIRONMENTS[name])
-        command = [str(python), peers.__file__, name, str(folder), str(threads)]
-        with log.open("a") as output:
+        limit = int(MEMORY * psutil.virtual_memory().available)
+        command = [str(python), peers.__file__, name, str(folder), str(threads), str(limit)]
+        with log.open("w") as output:
             subprocess.run(command, stdout=output, stderr=output, check=True, timeout=LONGEST + LONGEST_PREDICTION)
     except subprocess.TimeoutExpired:
         return f"not done within {LONGEST + LONGEST_PREDICTION:.0f} s"
     except subprocess.CalledProcessError as error:
         print(log.read_text()[-2000:], file=sys.stderr)
-        return f"failed with exit status {error.returncode}"
+        return f"failed with exit status {error.returncode}; it may take {limit / 1e9:.0f} GB of memory"
     own = folder / peers.folder_of(name)
     return Outcome(np.load(own / "predicted.npy"), **json.loads((own / "outcome.json").read_text()))
 
