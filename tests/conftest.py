@@ -187,6 +187,18 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return write_vectors(tmp_path_factory.mktemp("clouds") / "dataset", splits, label_names=names)
 
 
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Texts of up to six words of forty, of which each of four classes has ten for itself: 0 is no word."""
+    random = np.random.default_rng(0)
+    splits = {}
+    for split, rows in (("train", 106), ("validation", 30)):
+        labels = random.integers(0, 4, rows)
+        words = random.integers(1, 11, (rows, 6)) + 10 * labels[:, None]
+        splits[split] = [(words * (random.random(words.shape) < 0.8), labels)]
+    return write_vectors(tmp_path_factory.mktemp("texts") / "dataset", splits, label_names=tuple("0123"))
+
+
 def write_vectors(
     folder: Path, splits: Mapping[str, Sequence[tuple[NDArray[np.float64], NDArray[Any]]]], **card: Any
 ) -> Dataset:

@@ -160,12 +160,25 @@ def fill(
                 (own, dim), (given, _) = kept_of(cut, neurons), kept_of(cut, theirs)
                 place = torch.full((ownership.counts[str(cut.own or cut.columns)],), -1)
                 place[given] = torch.arange(len(given))
-                of_neuron = piece[name].nbytes // max(1, len(given))
-                for here in torch.nonzero(place[own] >= 0).flatten().split(max(1, PIECE_BYTES // max(1, of_neuron))):
-                    part = piece[name].index_select(dim, place[own[here]].to(piece[name].device))
-                    parts[name].index_copy_(dim, here.to(parts[name].device), part.to(parts[name]))
+                here = torch.nonzero(place[own] >= 0).flatten()
+                _copy_neurons(piece[name], place[own[here]], parts[name], here, dim=dim)
             rest = {name: value for name, value in piece.items() if name not in ownership.cuts}
             del piece  # before the next one is read
             yield rest
 
     return Strategy.assemble({}, uncut())
+
+
+def _copy_neurons(
+    source: torch.Tensor, theirs: torch.Tensor, target: torch.Tensor, ours: torch.Tensor, *, dim: int
+) -> None:
+    """Copy neurons of a parameter to places of another one, some rows at a time: a file is written in its order."""
+    rows = max(1, PIECE_BYTES // max(1, source[:1].nbytes))
+    if dim == 0:
+        for some, places in zip(theirs.split(rows), ours.split(rows), strict=True):
+            target.index_copy_(0, places.to(target.device), source[some.to(source.device)].to(target))
+        return
+    for begin in range(0, len(source), rows):
+        block = slice(begin, begin + rows)
+        values = source[block].index_select(dim, theirs.to(source.device))
+        target[block].index_copy_(dim, ours.to(target.device), values.to(target))

@@ -5,6 +5,7 @@ import resource
 import threading
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,56 +18,87 @@ from sparkdl.settings import Train
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 from sparkdl.training.model_folder import check_model, write_model_folder
 
-WIDTH = 5120
-"""Of two hidden layers, between which nearly all weights are."""
-WEIGHTS = 4 * WIDTH**2
-"""Bytes: 105 MB."""
-LIMIT = 4 * WEIGHTS // 3
-"""A third of the weights and of what Adam keeps, which is three times as much here (``amsgrad``). Beside it a rank has
-what Python and its libraries take."""
+
+class Network(NamedTuple):
+    """What is trained, in which nearly all weights are in one tensor."""
+
+    rows: str
+    """The fixture that it reads."""
+    recipe: dict[str, object]
+    weights: int
+    """Bytes."""
+    limit: int
+    """Bytes: a third of the weights and of what the optimizer keeps. Beside it a rank has what Python and its libraries
+    take."""
+
+    def settings(self, strategy: dict[str, object]) -> Train:
+        return Train(**self.recipe, strategy=strategy, batch_size=32, epochs=2)
 
 
-def settings_for(strategy: dict[str, object]) -> Train:
-    options = {"hidden": [WIDTH, WIDTH]}
-    return Train(
-        model_options=options, strategy=strategy, optimizer="adam", learning_rate=1e-4, batch_size=32, epochs=2
-    )
+WIDTH, VOCABULARY, NUMBERS = 5120, 120_000, 512
+DENSE = Network(
+    "clouds",
+    {
+        "model_options": {"hidden": [WIDTH, WIDTH]},
+        "optimizer": "adam",
+        "optimizer_options": {"amsgrad": True},
+        "learning_rate": 1e-4,
+    },
+    weights=4 * WIDTH**2,
+    limit=4 * 4 * WIDTH**2 // 3,
+)
+"""105 MB between two hidden layers. Adam keeps three numbers of each weight here."""
+OF_WORDS = Network(
+    "texts",
+    {
+        "model": "bag_of_words",
+        "model_options": {"vocabulary": VOCABULARY, "width": NUMBERS, "sparse": True},
+        "optimizer": "torch.optim:Adagrad",
+        "learning_rate": 0.05,
+    },
+    weights=4 * VOCABULARY * NUMBERS,
+    limit=2 * 4 * VOCABULARY * NUMBERS // 3,
+)
+"""246 MB in an embedding, whose gradient is sparse. Adagrad keeps one number of each weight."""
 
 
-def limit_memory() -> None:
+def limit_memory(limit: int) -> None:
     """Let this process have so much more memory than it has now: what is beyond, the system refuses."""
     threading.stack_size(1 << 20)  # a thread's stack counts as a whole, and 8 MB is usual
     found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    most = 1024 * int(found[1]) + LIMIT
+    most = 1024 * int(found[1]) + limit
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def train_limited(job: Job, rank: Rank) -> TrainingResult | None:
-    limit_memory()
+def train_limited(job: Job, limit: int, rank: Rank) -> TrainingResult | None:
+    limit_memory(limit)
     return train_rank(job, rank)
 
 
-def register_limited(dataset: Dataset, settings: Train, folder: str, checkpoint: str, rank: Rank) -> None:
-    check_model(dataset, settings)  # as a driver does before; it loads what traces networks
-    limit_memory()
-    write_model_folder(folder, dataset, settings, checkpoint)
+def register_limited(job: Job, folder: str, checkpoint: str, limit: int, rank: Rank) -> None:
+    check_model(job.dataset, job.settings)  # as a driver does before; it loads what traces networks
+    limit_memory(limit)
+    write_model_folder(folder, job.dataset, job.settings, checkpoint)
 
 
-def test_four_ranks_train_evaluate_save_and_register_what_none_has_room_for(clouds: Dataset, tmp_path: Path) -> None:
-    settings = settings_for({"kind": "ist", "sharded": True})
-    job = Job(clouds, settings, str(tmp_path / "parts"), TorchBackend(), 4)
-    outcome = run_local(partial(train_limited, job), 4, backend=TorchBackend())[0]
+@pytest.mark.parametrize("network", [DENSE, OF_WORDS], ids=["dense", "of words"])
+def test_four_ranks_train_evaluate_save_and_register_what_none_has_room_for(
+    network: Network, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    settings = network.settings({"kind": "ist", "sharded": True})
+    job = Job(request.getfixturevalue(network.rows), settings, str(tmp_path / "parts"), TorchBackend(), 4)
+    outcome = run_local(partial(train_limited, job, network.limit), 4, backend=TorchBackend())[0]
     assert outcome.history[1]["train_loss"] < outcome.history[0]["train_loss"]
     assert outcome.evaluations["validation"].figures["accuracy"] > 0.5
-    register = partial(register_limited, clouds, settings, str(tmp_path), outcome.checkpoint)
+    register = partial(register_limited, job, str(tmp_path), outcome.checkpoint, network.limit)
     run_local(register, 1, backend=TorchBackend())
-    assert (tmp_path / NETWORK_FILE).stat().st_size > WEIGHTS
+    assert (tmp_path / NETWORK_FILE).stat().st_size > network.weights
 
 
 @pytest.mark.parametrize("strategy", [{"kind": "allreduce"}, {"kind": "ist"}], ids=lambda strategy: strategy["kind"])
 def test_with_the_whole_network_on_each_rank_the_same_limit_is_too_little(
     clouds: Dataset, tmp_path: Path, strategy: dict[str, object]
 ) -> None:
-    job = Job(clouds, settings_for(strategy), str(tmp_path / "whole"), TorchBackend(), 2)
+    job = Job(clouds, DENSE.settings(strategy), str(tmp_path / "whole"), TorchBackend(), 2)
     with pytest.raises(RankError, match="allocate memory"):
-        run_local(partial(train_limited, job), 2, backend=TorchBackend())
+        run_local(partial(train_limited, job, DENSE.limit), 2, backend=TorchBackend())

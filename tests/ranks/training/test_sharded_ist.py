@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -24,7 +23,6 @@ from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import consensus_weights
 from sparkdl.training.tasks import Classification
 
-from ...conftest import write_vectors
 from .interruptions import EndedError, FailsAt, assert_equal
 
 SIZE = 3
@@ -102,18 +100,6 @@ class Trained:
         shutil.copytree(self.folder / "begun", folder)
         settings = settings_for(**{"sharded": True, "checkpoint_steps": 1, **changes})
         return Job(self.clouds, settings, str(folder), self.backend, SIZE, checkpoint=latest(str(folder)))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Texts of up to six words of forty, of which each of four classes has ten for itself: 0 is no word."""
-    random = np.random.default_rng(0)
-    splits = {}
-    for split, rows in (("train", 106), ("validation", 30)):
-        labels = random.integers(0, 4, rows)
-        words = random.integers(1, 11, (rows, 6)) + 10 * labels[:, None]
-        splits[split] = [(words * (random.random(words.shape) < 0.8), labels)]
-    return write_vectors(tmp_path_factory.mktemp("texts") / "dataset", splits, label_names=tuple("0123"))
 
 
 @pytest.fixture(scope="module")
