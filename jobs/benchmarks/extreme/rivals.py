@@ -60,6 +60,7 @@ def write_rows(dataset: sparkdl.Dataset, folder: Path) -> None:
             continue
         ones = np.ones(len(rows.labels), np.float32)
         y = sparse.csr_matrix((ones, rows.labels, rows.label_offsets), (rows.rows, dataset.num_classes))
+        y.sort_indices()  # napkinXC crashes where a row's labels are in another order
         sparse.save_npz(folder / f"{split}_y.npz", y, compressed=False)
         with (folder / f"{split}.txt").open("w") as file:
             file.write(f"{rows.rows} {dataset.input.shape[0]} {dataset.num_classes}\n")
