@@ -22,7 +22,6 @@ from sparkdl.settings.strategies import AsyncEASGDOptions
 
 __all__ = ["ElasticAveraging", "Pace", "ServerExchange", "StepNote", "shared_buffers"]
 
-SHORT = 0.2  # of the time from one exchange to the next: one that takes less is waited for
 BETA = 0.9  # number of workers x rate of elastic averaging, as in its paper
 
 
