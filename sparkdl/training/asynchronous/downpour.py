@@ -12,15 +12,15 @@ from sparkdl.training.asynchronous.exchange import Pace, ServerExchange, StepNot
 
 __all__ = ["Downpour"]
 
-SHORT = 0.2
-"""Of the time from one exchange to the next: an exchange that takes no longer is waited for."""
+SHORT = 1 / 3
+"""Of the time from one exchange to the next: one that takes no longer is waited for. Twice the staleness costs more."""
 
 
 class Downpour(ServerExchange):
     """Gradients go to the servers, which step; weights come back (Downpour SGD: Dean et al., 2012, algorithm 1.1).
 
-    What comes while a step is computed is used by the step after it. So a gradient is stale by two of each worker's
-    steps; where an exchange takes little time, it is waited for, and it is one.
+    What comes while a step is computed is used by the step after it. So a gradient is stale by two steps of each other
+    worker. Where there is an exchange in every step, and it takes little time, it is waited for: by one.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Downpour(ServerExchange):
     ) -> None:
         super().__init__(model, client, share=share, pace=pace)
         self._fetch_period = options.fetch_period
+        self._each_step = pace is None and options.period == options.fetch_period == 1
         self._accrued: dict[str, torch.Tensor] = {}
         self._accrued_from: list[int] = []
         """The versions of the values that the first of the accrued gradients was computed from."""
@@ -48,7 +49,7 @@ class Downpour(ServerExchange):
             self._wait_for_others()
         if due or not self._versions:
             self.fetch()
-        if self._pace is None and self._travelled <= SHORT * self._between:
+        if self._each_step and self._travelled <= SHORT * self._between:
             self._arrive()
         if not self._accrued:
             self._accrued_from = list(self._versions)

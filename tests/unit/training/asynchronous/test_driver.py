@@ -13,6 +13,7 @@ from sparkdl.data import Loader
 from sparkdl.settings import Resources
 from sparkdl.training.asynchronous.epochs import portions_of
 from sparkdl.training.checkpoint import latest, load_manifest
+from sparkdl.training.recipe import rate_at
 from sparkdl.training.replica import build_model
 
 from .conftest import Threads, Training, slow_network, weights_of
@@ -67,6 +68,22 @@ def test_one_worker_in_lockstep_with_adagrad_equals_that_of_pytorch(train: Train
 
     found = train({"kind": "downpour", "staleness": 0}, workers=1)
     assert torch.allclose(weights_of(found), simulated(train, 1, step), atol=1e-9)
+
+
+def test_servers_follow_the_schedule_of_the_run(train: Training) -> None:
+    recipe = {"schedule": "cosine", "warmup_epochs": 0.5}
+    settings = train.settings("downpour", **recipe)
+    steps = len([batch for portion in portions(train, 0) for batch in portion])
+    tensors = len(list(build_model(train.dataset, settings).parameters()))
+    calls = 0
+
+    def step(weights: nn.Parameter, gradient: torch.Tensor) -> None:
+        nonlocal calls
+        weights.sub_(gradient, alpha=rate_at(settings, calls // tensors, steps_per_epoch=steps, size=1))
+        calls += 1
+
+    found = train({"kind": "downpour", "rule": "sgd", "staleness": 0}, workers=1, best_by="loss", **recipe)
+    assert torch.allclose(weights_of(found), simulated(train, 1, step), atol=1e-12)
 
 
 @pytest.mark.parametrize(
