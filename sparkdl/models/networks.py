@@ -121,7 +121,7 @@ def bag_of_words(
     """The mean of a text's word vectors, and a multi-layer perceptron on it (Joulin et al., 2016, arXiv 1607.01759).
 
     Inputs are numbers of words from 1 to ``vocabulary``, (n, words of a text); 0 is no word. With ``sparse``, the
-    gradient of the vectors has only the words of a batch, which ``sgd`` without momentum takes.
+    gradient of the vectors has only the words of a batch, which ``sgd`` without momentum and Adagrad take.
     """
     return nn.Sequential(
         WordVectors(vocabulary, width, sparse), mlp(input_shape=(width,), num_classes=num_classes, hidden=hidden)
