@@ -183,7 +183,10 @@ class _Draw(NamedTuple):
 
     @property
     def blocks(self) -> list[tuple[int, ...]]:
-        """The shapes of the rows that are drawn at a time."""
+        """The shapes of the rows that are drawn at a time.
+
+        The last block has the rest, too: of fewer numbers than it makes together PyTorch draws others.
+        """
         rows, *others = self.parameter.shape
         some = DRAWN_BYTES // (prod(others) * self.parameter.element_size()) if others else rows
         together = NORMAL_NUMBERS if self.bound is None else 1
