@@ -2,27 +2,26 @@
 
 import uuid
 from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 from pyspark.ml import Estimator
+from pyspark.ml.base import _FitMultipleIterator
+from pyspark.ml.param import Param
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import col
 from typing_extensions import override
 
-from sparkdl.cluster.slots import count_slots
-from sparkdl.data import prepare
 from sparkdl.errors import ConfigError
 from sparkdl.estimator.fitted import FittedModel, TorchClassificationModel, TorchRegressionModel
-from sparkdl.estimator.inputs import FEATURES, LABEL, SPLIT, WEIGHT, check_label, training_rows
-from sparkdl.estimator.missing import filled, means_of
 from sparkdl.estimator.params import ClassifierColumns, Columns, FitParams, TrainParams
+from sparkdl.estimator.preparation import Preparation, SharedRows
 from sparkdl.estimator.saving import EstimatorReader, EstimatorWriter
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.masking import without_credentials
-from sparkdl.settings import Cluster, Prepare, Split, Tracking, Train
+from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.section import TaskName
-from sparkdl.storage import remove
 from sparkdl.training.train import TrainedModel, train
 
 __all__ = ["TorchClassifier", "TorchRegressor"]
@@ -81,69 +80,60 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         return EstimatorReader(cls)
 
     @override
+    def fitMultiple(
+        self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]
+    ) -> Iterator[tuple[int, FittedModel]]:
+        """Fit once for each map, when the iterator is asked for the next model; several threads may ask.
+
+        Maps that differ only in how a network is trained share one prepared copy of the rows, which is made when the
+        first of them needs it, and dropped when the last of them has been fitted, or has failed. Of an iterator that is
+        left before, the copies go with it, and with Python at the latest.
+        """
+        estimators = [self.copy(each) for each in paramMaps]
+        wanted = [each._preparation() for each in estimators]
+        shared = {each: SharedRows(dataset, each, fits=fits) for each, fits in Counter(wanted).items()}
+        return _FitMultipleIterator(
+            lambda index: estimators[index]._train(dataset, shared[wanted[index]]), len(estimators)
+        )
+
+    @override
     def _fit(self, dataset: DataFrame) -> FittedModel:
-        """Prepare the rows, train, and drop the prepared copy, whether training ends well or not."""
-        label = check_label(dataset, self.getLabelCol(), numbers=self.TASK == "regression")
-        weight, validation = (
-            self.getOrDefault(each) if self.isDefined(each) else None
-            for each in (self.weightCol, self.validationIndicatorCol)
+        return self._train(dataset, SharedRows(dataset, self._preparation(), fits=1))
+
+    def _preparation(self) -> Preparation:
+        """What a fit needs of the rows."""
+        given: dict[str, Any] = {each.name: self.getOrDefault(each) for each in self.params if self.isDefined(each)}
+        return Preparation(
+            task=self.TASK,
+            features=tuple(self.getFeaturesCols()),
+            label=self.getLabelCol(),
+            weight=given.get("weightCol"),
+            held_out=given.get("validationIndicatorCol"),
+            validation=given["validation"],
+            missing=given.get("missing"),
+            sparse=given["sparse"],
+            seed=given["seed"],
+            num_ranks=given.get("num_ranks"),
+            store=given["store"],
         )
-        sparse = self.getOrDefault(self.sparse)
-        rows = training_rows(
-            dataset, self.getFeaturesCols(), self.getLabelCol(), sparse=sparse, weight=weight, validation=validation
-        )
-        means = None
-        if self.isDefined(self.missing):
-            if sparse:
-                raise ConfigError("missing: a sparse vector has no mean to stand in; leave `sparse` out, or `missing`")
-            missing = self.getOrDefault(self.missing)
-            means = means_of(rows.where(col(SPLIT) == "train") if validation else rows, FEATURES, missing)
-            rows = rows.withColumn(FEATURES, filled(col(FEATURES), missing, means))
-        folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
-        settings = Train(**{name: self.getOrDefault(name) for name in self.FIELDS}, run_dir=f"{folder}/runs")
+
+    def _train(self, dataset: DataFrame, shared: SharedRows) -> FittedModel:
+        """Train on the copy of the rows, and leave it, whether training ends well or not."""
         tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
-        num_ranks = self._num_ranks(dataset)
-        prepared = prepare(
-            rows,
-            Prepare(
-                output=f"{folder}/dataset",
-                label=LABEL,
-                task=self.TASK,
-                weight=WEIGHT if weight else None,
-                features=[FEATURES],
-                sparse=sparse,
-                unit_norm=False if sparse else None,
-                split=Split(column=SPLIT) if validation else self._random_split(),
-                seed=settings.seed,
-                num_ranks=num_ranks,
-            ),
-        )
-        try:
+        with shared:
+            folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
+            settings = Train(**{name: self.getOrDefault(name) for name in self.FIELDS}, run_dir=f"{folder}/runs")
+            rows = shared.prepared()
             trained = train(
-                prepared,
+                rows.dataset,
                 settings,
-                cluster=Cluster(num_ranks=num_ranks),
+                cluster=Cluster(num_ranks=rows.num_ranks),
                 tracking=Tracking(uri=tracking_uri, experiment=self.getOrDefault(self.experiment)),
                 spark=dataset.sparkSession,
             )
-        finally:
-            remove(prepared.path)  # the rows are the caller's; only the run's checkpoints stay
-        model = self._model(trained, label.simpleString(), tracking_uri)
-        model.means = means
+        model = self._model(trained, rows.label_type, tracking_uri)
+        model.means = rows.means
         return self._copyValues(model)
-
-    def _num_ranks(self, dataset: DataFrame) -> int:
-        """As many as are asked for, or as the cluster has slots."""
-        if self.isSet(self.num_ranks):
-            return int(self.getOrDefault(self.num_ranks))
-        slots = count_slots(dataset.sparkSession)
-        if slots is None:
-            raise ConfigError("Spark does not say how many slots it has; set num_ranks")
-        return slots
-
-    def _random_split(self) -> Split:
-        share = self.getOrDefault(self.validation)
-        return Split(fractions={"validation": share} if share else {})
 
     @abstractmethod
     def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> FittedModel:

@@ -1,5 +1,6 @@
 """Networks as stages of ``pyspark.ml``."""
 
+import gc
 import json
 from collections.abc import Callable
 from shutil import copy, copytree
@@ -21,7 +22,8 @@ from pyspark.sql import functions as sf
 import sparkdl
 from sparkdl import TorchClassificationModel, TorchClassifier, TorchEstimator, TorchRegressionModel, TorchRegressor
 from sparkdl.errors import ConfigError, DataError, ModelError, SparkdlError
-from sparkdl.settings import AllReduceOptions, Train
+from sparkdl.settings import AllReduceOptions, Tracking, Train
+from sparkdl.tracking.store import connect
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +244,62 @@ def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting(settings, 
     )
     found = search.fit(points)
     assert found.avgMetrics[1] > 0.9 > found.avgMetrics[0]
+    assert len(copies(settings)) == 3  # one for each fold, and one for the best
+
+
+def copies(settings) -> set[str]:
+    """Where the prepared rows lay that runs have been trained on."""
+    client = connect(Tracking(uri=settings["tracking_uri"]))
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    return {run.data.params["dataset"] for run in runs}
+
+
+def test_fits_that_differ_in_training_alone_share_a_copy_of_the_rows_and_equal_single_fits(settings, points, tmp_path):
+    network = TorchClassifier(num_ranks=1, **settings | {"epochs": 1})
+    maps = [{network.learning_rate: 0.01}, {network.learning_rate: 0.02, network.optimizer: "sgd"}]
+    models = network.fit(points, maps)
+    assert len(copies(settings)) == 1
+    assert not list((tmp_path / "store").rglob("*.parquet"))
+    single = network.fit(points, maps[1])
+    assert models[1].trainingSummary.metrics == single.trainingSummary.metrics
+    assert models[1].transform(points).collect() == single.transform(points).collect()
+
+
+def test_what_decides_about_the_rows_is_not_shared():
+    network = TorchClassifier(missing=float("nan"))
+    as_it_is = network._preparation()
+    same = {"learning_rate": 0.5, "epochs": 9, "batch_size": 8, "predictionCol": "guess", "experiment": "another"}
+    other = {"seed": 1, "num_ranks": 1, "validation": 0.2, "missing": 0.0, "sparse": True, "store": "elsewhere"}
+    other |= dict.fromkeys(("featuresCol", "labelCol", "weightCol", "validationIndicatorCol"), "another")
+    other |= {"featuresCols": ["one", "another"]}
+    for name, value in (same | other).items():
+        changed = network.copy({network.getParam(name): value})._preparation()
+        assert (changed == as_it_is) == (name in same), name
+    assert TorchRegressor(missing=network.getOrDefault(network.missing))._preparation() != as_it_is
+
+
+def test_a_shared_copy_goes_with_the_last_fit_though_it_fails_and_with_an_iterator_that_is_left(
+    settings, points, tmp_path
+):
+    network = TorchClassifier(num_ranks=1, **settings | {"epochs": 1})
+    maps = [{}, {network.model_options: {"nonsense": 1}}]
+
+    def files():
+        return list((tmp_path / "store").rglob("dataset/**/*.parquet"))
+
+    fits = network.fitMultiple(points, maps)
+    assert not files()  # nobody has asked yet
+    assert next(fits)[0] == 0 and files()
+    with pytest.raises(SparkdlError, match="nonsense"):
+        next(fits)
+    assert not files() and not list(fits)
+    left = network.fitMultiple(points, maps[::-1])
+    with pytest.raises(SparkdlError, match="nonsense") as failed:
+        next(left)
+    assert files()
+    del failed, left
+    gc.collect()
+    assert not files()
 
 
 # bad input

@@ -1,0 +1,135 @@
+"""The copy of the rows that fits train on: what decides what it holds, and how long it is there. Runs on the driver."""
+
+import threading
+import uuid
+import weakref
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col
+
+from sparkdl.cluster.slots import count_slots
+from sparkdl.data import Dataset, prepare
+from sparkdl.errors import ConfigError
+from sparkdl.estimator.inputs import FEATURES, LABEL, SPLIT, WEIGHT, check_label, training_rows
+from sparkdl.estimator.missing import filled, means_of
+from sparkdl.settings import Prepare, Split
+from sparkdl.settings.section import TaskName
+from sparkdl.storage import remove
+
+__all__ = ["Preparation", "PreparedRows", "SharedRows"]
+
+
+class Preparation(NamedTuple):
+    """All of an estimator's parameters that decide what the copy of the rows holds, and where it lies.
+
+    Fits that agree in them may share a copy, and nothing else is known when it is made. A tuple, which equals itself
+    also where ``missing`` is not a number.
+    """
+
+    task: TaskName
+    features: tuple[str, ...]
+    label: str
+    weight: str | None
+    held_out: str | None
+    """The column that says which rows to validate with; without one, ``validation`` is their share."""
+    validation: float
+    missing: float | None
+    sparse: bool
+    seed: int
+    num_ranks: int | None
+    """As many as the cluster has slots where that is None."""
+    store: str
+
+
+class PreparedRows:
+    """The copy, made when the object is. Goes by :meth:`drop`, with the object, or with Python, whichever is first.
+
+    Raises what :func:`sparkdl.prepare` raises, and :class:`~sparkdl.errors.DataError` for columns that are missing or
+    of another type.
+    """
+
+    dataset: Dataset
+    label_type: str
+    means: list[float] | None
+    """What stands in for missing values; None where none can be missing."""
+    num_ranks: int
+
+    def __init__(self, rows: DataFrame, wanted: Preparation) -> None:
+        label = check_label(rows, wanted.label, numbers=wanted.task == "regression")
+        self.label_type, self.means = label.simpleString(), None
+        chosen = training_rows(
+            rows,
+            wanted.features,
+            wanted.label,
+            sparse=wanted.sparse,
+            weight=wanted.weight,
+            validation=wanted.held_out,
+        )
+        if wanted.missing is not None:
+            if wanted.sparse:
+                raise ConfigError("missing: a sparse vector has no mean to stand in; leave `sparse` out, or `missing`")
+            known = chosen.where(col(SPLIT) == "train") if wanted.held_out else chosen
+            self.means = means_of(known, FEATURES, wanted.missing)
+            chosen = chosen.withColumn(FEATURES, filled(col(FEATURES), wanted.missing, self.means))
+        self.num_ranks = _slots(rows) if wanted.num_ranks is None else wanted.num_ranks
+        folder = f"{wanted.store}/{uuid.uuid4().hex}"
+        self.dataset = prepare(
+            chosen,
+            Prepare(
+                output=f"{folder}/dataset",
+                label=LABEL,
+                task=wanted.task,
+                weight=WEIGHT if wanted.weight else None,
+                features=[FEATURES],
+                sparse=wanted.sparse,
+                unit_norm=False if wanted.sparse else None,
+                split=Split(column=SPLIT) if wanted.held_out else _random_split(wanted.validation),
+                seed=wanted.seed,
+                num_ranks=self.num_ranks,
+            ),
+        )
+        self._drop = weakref.finalize(self, remove, folder)
+
+    def drop(self) -> None:
+        """Remove the copy, if it is still there: the rows are the caller's, and fits leave only checkpoints."""
+        self._drop()
+
+
+class SharedRows:
+    """A copy for so many fits, each of which enters: made when the first one asks, dropped when the last one leaves.
+
+    Fits may be in threads of their own. Where a copy could not be made, the next fit that asks tries again.
+    """
+
+    def __init__(self, rows: DataFrame, wanted: Preparation, *, fits: int) -> None:
+        self._rows, self._wanted, self._fits = rows, wanted, fits
+        self._prepared: PreparedRows | None = None
+        self._lock = threading.Lock()
+
+    def prepared(self) -> PreparedRows:
+        """The copy. Raises what :class:`PreparedRows` raises."""
+        with self._lock:
+            if self._prepared is None:
+                self._prepared = PreparedRows(self._rows, self._wanted)
+            return self._prepared
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._fits -= 1
+            if self._prepared and not self._fits:
+                self._prepared.drop()
+
+
+def _slots(rows: DataFrame) -> int:
+    slots = count_slots(rows.sparkSession)
+    if slots is None:
+        raise ConfigError("Spark does not say how many slots it has; set num_ranks")
+    return slots
+
+
+def _random_split(share: float) -> Split:
+    return Split(fractions={"validation": share} if share else {})
