@@ -5,7 +5,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -186,8 +186,7 @@ def _relayed_task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]]
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = BarrierTaskContext.get()
         rank, hosts = context.partitionId() - 1, _hosts(context)[1:]
-        token = assignment.rendezvous.token
-        place = MeetingPlace(hosts[0], size=len(hosts), secret=assignment.secret, token=token) if rank == 0 else None
+        place = _meeting_place(assignment, hosts) if rank == 0 else None
         with place or nullcontext():
             channel, rendezvous = json.loads(context.allGather(json.dumps(place.ports) if place else "")[1])
             if rank < 0:
@@ -203,6 +202,11 @@ def _relayed_task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]]
         yield _sent(outcome, batches)
 
     return task
+
+
+def _meeting_place(assignment: Assignment, hosts: Sequence[str]) -> MeetingPlace:
+    token = assignment.rendezvous.token
+    return MeetingPlace(hosts[0], size=len(hosts), secret=assignment.secret, token=token, lease=assignment.lease)
 
 
 def _hosts(context: BarrierTaskContext) -> list[str]:

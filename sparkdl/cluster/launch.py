@@ -112,7 +112,7 @@ class Launch:
             secret=self._secret,
             backend=backend,
             capture_output=log_verbosity == "all",
-            relayed=self._rendezvous is None,
+            lease=self._timeouts.silence_timeout,
             stack_after=self._timeouts.stall_timeout and self._timeouts.stall_timeout / 2,
         )
 

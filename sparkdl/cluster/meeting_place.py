@@ -6,6 +6,7 @@ until one short task after another fetches it (:mod:`sparkdl.cluster.relay`), an
 """
 
 import http.client
+import os
 import queue
 import socket
 import threading
@@ -24,8 +25,12 @@ KEPT, ORDER = b"kept at the meeting place", b"order to the meeting place"
 """What these frames are. They need no nonce: each run has its own secret, and orders may come again."""
 MAX_KEPT_BYTES = MAX_PAYLOAD_BYTES + 4096  # of what a rank said, and which rank it was
 MAX_FETCH_BYTES = 8 << 20  # at once
-LEASE_SECONDS = 60.0  # without the client for so long, the run is over
+FIRST_SECONDS = 60.0  # that the client's first word may take: Python may still have to start in the task that brings it
 LOOK_SECONDS = 0.5
+GIVEN_UP = (
+    "sparkdl: the client has not been heard of for {:g} s: it was killed, has lost its server, or Spark has no slot for"
+    " what it asks; this run's ranks end\n"
+)
 FETCH_SECONDS = 10.0
 PAUSES = 0.1, 0.3, 1.0  # seconds
 
@@ -34,18 +39,19 @@ class MeetingPlace:
     """Channel, rendezvous, and what ranks have said, for as long as a run lasts. Runs on rank 0.
 
     It ends when all ranks have left and the client knows all that they said, and earlier when the client ends it or is
-    not heard of for :data:`LEASE_SECONDS`: ranks that still run end with it.
+    not heard of for ``lease`` seconds: ranks that still run end with it, and rank 0's log says why.
     """
 
-    def __init__(self, host: str, *, size: int, secret: bytes, token: str) -> None:
-        self._secret = secret
+    def __init__(self, host: str, *, size: int, secret: bytes, token: str, lease: float) -> None:
+        self._secret, self._lease = secret, lease
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._writer = FrameWriter(secret, KEPT, b"", max_bytes=MAX_KEPT_BYTES)
         self._kept: list[bytes] = []
         self._known = 0  # how many frames the client has; they are kept no longer
         self._open = set(range(size))
-        self._heard = time.monotonic()
+        self._heard, self._patience = time.monotonic(), max(FIRST_SECONDS, lease)
         self._ended = threading.Event()
+        self._log = os.dup(2)  # what a rank prints is soon caught for the client, who would not hear of its own end
         bind_address = socket.gethostbyname(host)
         self._channel = Channel(bind_address, size=size, secret=secret, events=self._events)
         self._rendezvous = Rendezvous(bind_address, host=host, token=token, exchange=self._exchange)
@@ -63,17 +69,20 @@ class MeetingPlace:
             self._ended.set()
         self._thread.join()
         self._rendezvous.__exit__()
+        os.close(self._log)
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            if time.monotonic() - self._heard > LEASE_SECONDS:
+            if time.monotonic() - self._heard > self._patience:
                 self._ended.set()
+                with suppress(OSError):  # nobody reads it
+                    os.write(self._log, GIVEN_UP.format(self._patience).encode())
         self._channel.close()
 
     def _exchange(self, request: bytes) -> bytes:
         """Obey the client; what it does not know yet. Raises ValueError for an order that is not authentic."""
         ((_, wanted),) = FrameReader(self._secret, ORDER, b"").feed(request)
-        self._heard = time.monotonic()
+        self._heard, self._patience = time.monotonic(), self._lease
         del self._kept[: max(wanted["known"] - self._known, 0)]
         self._known = max(wanted["known"], self._known)
         if wanted["stop"]:

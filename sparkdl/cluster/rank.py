@@ -72,8 +72,8 @@ class Assignment:
     backend: LaunchBackend | None
     """By which library ranks exchange tensors, if they do."""
     capture_output: bool
-    relayed: bool = False
-    """The ranks meet on rank 0's host. Channel and rendezvous have no address until the stage runs."""
+    lease: float
+    """Where ranks meet on rank 0's host: after how many seconds without the client they end."""
     stack_after: float | None = None
     """After how many seconds without progress a rank says where its stack is."""
 

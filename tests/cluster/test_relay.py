@@ -4,13 +4,16 @@ A bridge joins them. The server's network is the bridge's own, and what the brid
 and the executors would say to each other.
 """
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.network import ADDRESS, DRIVER, inside, network
-from benchmarks.standalone import standalone_cluster
+from benchmarks.standalone import StandaloneCluster, standalone_cluster
 
 from ..conftest import reported
 
@@ -33,7 +36,29 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
                 cluster.start_worker(3, host=EXECUTORS)
             with inside(of_client):
                 environment = cluster.environment | {"SPARK_REMOTE": f"sc://{DRIVER}:{port}", "SPARK_LOCAL_IP": ""}
-                return reported([sys.executable, PROGRAM, folder], environment, timeout=300)
+                report = reported([sys.executable, PROGRAM, folder], environment, timeout=300)
+                return report | killed(cluster, folder, environment)
+
+
+def killed(cluster: StandaloneCluster, folder: Path, environment: dict[str, str]) -> dict:
+    """What is left of a run, and what executors' logs say, when its client is killed while ranks work."""
+    log = folder / "killed.log"
+    with log.open("wb") as output:
+        client = subprocess.Popen(
+            [sys.executable, PROGRAM, folder, "killed"], env=environment, stdout=output, stderr=output
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while not all(f"[rank {rank}] at work" in log.read_text() for rank in range(2)):
+            assert client.poll() is None and time.monotonic() < deadline, log.read_text()[-8000:]
+            time.sleep(0.1)
+        ranks = cluster.ranks()
+    finally:
+        client.kill()
+        client.wait()
+    left = psutil.wait_procs(list(ranks.values()), timeout=60)[1]
+    logs = [path.read_text() for path in folder.glob("work/*/*/stderr")]
+    return {"ranks": sorted(ranks), "left": len(left), "logs": "\n".join(logs)}
 
 
 def test_ranks_meet_on_rank_zeros_host_which_takes_one_slot_more(report: dict) -> None:
@@ -59,6 +84,12 @@ def test_a_failure_is_named_with_its_rank_and_ends_the_others(report: dict) -> N
 
 def test_the_loss_of_the_meeting_place_ends_the_run_and_names_its_rank(report: dict) -> None:
     assert "its process ended without a word" in report["lost"] and "rank 0 of 2 failed" in report["lost"]
+
+
+def test_the_ranks_of_a_killed_client_end_and_a_log_says_why(report: dict) -> None:
+    assert report["ranks"] == [0, 1]
+    assert report["left"] == 0
+    assert "sparkdl: the client has not been heard of for 5 s: it was killed, has lost its server" in report["logs"]
 
 
 def test_a_run_trains(report: dict) -> None:

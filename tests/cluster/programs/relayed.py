@@ -12,7 +12,7 @@ import torch
 
 import sparkdl
 from sparkdl import Cluster, Prepare, Tracking, Train
-from sparkdl.cluster import Rank, count_slots, run_ranks
+from sparkdl.cluster import Rank, Timeouts, count_slots, run_ranks
 from sparkdl.collectives import TorchBackend
 from sparkdl.errors import SparkdlError
 
@@ -57,6 +57,12 @@ def stopped() -> list[str]:
     return run_ranks(wait_for_the_order, 2, spark=spark, stop=stop)
 
 
+def work_on(rank: Rank) -> None:
+    print("at work")
+    while True:
+        time.sleep(0.1)
+
+
 def refusal(work: Any, num_ranks: int) -> str:
     try:
         run_ranks(work, num_ranks, spark=spark, slot_timeout=0.5)
@@ -75,6 +81,8 @@ def train_points(num_ranks: int, **options: Any) -> Any:
 
 
 spark = sparkdl.get_session()
+if sys.argv[2:] == ["killed"]:
+    run_ranks(work_on, 2, spark=spark, timeouts=Timeouts(silence_timeout=5))
 heard: list[tuple[int, int]] = []
 report: dict[str, Any] = {}
 for name in ("first", "next"):

@@ -15,7 +15,7 @@ SECRET, TOKEN, HOST = b"s" * 32, "right", "127.0.0.1"
 
 @pytest.fixture
 def place() -> Iterator[MeetingPlace]:
-    opened = MeetingPlace(HOST, size=1, secret=SECRET, token=TOKEN)
+    opened = MeetingPlace(HOST, size=1, secret=SECRET, token=TOKEN, lease=60)
     yield opened
     fetch(address(opened), order(SECRET, known=0, stop=False, end=True))
     opened.__exit__(None, None, None)
@@ -74,11 +74,17 @@ def test_it_ends_when_all_have_left_and_that_is_known(place: MeetingPlace) -> No
     eventually(lambda: not place._thread.is_alive())
 
 
-def test_it_ends_when_the_client_is_not_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting_place, "LEASE_SECONDS", 0.1)
-    with MeetingPlace(HOST, size=1, secret=SECRET, token=TOKEN) as place:
+@pytest.mark.parametrize("heard", [False, True])
+def test_it_ends_when_the_client_is_not_heard_of_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], heard: bool
+) -> None:
+    monkeypatch.setattr(meeting_place, "FIRST_SECONDS", 60 if heard else 0)
+    with MeetingPlace(HOST, size=1, secret=SECRET, token=TOKEN, lease=0.1) as place:
         where = address(place)
+        if heard:
+            fetch(where, order(SECRET, known=0, stop=False, end=False))
     assert fetch(where, order(SECRET, known=0, stop=False, end=False)) is None
+    assert "sparkdl: the client has not been heard of for 0.1 s" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("secret", "token"), [(b"x" * 32, TOKEN), (SECRET, "wrong")])
