@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from torch import nn
 
-from sparkdl.cluster import get_session, wait_for_slots
+from sparkdl.cluster import driver_addresses, get_session, wait_for_slots
 from sparkdl.collectives import Backend, create_backend
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError
@@ -108,6 +108,8 @@ def check(
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
+    if isinstance(strategy, AsynchronousOptions):
+        driver_addresses(spark)  # which its tasks have to reach
     ranks = cluster.ranks  # before there is a run: one that never had them would be adopted by the next `resume: auto`
     num_ranks = wait_for_slots(
         spark,

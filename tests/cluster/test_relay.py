@@ -96,5 +96,6 @@ def test_a_run_trains(report: dict) -> None:
     assert report["train"] == 2
 
 
-def test_what_takes_the_client_is_refused_in_one_line(report: dict) -> None:
+def test_what_takes_the_client_is_refused_in_one_line_before_there_is_a_run(report: dict) -> None:
     assert report["without lockstep"].startswith("ConfigError: executors cannot reach this client of Spark Connect at")
+    assert report["runs"] == 1  # the one that trained

@@ -109,4 +109,5 @@ try:
     train_points(1, strategy={"kind": "downpour"})
 except SparkdlError as error:
     report["without lockstep"] = f"{type(error).__name__}: {error}"
+report["runs"] = len(list(Path(FOLDER, "runs").iterdir()))
 print(json.dumps(report))
