@@ -287,9 +287,11 @@ def _write(
 
 
 def _spec(rows: "DataFrame", inputs: Inputs) -> InputSpec:
-    """The input's form; the width of a vector is known from the first row."""
+    """The input's form; the width of a vector that a pipeline makes is known from the first row."""
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
+    if inputs.pipeline is None and inputs.source in inputs.widths:  # which is what all rows have: others were found
+        return InputSpec(column=inputs.column, kind="vector", shape=(inputs.widths[inputs.source],), dtype="float32")
     (row,) = rows.select(identifier(inputs.source)).limit(1).collect()
     value = row[0]
     if inputs.kind == "sparse":
