@@ -1,10 +1,12 @@
 """A sharded parameter server: servers that each hold a part of every parameter, and what workers reach them by.
 
-The transport is Arrow Flight: TLS with a certificate made for the run, and a token in every call.
+The transport is Arrow Flight: TLS with a certificate made for the run, and a token in every call. Within a host it is
+a Unix socket.
 """
 
 from sparkdl.parameters.calls import Connection, Credentials, Endpoint
 from sparkdl.parameters.client import ParameterClient
+from sparkdl.parameters.door import address_towards
 from sparkdl.parameters.parameter_server import ParameterServer
 from sparkdl.parameters.part import Part, Push
 from sparkdl.parameters.partition import Memory, Partition
@@ -25,5 +27,6 @@ __all__ = [
     "Push",
     "QuasiNewton",
     "Rule",
+    "address_towards",
     "answers_of",
 ]

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sparkdl.parameters.calls import Credentials, Endpoint
+from sparkdl.parameters.door import open_door
 from sparkdl.parameters.messages import SCHEMA, receive, stream
 from sparkdl.parameters.part import Part, Push
 
@@ -26,6 +27,13 @@ class ParameterServer(Endpoint):
     ) -> None:
         super().__init__(host, credentials, answers)
         self._part = part
+        self._door = open_door(self, self.address, credentials.token, self._middleware)
+
+    def shutdown(self) -> None:
+        """Answer no more calls, once those in progress are answered."""
+        if self._door:
+            self._door.shutdown()
+        super().shutdown()
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """The values, or those of the fragment in the ticket, as bytes; their version is in the schema's metadata."""

@@ -23,6 +23,7 @@ from sparkdl.training.asynchronous.methods import create_exchange
 __all__ = ["Hidden", "Transport", "measure", "reports"]
 
 LOOPBACK = "127.0.0.1"
+ELSEWHERE = "127.0.0.2"  # as another host is: a worker at the first address has to take the network to this one
 BACKEND = TorchBackend()
 SQUARE = 512  # of the matrices that a step multiplies
 RATE = 0.01
@@ -45,7 +46,9 @@ class Transport(BaseModel):
 
     megabytes: float
     flight: list[float]
-    """Seconds of a pull and a push, with TLS and token."""
+    """Seconds of a pull and a push as between hosts, with TLS and token."""
+    nearby: list[float]
+    """The same as within a host, through a Unix socket."""
     plain: list[float]
     """Seconds in which a socket carries as much in both directions, one after the other."""
     alone: float
@@ -65,7 +68,10 @@ def measure(*, size: int, rounds: int, periods: Sequence[int], exchanges: int, s
 
 
 def _either(
-    size: int, credentials: Credentials, ask: "Callable[[ParameterClient, socket.socket], Transport]", rank: Rank
+    size: int,
+    credentials: Credentials,
+    ask: "Callable[[ParameterClient, ParameterClient, socket.socket], Transport]",
+    rank: Rank,
 ) -> Transport | None:
     """Serve or ask. Called on each rank; like an asynchronous task, none is bound to a core of its own."""
     bind(sched_getaffinity(getppid()))
@@ -75,11 +81,12 @@ def _either(
         if rank.rank == 0:
             _serve(world, partition, credentials)
             return None
-        address, port = world.broadcast_object(None)
-        client = ParameterClient(partition, credentials, _Found(address), timeout=PATIENCE)
+        addresses, port = world.broadcast_object(None)
+        clients = [ParameterClient(partition, credentials, _Found(each), timeout=PATIENCE) for each in addresses]
         with socket.create_connection((LOOPBACK, port)) as line:
-            found = ask(client, line)
-        client.close()
+            found = ask(*clients, line)
+        for client in clients:
+            client.close()
         world.barrier()
         return found
 
@@ -89,10 +96,11 @@ def _serve(world: Communicator, partition: Partition, credentials: Credentials) 
     memory.content.zero_()
     part = Part(partition, 0, memory, RULES["sgd"])
     with (
-        ParameterServer(LOOPBACK, credentials, part, {}) as server,
+        ParameterServer(ELSEWHERE, credentials, part, {}) as server,
+        ParameterServer(LOOPBACK, credentials, part, {}) as nearby,
         socket.create_server((LOOPBACK, 0)) as listening,
     ):
-        world.broadcast_object((server.address, listening.getsockname()[1]))
+        world.broadcast_object(([server.address, nearby.address], listening.getsockname()[1]))
         line, _ = listening.accept()
         with line:
             content = memoryview(bytearray(part.bytes))
@@ -122,12 +130,14 @@ def _ask(
     exchanges: int,
     step: float,
     client: ParameterClient,
+    nearby: ParameterClient,
     line: socket.socket,
 ) -> Transport:
     """All measurements, on the side of the worker."""
     gradient = {"weight": _parameter(size)}
     content = memoryview(bytearray(size // 4 * 4))
-    flight, plain = [], []
+    plain: list[float] = []
+    seconds: dict[ParameterClient, list[float]] = {client: [], nearby: []}
     for number in range(1 + rounds):
         started = time.perf_counter()
         line.sendall(b"?")
@@ -135,10 +145,11 @@ def _ask(
         line.sendall(content)
         line.recv(1)
         plain.append(time.perf_counter() - started)
-        started = time.perf_counter()
-        versions = client.pull()
-        client.push(gradient, Push(0, 0, number, 0, RATE, ()), versions)
-        flight.append(time.perf_counter() - started)
+        for push, (each, taken) in enumerate(seconds.items()):
+            started = time.perf_counter()
+            versions = each.pull()
+            each.push(gradient, Push(0, push, number, 0, RATE, ()), versions)
+            taken.append(time.perf_counter() - started)
     compute = _computing(step)
     weights = _parameter(size)
     alone = []
@@ -149,8 +160,13 @@ def _ask(
         alone.append(time.perf_counter() - started)
     hidden = [_hidden(size, client, compute, period, exchanges) for period in periods]
     return Transport(
-        megabytes=size / 1e6, flight=flight[1:], plain=plain[1:], alone=median(alone), hidden=hidden
-    )  # the first round opens lines and touches memory
+        megabytes=size / 1e6,
+        flight=seconds[client][1:],  # the first round opens lines and touches memory
+        nearby=seconds[nearby][1:],
+        plain=plain[1:],
+        alone=median(alone),
+        hidden=hidden,
+    )
 
 
 def _hidden(size: int, client: ParameterClient, compute: "Callable[[], None]", period: int, exchanges: int) -> Hidden:
@@ -216,7 +232,11 @@ def _receive(line: socket.socket, content: memoryview) -> None:
 def reports(found: Transport) -> list[Report]:
     """What an exchange takes, and what is left of it beside computing."""
     flight, plain = median(found.flight), median(found.plain)
-    both = {"plain socket": found.plain, "Arrow Flight, TLS and token": found.flight}
+    ways = {
+        "plain socket": found.plain,
+        "Arrow Flight, TLS and token": found.flight,
+        "Arrow Flight, Unix socket and token": found.nearby,
+    }
     hidden = {each.period: 1 - each.waited * each.period / flight for each in found.hidden}
     last = found.hidden[-1].period
     return [
@@ -225,7 +245,7 @@ def reports(found: Transport) -> list[Report]:
             columns=["by", "ms", "fastest ms", "slowest ms", "share of a plain socket"],
             rows=[
                 [name, 1e3 * median(each), 1e3 * min(each), 1e3 * max(each), plain / median(each)]
-                for name, each in both.items()
+                for name, each in ways.items()
             ],
             targets=[Target("share of a plain socket", plain / flight, 0.3)],
             note=f"Medians of {len(found.flight)} pulls and pushes, taken in turn. With Flight, the server steps, too.",

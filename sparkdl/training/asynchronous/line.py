@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from sparkdl.cluster.heartbeat import name_thread
 from sparkdl.cluster.rank import describe_failure
-from sparkdl.parameters import Connection, Credentials
+from sparkdl.parameters import Connection, Credentials, address_towards
 
 __all__ = ["Invitation", "Line", "Role", "RunEnded"]
 
@@ -68,10 +68,7 @@ class Line:
     @property
     def own_host(self) -> str:
         """The address of this machine on the way to the driver."""
-        host, _, port = self.invitation.address.rpartition(":")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))  # UDP: picks a route, sends nothing
-            return str(probe.getsockname()[0])
+        return address_towards(self.invitation.address)
 
     @property
     def ended(self) -> bool:

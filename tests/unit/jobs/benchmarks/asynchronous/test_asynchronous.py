@@ -99,12 +99,14 @@ def test_the_other_tables_hold_the_issues_bars() -> None:
         transport.Transport(
             megabytes=80,
             flight=[0.3, 0.5, 0.4],
+            nearby=[0.3, 0.25, 0.2],
             plain=[0.1, 0.2, 0.3],
             alone=0.025,
             hidden=[transport.Hidden(period=10, step=0.030, waited=0.002)],
         )
     )
     assert table.targets[0].value == pytest.approx(0.5)
+    assert [row[-1] for row in table.rows] == pytest.approx([1, 0.5, 0.8])
     assert hidden.targets[0].value == pytest.approx(1 - 0.02 / 0.4)
     (report,) = words.reports(words.Words(rows=1, rates={1: [10], 2: [17]}, accuracies={1: [0.5], 2: [0.498, 0.5]}))
     assert [round(target.value, 3) for target in report.targets] == [1.7, 0.1]

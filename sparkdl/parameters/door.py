@@ -1,0 +1,83 @@
+"""A second way to a server for tasks of its own host and user: a Unix socket, over which nothing need be encrypted.
+
+It lies in a folder that only this user can enter, and whose name only those can calculate who have the run's token.
+"""
+
+import hashlib
+import hmac
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyarrow import flight
+
+__all__ = ["Door", "address_towards", "find_door", "open_door"]
+
+LONGEST_PATH = 100  # bytes; the system takes 107
+
+
+class Door(flight.FlightServerBase):  # type: ignore[misc]
+    """Hands calls on to the server that it belongs to."""
+
+    def __init__(self, server: flight.FlightServerBase, path: Path, middleware: Mapping[str, Any]) -> None:
+        super().__init__(f"grpc+unix://{path}", middleware=middleware)
+        self._server, self._folder = server, path.parent
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        """As the server does."""
+        return self._server.do_action(context, action)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """As the server does."""
+        return self._server.do_get(context, ticket)
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """As the server does."""
+        self._server.do_put(context, descriptor, reader, writer)
+
+    def shutdown(self) -> None:
+        """Close it, and remove its folder."""
+        super().shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def open_door(server: flight.FlightServerBase, address: str, token: str, middleware: Mapping[str, Any]) -> Door | None:
+    """A door to a server, which those find who know its address and the token. None where there can be no socket."""
+    path = _path(address, token)
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        return None
+    try:
+        path.parent.mkdir(mode=0o700)
+    except OSError:
+        return None  # a folder for temporary files that is full or read-only; the other way is only slower
+    return Door(server, path, middleware)
+
+
+def find_door(address: str, token: str) -> Path | None:
+    """The Unix socket of the server at an address, if that is this host's and a server of this user answers there."""
+    path = _path(address, token)
+    if not path.exists() or address_towards(address) != address.rpartition(":")[0]:
+        return None  # hosts may share a folder, and be networks apart
+    folder = path.parent.stat()
+    if folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) != 0o700:
+        return None  # somebody else's, who waits for the token
+    with socket.socket(socket.AF_UNIX) as probe:
+        return path if probe.connect_ex(str(path)) == 0 else None
+
+
+def address_towards(address: str) -> str:
+    """The address of this host on the way to another one, which is given with a port."""
+    host, _, port = address.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))  # UDP: picks a route, sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _path(address: str, token: str) -> Path:
+    name = hmac.new(token.encode(), address.encode(), hashlib.sha256).hexdigest()[:32]
+    return Path(tempfile.gettempdir(), f"sparkdl-{name}", "server")

@@ -1,0 +1,109 @@
+"""The Unix socket of a server: tasks of its host take it, and nobody else gets in or stands in for it."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from pyarrow import flight
+
+from sparkdl.parameters import RULES, Credentials, ParameterClient, ParameterServer, Part, Partition
+from sparkdl.parameters.door import find_door, open_door
+
+VALUES = {"weight": torch.arange(600_001.0)}
+PARTITION = Partition(VALUES, {}, servers=1)
+CREDENTIALS = Credentials.create()
+
+
+class Server(ParameterServer):
+    """One, which clients find."""
+
+    def __init__(self) -> None:
+        memory = PARTITION.new_memory(0)
+        PARTITION.cut(VALUES, 0, memory)
+        super().__init__("127.0.0.1", CREDENTIALS, Part(PARTITION, 0, memory, RULES["sgd"]), {})
+
+    def find(self, server: int, lost: str | None) -> str:
+        return self.address
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as found:
+        yield found
+
+
+@pytest.fixture
+def door(server: Server) -> Path:
+    found = find_door(server.address, CREDENTIALS.token)
+    assert found
+    return found
+
+
+def calls_through(door: Path) -> int:
+    """How many lines there are."""
+    lines = psutil.Process().net_connections(kind="unix")
+    return sum(line.laddr == str(door) for line in lines) - 1  # but for the socket that listens
+
+
+def values_of(server: Server) -> torch.Tensor:
+    client = ParameterClient(PARTITION, CREDENTIALS, server, timeout=5)
+    values = {"weight": torch.empty(600_001)}
+    client.pull()
+    client.copy_to(values)
+    client.close()
+    return values["weight"]
+
+
+def test_a_task_of_the_same_host_goes_through_the_door(server: Server, door: Path) -> None:
+    client = ParameterClient(PARTITION, CREDENTIALS, server, timeout=5)
+    client.pull()
+    assert calls_through(door) == 1
+    client.close()
+
+
+def test_a_server_that_ends_takes_its_door_away(server: Server, door: Path) -> None:
+    server.shutdown()
+    assert not door.parent.exists()
+    assert find_door(server.address, CREDENTIALS.token) is None
+
+
+def test_who_has_not_the_token_neither_finds_the_door_nor_gets_in(server: Server, door: Path) -> None:
+    assert find_door(server.address, "another") is None
+    stranger = flight.FlightClient(f"grpc+unix://{door}")
+    with pytest.raises(flight.FlightUnauthenticatedError, match="the token is not the one of this run"):
+        stranger.do_get(flight.Ticket(b"null")).read_all()
+
+
+def test_a_folder_that_others_can_enter_is_not_trusted_with_the_token(server: Server, door: Path) -> None:
+    door.parent.chmod(0o777)
+    assert find_door(server.address, CREDENTIALS.token) is None
+    assert torch.equal(values_of(server), VALUES["weight"])  # by the other way
+
+
+def test_a_door_that_a_killed_server_has_left_is_passed_by(server: Server, door: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        door.unlink()
+        left.bind(str(door))
+    assert door.exists()
+    assert find_door(server.address, CREDENTIALS.token) is None
+
+
+def test_another_host_that_has_the_same_folder_keeps_to_the_network(server: Server) -> None:
+    elsewhere = "127.0.0.2:1"  # from here, the way there begins at 127.0.0.1
+    door = open_door(server, elsewhere, CREDENTIALS.token, {})
+    assert door
+    assert find_door(elsewhere, CREDENTIALS.token) is None
+    door.shutdown()
+
+
+def test_where_no_folder_can_be_made_there_is_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", f"{tmp_path}/that-is-not-there")
+    with Server() as server:
+        assert torch.equal(values_of(server), VALUES["weight"])
+    monkeypatch.setattr("tempfile.tempdir", f"{tmp_path}/{'long' * 20}")
+    (tmp_path / ("long" * 20)).mkdir()
+    with Server() as server:
+        assert torch.equal(values_of(server), VALUES["weight"])
