@@ -37,6 +37,8 @@ class ParameterClient:
         self._lines: list[Connection | None] = [None] * partition.servers
         self._received: dict[int | None, list[Memory]] = {}
         """What servers have sent, by fragment: the same memory each time."""
+        self._sent: dict[int | None, list[Memory]] = {}
+        """What they were sent."""
         self._pulled: list[Memory] = []
         """What of it has come last."""
         self._pool = ThreadPoolExecutor(partition.servers, thread_name_prefix="sparkdl-parameters")
@@ -45,9 +47,7 @@ class ParameterClient:
 
     def pull(self, fragment: int | None = None) -> list[int]:
         """Fetch all values, or those of a fragment, for :meth:`copy_to`; their versions by server."""
-        if fragment not in self._received:
-            self._received[fragment] = self._new_memories(fragment)
-        self._pulled = self._received[fragment]
+        self._pulled = self._memories(self._received, fragment)
 
         def fetch(server: int, line: Connection) -> int:
             return self._pull(line, fragment, self._pulled[server])
@@ -64,7 +64,7 @@ class ParameterClient:
 
         Tensors that are not there are zeros. When it returns all servers have it, or had it before.
         """
-        memories = self._new_memories(push.fragment)
+        memories = self._memories(self._sent, push.fragment)
         for server, memory in enumerate(memories):
             self._partition.cut(tensors, server, memory)
 
@@ -88,9 +88,11 @@ class ParameterClient:
         for line in filter(None, self._lines):
             line.close()
 
-    def _new_memories(self, fragment: int | None) -> list[Memory]:
-        """Memory for what travels between this worker and each server."""
-        return [self._partition.new_memory(server, fragment) for server in range(self._partition.servers)]
+    def _memories(self, known: dict[int | None, list[Memory]], fragment: int | None) -> list[Memory]:
+        """Memory for what travels between this worker and each server, which is made once."""
+        if fragment not in known:
+            known[fragment] = [self._partition.new_memory(each, fragment) for each in range(self._partition.servers)]
+        return known[fragment]
 
     def _count(self, memories: list[Memory]) -> None:
         self.bytes_moved += sum(memory.content.numel() for memory in memories)

@@ -1,6 +1,7 @@
 """A server of parameters: a :class:`Part` behind Arrow Flight. Runs in a task."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from sparkdl.parameters.calls import Credentials, Endpoint
 from sparkdl.parameters.door import open_door
 from sparkdl.parameters.messages import SCHEMA, receive, stream
 from sparkdl.parameters.part import Part, Push
+from sparkdl.parameters.partition import Memory
 
 __all__ = ["ParameterServer"]
 
@@ -27,6 +29,8 @@ class ParameterServer(Endpoint):
     ) -> None:
         super().__init__(host, credentials, answers)
         self._part = part
+        self._received: defaultdict[int | None, list[Memory]] = defaultdict(list)
+        """By fragment: memory of pushes that have been merged. New memory costs more than to merge a push."""
         self._door = open_door(self, self.address, credentials.token, self._middleware)
 
     def shutdown(self) -> None:
@@ -45,6 +49,12 @@ class ParameterServer(Endpoint):
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Merge a push, which the descriptor describes; answers whether it counted."""
         push = Push(*json.loads(descriptor.command))
-        memory = self._part.new_memory(push.fragment)
+        free = self._received[push.fragment]
+        try:
+            memory = free.pop()
+        except IndexError:
+            memory = self._part.new_memory(push.fragment)
         receive(reader, memory.content)
-        writer.write(json.dumps(self._part.push(push, memory)).encode())
+        counted = self._part.push(push, memory)
+        free.append(memory)
+        writer.write(json.dumps(counted).encode())
