@@ -140,8 +140,14 @@ def test_a_training_that_is_interrupted_ends_in_order_and_leaves_nothing_running
     assert runs[0].info.status == "KILLED"
 
 
-def test_the_installed_command_reports_mistakes_in_one_line(pipeline):
-    command = [Path(sys.executable).parent / "sparkdl", "train", pipeline / "animals.yaml", "train.epoch=3"]
+@pytest.mark.parametrize(
+    ("mistake", "line"),
+    [("train.epoch=3", "did you mean 'train.epochs'"), ("prepare.output=nowhere", "there is no dataset in .*/nowhere")],
+    ids=["before Spark starts", "after that"],
+)
+def test_the_installed_command_reports_mistakes_in_one_line(pipeline, mistake, line):
+    command = [Path(sys.executable).parent / "sparkdl", "train", pipeline / "animals.yaml", mistake]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "did you mean 'train.epochs'" in done.stderr and "Traceback" not in done.stderr
+    assert re.match(f"sparkdl: .*{line}", done.stderr.splitlines()[-1])
+    assert "Traceback" not in done.stderr and "\tat " not in done.stderr

@@ -82,11 +82,11 @@ def _either(
             _serve(world, partition, credentials)
             return None
         addresses, port = world.broadcast_object(None)
-        clients = [ParameterClient(partition, credentials, _Found(each), timeout=PATIENCE) for each in addresses]
+        client, nearby = (ParameterClient(partition, credentials, _Found(each), timeout=PATIENCE) for each in addresses)
         with socket.create_connection((LOOPBACK, port)) as line:
-            found = ask(*clients, line)
-        for client in clients:
-            client.close()
+            found = ask(client, nearby, line)
+        client.close()
+        nearby.close()
         world.barrier()
         return found
 
