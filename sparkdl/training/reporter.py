@@ -17,6 +17,8 @@ __all__ = ["Measured", "Reporter"]
 
 T = TypeVar("T")
 FLUSH_SECONDS = 0.25  # reading a loss back from a GPU waits for it, so it is done now and then, not every step
+POINTS = 10
+"""Into so many points of a curve go the steps of a flush at most: the driver and MLflow take no thousands a second."""
 
 
 class Measured(NamedTuple):
@@ -25,16 +27,26 @@ class Measured(NamedTuple):
     sums: list[list[float]]
     """Of each step: summed loss, the sums of the task's figures, weight of all rows."""
     steps: list[list[float]]
-    """Of each step of rank 0 that had rows: step, loss, the task's figure of a step, learning rate."""
+    """Points of rank 0's curves: step, loss, the task's figure of a step, learning rate. Many steps share one."""
+
+
+class _Point(NamedTuple):
+    """A step that had rows, as rank 0 has seen it."""
+
+    step: int
+    loss_sum: float
+    sums: list[float]
+    weight: float
+    rate: float
 
 
 class Reporter:
     """Collects the figures of steps, adds them up, and sends those of rank 0 in batches.
 
     Messages: ``epoch_started`` (epoch, epochs, step, and the total of steps that the run will have taken), ``steps``
-    (a list of [step, loss, the task's figure, learning rate] over rank 0's rows, and the rows that all ranks have seen
-    since the epoch started), ``epoch`` (epoch, figures over all rows), ``times`` (epoch, how each rank has spent it);
-    and from each rank ``trace`` (events of its first steps, and of those before a failure).
+    (points of rank 0's curves since the message before, and the rows that all ranks have seen since the epoch started),
+    ``epoch`` (epoch, figures over all rows), ``times`` (epoch, how each rank has spent it); and from each rank
+    ``trace`` (events of its first steps, and of those before a failure).
     """
 
     def __init__(self, rank: Rank, task: Task) -> None:
@@ -83,6 +95,7 @@ class Reporter:
         """Check and send what has come together. Raises :class:`TrainingError` for a loss that is no number."""
         self._flushed = time.monotonic()
         measured = Measured([], [])
+        points: list[_Point] = []
         batches = [figures for _, _, step in self._steps for figures in step]
         losses = iter(_read([batch.loss for batch in batches]))
         sums_of_batches = iter(_read([batch.sums for batch in batches]))
@@ -99,12 +112,22 @@ class Reporter:
                 )
             measured.sums.append([loss_sum, *(sums or [0.0] * self.task.sum_size), weight])
             if weight and self.rank.rank == 0:
-                figure = self.task.figures(sums, weight)[self.task.step_figure]
-                measured.steps.append([step, loss_sum / weight, figure, rate])
+                points.append(_Point(step, loss_sum, sums, weight, rate))
+        measured.steps.extend(self._curve(points))
         if self._steps:
             self._send("steps", steps=measured.steps, rows=self._global_rows)
         self._steps.clear()
         return measured
+
+    def _curve(self, points: Sequence[_Point]) -> Iterator[list[float]]:
+        """Step, loss, the task's figure and learning rate: means over several steps where there are many."""
+        each = math.ceil(len(points) / POINTS)
+        for first in range(0, len(points), each or 1):
+            some = points[first : first + each]
+            weight = sum(point.weight for point in some)
+            sums = [sum(column) for column in zip(*(point.sums for point in some), strict=True)]
+            figure = self.task.figures(sums, weight)[self.task.step_figure]
+            yield [some[-1].step, sum(point.loss_sum for point in some) / weight, figure, some[-1].rate]
 
     def _send(self, kind: str, **payload: object) -> None:
         if self.rank.rank == 0:
