@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import flight
 
 __all__ = ["Door", "address_towards", "find_door", "open_door"]
@@ -53,19 +54,23 @@ def open_door(server: flight.FlightServerBase, address: str, token: str, middlew
         return None
     try:
         path.parent.mkdir(mode=0o700)
-    except OSError:
-        return None  # a folder for temporary files that is full or read-only; the other way is only slower
-    return Door(server, path, middleware)
+        return Door(server, path, middleware)
+    except (OSError, pa.ArrowException):  # a disk that is full or takes no sockets, a name that Flight cannot read
+        shutil.rmtree(path.parent, ignore_errors=True)
+        return None  # the other way is only slower
 
 
 def find_door(address: str, token: str) -> Path | None:
     """The Unix socket of the server at an address, if that is this host's and a server of this user answers there."""
     path = _path(address, token)
-    if not path.exists() or address_towards(address) != address.rpartition(":")[0]:
-        return None  # hosts may share a folder, and be networks apart
-    folder = path.parent.stat()
+    try:
+        folder = path.parent.stat()
+    except OSError:
+        return None
     if folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) != 0o700:
         return None  # somebody else's, who waits for the token
+    if address_towards(address) != address.rpartition(":")[0]:
+        return None  # hosts may share a folder, and be networks apart
     with socket.socket(socket.AF_UNIX) as probe:
         return path if probe.connect_ex(str(path)) == 0 else None
 

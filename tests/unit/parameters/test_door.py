@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -99,11 +100,13 @@ def test_another_host_that_has_the_same_folder_keeps_to_the_network(server: Serv
     door.shutdown()
 
 
-def test_where_no_folder_can_be_made_there_is_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", f"{tmp_path}/that-is-not-there")
-    with Server() as server:
-        assert torch.equal(values_of(server), VALUES["weight"])
-    monkeypatch.setattr("tempfile.tempdir", f"{tmp_path}/{'long' * 20}")
-    (tmp_path / ("long" * 20)).mkdir()
-    with Server() as server:
-        assert torch.equal(values_of(server), VALUES["weight"])
+@pytest.mark.parametrize("name", ["is missing", "long" * 20, ""], ids=["missing", "too long", "with a space"])
+def test_where_there_can_be_no_socket_there_is_the_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory(prefix="a b ") as short:
+        folder = Path(short, name)
+        if name != "is missing":
+            folder.mkdir(exist_ok=True)
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        with Server() as server:
+            assert torch.equal(values_of(server), VALUES["weight"])
+            assert not folder.exists() or not any(folder.iterdir())
