@@ -31,6 +31,7 @@ __all__ = [
     "load_best_file",
     "load_manifest",
     "load_shard",
+    "load_shared",
     "load_weights",
     "prune",
     "remove_leftovers",
@@ -44,7 +45,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 NAME = re.compile(r"(?P<kind>step|best)-(?P<step>\d+)-(?P<epoch>\d+)\.(?P<digest>[0-9a-f]{16})\.(?P<ending>json|pt)")
 """``step-N-E`` is the manifest of all that a run is made of after N optimizer steps and E whole epochs, ``best-N-E``
 the weights alone of what was the best epoch then."""
@@ -66,7 +67,8 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2] = 2
+    format: Literal[2, 3] = 3
+    """Since 3, ``shared`` has no weights where they are the ``best`` ones."""
     step: int
     """Optimizer steps since the run began."""
     epoch: int
@@ -124,6 +126,17 @@ def load_shard(folder: str, shard: Shard, device: torch.device | str = "cpu") ->
         content = read_file(path)
     check_digest(path, _digest(content), expected=shard.sha256)
     return open_shard(path, io.BytesIO(content), device)
+
+
+def load_shared(folder: str, manifest: Manifest, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read what all ranks shared, the weights too where these are in the file of the best ones. Runs on ranks.
+
+    Raises what :func:`load_shard` does.
+    """
+    shared = load_shard(folder, manifest.shared, device)
+    if manifest.best and shared.get("model", {}) is None:
+        shared["model"] = load_shard(folder, manifest.best, device)["model"]
+    return shared
 
 
 def save_manifest(folder: str, manifest: Manifest) -> str:
@@ -251,17 +264,18 @@ def prune(
 
     As many of the best are kept as of the last, whatever ``keep_best`` says: between two checkpoints an epoch may have
     become the best one, and the older of them refers to the one before. Those of the same place or a later one do not
-    count: they are damaged, or training would have gone on from there. With ``in_parts``, the best weights are those in
-    the shards of checkpoints, which are kept as long.
+    count: they are damaged, or training would have gone on from there. A checkpoint's weights may be those of the best
+    epoch's file of the same place, which stays as long; with ``in_parts``, it is the other way round.
 
     Raises :class:`CheckpointError` when storage does not say what is there.
     """
     needed: set[str] = set()
-    for paths, kept in ((list_best(folder), max(keep_best, keep_last)), (list_manifests(folder), keep_last)):
+    best, manifests = (list_best(folder), max(keep_best, keep_last)), (list_manifests(folder), keep_last)
+    for paths, kept in (best, manifests) if in_parts else (manifests, best):
         others = [path for path in paths if _place(path) < _place(written) and path.rpartition("/")[2] not in keep]
-        others = [path for path in others if _place(path) not in needed]
-        needed = {_place(path) for path in paths if path not in others[kept - 1 :]} if in_parts else set()
-        for path in others[kept - 1 :]:
+        old = [path for path in others[kept - 1 :] if _place(path) not in needed]
+        needed = {_place(path) for path in paths if path not in old}
+        for path in old:
             with suppress(OSError, CheckpointError):
                 _remove(folder, path)
 

@@ -174,10 +174,10 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
         figures["seconds"] = time.perf_counter() - started
         before = state.history[state.best_epoch] if state.history else figures
         best = merit(figures, settings, task) >= merit(before, settings, task)
-        weights = copied(model.state_dict()) if best and replica.groups.world.rank == 0 else None  # none in parts
+        weights = copied(model.state_dict()) if replica.groups.world.rank == 0 else {}  # none in parts
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
-    saver.save(state, best=weights)
+    saver.save(state, consensus=weights, best=best)
 
 
 def train_epoch(

@@ -103,21 +103,27 @@ class Saver:
         save, stop, self._next_poll = map(int, rows[0][:3])
         return Order(bool(save), bool(stop))
 
-    def save(self, state: TrainingState, *, best: dict[str, torch.Tensor] | None = None) -> None:
-        """Take a copy now and write it in the background; ``best``: these weights too, as the best ones (on rank 0).
+    def save(
+        self, state: TrainingState, *, consensus: dict[str, torch.Tensor] | None = None, best: bool = False
+    ) -> None:
+        """Take a copy now and write it in the background; ``best``: of the best epoch so far.
+
+        ``consensus`` is a copy of the weights that replicas agree on, where it has been found; of the best epoch, rank
+        0 has it. It is written once, though it be the best weights and those that training goes on with.
 
         Waits for the checkpoint before it. A checkpoint that cannot be written is told, and training goes on: the one
         before is still there. Weights that are not finite never replace a good checkpoint: the next call raises
         :class:`~sparkdl.errors.TrainingError`. Of a network that lies in parts no copy is taken, and training waits;
-        ``best``, without weights, says that it is the best one, and :class:`CheckpointError` that it could not be kept.
+        :class:`CheckpointError` says that the best one could not be kept.
         """
         self._complete()
-        parts = collect(self._replica)
+        parts = collect(self._replica, consensus)
+        best_weights = consensus if best else None
         self._saved, self._saved_step = time.monotonic(), state.step
         if self._rank.rank == 0:
-            self._begun = _Begun(self._begin_manifest(state), best)
+            self._begun = _Begun(self._begin_manifest(state), best_weights)
         self._totals = list(state.totals)
-        self._shards = self._thread.submit(self._write_shards, parts, best, state.step, state.epoch)
+        self._shards = self._thread.submit(self._write_shards, parts, best_weights, state.step, state.epoch)
         if self._in_parts:  # there is no copy that training could leave behind
             self._complete()
             if self._finishing:
@@ -172,7 +178,8 @@ class Saver:
 
     def _write_shards(self, parts: Parts, best: dict[str, torch.Tensor] | None, step: int, epoch: int) -> list[Shard]:
         """In the background. Nothing is written by a rank whose storage fails; the manifest is missing then."""
-        for weights in (parts.own.get("model"), parts.shared.get("model"), best):
+        shared, once = parts.shared, best is not None and parts.shared.get("model") is best
+        for weights in (parts.own.get("model"), shared.get("model"), None if once else best):
             if weights and not all(_is_finite(weights[name]) for name in self._finite):
                 raise TrainingError(
                     f"weights are not finite after step {step}; the last good checkpoint in {self._folder} is kept"
@@ -180,8 +187,9 @@ class Saver:
         place = f"{step:09d}-{epoch:05d}.{self._attempt}"
         save_own = save_part if self._in_parts else save_shard
         shards = [save_own(self._folder, place, f"rank-{self._world.rank}", parts.own)]
-        if parts.shared:
-            shards.append(save_shard(self._folder, place, "shared", parts.shared))
+        if shared:
+            shared = shared | {"model": None} if once else shared  # they are in the best weights' file
+            shards.append(save_shard(self._folder, place, "shared", shared))
         return shards
 
     def _complete(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sparkdl.data import Phase
-from sparkdl.training.checkpoint import Manifest, load_shard
+from sparkdl.training.checkpoint import Manifest, load_shard, load_shared
 from sparkdl.training.parted_checkpoint import is_in_parts, load_part, pieces_of, whole_weights
 from sparkdl.training.replica import Replica
 from sparkdl.training.reporter import Measured
@@ -82,13 +82,15 @@ class Parts(NamedTuple):
     """What is this rank's alone."""
 
 
-def collect(replica: Replica) -> Parts:
+def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Parts:
     """A copy of what a replica is made of; of one that lies in parts the very tensors. All ranks call it together.
+
+    ``consensus`` is a copy of the weights that replicas agree on, where all have just found it; rank 0's alone is used.
 
     Replicas that differ are saved as they are, and nothing is exchanged for it: who goes on from a checkpoint in
     another way than before finds their consensus by :func:`consensus_weights`.
     """
-    strategy = replica.strategy
+    strategy, leads = replica.strategy, replica.groups.world.rank == 0
     trainer = {"optimizer": replica.optimizer.state_dict(), "scaler": replica.scaler.state_dict()}
     own = {
         "random": _random_states(replica.device),
@@ -99,10 +101,13 @@ def collect(replica: Replica) -> Parts:
     if strategy.replicas_differ:
         own |= trainer | {"model": replica.model.state_dict()}
     else:
-        with strategy.consensus() as model:
-            shared |= trainer | {"model": copied(model.state_dict())}
+        shared |= trainer
+        if consensus is None:
+            with strategy.consensus() as model:
+                consensus = copied(model.state_dict()) if leads else {}
     large = {key: own.pop(key) for key in LARGE if key in own} if strategy.sharded else {}
-    return Parts(copied(shared) if replica.groups.world.rank == 0 else {}, copied(own) | large)
+    weights = {} if strategy.replicas_differ else {"model": consensus}
+    return Parts(copied(shared) | weights if leads else {}, copied(own) | large)
 
 
 def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -148,7 +153,7 @@ def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> 
     """Put a replica where those of a checkpoint were; ``alike``: replicas agree as they did then. All ranks call it."""
     world = replica.groups.world
     same = alike and len(manifest.shards) == world.size
-    shared = load_shard(folder, manifest.shared, replica.device)
+    shared = load_shared(folder, manifest, replica.device)
     own = manifest.shards[world.rank % len(manifest.shards)]
     in_parts = is_in_parts(shared["strategy"])
     read_own = partial(load_part if in_parts else load_shard, folder, own, replica.device)

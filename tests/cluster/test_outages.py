@@ -14,7 +14,7 @@ import sparkdl
 from sparkdl import Cluster, Tracking, Train
 from sparkdl.data import Dataset
 from sparkdl.storage import list_folder
-from sparkdl.training.checkpoint import latest, load_manifest, load_shard
+from sparkdl.training.checkpoint import latest, load_manifest, load_shared
 
 from ..s3_server import S3Server
 
@@ -70,7 +70,7 @@ def test_an_outage_in_the_middle_of_a_run_costs_time_and_nothing_else(
         spark=spark,
     )
     ours, theirs = (
-        load_shard(place, load_manifest(latest(place)).shared)["model"]
+        load_shared(place, load_manifest(latest(place)))["model"]
         for place in (folder, str(Path(undisturbed.checkpoint).parent))
     )
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -27,7 +27,7 @@ from sparkdl.models import NETWORK_FILE
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Gate
 from sparkdl.tracking import download
-from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_weights
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared, load_weights
 
 ROWS = 203  # odd, so that two ranks cannot share them evenly
 ONE, TWO = Cluster(num_ranks=1), Cluster(num_ranks=2)
@@ -265,7 +265,7 @@ def test_a_loss_that_turns_nan_stops_with_its_step_and_keeps_the_last_good_check
     with pytest.raises(TrainingError, match=r"^the loss is nan at step 5\b"):
         fit(loss=NotANumber(), epochs=9, batch_size=64)
     (folder,) = (tmp_path / "runs").iterdir()
-    weights = load_shard(str(folder), load_manifest(latest(str(folder))).shared)["model"]
+    weights = load_shared(str(folder), load_manifest(latest(str(folder))))["model"]
     assert torch.isfinite(nn.utils.parameters_to_vector(weights.values())).all()
     client = MlflowClient(tracking.uri)
     (run,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])

@@ -18,7 +18,7 @@ from benchmarks.faults.network import newest_call, uses_of_rows
 from benchmarks.faults.program import __file__ as program_file
 from benchmarks.faults.server import Server
 from benchmarks.standalone import StandaloneCluster, numbered_threads
-from sparkdl.training.checkpoint import latest, load_manifest, load_shard
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared
 
 __all__ = ["KINDS", "LETTING_GO", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
 
@@ -116,7 +116,7 @@ class Scenario:
         (run,) = self.runs.iterdir()
         manifest = load_manifest(str(latest(str(run))))
         shards = [load_shard(str(run), shard) for shard in manifest.shards]
-        return {**load_shard(str(run), manifest.shared), "ranks": shards, "step": manifest.step}
+        return {**load_shared(str(run), manifest), "ranks": shards, "step": manifest.step}
 
     @property
     def log(self) -> Path:

@@ -20,7 +20,7 @@ from sparkdl.settings.strategies import (
 )
 from sparkdl.training.asynchronous.exchange import shared_buffers
 from sparkdl.training.asynchronous.line import Invitation, Line
-from sparkdl.training.checkpoint import load_manifest, load_shard, load_weights, save_shard
+from sparkdl.training.checkpoint import load_manifest, load_shard, load_shared, load_weights, save_shard
 from sparkdl.training.loop import Job
 from sparkdl.training.replica import build_model
 from sparkdl.training.state import consensus_weights
@@ -86,7 +86,7 @@ def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: i
         if alike and len(manifest.shards) == servers:
             shard = load_shard(job.folder, manifest.shards[number])
         else:
-            shared = load_shard(job.folder, manifest.shared)
+            shared = load_shared(job.folder, manifest)
             model.load_state_dict(consensus_weights(job.folder, manifest, shared))
     memory = partition.new_memory(number)
     partition.cut(_shared_tensors(model), number, memory)

@@ -12,7 +12,7 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
 from sparkdl.settings.gradient_noise import FisherDiagonalOptions
-from sparkdl.training.checkpoint import Manifest, latest, load_manifest, load_shard, save_manifest
+from sparkdl.training.checkpoint import Manifest, latest, load_manifest, load_shard, load_shared, save_manifest
 from sparkdl.training.loop import Job, train_rank
 
 from .interruptions import EndedError, FailsAt, assert_equal
@@ -76,7 +76,7 @@ def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to
 def last_checkpoint(folder: str) -> tuple[Manifest, list[dict]]:
     """Its manifest, what is shared, and what is each rank's own."""
     manifest = load_manifest(str(latest(folder)))
-    return manifest, [load_shard(folder, shard) for shard in (manifest.shared, *manifest.shards)]
+    return manifest, [load_shared(folder, manifest), *(load_shard(folder, shard) for shard in manifest.shards)]
 
 
 def until_call(job: Job, calls: int, rank: Rank) -> None:

@@ -113,7 +113,7 @@ def save_slowly(folder: str, rank: Rank) -> None:
         )
         with Saver(folder, Train(), rank, replica, batch_size=1) as saver:
             rank.beat(1)
-            saver.save(TrainingState(step=1), best=dict(replica.model.state_dict()))
+            saver.save(TrainingState(step=1), consensus=dict(replica.model.state_dict()), best=True)
             saver.finish()
 
 

@@ -13,7 +13,7 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, load_manifest, load_shard
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, TrainingResult, _begin, train_rank
 from sparkdl.training.model_folder import write_model_folder
@@ -86,13 +86,13 @@ class Trained:
         """The whole network at the end of a run."""
         folder = str(self.folder / name)
         manifest = load_manifest(str(latest(folder)))
-        return consensus_weights(folder, manifest, load_shard(folder, manifest.shared))
+        return consensus_weights(folder, manifest, load_shared(folder, manifest))
 
     def shards(self, name: str) -> list[dict]:
         """All that the last checkpoint of a run holds."""
         folder = str(self.folder / name)
         manifest = load_manifest(str(latest(folder)))
-        return [load_shard(folder, shard) for shard in (manifest.shared, *manifest.shards)]
+        return [load_shared(folder, manifest), *(load_shard(folder, shard) for shard in manifest.shards)]
 
     def job(self, name: str, **changes: object) -> Job:
         """A run that goes on from a copy of what the interruption left."""

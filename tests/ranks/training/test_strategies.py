@@ -25,7 +25,7 @@ from sparkdl.collectives import Backend, TorchBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, load_manifest, load_shard
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, _begin, train_rank
 from sparkdl.training.recipe import build_optimizer
@@ -175,12 +175,12 @@ def trained(backend: Backend, clouds: Dataset, tmp_path_factory: pytest.TempPath
 
 def consensus(folder: Path | str) -> dict[str, torch.Tensor]:
     manifest = load_manifest(str(latest(str(folder))))
-    return consensus_weights(str(folder), manifest, load_shard(str(folder), manifest.shared))
+    return consensus_weights(str(folder), manifest, load_shared(str(folder), manifest))
 
 
 def all_states(folder: Path | str) -> list[dict]:
     manifest = load_manifest(str(latest(str(folder))))
-    return [load_shard(str(folder), shard) for shard in (manifest.shared, *manifest.shards)]
+    return [load_shared(str(folder), manifest), *(load_shard(str(folder), shard) for shard in manifest.shards)]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -23,6 +23,7 @@ from sparkdl.training.checkpoint import (
     list_manifests,
     load_manifest,
     load_shard,
+    load_shared,
     load_weights,
     prune,
     remove_leftovers,
@@ -95,10 +96,10 @@ def test_a_checkpoint_of_an_older_version_is_named_and_no_reason_to_begin_again(
 
 
 def test_a_checkpoint_of_a_newer_version_is_named(tmp_path: Path) -> None:
-    content = json.dumps(new_manifest().model_dump() | {"format": 3}).encode()
+    content = json.dumps(new_manifest().model_dump() | {"format": 4}).encode()
     name = f"step-000000010-00001.{hashlib.sha256(content).hexdigest()[:16]}.json"
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"is not one that this version reads \(format 2\)"):
+    with pytest.raises(CheckpointError, match=r"is not one that this version reads \(format 3\)"):
         latest(str(tmp_path))
 
 
@@ -164,6 +165,24 @@ def test_old_checkpoints_go_and_the_best_that_the_kept_ones_refer_to_stay(tmp_pa
     prune(str(tmp_path), keep_last=2, keep_best=1, written=str(last), keep={best.name})
     assert [step_of(path) for path in list_manifests(str(tmp_path))] == [30, 20]
     assert [step_of(path) for path in list_best(str(tmp_path))] == [30, 20]
+
+
+def test_weights_that_are_the_best_ones_are_read_from_their_file_which_stays_as_long(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for step in (10, 20, 30, 40):
+        best = save_best(folder, {"weight": torch.full((2,), float(step))}, step=step, epoch=0)
+        shared = save_shard(folder, f"{step:09d}-00000.01234567", "shared", {"model": None, "optimizer": step})
+        if step != 30:  # its manifest could not be written
+            written = save_manifest(folder, new_manifest(step=step, shards=[shared], best=best))
+    prune(folder, keep_last=2, keep_best=1, written=written, keep={best.name})
+    assert [step_of(path) for path in list_manifests(folder)] == [40, 20]
+    for path in list_manifests(folder):
+        manifest = load_manifest(path)
+        found = load_shared(folder, manifest)
+        assert found["optimizer"] == manifest.step and found["model"]["weight"].tolist() == [manifest.step] * 2
+    (tmp_path / best.name).write_bytes(b"torn")
+    with pytest.raises(DamagedCheckpointError, match=best.name):
+        load_shared(folder, load_manifest(written))
 
 
 def test_what_was_just_written_stays_though_damaged_ones_of_its_place_or_later_are_there(tmp_path: Path) -> None:

@@ -108,8 +108,10 @@ def test_the_other_tables_hold_the_issues_bars() -> None:
     assert table.targets[0].value == pytest.approx(0.5)
     assert [row[-1] for row in table.rows] == pytest.approx([1, 0.5, 0.8])
     assert hidden.targets[0].value == pytest.approx(1 - 0.02 / 0.4)
-    (report,) = words.reports(words.Words(rows=1, rates={1: [10], 2: [17]}, accuracies={1: [0.5], 2: [0.498, 0.5]}))
+    found = {"rates": {1: [10], 2: [17]}, "apart": [16, 18, 19], "accuracies": {1: [0.5], 2: [0.498, 0.5]}}
+    (report,) = words.reports(words.Words(rows=1, **found))
     assert [round(target.value, 3) for target in report.targets] == [1.7, 0.1]
+    assert "1.80 times" in report.note
     shared = {"workers": 4, "rows": 1, "seconds": 1.0, "their_steps": 2, "their_seconds": 1.0}
     (report,) = regression.reports(regression.Regression(losses=[1.0, 0.50005], their_loss=0.5, **shared))
     assert report.targets[0].reached and "after step 2" in report.note
