@@ -85,13 +85,11 @@ def run_ranks(
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
     pickled = pickle_function(function)
-    remote, relay = is_remote(spark), None
-    bind_address, host = ("", "") if remote else driver_addresses(spark)  # what cannot be, nobody waits for
+    addresses = None if is_remote(spark) else driver_addresses(spark)  # what cannot be, nobody waits for
     wait_for_slots(spark, num_ranks, timeout=slot_timeout, resources=resources)
-    if remote and reaches_client(spark):
-        bind_address, host = client_addresses(spark)
-    elif remote:
-        relay = Relay(spark, size=num_ranks)
+    addresses = addresses or driver_addresses(spark)
+    relay = None if addresses else Relay(spark, size=num_ranks)
+    bind_address, host = addresses or ("", "")
     with Launch(
         num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop, relay=relay
     ) as launch:
@@ -224,19 +222,14 @@ def _sent(outcome: RankResult, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
     )
 
 
-def driver_addresses(spark: SparkSession) -> tuple[str, str]:
+def driver_addresses(spark: SparkSession) -> tuple[str, str] | None:
     """The address to listen on and the one to tell ranks: the interface that Spark uses, loopback in local mode.
 
-    Raises :class:`ConfigError` for an address that is not IPv4, and where executors cannot reach a client.
+    None where executors cannot reach a client of Spark Connect. Raises :class:`ConfigError` for an address that is not
+    IPv4.
     """
     if is_remote(spark):
-        addresses = client_addresses(spark)
-        if not reaches_client(spark):
-            raise ConfigError(
-                f"executors cannot reach this client of Spark Connect at {addresses[1]}, and training without lockstep"
-                " takes that; set SPARK_LOCAL_IP to an address by which they do, or train.strategy to one with lockstep"
-            )
-        return addresses
+        return client_addresses(spark) if reaches_client(spark) else None
     if is_local(spark):
         return "127.0.0.1", "127.0.0.1"
     host = application_setting(spark, "spark.driver.host", "127.0.0.1")

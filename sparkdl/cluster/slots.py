@@ -52,7 +52,8 @@ def wait_for_slots(
     That is ``num_ranks``, or after ``timeout`` seconds what there is, if that is at least ``minimum`` (by default,
     ``num_ranks``). In local mode nobody waits, and for resources that no executor has not for long. Ranks that have
     ``servers``, in slots of their own, need not start together: under dynamic allocation nobody waits for their slots
-    either, since executors come when tasks wait for them.
+    either, since executors come when tasks wait for them. Where executors cannot reach a client of Spark Connect, their
+    coordinator takes a slot, too, and is a barrier stage.
 
     Raises :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.ClusterError` where executors lack
     ``resources``, and, for ranks without servers, :class:`~sparkdl.errors.ConfigError` under dynamic allocation: Spark
@@ -61,24 +62,32 @@ def wait_for_slots(
     if is_remote(spark):
         check_server(spark)
     dynamic = _is_dynamic(spark)
-    if dynamic and not servers:
+    coordinators = int(bool(servers) and is_remote(spark) and not reaches_client(spark))
+    if dynamic and (coordinators or not servers):
+        way_out = (
+            "let executors reach this client (SPARK_LOCAL_IP)"
+            if coordinators
+            else "set train.strategy to one without lockstep (downpour)"
+        )
         raise ConfigError(
             "Spark does not run barrier stages under dynamic allocation, because it could not promise all slots at the"
             " same time (SPARK-24942); start the application with spark.dynamicAllocation.enabled=false and a fixed"
-            " spark.executor.instances or spark.cores.max, or set train.strategy to one without lockstep (downpour)"
+            f" spark.executor.instances or spark.cores.max, or {way_out}"
         )
     if resources is not None:
         check_resources(resources, spark)
     slots = count_slots(spark, resources)
-    if dynamic or slots is None or slots >= num_ranks + servers:
+    beside = servers + coordinators
+    needed = num_ranks + beside
+    if dynamic or slots is None or slots >= needed:
         return num_ranks
     minimum = num_ranks if minimum is None else minimum
     wanted = f"{num_ranks} ranks" if minimum == num_ranks else f"{minimum} to {num_ranks} ranks"
-    wanted += f" and {servers} servers" if servers else ""
-    needed = num_ranks + servers
+    if servers:
+        wanted += f", {servers} servers and their coordinator" if coordinators else f" and {servers} servers"
     if is_local(spark):
-        if slots >= minimum + servers:
-            return slots - servers
+        if slots >= minimum + beside:
+            return slots - beside
         raise NotEnoughSlotsError(
             f"{wanted} were asked for, and this local Spark has {slots} slots; lower num_ranks, or start Spark"
             f" with more (cluster.embedded_slots, or --master local[{needed}])"
@@ -90,12 +99,12 @@ def wait_for_slots(
             raise no_executor_has(resources, spark)
         time.sleep(POLL_SECONDS)
         slots = count_slots(spark, resources) or 0
-    if slots < minimum + servers:
+    if slots < minimum + beside:
         raise NotEnoughSlotsError(
             f"{wanted} were asked for, and the cluster has {slots} slots after {timeout:g} s; lower"
             " num_ranks, add executors or cores, or raise cluster.slot_timeout if executors are still starting"
         )
-    return min(slots - servers, num_ranks)
+    return min(slots - beside, num_ranks)
 
 
 def _estimated_slots(spark: SparkSession, resources: Resources | None) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -31,7 +32,9 @@ from sparkdl.settings import Cluster
 from sparkdl.training.checkpoint import latest, remove_leftovers, step_of
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 
-__all__ = ["Budget", "run_attempts"]
+__all__ = ["Budget", "repeat", "run_attempts", "told"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +71,13 @@ class Budget:
         again = next((other for other in self._streak if _same(other, error)), None)
         self._streak.append(error)
         if again is not None and not _from_outside(error):
-            raise _told(again, f"it failed again in the same way when it was tried again from step {step}")
+            raise told(again, f"it failed again in the same way when it was tried again from step {step}")
         if len(self._streak) > self.max_restarts:
             if not self.max_restarts:
                 raise error
             restarts = f"{self.max_restarts} more attempt{'s' if self.max_restarts > 1 else ''} from step {step}"
             last = error.reason.strip().splitlines()[-1:] or [str(error).strip().splitlines()[0]]
-            raise _told(self._streak[0], f"{restarts} failed too, the last one with: {last[0]}")
+            raise told(self._streak[0], f"{restarts} failed too, the last one with: {last[0]}")
         return float(min(self.first_pause * 2 ** (len(self._streak) - 1), LONGEST_PAUSE))
 
 
@@ -97,13 +100,33 @@ def run_attempts(
     :class:`~sparkdl.errors.NotEnoughSlotsError`, and what no restart would change: for example :class:`TrainingError`
     when the loss is not a number.
     """
+
+    def attempt(job: Job) -> TrainingResult | None:
+        return _attempt(job, cluster, spark, on_message, description)
+
+    return repeat(attempt, job, cluster, spark, on_checkpoint=on_checkpoint, checkpoint=checkpoint)
+
+
+def repeat(
+    attempt: Callable[[Job], T | None],
+    job: Job,
+    cluster: Cluster,
+    spark: SparkSession,
+    *,
+    on_checkpoint: Callable[[str], None],
+    checkpoint: str | None,
+) -> T:
+    """What an attempt brings home; one that raises :class:`RankError`, or brings nothing, is followed by another one.
+
+    Each begins from the checkpoint of its job, and is one of those that :func:`run_attempts` makes.
+    """
     budget = Budget(cluster.max_restarts, cluster.restart_seconds)
     while True:
         remove_leftovers(job.folder)
         if checkpoint:
             on_checkpoint(checkpoint)
         try:
-            outcome = _attempt(replace(job, checkpoint=checkpoint), cluster, spark, on_message, description)
+            outcome = attempt(replace(job, checkpoint=checkpoint))
         except RankError as error:
             if is_gone(spark):
                 raise
@@ -114,7 +137,7 @@ def run_attempts(
                 checkpoint = latest(job.folder)
             except CheckpointError as lost:
                 budget.spend(error, step_of(checkpoint))  # what no attempt would change is told as that
-                raise _told(error, f"there was no other attempt: {lost}") from None
+                raise told(error, f"there was no other attempt: {lost}") from None
             pause = budget.spend(error, step_of(checkpoint))
             log.warning("%s\n\nanother attempt goes on from step %d in %g s", error, step_of(checkpoint), pause)
             time.sleep(pause)
@@ -182,7 +205,7 @@ def _from_outside(error: RankError) -> bool:
     return error.exit_code != ExitCode.USER
 
 
-def _told(error: RankError, more: str) -> RankError:
+def told(error: RankError, more: str) -> RankError:
     """The same error with a last line."""
     return RankError(
         f"{error}\n\n{more}",

@@ -109,7 +109,7 @@ def check(
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
     if isinstance(strategy, AsynchronousOptions):
-        driver_addresses(spark)  # which its tasks have to reach
+        driver_addresses(spark)  # which its tasks take, if they can reach one
     ranks = cluster.ranks  # before there is a run: one that never had them would be adopted by the next `resume: auto`
     num_ranks = wait_for_slots(
         spark,

@@ -4,6 +4,7 @@ A bridge joins them. The server's network is the bridge's own, and what the brid
 and the executors would say to each other.
 """
 
+import signal
 import subprocess
 import sys
 import time
@@ -33,11 +34,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
             cluster.connect_server() as port,
         ):
             with inside(of_executors):
-                cluster.start_worker(3, host=EXECUTORS)
+                cluster.start_worker(5, host=EXECUTORS)
             with inside(of_client):
                 environment = cluster.environment | {"SPARK_REMOTE": f"sc://{DRIVER}:{port}", "SPARK_LOCAL_IP": ""}
                 report = reported([sys.executable, PROGRAM, folder], environment, timeout=300)
-                return report | killed(cluster, folder, environment)
+                return report | hurt(cluster, folder, environment) | killed(cluster, folder, environment)
 
 
 def killed(cluster: StandaloneCluster, folder: Path, environment: dict[str, str]) -> dict:
@@ -61,11 +62,51 @@ def killed(cluster: StandaloneCluster, folder: Path, environment: dict[str, str]
     return {"ranks": sorted(ranks), "left": len(left), "logs": "\n".join(logs)}
 
 
+def hurt(cluster: StandaloneCluster, folder: Path, environment: dict[str, str]) -> dict:
+    """A run without lockstep of which first a worker is killed, then the coordinator, and which Ctrl-C ends."""
+    log = folder / "hurt.log"
+    with log.open("wb") as output:
+        client = subprocess.Popen(
+            [sys.executable, PROGRAM, folder, "hurt"], env=environment, stdout=output, stderr=output
+        )
+
+    def goes_on() -> bool:
+        """Whether two more epochs end: one may have ended before."""
+        before, deadline = log.read_text().count("epoch "), time.monotonic() + 60
+        while log.read_text().count("epoch ") < before + 2 and client.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return client.poll() is None and time.monotonic() < deadline
+
+    try:
+        assert goes_on(), log.read_text()[-8000:]
+        cluster.tasks("worker")[0].kill()
+        worker = goes_on()
+        cluster.ranks()[0].kill()
+        coordinator = goes_on()
+        client.send_signal(signal.SIGINT)
+        ended = client.wait(60)
+    finally:
+        client.kill()
+        client.wait()
+    deadline = time.monotonic() + 30
+    while (
+        left := [role for role in ("rank", "worker", "server") if cluster.tasks(role)]
+    ) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return {
+        "epochs after a worker": worker,
+        "epochs after the coordinator": coordinator,
+        "hurt": log.read_text(),
+        "ended with": ended,
+        "left of the hurt run": left,
+    }
+
+
 def test_ranks_meet_on_rank_zeros_host_which_takes_one_slot_more(report: dict) -> None:
     assert "executors cannot reach this client" in report["said"]
-    assert report["slots"] == 2
+    assert report["slots"] == 4
     assert report["first"] == report["next"] == [3.0, 3.0]
-    assert report["too many"].startswith("NotEnoughSlotsError: 3 ranks were asked for, and the cluster has 2 slots")
+    assert report["too many"].startswith("NotEnoughSlotsError: 5 ranks were asked for, and the cluster has 4 slots")
 
 
 def test_messages_and_lines_arrive(report: dict) -> None:
@@ -96,6 +137,22 @@ def test_a_run_trains(report: dict) -> None:
     assert report["train"] == 2
 
 
-def test_what_takes_the_client_is_refused_in_one_line_before_there_is_a_run(report: dict) -> None:
-    assert report["without lockstep"].startswith("ConfigError: executors cannot reach this client of Spark Connect at")
-    assert report["runs"] == 1  # the one that trained
+def test_a_run_without_lockstep_trains(report: dict) -> None:
+    assert report["without lockstep"] == [report["rows"]] * 2
+
+
+def test_a_run_without_lockstep_takes_one_slot_more_which_is_said_before_there_is_a_run(report: dict) -> None:
+    assert report["too many workers"].startswith(
+        "NotEnoughSlotsError: 3 ranks, 1 servers and their coordinator were asked for, and the cluster has 4 slots"
+    )
+    assert report["runs"] == 2  # those that trained
+
+
+def test_a_run_without_lockstep_outlives_a_worker_and_its_coordinator(report: dict) -> None:
+    assert report["epochs after a worker"] and report["epochs after the coordinator"]
+    assert "it was the coordinator" in report["hurt"] and "another attempt goes on from step" in report["hurt"]
+
+
+def test_ctrl_c_ends_a_run_without_lockstep_and_all_its_tasks(report: dict) -> None:
+    assert report["ended with"] == -signal.SIGINT
+    assert report["left of the hurt run"] == []

@@ -1,4 +1,7 @@
-"""Who has which portion of the work, and where servers are. On the driver; no vector passes through it."""
+"""Who has which portion of the work, and where servers are. No vector passes through it.
+
+Runs where :func:`~sparkdl.training.asynchronous.follow.follow` does.
+"""
 
 import threading
 import time
@@ -40,13 +43,24 @@ class Report(NamedTuple):
 
 
 class Coordinator:
-    """Deals portions to workers and tells them where servers are. Its threads answer calls; the driver's thread deals.
+    """Deals portions to workers and tells them where servers are. Its threads answer calls; the main thread deals.
 
     A portion is done once. What a worker had that is lost, or that joins anew, is dealt to others.
     """
 
-    def __init__(self, bind_address: str, host: str, cluster: Cluster, *, staleness: int | None) -> None:
-        """``staleness`` is how many pushes a worker may be ahead of the slowest; None if that does not matter."""
+    def __init__(
+        self,
+        bind_address: str,
+        host: str,
+        cluster: Cluster,
+        *,
+        staleness: int | None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """``staleness`` is how many pushes a worker may be ahead of the slowest; None if that does not matter.
+
+        ``credentials`` are new ones by default.
+        """
         self._changed = threading.Condition()
         self._members: dict[tuple[Role, int], Member] = {}
         self._portions = Portions(())
@@ -61,7 +75,7 @@ class Coordinator:
         """What a server that joins begins from."""
         self.reports: list[Report] = []
         """Failures that nobody has dealt with."""
-        self.credentials = Credentials.create()
+        self.credentials = credentials or Credentials.create()
         answers: dict[str, Callable[..., dict[str, Any] | None]] = {
             name: self._answering(getattr(self, f"_answer_{name}"))
             for name in ("join", "serve", "beat", "find", "next", "finish", "give_back", "advance", "keep_pace", "fail")

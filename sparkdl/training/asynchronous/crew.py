@@ -4,46 +4,29 @@ Runs on the driver.
 """
 
 import logging
-import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from sparkdl.cluster import spark_reason
 from sparkdl.cluster.barrier import CANCELLED
-from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.watchdog import PROCESS_DEATH
 from sparkdl.errors import NotEnoughSlotsError, RankError, RunCancelledError
-from sparkdl.settings import Cluster, Resources
+from sparkdl.settings import Cluster
 from sparkdl.training.asynchronous.coordinator import Coordinator
 from sparkdl.training.asynchronous.line import Role
-from sparkdl.training.asynchronous.serve import serve
-from sparkdl.training.asynchronous.worker import work
+from sparkdl.training.asynchronous.starter import Starter
 from sparkdl.training.attempts import Budget
 from sparkdl.training.checkpoint import step_of
-from sparkdl.training.loop import Job
 
-__all__ = ["Crew", "Tasks"]
+__all__ = ["Crew"]
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.3  # between two looks at the tasks
 FAREWELL_SECONDS = 5.0  # that tasks have to end by themselves at the end of a run
-
-
-class Tasks(Protocol):
-    """What runs tasks independently of each other: :class:`~sparkdl.cluster.IndependentTasks`."""
-
-    def submit(
-        self, work: Callable[[], list[str]], *, description: str, resources: Resources | None = None
-    ) -> Future[list[str]]:
-        """Run it in a task that has these resources."""
-
-    def cancel(self, *futures: Future[list[str]]) -> None:
-        """End tasks; return when they have ended."""
 
 
 class Crew:
@@ -53,14 +36,10 @@ class Crew:
     once, which tries it again as often as the budget says.
     """
 
-    def __init__(self, job: Job, cluster: Cluster, tasks: Tasks, coordinator: Coordinator, *, name: str) -> None:
-        self._coordinator, self._cluster, self._tasks, self._name = coordinator, cluster, tasks, name
+    def __init__(self, cluster: Cluster, starter: Starter, coordinator: Coordinator) -> None:
+        self._coordinator, self._cluster, self._starter = coordinator, cluster, starter
         self._deaths = Budget(cluster.max_restarts * cluster.ranks.max, 0.0)  # an executor takes all its workers along
         self._failures = Budget(cluster.max_restarts, 0.0)
-        self._pickled: dict[Role, bytes] = {
-            "server": pickle_function(partial(serve, job, servers=cluster.servers)),
-            "worker": pickle_function(partial(work, job, servers=cluster.servers, workers=cluster.ranks.max)),
-        }
         self._running: dict[tuple[Role, int], Future[list[str]]] = {}
         self._started = time.monotonic()
 
@@ -76,7 +55,7 @@ class Crew:
         deadline = time.monotonic() + (FAREWELL_SECONDS if error is None else 0.0)
         while time.monotonic() < deadline and not all(future.done() for future in self._running.values()):
             time.sleep(POLL_SECONDS)
-        self._tasks.cancel(*self._running.values())
+        self._starter.cancel(*self._running.values())
 
     def wait(self, condition: Callable[[], bool], watch: Callable[[], None]) -> None:
         """Return when the condition has come true; until then look after the tasks, and call ``watch`` now and then.
@@ -107,16 +86,8 @@ class Crew:
 
         self.wait(lambda: coordinator.serving and coordinator.count("worker") >= cluster.ranks.min, look)
 
-    def _submit(self, role: Role, number: int) -> None:
-        pickled, invitation = self._pickled[role], self._coordinator.invitation
-
-        def run() -> list[str]:
-            lines: list[str] = pickle.loads(pickled)(invitation, number)
-            return lines
-
-        resources = self._cluster.resources if role == "worker" else None
-        description = f"{self._name}: {role} {number}"
-        self._running[role, number] = self._tasks.submit(run, description=description, resources=resources)
+    def _start(self, role: Role, number: int) -> None:
+        self._running[role, number] = self._starter.start(role, number, self._coordinator.invitation)
 
     def _look(self) -> None:
         """Replace the tasks that have ended or fallen silent."""
@@ -128,7 +99,7 @@ class Crew:
         silent = [key for key in self._coordinator.silent() if key in self._running]
         for role, number in silent:
             log.warning("%s %d has said nothing for %g s", role, number, self._cluster.silence_timeout)
-            self._tasks.cancel(self._running[role, number])
+            self._starter.cancel(self._running[role, number])
         for (role, number), future in list(self._running.items()):
             if not future.done():
                 continue
@@ -150,13 +121,13 @@ class Crew:
         servers, workers = self._cluster.servers, self._cluster.ranks.max
         if missing := [number for number in range(servers) if ("server", number) not in self._running]:
             waiting = [key for key in self._running if key[0] == "worker" and not self._coordinator.has(*key)]
-            self._tasks.cancel(*(self._running.pop(key) for key in waiting))
+            self._starter.cancel(*(self._running.pop(key) for key in waiting))
             for number in missing:
-                self._submit("server", number)
+                self._start("server", number)
         elif self._coordinator.serving:
             for number in range(workers):
                 if ("worker", number) not in self._running:
-                    self._submit("worker", number)
+                    self._start("worker", number)
 
     def _lost(self, role: Role, number: int, kind: str, reason: str, text: str) -> None:
         """Give a task's work to others. Raises :class:`RankError` when that has been done often enough."""

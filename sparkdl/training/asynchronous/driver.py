@@ -1,4 +1,4 @@
-"""An asynchronous run: its coordinator, its tasks, its epochs. Runs on the driver."""
+"""Where the coordinator of an asynchronous run is: on the driver, if tasks can reach it. Runs on the driver."""
 
 from collections.abc import Callable
 
@@ -7,15 +7,13 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster import IndependentTasks, OnMessage, driver_addresses
 from sparkdl.cluster.interrupts import plain_interrupts
 from sparkdl.settings import Cluster
-from sparkdl.settings.strategies import AsynchronousOptions, SandblasterOptions, SteppingOptions
-from sparkdl.training.asynchronous.coordinator import Coordinator
-from sparkdl.training.asynchronous.crew import Crew, Tasks
-from sparkdl.training.asynchronous.epochs import Epochs
-from sparkdl.training.asynchronous.sandblaster import Sandblaster
-from sparkdl.training.checkpoint import remove_leftovers
+from sparkdl.training.asynchronous.away import Outcome, train_away
+from sparkdl.training.asynchronous.follow import follow
+from sparkdl.training.asynchronous.starter import TaskStarter
+from sparkdl.training.attempts import repeat
 from sparkdl.training.loop import Job, TrainingResult
 
-__all__ = ["follow", "train_asynchronously"]
+__all__ = ["train_asynchronously"]
 
 
 def train_asynchronously(
@@ -33,33 +31,15 @@ def train_asynchronously(
     Takes the arguments of :func:`~sparkdl.training.attempts.run_attempts`, sends the same messages and raises the same
     errors. A task that fails is replaced while the others go on.
     """
-    bind_address, host = driver_addresses(spark)
+    name, addresses = description or "sparkdl", driver_addresses(spark)
+    if addresses is None:
+
+        def attempt(job: Job) -> Outcome:
+            return train_away(job, cluster, spark, on_message=on_message, name=name)
+
+        return repeat(attempt, job, cluster, spark, on_checkpoint=on_checkpoint, checkpoint=checkpoint).result()
     if checkpoint:
         on_checkpoint(checkpoint)
     with plain_interrupts(), IndependentTasks(spark) as tasks:
-        return follow(
-            job, cluster, tasks, bind_address, host, on_message=on_message, checkpoint=checkpoint, name=description
-        )
-
-
-def follow(
-    job: Job,
-    cluster: Cluster,
-    tasks: Tasks,
-    bind_address: str,
-    host: str,
-    *,
-    on_message: OnMessage,
-    checkpoint: str | None = None,
-    name: str = "",
-) -> TrainingResult:
-    """The same with whatever runs ``tasks``; they find the driver at ``host``, where it listens at ``bind_address``."""
-    options = job.settings.strategy
-    assert isinstance(options, AsynchronousOptions)
-    remove_leftovers(job.folder)
-    staleness = options.staleness if isinstance(options, SteppingOptions) else None
-    with Coordinator(bind_address, host, cluster, staleness=staleness) as coordinator:
-        coordinator.checkpoint = checkpoint
-        with Crew(job, cluster, tasks, coordinator, name=name or "sparkdl") as crew:
-            epochs = Sandblaster if isinstance(options, SandblasterOptions) else Epochs
-            return epochs(job, cluster, coordinator, crew, on_message).run()
+        starter = TaskStarter(job, cluster, tasks, name=name)
+        return follow(job, cluster, starter, *addresses, on_message=on_message, checkpoint=checkpoint)

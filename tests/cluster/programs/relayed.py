@@ -71,18 +71,19 @@ def refusal(work: Any, num_ranks: int) -> str:
     return "it was not refused"
 
 
-def train_points(num_ranks: int, **options: Any) -> Any:
-    settings = Train(epochs=2, batch_size=8, run_dir=f"{FOLDER}/runs", **options)
+def train_points(num_ranks: int, *, epochs: int = 2, **options: Any) -> Any:
+    settings = Train(epochs=epochs, batch_size=8, run_dir=f"{FOLDER}/runs", **options)
     tracking = Tracking(uri=f"sqlite:///{FOLDER}/mlflow.db", spool=f"{FOLDER}/spool")
-    trained = sparkdl.train(
-        f"{FOLDER}/prepared", settings, cluster=Cluster(num_ranks=num_ranks), tracking=tracking, spark=spark
-    )
-    return len(trained.history)
+    cluster = Cluster(num_ranks=num_ranks, slot_timeout=0.5)
+    trained = sparkdl.train(f"{FOLDER}/prepared", settings, cluster=cluster, tracking=tracking, spark=spark)
+    return trained.history
 
 
 spark = sparkdl.get_session()
 if sys.argv[2:] == ["killed"]:
     run_ranks(work_on, 2, spark=spark, timeouts=Timeouts(silence_timeout=5))
+if sys.argv[2:] == ["hurt"]:
+    train_points(2, epochs=10_000, strategy={"kind": "downpour"})
 heard: list[tuple[int, int]] = []
 report: dict[str, Any] = {}
 for name in ("first", "next"):
@@ -100,14 +101,16 @@ report["slots"] = count_slots(spark)
 report["stopped"] = stopped()
 report["raising"] = refusal(fail, 2)
 report["lost"] = refusal(lose_the_meeting_place, 2)
-report["too many"] = refusal(all_reduce, 3)
+report["too many"] = refusal(all_reduce, 5)
 rows = [(float(row), float(-row % 7), "ab"[row % 2]) for row in range(120)]
 points = spark.createDataFrame(rows, "size double, rest double, kind string")
-sparkdl.prepare(points, Prepare(output=f"{FOLDER}/prepared", label="kind"), spark=spark)
-report["train"] = train_points(2)
+dataset = sparkdl.prepare(points, Prepare(output=f"{FOLDER}/prepared", label="kind"), spark=spark)
+report["train"] = len(train_points(2))
+report["rows"] = dataset.rows("train")
+report["without lockstep"] = [epoch["rows"] for epoch in train_points(2, strategy={"kind": "downpour"})]
 try:
-    train_points(1, strategy={"kind": "downpour"})
+    train_points(3, strategy={"kind": "downpour"})
 except SparkdlError as error:
-    report["without lockstep"] = f"{type(error).__name__}: {error}"
+    report["too many workers"] = f"{type(error).__name__}: {error}"
 report["runs"] = len(list(Path(FOLDER, "runs").iterdir()))
 print(json.dumps(report))

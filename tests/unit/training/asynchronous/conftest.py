@@ -14,7 +14,8 @@ from torch import nn
 from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.settings import Cluster, Resources, Train
-from sparkdl.training.asynchronous.driver import follow
+from sparkdl.training.asynchronous.follow import follow
+from sparkdl.training.asynchronous.starter import TaskStarter
 from sparkdl.training.checkpoint import latest, load_weights
 from sparkdl.training.loop import Job, TrainingResult
 
@@ -83,9 +84,8 @@ class Training:
         cluster = Cluster(num_ranks=workers, servers=servers)
         address = "127.0.0.1"
         checkpoint = latest(job.folder)
-        return follow(
-            job, cluster, self.tasks, address, address, on_message=self.on_message, checkpoint=checkpoint, name="test"
-        )
+        starter = TaskStarter(job, cluster, self.tasks, name="test")
+        return follow(job, cluster, starter, address, address, on_message=self.on_message, checkpoint=checkpoint)
 
 
 @pytest.fixture
