@@ -16,7 +16,6 @@ import psutil
 import pyarrow as pa
 import pyspark
 import pytest
-from numpy.typing import NDArray
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
@@ -26,6 +25,7 @@ from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
 from sparkdl.data.preparing.row_group import write_row_group
+from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
@@ -199,24 +199,32 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return write_vectors(tmp_path_factory.mktemp("texts") / "dataset", splits, label_names=tuple("0123"))
 
 
-def write_vectors(
-    folder: Path, splits: Mapping[str, Sequence[tuple[NDArray[np.float64], NDArray[Any]]]], **card: Any
-) -> Dataset:
-    """Vectors and their labels as a dataset, without Spark: a file for each pair of a split; ``card`` says the rest."""
-    inputs = InputSpec(column="features", kind="vector", shape=splits["train"][0][0].shape[1:], dtype="float32")
+def write_vectors(folder: Path, splits: Mapping[str, Sequence[tuple[Any, Any]]], **card: Any) -> Dataset:
+    """Vectors and their labels as a dataset, without Spark: a file for each pair of a split; ``card`` says the rest.
+
+    For ranking, there are the matrices of groups, and the arrays of their labels.
+    """
+    inputs = InputSpec(column="features", kind="vector", shape=splits["train"][0][0][0].shape[-1:], dtype="float32")
     found = {}
     for split, pairs in splits.items():
         (folder / split).mkdir(parents=True)
-        files = []
+        files, sums = [], np.zeros(len(SPARSE_COUNTS), int)
         for number, (points, labels) in enumerate(pairs):
-            column = pa.array(list(points.astype(np.float32)), pa.list_(pa.float32()))
             name = f"{split}/part-{number}.parquet"
-            record = write_row_group(str(folder / name), pa.table({"features": column, LABEL_COLUMN: labels}), inputs)
+            if card.get("task") == "ranking":
+                rows = {"features": [group.tolist() for group in points], LABEL_COLUMN: [list(each) for each in labels]}
+                record = write_sparse_row_group(str(folder / name), pa.table(rows), inputs, None, "")
+                sums += record["counts"]
+            else:
+                column = pa.array(list(points.astype(np.float32)), pa.list_(pa.float32()))
+                rows = {"features": column, LABEL_COLUMN: labels}
+                record = write_row_group(str(folder / name), pa.table(rows), inputs)
             keys = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
             files.append(File(path=name, **{key: record[key] for key in keys}))
-        all_labels, classes = np.concatenate([labels for _, labels in pairs]), len(card["label_names"])
-        counts = np.bincount(all_labels, minlength=classes).tolist() if classes else ()
-        found[split] = SplitCard(files=tuple(files), class_counts=tuple(counts))
+        classes = len(card["label_names"])
+        counts = np.bincount(np.concatenate([labels for _, labels in pairs]), minlength=classes) if classes else ()
+        sparse = dict(zip(SPARSE_COUNTS, sums.tolist(), strict=True)) if sums.any() else None
+        found[split] = SplitCard(files=tuple(files), class_counts=tuple(counts), sparse=sparse)
     written = Card.create(
         input=inputs,
         splits=found,

@@ -172,7 +172,7 @@ class LabelSpec(NamedTuple):
         match task:
             case "multi_label":
                 return cls("uint8", (num_classes,))
-            case "regression":
+            case "regression" | "ranking":
                 return cls("float64")
             case _:
                 return cls("int64")
@@ -230,20 +230,25 @@ class Card(_Part):
         """How labels are stored, unless their names are in a file."""
         return LabelSpec.of(self.task, self.num_classes)
 
+    @property
+    def in_lists(self) -> bool:
+        """Whether rows lie in files as lists of different lengths: what is not zero, or all rows of a group."""
+        return self.input.kind == "sparse" or self.task == "ranking"
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         sparse = self.input.kind == "sparse"
         if sparse and self.version == 1:
             raise ValueError("its sparse rows are lists, as sparkdl no longer reads them")
-        numbers = self.task == "regression"
-        if (self.label_scale is not None) != numbers:
-            raise ValueError("label_scale is of labels that are numbers, and of no others")
+        numbers = self.task in ("regression", "ranking")
+        if (self.label_scale is not None) != (self.task == "regression"):
+            raise ValueError("label_scale is of the numbers of regression, and of nothing else")
         if bool(self.label_names) + bool(self.labels) != (not numbers) or (self.labels and not sparse):
             raise ValueError("label_names must be in the card, or in a file of their own where rows are sparse")
         for name, split in self.splits.items():
             if not SPLIT_NAME.fullmatch(name) or name == PREPROCESSING:
                 raise ValueError(f"{name!r} is not a name for a split")
-            if (split.sparse is not None) != sparse:
+            if (split.sparse is not None) != self.in_lists:
                 raise ValueError(f"split {name!r} is not counted the way its rows are stored")
             if len(split.class_counts) != len(self.label_names):
                 raise ValueError(f"split {name!r} counts {len(split.class_counts)} classes of {len(self.label_names)}")

@@ -116,6 +116,8 @@ class Dataset:
         """What there is to learn from the labels, in words."""
         if self.card.task == "regression":
             return "a number"
+        if self.card.task == "ranking":
+            return "the order of the rows of a group"
         return f"{self.num_classes:,} classes" + (", any of them in a row" if self.card.task == "multi_label" else "")
 
     @property

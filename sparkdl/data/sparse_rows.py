@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile
 from sparkdl.data.labels import index_labels
+from sparkdl.data.query_rows import joined
+from sparkdl.data.reading.arrays import decode
 from sparkdl.errors import DataError
 from sparkdl.storage import write_file
 
@@ -136,15 +138,25 @@ def write_sparse_row_group(
     """Write one row group as one file, and what the card has to know about it. Runs in a task.
 
     ``table`` has the vectors, and one class index or number a row; with ``labels``, the file of all labels in
-    ``folder``, lists of their names instead.
+    ``folder``, lists of their names instead. Without it, lists of numbers are the labels of the rows of a group, and
+    the vectors are lists of theirs (:mod:`sparkdl.data.query_rows`).
     """
-    indices, values, offsets = decode_sparse(table.column(input.column), input)
-    given = table.column(LABEL_COLUMN).combine_chunks()
-    if labels is None:
-        classes, label_offsets = given.to_numpy().view(np.int64), np.arange(len(given) + 1)
-    else:
+    column, given = table.column(input.column), table.column(LABEL_COLUMN).combine_chunks()
+    in_lists = pa.types.is_list(given.type)
+    lengths = pc.list_value_length(given).to_numpy(zero_copy_only=False) if in_lists else np.ones(len(given), np.int64)
+    label_offsets = _offsets(lengths)
+    if labels is None and in_lists:
+        column = column.combine_chunks().flatten()
+    indices, values, offsets = (decode_sparse if input.kind == "sparse" else _not_zero)(column, input)
+    not_finite = np.flatnonzero(~np.isfinite(values))
+    unusable = len(np.unique(np.searchsorted(offsets, not_finite, side="right")))
+    if labels is not None:
         classes = index_labels(given.flatten(), folder, labels).to_numpy()
-        label_offsets = _offsets(pc.list_value_length(given).to_numpy(zero_copy_only=False))
+    elif in_lists:
+        classes = given.flatten().to_numpy().view(np.int64)
+        indices, offsets = joined(indices, offsets, label_offsets, input.shape[0])
+    else:
+        classes = given.to_numpy().view(np.int64)
     weights = [table.column(WEIGHT_COLUMN)] if WEIGHT_COLUMN in table.column_names else []
     schema = sparse_schema(bool(weights))
     # From here on as in `write_row_group`, but the values do not lie at fixed places.
@@ -156,7 +168,6 @@ def write_sparse_row_group(
         writer.write_table(pa.Table.from_arrays([*arrays, *weights], schema=schema), row_group_size=len(table))
     written = content.getvalue()
     write_file(path, written, makes_folder=False)  # a task may be told late that nobody wants its rows
-    not_finite = np.flatnonzero(~np.isfinite(values))
     return {
         "rows": len(table),
         "bytes": written.size,
@@ -165,7 +176,7 @@ def write_sparse_row_group(
         "inputs_at": 0,
         "labels_at": 0,
         "weights_at": 0,
-        "unusable": len(np.unique(np.searchsorted(offsets, not_finite, side="right"))),
+        "unusable": unusable,
         "counts": [
             len(values),
             len(classes),
@@ -189,6 +200,13 @@ def read_weights(content: Any) -> NDArray[np.float64]:
     table = pq.read_table(pa.BufferReader(pa.py_buffer(content)), columns=[WEIGHT_COLUMN], use_threads=False)
     weights: NDArray[np.float64] = table.column(WEIGHT_COLUMN).to_numpy()
     return weights
+
+
+def _not_zero(column: pa.Array, input: InputSpec) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+    """What :func:`decode_sparse` returns, of lists of numbers."""
+    rows = decode(column, input)
+    row, indices = np.nonzero(rows)
+    return indices.astype(np.int32), rows[row, indices], _offsets(np.bincount(row, minlength=len(rows)))
 
 
 def _to_binary(numbers: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:

@@ -66,8 +66,9 @@ def score(
     all columns of ``df``, and ``prediction`` (the label's name), ``probability`` (of that label) and ``top_k`` (an
     array of label and probability, the likeliest first). Of a model for several labels, ``prediction`` is the array of
     those whose probability is above one half, and there is no ``probability``; of one for regression, it is the number,
-    and nothing else is added. The driver fetches the model and Spark brings it to the executors, where each Python
-    worker loads it once; executors need no access to MLflow.
+    of one for ranking the score, higher for what should come first, and nothing else is added. The driver fetches the
+    model and Spark brings it to the executors, where each Python worker loads it once; executors need no access to
+    MLflow.
 
     A row may be one that the model cannot answer: null, of another size, NaN, or with a number that is none of the type
     that the model was trained on, such as 1.5 where that is int. With ``on_error="fail"`` its task fails with a
@@ -111,8 +112,8 @@ def score_vectors(
     """Append what pyspark.ml's columns are made from, lazily. Runs on the driver.
 
     Of a classifier (``vectors``), that is ``prediction`` (the label's name), ``logits`` and ``probabilities``, arrays
-    by class index; of a model for regression ``prediction``. With ``contributions``, an array of these comes last: see
-    :func:`~sparkdl.scoring.predictor.answering_task`. Otherwise like :func:`score`, whose errors it raises.
+    by class index; of a model for regression or ranking ``prediction``. With ``contributions``, an array of these comes
+    last: see :func:`~sparkdl.scoring.predictor.answering_task`. Otherwise like :func:`score`, whose errors it raises.
     """
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)

@@ -37,7 +37,7 @@ class ModelCard(BaseModel):
     def _has_classes(self) -> Self:
         if (self.task == "regression") != (self.label_scale is not None):
             raise ValueError("label_scale is of regression, and of nothing else")
-        if not (self.label_names or self.labels or self.label_scale):
+        if not (self.label_names or self.labels or self.label_scale or self.task == "ranking"):
             raise ValueError("it names no classes")
         return self
 

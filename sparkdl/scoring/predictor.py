@@ -11,8 +11,8 @@ import torch
 
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
-from sparkdl.training.tasks import ClassVectors, Regression, Task, create_task
-from sparkdl.training.tasks.ranking import lists, ranked
+from sparkdl.training.tasks import ClassVectors, Ranking, Regression, Task, create_task
+from sparkdl.training.tasks.likeliest import lists, ranked
 
 if TYPE_CHECKING:
     from sparkdl.scoring.network import NetworkModel
@@ -78,7 +78,7 @@ class Predictor:
         outputs = cast(Model, self.model).outputs(column, batch_size=batch_size)
         answers = self.task.answers(outputs, self.label_names, top_k=top_k)
         if self.contributions:
-            task, network = cast(ClassVectors | Regression, self.task), cast("NetworkModel", self.model)
+            task, network = cast(ClassVectors | Ranking | Regression, self.task), cast("NetworkModel", self.model)
             answers.append(lists(network.contributions(column, task.values, batch_size=batch_size).numpy()))
         return answers
 
@@ -87,7 +87,7 @@ def answering_task(card: ModelCard, *, vectors: bool = False, contributions: boo
     """The task that says which columns predictions have; of a classifier, ``vectors`` are for pyspark.ml.
 
     With ``contributions``, the last one is what each feature contributes to the logit of the predicted class, or to the
-    predicted number (:mod:`sparkdl.scoring.contributions`).
+    predicted number or score (:mod:`sparkdl.scoring.contributions`).
     """
     task = ClassVectors(card.num_classes) if vectors else create_task(card)
     if contributions:

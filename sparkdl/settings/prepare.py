@@ -104,10 +104,13 @@ class Prepare(Section):
     """The raw rows; not needed when a DataFrame is handed in."""
     label: str = "label"
     """The column to predict: whole numbers or strings, each distinct value one class; arrays of them, for rows with
-    several labels; or any numbers, for regression."""
+    several labels; or any numbers, for regression and (from 0 to 31) ranking."""
     task: TaskName | None = None
     """What the label is for. By default, arrays are for ``multi_label``, numbers with fractions for ``regression``, and
     all else is for ``classification``. With ``sparse`` and without a task, the dataset is one for ``train-extreme``."""
+    qid: str | None = None
+    """The column that says which rows are of one group, for ``task: ranking``: what ``qid`` is to xgboost. A group is
+    one example of the dataset: shares, row groups, batches and weights are of groups."""
     weight: str | None = None
     """A column of numbers: how much each row counts, beside the others. Only the ratios matter."""
     class_names: Annotated[dict[str, str], BeforeValidator(_by_text)] = {}
@@ -118,7 +121,7 @@ class Prepare(Section):
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
     """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves."""
     features: list[str] | None = None
-    """The columns to learn from when there is no image; by default every column but label, split and weight."""
+    """The columns to learn from when there is no image; by default every column but label, split, weight and qid."""
     stages: list[Stage] = []
     """Preprocessing, in order; the results are assembled into one vector of float32."""
     sparse: bool = False
@@ -137,6 +140,11 @@ class Prepare(Section):
     """The number of row groups in each split is a multiple of this."""
     rows_per_group: Positive = 8192
     """About how many rows a row group holds; fewer when their inputs would take more than 256 MiB."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns of the rows that are beside what is learned from."""
+        return [key for key in (self.label, self.split.column, self.weight, self.qid) if key]
 
     @field_validator("split", mode="before")
     @classmethod
@@ -161,8 +169,14 @@ class Prepare(Section):
             raise ValueError("`sparse` rows with several labels are for `train-extreme`, which asks for no `task`")
         if self.sparse and self.weight and self.task is None:
             raise ValueError("`train-extreme` weighs no rows; set `task`, or leave out `weight`")
-        if self.class_names and self.task == "regression":
-            raise ValueError("`class_names` are for classes, and regression has none")
+        if self.class_names and self.task in ("regression", "ranking"):
+            raise ValueError(f"`class_names` are for classes, and {self.task} has none")
+        if (self.qid is not None) != (self.task == "ranking"):
+            raise ValueError("`qid` and `task: ranking` go together: it names the column of the groups to rank within")
+        if self.image and self.qid:
+            raise ValueError("ranking takes `features`, and no `image`")
+        if self.qid and self.qid in (self.label, self.weight, *(self.features or ())):
+            raise ValueError(f"`qid` is {self.qid!r}, which is the label, the weight or one of the features")
         if self.weight and self.weight in (self.label, *(self.features or ())):
             raise ValueError(f"`weight` is {self.weight!r}, which is the label or one of the features")
         if self.label in (self.features or ()):

@@ -37,8 +37,8 @@ class Gate(Section):
 
     metric: str | None = None
     """Which of the figures of a version, for example ``test_loss``; by default its accuracy (with very many
-    classes its precision at 1, for several labels the mean average precision, for regression R²) on ``test``, or
-    without such a split on ``validation``."""
+    classes its precision at 1, for several labels the mean average precision, for regression R², for ranking NDCG at
+    10) on ``test``, or without such a split on ``validation``."""
     minimum: float | None = None
     """For a metric that is better when larger: the least acceptable value."""
     maximum: float | None = None

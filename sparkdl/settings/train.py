@@ -22,7 +22,9 @@ from sparkdl.settings.strategies import (
 
 __all__ = ["SMALLER_IS_BETTER", "Recipe", "Target", "Train"]
 
-FigureName = Literal["loss", "accuracy", "mean_average_precision", "f1", "r2", "rmse", "mae"]
+FigureName = Literal[
+    "loss", "accuracy", "mean_average_precision", "f1", "r2", "rmse", "mae", "ndcg_at_10", "mean_reciprocal_rank"
+]
 """Which of them there are is the task's to say."""
 SMALLER_IS_BETTER = ("loss", "rmse", "mae")
 """The figures that are better when smaller."""
@@ -37,7 +39,7 @@ class Recipe(Section):
 
     epochs: Positive = 1
     batch_size: Positive = 64
-    """Rows per rank and step, before accumulation."""
+    """Rows per rank and step, before accumulation; for ranking groups of rows."""
     accumulation: Positive = 1
     """Batches whose gradients are added up before one optimizer step."""
     learning_rate: Annotated[float, Field(gt=0)] = 0.001
@@ -98,7 +100,8 @@ class Train(Recipe):
     loss: str | Callable[..., Any] | None = None
     """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels): the batch mean. By
     default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression ``mse_loss``,
-    there of labels with mean 0 and variance 1. Where rows have weights, it must take ``reduction="none"``."""
+    there of labels with mean 0 and variance 1, for ranking ListNet's, of the labels of
+    ``sparkdl.training.tasks.ranking``. Where rows have weights, it must take ``reduction="none"``."""
     optimizer: str | Callable[..., Any] = "adamw"
     """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...). With the extra
     ``optimizers`` also ``lars`` (You et al., 2017, arXiv 1708.03888) and ``lamb`` (You et al., 2020, arXiv 1904.00962),
@@ -117,7 +120,7 @@ class Train(Recipe):
     """End the run when the validation figure of ``best_by`` has not become better for so many epochs."""
     best_by: FigureName | None = None
     """The validation figure that decides which checkpoint is the best one: by default ``accuracy``, for several labels
-    ``mean_average_precision``, for regression ``r2``."""
+    ``mean_average_precision``, for regression ``r2``, for ranking ``ndcg_at_10``."""
     checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
     """How often a checkpoint is written while an epoch lasts; there is one after each epoch in any case."""
     checkpoint_steps: Positive | None = None

@@ -17,6 +17,7 @@ __all__ = [
     "class_scores",
     "confusion_matrix",
     "figure_curve",
+    "gain_by_place",
     "loss_curve",
     "precision_curve",
     "predicted_over_true",
@@ -136,6 +137,20 @@ def predicted_over_true(counts: Any, extent: tuple[float, float]) -> Figure:
     axes.set_title(f"{matrix.sum():,.0f} rows")
     axes.set_xlabel("true number")
     axes.set_ylabel("predicted number")
+    return figure
+
+
+def gain_by_place(gains: Sequence[float], groups: int) -> Figure:
+    """NDCG of the first place, of the first two and so on: the mean over so many groups."""
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(range(1, len(gains) + 1), gains, marker="o", markersize=4)
+    axes.set_ylim(0, 1.02)
+    axes.set_title(f"{groups:,} groups")
+    axes.set_xlabel("places")
+    axes.set_ylabel("NDCG: gain, as a part of the best order's")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
     return figure
 
 

@@ -98,6 +98,11 @@ def check(
             "ranks asked for; lower cluster.num_ranks"
         )
     held_out = [split for split in dataset.splits if split != "train"]
+    if settings.gradient_noise and task.name == "ranking":
+        raise ConfigError(
+            "train.gradient_noise is of the gradients of single rows, and only a group of rows has a loss to rank by;"
+            " leave it out"
+        )
     _check_figures(settings, task, has_validation="validation" in held_out, path=dataset.path)
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", *task.figure_names)])
     strategy = settings.strategy

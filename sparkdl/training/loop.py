@@ -248,7 +248,8 @@ class _Schedule:
 def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:
     """The exact figures of a model that all ranks have on one split, the same on every rank."""
     settings = replica.settings
-    batch_size = settings.batch_size if settings.in_parts else max(settings.batch_size, EVALUATION_BATCH)
+    small = settings.in_parts or replica.task.name == "ranking"  # whose batches are of groups, and these of many rows
+    batch_size = settings.batch_size if small else max(settings.batch_size, EVALUATION_BATCH)
     loader = _loader(replica, dataset, split, batch_size=batch_size, shuffle=False)
     return evaluate(
         model,
@@ -265,7 +266,7 @@ def _training_inputs(job: Job, replica: Replica, epoch: int) -> Iterator[torch.T
     """The inputs of an epoch on this rank, in the batches of a training step that have two rows or more."""
     loader = _loader(replica, job.dataset, "train", batch_size=_batching(replica, job.reference).batch_size)
     for batch in loader.epoch(epoch):
-        if len(batch.labels) > 1:
+        if len(batch.inputs) > 1:
             yield batch.inputs.to(replica.device, non_blocking=True)
 
 

@@ -11,11 +11,12 @@ from mlflow import MlflowClient
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from sklearn.metrics import ndcg_score
 
 import sparkdl
 from sparkdl import Cluster, Dataset, Gate, Prepare, Split, Tracking, Train, TrainedModel
 from sparkdl.data import Loader
-from sparkdl.errors import ConfigError, DatasetError
+from sparkdl.errors import ConfigError, DataError, DatasetError
 
 SPLIT = Split(column="part", fractions={})
 ROWS = 120
@@ -149,3 +150,106 @@ def test_sparse_rows_with_a_task_give_the_batches_that_whole_rows_do(
             assert theirs.inputs.dtype == ours.inputs.dtype and theirs.global_rows == ours.global_rows
             for name in ("inputs", "labels", "weights"):
                 assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+@pytest.fixture(scope="module")
+def queries(spark: SparkSession) -> DataFrame:
+    """Rows of 60 groups, of which the first is alone; relevance follows from two of three features."""
+    random = np.random.default_rng(0)
+    table = []
+    for query in range(60):
+        part = "validation" if query % 3 == 1 else "train"
+        for x, y in random.normal(size=(random.integers(4, 12) if query else 1, 2)):
+            relevance = float(np.clip(np.floor(1 + x + y + query % 3), 0, 4))
+            features = [float(x), float(y), float(query % 7)]
+            table.append((f"query {query}", features, relevance, float(1 + query % 2), part))
+    return spark.createDataFrame(
+        table, "query string, features array<double>, relevance double, weight double, part string"
+    ).cache()
+
+
+RANKED = {"label": "relevance", "task": "ranking", "qid": "query", "features": ["features"], "rows_per_group": 8}
+
+
+def test_rows_are_ranked_within_their_groups(
+    prepared: Callable[..., Dataset], train: Callable[..., tuple[TrainedModel, Tracking]], queries: DataFrame
+) -> None:
+    dataset = prepared("queries", queries, weight="weight", **RANKED)
+    assert (dataset.rows("train"), dataset.rows("validation"), dataset.label_names) == (40, 20, ())
+    dataset.verify()
+    assert dataset.card.splits["train"].sparse.labels == queries.where("part = 'train'").count()
+    read = list(Loader(dataset, "train", batch_size=7).epoch(0))
+    found = {  # the rows of a group, with their relevance
+        frozenset((*map(float, x), float(y)) for x, y in zip(inputs.tolist(), labels.tolist(), strict=False))
+        for batch in read
+        for labels, inputs in zip(
+            batch.labels, batch.inputs.split((batch.labels >= 0).sum(dim=1).tolist()), strict=True
+        )
+    }
+    raw = queries.where("part = 'train'").toPandas()
+    expected = {
+        frozenset((*map(float, np.float32(x)), y) for x, y in zip(rows.features, rows.relevance, strict=True))
+        for _, rows in raw.groupby("query")
+    }
+    assert found == expected
+    mean = raw.groupby("query").weight.first().mean()
+    assert sorted(torch.cat([batch.weights for batch in read]).tolist()) == pytest.approx(
+        sorted(raw.groupby("query").weight.first() / mean)
+    )
+
+    trained, tracking = train(dataset, epochs=12)
+    assert {f"validation_{name}" for name in ("loss", "ndcg_at_10", "mean_reciprocal_rank")} == trained.metrics.keys()
+    assert trained.metrics["validation_ndcg_at_10"] > 0.9
+    client = MlflowClient(tracking.uri)
+    pictures = {file.path for file in client.list_artifacts(trained.run_id)}
+    assert {"loss.png", "ndcg_at_10.png", "mean_reciprocal_rank.png", "ndcg_validation.png"} <= pictures
+    assert client.get_metric_history(trained.run_id, "step_ndcg_at_10")
+    assert trained.registered is not None and trained.registered.moved
+    scored = sparkdl.score(queries, trained.model_uri, tracking=tracking)  # each row for itself
+    assert scored.columns == [*queries.columns, "prediction"]
+    groups = [rows for _, rows in scored.where("part = 'validation'").toPandas().groupby("query")]
+    ndcg = [
+        ndcg_score([2**rows.relevance - 1], [rows.prediction], k=10) if rows.relevance.any() else 1.0 for rows in groups
+    ]
+    found = np.average(ndcg, weights=[rows.weight.iloc[0] for rows in groups])
+    assert found == pytest.approx(trained.metrics["validation_ndcg_at_10"])
+    with pytest.raises(ConfigError, match=r"train\.gradient_noise is of the gradients of single rows"):
+        train(dataset, gradient_noise="fisher_diagonal")
+
+
+def test_groups_that_cannot_be_ranked_within_are_refused(
+    prepared: Callable[..., Dataset], queries: DataFrame, rows: DataFrame
+) -> None:
+    split_by = {"split": {"fractions": {"validation": 0.3}}}
+    refused = {
+        "the column 'query' is null in 1 rows": {
+            "raw": queries.withColumn("query", sf.expr("nullif(query, 'query 0')")),
+        },
+        "'relevance' is NaN, negative or above 31 in [0-9]+ rows": {
+            "raw": queries.withColumn("relevance", sf.expr("relevance - 1")),
+        },
+        "59 groups of the column 'query' have rows of different weight": {
+            "raw": queries.withColumn("weight", sf.col("features")[0] ** 2),
+            "weight": "weight",
+        },
+        "groups of the column 'query' have rows in several splits": {
+            "raw": queries.withColumn("part", sf.expr("if(features[0] > 0, 'train', 'validation')")),
+        },
+        "1 groups of the column 'query' have more than 4,096 rows, the largest 5,000": {
+            "raw": queries.select(sf.explode(sf.sequence(sf.lit(1), sf.lit(5000))), "*").where("query = 'query 0'"),
+            "split": {"fractions": {}},
+        },
+        "'query' .qid. is double; a group is named by a whole number or a text": {
+            "raw": queries.withColumn("query", sf.rand(0)),
+        },
+        "'query' is string, and ranking orders rows by how relevant they are": {
+            "raw": queries.withColumn("number", sf.length("query")),
+            "label": "query",
+            "qid": "number",
+        },
+    }
+    for number, (message, settings) in enumerate(refused.items()):
+        with pytest.raises(DataError, match=message):
+            prepared(f"refused-{number}", **(RANKED | settings))
+    dataset = prepared("shared out", queries, **(RANKED | split_by))
+    assert dataset.rows("train") + dataset.rows("validation") == 60  # groups are whole

@@ -15,6 +15,7 @@ from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
 from sparkdl.data.preparing.features import Inputs, image_fits, width_of
 from sparkdl.data.preparing.label_column import LABEL, label_problems
 from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
+from sparkdl.data.preparing.queries import count_queries
 from sparkdl.data.sql import identifier
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
@@ -45,6 +46,8 @@ class Findings:
     """Rows by split."""
     fingerprint: str
     """Of the content, whatever the order of the rows."""
+    largest_query: int = 1
+    """Rows of the largest group that is ranked within: those groups are what is counted as rows by split."""
 
 
 def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None) -> "dict[str, Column]":
@@ -84,12 +87,14 @@ def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepa
     for row in found:
         _check_split(row, settings)
         split_rows[row[SPLIT]] += row["rows"]
-    split_rows = dict(sorted(split_rows.items()))
-    _check_sizes(split_rows, settings)
     hashes = sum(int(row["hashes"]) for row in found) % 2**_FINGERPRINT_BITS
     fingerprint = f"{sum(split_rows.values())}-{hashes:x}"
+    split_rows, largest = dict(sorted(split_rows.items())), 1
+    if task == "ranking":
+        split_rows, largest = count_queries(rows, settings)
+    _check_sizes(split_rows, settings)
     if task not in ("classification", "multi_label"):
-        return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint)
+        return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, largest)
     if task == "multi_label":
         labels = rows.select(SPLIT, sf.explode(LABEL).alias(LABEL))
         found = labels.groupBy(SPLIT, LABEL).agg(sf.count("*").alias("rows")).collect()
@@ -185,10 +190,11 @@ def _check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
         raise DataError(f"no row is in the split 'train'; column {settings.split.column!r} has {', '.join(split_rows)}")
     for split, rows in ({"train": 0} | dict.fromkeys(settings.split.fractions, 0) | dict(split_rows)).items():
         if rows < settings.num_ranks:
-            by_hash = ", with another share or `seed`: a hash of the row and the seed chooses"
+            what, one = ("groups", "group's name") if settings.qid else ("rows", "row")
+            by_hash = f", with another share or `seed`: a hash of the {one} and the seed chooses"
             raise DataError(
-                f"split {split!r} has {rows} of {sum(split_rows.values()):,} rows, fewer than the {settings.num_ranks} "
-                "ranks that share it; lower `num_ranks` or give it more rows"
+                f"split {split!r} has {rows} of {sum(split_rows.values()):,} {what}, fewer than the"
+                f" {settings.num_ranks} ranks that share it; lower `num_ranks` or give it more {what}"
                 f"{by_hash if split in settings.split.fractions else ''}"
             )
 

@@ -79,7 +79,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         require_columns(rows, [image])
         shape = _image_shape(rows, image, settings)
         return Inputs("image", _stored_as(image), {image: types[image].simpleString()}, shape=shape)
-    reserved = {settings.label, settings.split.column, settings.weight, PROBLEM}
+    reserved = {*settings.keys, PROBLEM}
     columns = settings.features or [name for name in types if name not in reserved]
     require_columns(rows, columns)
     raw_columns = {name: types[name].simpleString() for name in columns}

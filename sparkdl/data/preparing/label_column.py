@@ -18,6 +18,13 @@ LABEL = f"{WORKING}label"
 """The working column of labels: names of classes, arrays of them, or numbers."""
 WEIGHT = f"{WORKING}weight"
 """The working column that says how much a row counts."""
+LARGEST_RELEVANCE = 31
+"""As xgboost's, for its gain."""
+_OF_NUMBERS = {
+    "regression": "regression predicts a number",
+    "ranking": "ranking orders rows by how relevant they are, a number",
+}
+"""The tasks whose labels are numbers, and what they are for."""
 
 
 def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
@@ -34,15 +41,15 @@ def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
     if not isinstance(element, NumericType | StringType | BooleanType):
         raise DataError(
             f"the label column {label!r} is {kind.simpleString()}, which fits no task: classification takes whole"
-            " numbers or strings, multi_label arrays of them, and regression numbers"
+            " numbers or strings, multi_label arrays of them, regression and ranking numbers"
         )
     if settings.task is None:
         if settings.sparse:
             return None
         found: TaskName = "multi_label" if is_list else "classification"
         return "regression" if _has_fractions(rows, label, kind) else found
-    if settings.task == "regression" and not is_number:
-        raise DataError(f"the label column {label!r} is {kind.simpleString()}, and regression predicts a number")
+    if settings.task in _OF_NUMBERS and not is_number:
+        raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {_OF_NUMBERS[settings.task]}")
     if (settings.task == "multi_label") != is_list:
         several = "arrays of labels" if settings.task == "multi_label" else "one label a row"
         raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {settings.task} takes {several}")
@@ -55,7 +62,7 @@ def working_label(rows: "DataFrame", settings: Prepare, task: TaskName | None) -
     from pyspark.sql.types import ArrayType
 
     kind, value = rows.schema[settings.label].dataType, sf.col(identifier(settings.label))
-    if task == "regression":
+    if task in _OF_NUMBERS:
         return value.cast("double")
     if isinstance(kind, ArrayType):
         element = kind.elementType
@@ -94,7 +101,16 @@ def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) 
             problems[f"{column} has {{count}} rows with an empty set of labels; drop or label them"] = (
                 sf.size(value) == 0
             )
-    if task == "regression":
+    if task == "ranking":
+        wrong = sf.isnan(value) | (value < 0) | (value > LARGEST_RELEVANCE)
+        problems[
+            f"{column} is NaN, negative or above {LARGEST_RELEVANCE} in {{count}} rows; relevance is a number from 0 to"
+            f" {LARGEST_RELEVANCE}, of which 2^relevance - 1 is the gain"
+        ] = wrong
+        problems[
+            f"the column {settings.qid!r} is null in {{count}} rows; say which group they are of, or drop them"
+        ] = sf.col(identifier(str(settings.qid))).isNull()
+    elif task == "regression":
         if isinstance(kind, FloatType | DoubleType):
             problems[f"{column} is NaN or infinite in {{count}} rows; drop them"] = ~_is_finite(value)
     elif _is_fractional_type(kind):

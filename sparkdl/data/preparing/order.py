@@ -15,7 +15,7 @@ from sparkdl.settings import Prepare
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["CONTENT_HASH", "GROUP", "ORDER", "PLACE", "SPLIT", "num_groups", "with_groups", "with_split"]
+__all__ = ["CONTENT_HASH", "GROUP", "ORDER", "PLACE", "SPLIT", "hash_of", "num_groups", "with_groups", "with_split"]
 
 SPLIT, GROUP, PLACE = f"{WORKING}split", f"{WORKING}group", f"{WORKING}place"
 CONTENT_HASH = f"{WORKING}content"
@@ -33,19 +33,23 @@ _UNIT = 1 << 53
 
 
 def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> "DataFrame":
-    """Add each row's split and hashes. Runs on the driver, lazily. ``content`` are the columns that identify a row."""
+    """Add each row's split and hashes. Runs on the driver, lazily. ``content`` are the columns that identify a row.
+
+    The rows of a group that is ranked within go to the same split.
+    """
     from pyspark.sql import functions as sf
 
     split = sf.col(identifier(settings.split.column)).cast("string") if settings.split.column else sf.lit("train")
-    share = sf.pmod(_hash(content, settings.seed, "split"), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
+    together = [settings.qid] if settings.qid else content
+    share = sf.pmod(hash_of(together, settings.seed, "split"), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
     moved, limit = split, 0.0
     for name, fraction in sorted(settings.split.fractions.items()):
         moved = sf.when((split == "train") & (share >= limit) & (share < limit + fraction), sf.lit(name)).otherwise(
             moved
         )
         limit += fraction
-    order = _hash(content, settings.seed, "order").alias(ORDER)
-    return rows.select("*", moved.alias(SPLIT), order, _hash(content, 0, "content").alias(CONTENT_HASH))
+    order = hash_of(content, settings.seed, "order").alias(ORDER)
+    return rows.select("*", moved.alias(SPLIT), order, hash_of(content, 0, "content").alias(CONTENT_HASH))
 
 
 def num_groups(rows: int, row_bytes: int, settings: Prepare) -> int:
@@ -92,7 +96,8 @@ def with_groups(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Ma
     return placed.withColumn(GROUP, group).drop("_bucket", "_begin", "_small", "_num_large", ORDER, CONTENT_HASH)
 
 
-def _hash(content: Sequence[str], seed: int, salt: str) -> "Column":
+def hash_of(content: Sequence[str], seed: int, salt: str) -> "Column":
+    """A hash of some columns, which differs with the seed and with what it is for."""
     from pyspark.sql import functions as sf
 
     # xxhash64 passes over nulls, so each column's number goes in too: (null, 1) and (1, null) are different rows.

@@ -29,6 +29,7 @@ from sparkdl.data.preparing.features import (
 )
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups, with_split
+from sparkdl.data.preparing.queries import QUERY, check_query, gathered
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import Layout, write_row_groups
 from sparkdl.data.sources.open import open_source
@@ -177,7 +178,7 @@ def _examined(
     """The raw rows with their split and label, how they become inputs, what for, and what was found in them."""
     raw, inputs = _chosen(source, settings, spark, pipeline)
     task = find_task(raw, settings)
-    content = list(dict.fromkeys([*inputs.raw_columns, *_keys(settings)]))
+    content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     check_names(content)
     kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
     rows = with_split(raw.select(*map(identifier, kept_columns)), content, settings)
@@ -204,13 +205,11 @@ def _chosen(
 
     session = spark or SparkSession.builder.getOrCreate()
     raw = open_source(source, session) if isinstance(source, Source) else source
-    require_columns(raw, _keys(settings))
-    return raw, choose_inputs(raw, settings, pipeline)
-
-
-def _keys(settings: Prepare) -> list[str]:
-    """The columns beside the features."""
-    return [key for key in (settings.label, settings.split.column, settings.weight) if key]
+    require_columns(raw, settings.keys)
+    inputs = choose_inputs(raw, settings, pipeline)
+    if settings.qid:
+        check_query(raw, inputs, settings)
+    return raw, inputs
 
 
 def _write(
@@ -231,7 +230,7 @@ def _write(
         model.write().save(spark_url(join(folder, PREPROCESSING)))
         ready = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
     spec = _spec(ready, inputs)
-    row_bytes = _SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes
+    row_bytes = (_SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes) * findings.largest_query
     groups = {split: num_groups(count, row_bytes, settings) for split, count in findings.split_rows.items()}
     labels = None
     if task is None:
@@ -246,13 +245,20 @@ def _write(
     stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(label).alias(LABEL_COLUMN)]
     if settings.weight:
         stored.append(sf.col(WEIGHT).alias(WEIGHT_COLUMN))
-    placed = with_groups(labelled.select(*stored, SPLIT, ORDER, CONTENT_HASH), findings.split_rows, groups)
+    if settings.qid:
+        stored.append(sf.col(identifier(settings.qid)).alias(QUERY))
+    examples = labelled.select(*stored, SPLIT, ORDER, CONTENT_HASH)
+    if settings.qid:
+        examples = gathered(examples, inputs.column, settings)
+    placed = with_groups(examples, findings.split_rows, groups)
     layout = Layout(
         input=spec,
         label=LabelSpec.of(task or "classification", len(findings.label_names)),
         label_names=findings.label_names,
         labels=labels,
         weighted=settings.weight is not None,
+        row_bytes=row_bytes,
+        queries=task == "ranking",
     )
     written = write_row_groups(placed, folder, layout, groups)
     for split, count in findings.split_rows.items():

@@ -21,9 +21,8 @@ def split_rows(rows: "DataFrame", settings: Prepare, split: str) -> "DataFrame":
 
     Raises :class:`DataError` for a split that the settings do not make.
     """
-    chosen = [key for key in (settings.label, settings.split.column, settings.weight) if key]
     if not settings.split.column and split not in {"train", *settings.split.fractions}:
         raise DataError(f"there is no split {split!r}; there are {', '.join(['train', *settings.split.fractions])}")
-    content = list(dict.fromkeys([*choose_inputs(rows, settings).raw_columns, *chosen]))
+    content = list(dict.fromkeys([*choose_inputs(rows, settings).raw_columns, *settings.keys]))
     placed = with_split(rows, content, settings)
     return placed.where(placed[SPLIT] == split).select(*map(identifier, rows.columns))

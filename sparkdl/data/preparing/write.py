@@ -57,6 +57,15 @@ class Layout(NamedTuple):
     labels: LabelsFile | None = None
     """That file, where there are very many classes."""
     weighted: bool = False
+    row_bytes: int = 1
+    """About what the features of a row take in Spark, at most."""
+    queries: bool = False
+    """Whether a row is a group of rows that is ranked within: its features and its labels are arrays of theirs."""
+
+    @property
+    def in_lists(self) -> bool:
+        """As :attr:`Card.in_lists`."""
+        return self.input.kind == "sparse" or self.queries
 
 
 class Written(NamedTuple):
@@ -95,7 +104,7 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, num_groups:
         .sortWithinPartitions(*keys, PLACE)
         .mapInArrow(_writer(folder, layout), _RECORD)
     )
-    with _small_batches(spark, input):
+    with _small_batches(spark, layout.row_bytes):
         found = records.collect()
     unusable = sum(row.unusable for row in found)
     if unusable:
@@ -113,7 +122,7 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, num_groups:
         histograms = [row.histogram for row in found if row.split == "train"]
         mean, std = _statistics(np.sum(histograms, axis=0).reshape(-1, LEVELS))
     counts = {}
-    if input.kind == "sparse":
+    if layout.in_lists:
         for split in files:
             sums = np.sum([row.counts for row in found if row.split == split], axis=0)
             counts[split] = SparseCounts(**dict(zip(SPARSE_COUNTS, map(int, sums), strict=True)))
@@ -125,7 +134,7 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, num_groups:
         mean=mean,
         std=std,
         counts=counts,
-        label_scale=_label_scale(training) if layout.label.dtype == "float64" else None,
+        label_scale=_label_scale(training) if training[0].label_mean is not None else None,
         mean_weight=_mean_weights(found)["train"] if layout.weighted else None,
     )
 
@@ -152,9 +161,10 @@ def _mean_weights(files: Sequence[Any]) -> dict[str, float]:
 
 def _write_metadata(folder: str, files: Sequence[File], layout: Layout) -> str:
     """Write what stock Petastorm readers look for; returns its SHA-256."""
-    sparse = layout.input.kind == "sparse"
     schema = (
-        sparse_schema(layout.weighted) if sparse else row_schema(layout.input, layout.label, weighted=layout.weighted)
+        sparse_schema(layout.weighted)
+        if layout.in_lists
+        else row_schema(layout.input, layout.label, weighted=layout.weighted)
     )
     content = petastorm_metadata(schema, [file.path.rpartition("/")[2] for file in files])
     write_file(join(folder, METADATA_NAME), content)
@@ -169,7 +179,7 @@ def _writer(folder: str, layout: Layout) -> Callable[[Iterable[pa.RecordBatch]],
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for split, group, table in _groups(batches):
             path = join(folder, split, _file_name(group))
-            if layout.input.kind == "sparse":
+            if layout.in_lists:
                 record = write_sparse_row_group(path, table, layout.input, layout.labels, folder)
             else:
                 record = write_row_group(path, table, layout.input, layout.label_names)
@@ -225,13 +235,10 @@ def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple
 
 
 @contextmanager
-def _small_batches(spark: "SparkSession", input: InputSpec) -> Iterator[None]:
-    if input.kind == "sparse":  # its rows are small whatever their width
-        yield
-        return
+def _small_batches(spark: "SparkSession", row_bytes: int) -> Iterator[None]:
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(key) or "0"
-    spark.conf.set(key, min(int(before) or _ARROW_BYTES, max(_ARROW_BYTES // input.row_bytes, 1)))
+    spark.conf.set(key, min(int(before) or _ARROW_BYTES, max(_ARROW_BYTES // row_bytes, 1)))
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.query_rows import whole_queries
 from sparkdl.data.reading.shards import Phase, Segment, Stretch, deal, rank_sizes, rows_after, share, without_first
 from sparkdl.data.reading.windows import RowBlock, Window, cut_into_batches
 from sparkdl.errors import DatasetError
@@ -30,7 +31,10 @@ class Batch(NamedTuple):
     inputs: torch.Tensor
     """uint8 of shape (n, height, width, channels) or float32 of shape (n, width)."""
     labels: torch.Tensor
-    """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.card.LabelSpec`."""
+    """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.card.LabelSpec`.
+
+    Where rows are groups that are ranked within, float64 of shape (n, rows of the largest group), with -1 at the ends
+    of the others; the inputs are then those of all of a group's rows, group after group."""
     global_rows: int
     """Rows of all ranks in this step. ``loss * n * size / global_rows``, averaged over ranks, is the mean over rows."""
     weights: torch.Tensor | None = None
@@ -111,15 +115,18 @@ class Loader:
 
     def _group_bytes(self, group: RowGroup) -> int:
         """What the inputs of a row group take in memory."""
-        return group.bytes if self._dataset.input.kind == "sparse" else group.rows * self._dataset.input.row_bytes
+        return group.bytes if self._dataset.card.in_lists else group.rows * self._dataset.input.row_bytes
 
     def _batch(self, block: RowBlock, global_rows: int) -> Batch:
         """The rows as tensors: sparse ones become whole here, a batch at a time."""
-        inputs = block.inputs if isinstance(block.inputs, np.ndarray) else block.inputs.toarray()
+        inputs, labels = block.inputs, block.labels
+        if not isinstance(inputs, np.ndarray):
+            ranking, width = self._dataset.card.task == "ranking", self._dataset.input.shape[0]
+            inputs, labels = whole_queries(inputs, labels, width) if ranking else (inputs.toarray(), labels)
         weights, mean = None, self._dataset.card.mean_weight
         if block.weights is not None and mean is not None:
             weights = torch.from_numpy((block.weights / mean).astype(np.float32))
-        return Batch(torch.from_numpy(inputs), torch.from_numpy(block.labels), global_rows, weights)
+        return Batch(torch.from_numpy(inputs), torch.from_numpy(labels), global_rows, weights)
 
     def _shards(self, epoch: int, size: int) -> list[list[Segment]]:
         order = self._random(epoch).permutation(len(self._groups)) if self._shuffle else range(len(self._groups))

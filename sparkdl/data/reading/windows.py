@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.query_rows import LARGEST_QUERY
 from sparkdl.data.reading.read import read_segment, read_sparse_segment
 from sparkdl.data.reading.shards import Segment
 
@@ -19,8 +20,9 @@ class RowBlock(NamedTuple):
 
     inputs: Any
     """An array of shape (n, *input.shape); of sparse rows, a ``scipy.sparse.csr_array`` of that shape."""
-    labels: NDArray[Any]
-    """Of shape (n, *label.shape)."""
+    labels: Any
+    """An array of shape (n, *label.shape). Where rows are groups that are ranked within, they and their inputs are the
+    arrays that :func:`~sparkdl.data.query_rows.whole_queries` takes."""
     weights: NDArray[np.float64] | None
     """Of shape (n,), as they are in the files."""
 
@@ -34,7 +36,7 @@ class RowBlock(NamedTuple):
     @property
     def rows(self) -> int:
         """How many rows there are."""
-        return len(self.labels)
+        return int(self.labels.shape[0])
 
     def take(self, rows: slice | NDArray[np.int64]) -> "RowBlock":
         """Some of the rows; those of a slice are not copied."""
@@ -43,11 +45,10 @@ class RowBlock(NamedTuple):
     @staticmethod
     def join(blocks: "Sequence[RowBlock]") -> "RowBlock":
         """Some rows below one another."""
-        inputs = [block.inputs for block in blocks]
         weights = [block.weights for block in blocks if block.weights is not None]
         return RowBlock(
-            np.concatenate(inputs) if isinstance(inputs[0], np.ndarray) else _stacked(inputs),
-            np.concatenate([block.labels for block in blocks]),
+            _below_one_another([block.inputs for block in blocks]),
+            _below_one_another([block.labels for block in blocks]),
             np.concatenate(weights) if weights else None,
         )
 
@@ -70,7 +71,7 @@ class Window:
         rows = sum(segment.rows for segment in segments)
         self._places = np.arange(rows) if random is None else random.permutation(rows)
         self._futures: list[Future[Any]] = []
-        self._block = None if dataset.input.kind == "sparse" else RowBlock.make(dataset, rows)
+        self._block = None if dataset.card.in_lists else RowBlock.make(dataset, rows)
         begin = 0
         for segment in segments:
             end = begin + segment.rows
@@ -114,12 +115,18 @@ def _sparse_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBlo
     from scipy import sparse  # which whole rows have no use for
 
     rows, weights = read_sparse_segment(group, segment, dataset.card)
-    shape = rows.rows, *dataset.input.shape
-    inputs = sparse.csr_array((rows.values, rows.indices, rows.offsets), shape=shape)
-    return RowBlock(inputs, rows.labels.view(dataset.label.dtype), weights)
+    width, labels = dataset.input.shape[0], rows.labels.view(dataset.label.dtype)
+    if dataset.card.task == "ranking":
+        width *= LARGEST_QUERY
+        places = np.arange(len(labels)) - np.repeat(rows.label_offsets[:-1], np.diff(rows.label_offsets))
+        labels = sparse.csr_array((labels, places, rows.label_offsets), shape=(rows.rows, LARGEST_QUERY))
+    inputs = sparse.csr_array((rows.values, rows.indices, rows.offsets), shape=(rows.rows, width))
+    return RowBlock(inputs, labels, weights)
 
 
-def _stacked(inputs: Sequence[Any]) -> Any:
+def _below_one_another(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
     from scipy import sparse
 
-    return sparse.vstack(inputs, format="csr")
+    return sparse.vstack(parts, format="csr")

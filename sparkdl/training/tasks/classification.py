@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 from sparkdl.training.tasks.learning import Task
-from sparkdl.training.tasks.ranking import PAIRS, lists, ranked
+from sparkdl.training.tasks.likeliest import PAIRS, lists, ranked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,9 @@ from sklearn import metrics
 
 from sparkdl.data.card import LabelScale
 from sparkdl.scoring.model_card import ModelCard
-from sparkdl.training.tasks import Classification, MultiLabel, Regression, Task, create_task
+from sparkdl.settings import Train
+from sparkdl.training.recipe import build_loss
+from sparkdl.training.tasks import Classification, MultiLabel, Ranking, Regression, Task, create_task
 
 ROWS, CLASSES = 200, 5
 RANDOM = torch.Generator().manual_seed(0)
@@ -71,7 +73,55 @@ def test_several_labels_are_predicted_where_they_are_likelier_than_not() -> None
     assert top[0][0]["probability"].as_py() == pytest.approx(float(torch.tensor(2.0).sigmoid()))
 
 
-TASKS = Classification(CLASSES), MultiLabel(CLASSES), Regression(5.0, 2.0)
+GROUPS = [1, 3, 10, 11, 40]
+
+
+def some_groups() -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Relevances of some groups, of which the last has none, as a batch has them, and scores."""
+    groups = [torch.randint(5, (rows,), generator=RANDOM).double() for rows in GROUPS] + [torch.zeros(4).double()]
+    labels = torch.nn.utils.rnn.pad_sequence(groups, batch_first=True, padding_value=-1.0)
+    return groups, labels, torch.randn(sum(map(len, groups)), 1, generator=RANDOM)
+
+
+def test_ranking_finds_the_figures_that_scikit_learn_does_with_weights_and_without() -> None:
+    groups, labels, outputs = some_groups()
+    scores = outputs.split([len(group) for group in groups])
+    gains = [(group.exp2() - 1).unsqueeze(0).numpy() for group in groups]
+    pairs = [(gain, score.T.numpy()) for gain, score in zip(gains, scores, strict=True)]
+    ndcg = [metrics.ndcg_score(*pair, k=10) if pair[0].size > 1 and pair[0].any() else 1.0 for pair in pairs]
+    ranks = [(gain > 0)[0, score[0].argsort()[::-1]].argmax() + 1 for gain, score in pairs]
+    task, parts = Ranking(), (slice(0, 3), slice(3, None))
+    for weights in (None, torch.rand(len(groups), generator=RANDOM)):
+        sums = [  # in two parts, as two ranks do
+            task.sums(torch.cat(scores[part]), labels[part], None if weights is None else weights[part])
+            for part in parts
+        ]
+        total = float(len(groups) if weights is None else weights.sum())
+        found = task.figures((sums[0] + sums[1]).tolist(), total)
+        assert found["ndcg_at_10"] == pytest.approx(np.average(ndcg, weights=weights))
+        assert found["mean_reciprocal_rank"] == pytest.approx(np.average(1 / np.array(ranks), weights=weights))
+    *sums, count = task.count_for_picture(outputs, labels).tolist()
+    assert count == len(groups) and sums[9] == pytest.approx(sum(ndcg))
+    assert sums[0] == pytest.approx(sum(metrics.ndcg_score(*pair, k=1) for pair in pairs[1:-1]) + 2)
+
+
+def test_the_loss_of_ranking_is_the_cross_entropy_of_each_group_alone() -> None:
+    groups, labels, outputs = some_groups()
+    outputs.requires_grad_()
+    loss, weights = build_loss(Train(), Ranking()), torch.arange(6.0)
+    expected = [
+        torch.nn.functional.cross_entropy(score.T, group.float().softmax(dim=0).unsqueeze(0))
+        for score, group in zip(outputs.split([len(group) for group in groups]), groups, strict=True)
+    ]
+    assert loss(outputs, labels, None).item() == pytest.approx(torch.stack(expected).mean().item())
+    weighted = loss(outputs, labels, weights)
+    assert weighted.item() == pytest.approx((torch.stack(expected) * weights).mean().item())
+    (gradient,) = torch.autograd.grad(weighted, outputs)
+    (other,) = torch.autograd.grad((torch.stack(expected) * weights).mean(), outputs)
+    assert torch.allclose(gradient, other, atol=1e-6) and gradient.isfinite().all()
+
+
+TASKS = Classification(CLASSES), MultiLabel(CLASSES), Ranking(), Regression(5.0, 2.0)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -82,7 +132,7 @@ def test_what_a_task_says_of_itself_is_what_it_does(task: Task) -> None:
     assert tuple(found) == task.figure_names and {task.best_by, task.step_figure} <= found.keys()
     answer = pa.table(task.answers(outputs, NAMES, top_k=3), schema=task.answer)
     assert answer.num_rows == 7
-    loss = getattr(torch.nn.functional, task.loss)(outputs, task.targets(labels))
+    loss = build_loss(Train(), task)(outputs, labels, None)
     assert loss.ndim == 0 and torch.isfinite(loss)
     history = [{f"{split}_{name}": 0.5 for split in ("train", "validation") for name in ("loss", *found)}] * 2
     counts = task.count_for_picture(outputs, labels)
@@ -106,6 +156,8 @@ def test_the_card_says_which_task_it_is() -> None:
     assert isinstance(create_task(ModelCard.model_validate(whole)), Classification)
     several = create_task(ModelCard.model_validate({**whole, "task": "multi_label"}))
     assert isinstance(several, MultiLabel) and several.outputs == 2
+    ranking = create_task(ModelCard.model_validate({**whole, "label_names": [], "task": "ranking"}))
+    assert isinstance(ranking, Ranking) and ranking.outputs == 1
     numbers = {**whole, "label_names": [], "task": "regression", "label_scale": LabelScale(mean=1.0, std=2.0)}
     task = create_task(ModelCard.model_validate(numbers))
     assert isinstance(task, Regression) and (task.mean, task.std, task.outputs) == (1.0, 2.0, 1)

@@ -1,0 +1,64 @@
+"""Groups are ranked better than by a network that predicts relevance. Real ranks on this machine."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import ndcg_score
+from sklearn.neural_network import MLPRegressor
+
+from sparkdl.cluster import run_local
+from sparkdl.collectives import create_backend
+from sparkdl.settings import Train
+from sparkdl.training.loop import Job, train_rank
+
+from ...conftest import write_vectors
+
+HIDDEN, EPOCHS, RATE, FEATURES = 64, 30, 0.01, 8
+BACKEND = create_backend("auto")
+
+Group = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+def made_up(groups: int, random: np.random.Generator) -> list[Group]:
+    """Features, relevances from 0 to 4, and what relevance comes from, but for noise and how rich the group is.
+
+    Half of the features are of the group: some have many relevant rows, and some have none.
+    """
+    found = []
+    for rows in random.integers(5, 40, groups):
+        features = random.normal(size=(rows, FEATURES))
+        level = 2 * random.normal(size=FEATURES // 2)
+        features[:, FEATURES // 2 :] += level
+        worth = 1.5 * features[:, 0] * features[:, 1] + features[:, 2] - np.abs(features[:, 3])
+        relevance = np.floor((worth + 0.7 * level.sum() + 0.5 * random.normal(size=rows)) / 1.5 + 1).clip(0, 4)
+        found.append((features, relevance, worth))
+    return found
+
+
+def ndcg(groups: list[Group], scores: list[npt.NDArray[np.float64]]) -> float:
+    pairs = zip(groups, scores, strict=True)
+    return float(np.mean([ndcg_score([2**r - 1], [s], k=10) if r.any() else 1.0 for (_, r, _), s in pairs]))
+
+
+def test_groups_are_ranked_better_than_by_scikit_learns_regression_and_nearly_as_well_as_can_be(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    splits = {"train": made_up(200, random), "validation": made_up(50, random), "test": made_up(100, random)}
+    regression = MLPRegressor(hidden_layer_sizes=(HIDDEN,), max_iter=EPOCHS, learning_rate_init=RATE, random_state=0)
+    regression.fit(*(np.concatenate(parts) for parts in list(zip(*splits["train"], strict=True))[:2]))
+    by_regression = ndcg(splits["test"], [regression.predict(features) for features, *_ in splits["test"]])
+    by_chance = ndcg(splits["test"], [random.random(len(worth)) for *_, worth in splits["test"]])
+    at_best = ndcg(splits["test"], [worth for *_, worth in splits["test"]])
+
+    files = {
+        split: [list(zip(*half, strict=True))[:2] for half in (groups[::2], groups[1::2])]
+        for split, groups in splits.items()
+    }
+    dataset = write_vectors(tmp_path / "dataset", files, task="ranking", label_names=())
+    settings = Train(epochs=EPOCHS, batch_size=8, learning_rate=RATE, model_options={"hidden": [HIDDEN]})
+    job = Job(dataset, settings, str(tmp_path / "run"), BACKEND, reference=2)
+    outcome = run_local(partial(train_rank, job), 2, backend=BACKEND)[0]
+    ours = outcome.evaluations["test"].figures["ndcg_at_10"]
+    assert by_chance < 0.65 < by_regression + 0.03 < ours, (by_chance, by_regression, ours, at_best)
+    assert ours > at_best - 0.05
