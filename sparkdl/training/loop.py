@@ -30,11 +30,11 @@ from sparkdl.training.replica import Replica, build_hollow_model, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.saver import Saver
 from sparkdl.training.state import TrainingState, copied, go_on, resume, seed_everything
-from sparkdl.training.tasks import create_task
+from sparkdl.training.tasks import Task, create_task
 
-EVALUATION_BATCH = 512  # rows; larger than a training batch, since no gradient is kept
+EVALUATION_ROWS = 512
 
-__all__ = ["Job", "TrainingResult", "train_epoch", "train_rank"]
+__all__ = ["Job", "TrainingResult", "evaluation_batch", "train_epoch", "train_rank"]
 
 
 class StopRequested(Exception):  # noqa: N818 - nothing went wrong
@@ -248,8 +248,7 @@ class _Schedule:
 def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:
     """The exact figures of a model that all ranks have on one split, the same on every rank."""
     settings = replica.settings
-    small = settings.in_parts or replica.task.name == "ranking"  # whose batches are of groups, and these of many rows
-    batch_size = settings.batch_size if small else max(settings.batch_size, EVALUATION_BATCH)
+    batch_size = evaluation_batch(settings, replica.task)
     loader = _loader(replica, dataset, split, batch_size=batch_size, shuffle=False)
     return evaluate(
         model,
@@ -260,6 +259,15 @@ def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: 
         device=replica.device,
         context=autocast(settings, replica.device),
     )
+
+
+def evaluation_batch(settings: Train, task: Task) -> int:
+    """Rows of a batch that is evaluated: more than are trained on, for no gradient is kept.
+
+    Not of groups, which may be of many rows each, nor where memory is what there is little of.
+    """
+    small = settings.in_parts or task.name == "ranking"
+    return settings.batch_size if small else max(settings.batch_size, EVALUATION_ROWS)
 
 
 def _training_inputs(job: Job, replica: Replica, epoch: int) -> Iterator[torch.Tensor]:

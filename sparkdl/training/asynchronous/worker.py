@@ -27,7 +27,7 @@ from sparkdl.training.asynchronous.portion_gradient import PortionGradient
 from sparkdl.training.asynchronous.serve import partition_of, starting_model
 from sparkdl.training.checkpoint import save_best
 from sparkdl.training.evaluation import add_up
-from sparkdl.training.loop import EVALUATION_BATCH, Job
+from sparkdl.training.loop import Job, evaluation_batch
 from sparkdl.training.parted_checkpoint import best_weights
 from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at
 from sparkdl.training.replica import BatchFigures, back_propagate, make_dense
@@ -201,7 +201,7 @@ class _Worker:
 
     def _evaluate(self, order: dict[str, Any]) -> list[float]:
         """The sums over the rows of a portion of a split, with the servers' weights or those in a file."""
-        batch_size = max(self._settings.batch_size, EVALUATION_BATCH)
+        batch_size = evaluation_batch(self._settings, self._task)
         return add_up(
             self._pulled(order["weights"]),
             self._loader(order["split"], order, batch_size, shuffle=False).epoch(0),
