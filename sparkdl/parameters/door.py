@@ -10,7 +10,9 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from pyarrow import flight
 __all__ = ["Door", "address_towards", "find_door", "open_door"]
 
 LONGEST_PATH = 100  # bytes; the system takes 107
+PREFIX = "sparkdl-door-"
+OPENING_SECONDS = 60.0  # that a server may take between making a folder and listening in it
 
 
 class Door(flight.FlightServerBase):  # type: ignore[misc]
@@ -48,7 +52,11 @@ class Door(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def open_door(server: flight.FlightServerBase, address: str, token: str, middleware: Mapping[str, Any]) -> Door | None:
-    """A door to a server, which those find who know its address and the token. None where there can be no socket."""
+    """A door to a server, which those find who know its address and the token. None where there can be no socket.
+
+    What servers of this user left behind when they were killed is removed.
+    """
+    _sweep()
     path = _path(address, token)
     if len(os.fsencode(path)) > LONGEST_PATH:
         return None
@@ -71,8 +79,7 @@ def find_door(address: str, token: str) -> Path | None:
         return None  # somebody else's, who waits for the token
     if address_towards(address) != address.rpartition(":")[0]:
         return None  # hosts may share a folder, and be networks apart
-    with socket.socket(socket.AF_UNIX) as probe:
-        return path if probe.connect_ex(str(path)) == 0 else None
+    return path if _is_open(path) else None
 
 
 def address_towards(address: str) -> str:
@@ -83,6 +90,21 @@ def address_towards(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
+def _sweep() -> None:
+    """Remove the folders of doors that nobody will open any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # it goes while we look
+            made = folder.stat()
+            old = time.time() - made.st_mtime > OPENING_SECONDS
+            if made.st_uid == os.geteuid() and old and not _is_open(folder / "server"):
+                shutil.rmtree(folder)
+
+
+def _is_open(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def _path(address: str, token: str) -> Path:
     name = hmac.new(token.encode(), address.encode(), hashlib.sha256).hexdigest()[:32]
-    return Path(tempfile.gettempdir(), f"sparkdl-{name}", "server")
+    return Path(tempfile.gettempdir(), f"{PREFIX}{name}", "server")

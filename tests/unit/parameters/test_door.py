@@ -1,6 +1,8 @@
 """The Unix socket of a server: tasks of its host take it, and nobody else gets in or stands in for it."""
 
+import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -110,3 +112,23 @@ def test_where_there_can_be_no_socket_there_is_the_network(name: str, monkeypatc
         with Server() as server:
             assert torch.equal(values_of(server), VALUES["weight"])
             assert not folder.exists() or not any(folder.iterdir())
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next_one_and_nothing_else_is(
+    server: Server, door: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TemporaryDirectory() as folder:
+        killed, opening, foreign = (Path(folder, name) for name in ("sparkdl-door-1", "sparkdl-door-2", "other"))
+        for made in (killed, opening, foreign):
+            made.mkdir()
+            with socket.socket(socket.AF_UNIX) as left:  # closed, it leaves its file
+                left.bind(str(made / "server"))
+        for made in (killed, foreign):
+            os.utime(made, (0, 0))
+        Path(folder, "sparkdl-door-3").symlink_to(door.parent)  # somebody listens there
+        os.utime(door.parent, (0, 0))
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        with Server():
+            assert {path.name for path in Path(folder).iterdir()} >= {"sparkdl-door-2", "sparkdl-door-3", "other"}
+            assert not killed.exists()
+    assert door.exists()
