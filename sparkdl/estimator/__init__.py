@@ -1,7 +1,7 @@
 """Networks as stages of ``pyspark.ml``: estimators, and the models that they fit."""
 
-from sparkdl.estimator.estimators import TorchClassifier, TorchRegressor
-from sparkdl.estimator.fitted import TorchClassificationModel, TorchRegressionModel
+from sparkdl.estimator.estimators import TorchClassifier, TorchRanker, TorchRegressor
+from sparkdl.estimator.fitted import TorchClassificationModel, TorchRankingModel, TorchRegressionModel
 from sparkdl.estimator.summary import TrainingSummary
 
 __all__ = [
@@ -9,6 +9,8 @@ __all__ = [
     "TorchClassifier",
     "TorchEstimator",
     "TorchModel",
+    "TorchRanker",
+    "TorchRankingModel",
     "TorchRegressionModel",
     "TorchRegressor",
     "TrainingSummary",

@@ -1,7 +1,6 @@
 """Estimators of ``pyspark.ml``: fit on a DataFrame, inside ``Pipeline`` and ``CrossValidator``. Run on the driver."""
 
 import uuid
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
@@ -14,23 +13,24 @@ from pyspark.sql import DataFrame
 from typing_extensions import override
 
 from sparkdl.errors import ConfigError
-from sparkdl.estimator.fitted import FittedModel, TorchClassificationModel, TorchRegressionModel
-from sparkdl.estimator.params import ClassifierColumns, Columns, FitParams, TrainParams
+from sparkdl.estimator.fitted import FittedModel, TorchClassificationModel, TorchRankingModel, TorchRegressionModel
+from sparkdl.estimator.params import ClassifierColumns, Columns, FitParams, GroupColumn, TrainParams
 from sparkdl.estimator.preparation import Preparation, SharedRows
 from sparkdl.estimator.saving import EstimatorReader, EstimatorWriter
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.section import TaskName
-from sparkdl.training.train import TrainedModel, train
+from sparkdl.training.train import train
 
-__all__ = ["TorchClassifier", "TorchRegressor"]
+__all__ = ["TorchClassifier", "TorchRanker", "TorchRegressor"]
 
 
 class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsReadable, DefaultParamsWritable):  # type: ignore[type-arg]
     """What estimators share."""
 
     TASK: ClassVar[TaskName]
+    MODEL: ClassVar[type[FittedModel]]
 
     def __init__(self, **params: Any) -> None:
         super().__init__()
@@ -108,6 +108,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
             features=tuple(self.getFeaturesCols()),
             label=self.getLabelCol(),
             weight=given.get("weightCol"),
+            qid=given.get("qidCol"),
             held_out=given.get("validationIndicatorCol"),
             validation=given["validation"],
             missing=given.get("missing"),
@@ -131,13 +132,14 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
                 tracking=Tracking(uri=tracking_uri, experiment=self.getOrDefault(self.experiment)),
                 spark=dataset.sparkSession,
             )
-        model = self._model(trained, rows.label_type, tracking_uri)
-        model.means = rows.means
+        model = self.MODEL(
+            trained.model_uri,
+            tracking_uri=tracking_uri,
+            label_type=rows.label_type,
+            means=rows.means,
+            summary=TrainingSummary.of(trained),
+        )
         return self._copyValues(model)
-
-    @abstractmethod
-    def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> FittedModel:
-        """The model that is fitted."""
 
 
 class TorchClassifier(_TorchEstimator, ClassifierColumns):
@@ -164,14 +166,7 @@ class TorchClassifier(_TorchEstimator, ClassifierColumns):
     :class:`~sparkdl.errors.DataError` for columns that are missing or of another type.
     """
 
-    TASK = "classification"
-
-    @override
-    def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> TorchClassificationModel:
-        summary = TrainingSummary.of(trained)
-        return TorchClassificationModel(
-            trained.model_uri, tracking_uri=tracking_uri, label_type=label_type, summary=summary
-        )
+    TASK, MODEL = "classification", TorchClassificationModel
 
 
 class TorchRegressor(_TorchEstimator):
@@ -181,10 +176,15 @@ class TorchRegressor(_TorchEstimator):
     probabilities.
     """
 
-    TASK = "regression"
+    TASK, MODEL = "regression", TorchRegressionModel
 
-    @override
-    def _model(self, trained: TrainedModel, label_type: str, tracking_uri: str | None) -> TorchRegressionModel:
-        return TorchRegressionModel(
-            trained.model_uri, tracking_uri=tracking_uri, label_type=label_type, summary=TrainingSummary.of(trained)
-        )
+
+class TorchRanker(_TorchEstimator, GroupColumn):
+    """Trains a network on ranks of the running cluster, to order the rows of a group. Runs on the driver.
+
+    ``labelCol`` says how relevant a row is, by a number from 0 to 31, and ``qidCol`` (by default ``qid``) which rows
+    are of one group, by a whole number or a text. A group has one weight, is held out as a whole, and has at most 4,096
+    rows; ``batch_size`` counts groups. Everything else is as with :class:`TorchRegressor`.
+    """
+
+    TASK, MODEL = "ranking", TorchRankingModel

@@ -22,7 +22,7 @@ from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download
 
-__all__ = ["FittedModel", "TorchClassificationModel", "TorchRegressionModel"]
+__all__ = ["FittedModel", "TorchClassificationModel", "TorchRankingModel", "TorchRegressionModel"]
 
 _PLACES_PER_CLASS = 100
 """Labels with larger gaps than that are numbers of something, and no indices."""
@@ -94,12 +94,23 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         return scored.select(f"{ROW}.*", *[column.alias(name) for name, column in columns.items()])
 
 
-class TorchRegressionModel(FittedModel):
-    """A fitted :class:`TorchRegressor`: adds the predicted number."""
+class NumberModel(FittedModel):
+    """What models share that add one number, and nothing else."""
 
     @override
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self._answered(dataset, {self.getPredictionCol(): col("prediction")}, vectors=False)
+
+
+class TorchRegressionModel(NumberModel):
+    """A fitted :class:`TorchRegressor`: adds the predicted number."""
+
+
+class TorchRankingModel(NumberModel):
+    """A fitted :class:`TorchRanker`: adds the score, which is higher for a row that comes before others.
+
+    Each row has its own, whatever else there is: groups are not asked for.
+    """
 
 
 class TorchClassificationModel(FittedModel, ClassifierColumns):

@@ -12,13 +12,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import array, col, concat, lit, struct, when
 from pyspark.sql.types import ArrayType, BooleanType, DataType, NumericType, StringType
 
+from sparkdl.data.preparing.label_column import NUMBERS_FOR
+from sparkdl.data.preparing.queries import NAMED_BY, name_types
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
+from sparkdl.settings.section import TaskName
 
-__all__ = ["FEATURES", "LABEL", "ROW", "SPLIT", "WEIGHT", "check_label", "training_rows", "with_features"]
+__all__ = ["FEATURES", "LABEL", "QID", "ROW", "SPLIT", "WEIGHT", "check_label", "training_rows", "with_features"]
 
-FEATURES, LABEL, WEIGHT, SPLIT = "features", "label", "weight", "split"
+FEATURES, LABEL, WEIGHT, SPLIT, QID = "features", "label", "weight", "split", "qid"
 """What the columns are called in the prepared dataset."""
 ROW = "row"
 """What holds all columns of the DataFrame, so that none of them can clash with those."""
@@ -42,9 +45,16 @@ def with_features(rows: DataFrame, columns: Sequence[str], *, sparse: bool) -> D
 
 
 def training_rows(
-    rows: DataFrame, features: Sequence[str], label: str, *, sparse: bool, weight: str | None, validation: str | None
+    rows: DataFrame,
+    features: Sequence[str],
+    label: str,
+    *,
+    sparse: bool,
+    weight: str | None,
+    validation: str | None,
+    qid: str | None,
 ) -> DataFrame:
-    """The columns ``features`` and ``label``, and where they are given ``weight`` and ``split``.
+    """The columns ``features`` and ``label``, and where they are given ``weight``, ``split`` and ``qid``.
 
     ``validation`` is a column of truth values that says which rows decide which epoch was best.
     Raises :class:`DataError` as :func:`with_features` does, and for the other columns.
@@ -56,13 +66,16 @@ def training_rows(
     if validation is not None:
         _expect(rows, validation, "validationIndicatorCol", BooleanType, "true for rows to validate with, else false")
         chosen.append(when(_of_row(validation), lit("validation")).otherwise(lit("train")).alias(SPLIT))
+    if qid is not None:
+        _expect(rows, qid, "qidCol", name_types(), NAMED_BY)
+        chosen.append(_of_row(qid).alias(QID))
     return with_features(rows, features, sparse=sparse).select(FEATURES, *chosen)
 
 
-def check_label(rows: DataFrame, column: str, *, numbers: bool) -> DataType:
-    """The type of the labels. Raises :class:`DataError` unless they are numbers, or, but for regression, texts."""
-    kinds = NumericType if numbers else (NumericType, StringType, BooleanType)
-    what = "regression predicts a number" if numbers else "a class is a whole number, a text or a truth value"
+def check_label(rows: DataFrame, column: str, task: TaskName) -> DataType:
+    """The type of the labels. Raises :class:`DataError` unless they are numbers, or, for classification, texts."""
+    kinds = NumericType if task in NUMBERS_FOR else (NumericType, StringType, BooleanType)
+    what = NUMBERS_FOR.get(task, "a class is a whole number, a text or a truth value")
     return _expect(rows, column, "labelCol", kinds, what)
 
 

@@ -16,7 +16,7 @@ from pyspark.ml.param.shared import (
 
 from sparkdl.settings import Section, Train
 
-__all__ = ["ClassifierColumns", "Columns", "FitParams", "TrainParams"]
+__all__ = ["ClassifierColumns", "Columns", "FitParams", "GroupColumn", "TrainParams"]
 
 OURS = ("dataset", "run_dir", "task")
 """Keys of :class:`Train` that follow from the DataFrame, the store and the class."""
@@ -63,6 +63,21 @@ class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
 
 class ClassifierColumns(Columns, HasProbabilityCol, HasRawPredictionCol):
     """And those that classifiers add."""
+
+
+class GroupColumn(Params):
+    """And one that fitting a ranker needs."""
+
+    qidCol: Param[str] = Param(  # noqa: N815
+        Params._dummy(),
+        "qidCol",
+        "the column that says which rows are of one group, and are ranked within it",
+        TypeConverters.toString,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setDefault(qidCol="qid")
 
 
 class FitParams(HasWeightCol, HasValidationIndicatorCol):

@@ -11,7 +11,7 @@ from pyspark.sql.functions import col
 from sparkdl.cluster.slots import count_slots
 from sparkdl.data import Dataset, prepare
 from sparkdl.errors import ConfigError
-from sparkdl.estimator.inputs import FEATURES, LABEL, SPLIT, WEIGHT, check_label, training_rows
+from sparkdl.estimator.inputs import FEATURES, LABEL, QID, SPLIT, WEIGHT, check_label, training_rows
 from sparkdl.estimator.missing import filled, means_of
 from sparkdl.settings import Prepare, Split
 from sparkdl.settings.section import TaskName
@@ -31,6 +31,8 @@ class Preparation(NamedTuple):
     features: tuple[str, ...]
     label: str
     weight: str | None
+    qid: str | None
+    """The column that says which group a row is of, for ranking."""
     held_out: str | None
     """The column that says which rows to validate with; without one, ``validation`` is their share."""
     validation: float
@@ -56,7 +58,7 @@ class PreparedRows:
     num_ranks: int
 
     def __init__(self, rows: DataFrame, wanted: Preparation) -> None:
-        label = check_label(rows, wanted.label, numbers=wanted.task == "regression")
+        label = check_label(rows, wanted.label, wanted.task)
         self.label_type, self.means = label.simpleString(), None
         chosen = training_rows(
             rows,
@@ -65,6 +67,7 @@ class PreparedRows:
             sparse=wanted.sparse,
             weight=wanted.weight,
             validation=wanted.held_out,
+            qid=wanted.qid,
         )
         if wanted.missing is not None:
             if wanted.sparse:
@@ -80,6 +83,7 @@ class PreparedRows:
                 output=f"{folder}/dataset",
                 label=LABEL,
                 task=wanted.task,
+                qid=QID if wanted.qid else None,
                 weight=WEIGHT if wanted.weight else None,
                 features=[FEATURES],
                 sparse=wanted.sparse,

@@ -87,6 +87,10 @@ def test_an_estimator_fits_is_saved_and_transforms(report: dict) -> None:
     assert result(report, "estimator") == 80
 
 
+def test_a_ranker_fits_and_scores(report: dict) -> None:
+    assert result(report, "ranker") == 80
+
+
 def test_the_type_of_a_strangers_column_is_refused_and_nothing_of_it_is_imported(report: dict) -> None:
     assert "which could run any code" in refused(report, "stranger", "DataError")
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import (
     BinaryClassificationEvaluator,
+    Evaluator,
     MulticlassClassificationEvaluator,
     RegressionEvaluator,
 )
@@ -18,9 +19,18 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import functions as sf
+from sklearn.metrics import ndcg_score
 
 import sparkdl
-from sparkdl import TorchClassificationModel, TorchClassifier, TorchEstimator, TorchRegressionModel, TorchRegressor
+from sparkdl import (
+    TorchClassificationModel,
+    TorchClassifier,
+    TorchEstimator,
+    TorchRanker,
+    TorchRankingModel,
+    TorchRegressionModel,
+    TorchRegressor,
+)
 from sparkdl.errors import ConfigError, DataError, ModelError, SparkdlError
 from sparkdl.settings import AllReduceOptions, Tracking, Train
 from sparkdl.tracking.store import connect
@@ -196,6 +206,66 @@ def test_a_number_is_predicted_from_sparse_vectors(settings, points, tmp_path):
     assert loaded.transform(wide).select("prediction").collect() == scored.select("prediction").collect()
 
 
+@pytest.fixture(scope="module")
+def results(spark):
+    """What 40 queries have found, how relevant it is, and which of three folds a query is in: the first holds out."""
+    random = np.random.default_rng(0)
+    rows = [
+        (f"query {query}", float(x), float(y), min(max(int(1 + x - y + query % 2), 0), 4), query % 3)
+        for query in range(40)
+        for x, y in random.normal(size=(random.integers(5, 15), 2))
+    ]
+    frame = spark.createDataFrame(rows, "query string, x double, y double, relevance int, fold int")
+    return frame.withColumn("held_out", sf.col("fold") == 0).cache()
+
+
+class NDCG(Evaluator):
+    """The mean over groups, by scikit-learn."""
+
+    def _evaluate(self, dataset) -> float:
+        groups = [rows for _, rows in dataset.toPandas().groupby("query")]
+        found = [ndcg_score([2**rows.relevance - 1], [rows.prediction], k=10) for rows in groups]
+        return float(np.mean([each if rows.relevance.any() else 1 for each, rows in zip(found, groups, strict=True)]))
+
+
+RANKER = {"labelCol": "relevance", "qidCol": "query", "validationIndicatorCol": "held_out"}
+
+
+def test_rows_are_ranked_within_groups_in_a_pipeline_that_is_saved_and_scored_without_groups(
+    settings, results, tmp_path
+):
+    assembler = VectorAssembler(inputCols=["x", "y"], outputCol="features")
+    ranker = TorchRanker(**RANKER, contributionsCol="why", **settings | {"epochs": 10, "learning_rate": 0.02})
+    model = Pipeline(stages=[assembler, ranker]).fit(results)
+    model.write().save(str(tmp_path / "pipeline"))
+    loaded = PipelineModel.load(str(tmp_path / "pipeline"))
+    assert isinstance(loaded.stages[1], TorchRankingModel)
+    metrics = loaded.stages[1].trainingSummary.metrics
+    scored = loaded.transform(results)
+    assert scored.columns == [*results.columns, "features", "prediction", "why"]
+    assert metrics["validation_ndcg_at_10"] == pytest.approx(NDCG().evaluate(scored.where("held_out")))
+    assert metrics["validation_ndcg_at_10"] > 0.9
+    assert metrics["validation_mean_reciprocal_rank"] > 0.9
+    assert all(sum(row.why) == pytest.approx(row.prediction, abs=0.1) for row in scored.collect())
+    alone = loaded.transform(results.select("x", "y"))
+    assert alone.select("prediction").collect() == scored.select("prediction").collect()
+
+
+def test_a_search_over_rankers_whose_folds_are_of_whole_groups_finds_the_better_setting(settings, results):
+    columns = {"featuresCol": ["x", "y"], "labelCol": "relevance", "qidCol": "query"}
+    ranker = TorchRanker(**columns, num_ranks=1, validation=0.3, **settings | {"epochs": 6})
+    search = CrossValidator(
+        estimator=ranker,
+        estimatorParamMaps=ParamGridBuilder().addGrid(ranker.learning_rate, [1e-9, 0.02]).build(),
+        evaluator=NDCG(),
+        numFolds=3,
+        foldCol="fold",
+        parallelism=2,
+    )
+    found = search.fit(results)
+    assert found.avgMetrics[1] > 0.9 > found.avgMetrics[0]
+
+
 def test_the_mean_stands_in_for_missing_values_and_is_saved_with_the_model(settings, points, tmp_path):
     holes = "case when number % 5 = 0 then {} when number % 5 = 1 then null when number % 5 = 2 then {} else x end as x"
     numbered = points.withColumn("number", sf.monotonically_increasing_id())
@@ -276,6 +346,8 @@ def test_what_decides_about_the_rows_is_not_shared():
         changed = network.copy({network.getParam(name): value})._preparation()
         assert (changed == as_it_is) == (name in same), name
     assert TorchRegressor(missing=network.getOrDefault(network.missing))._preparation() != as_it_is
+    assert TorchRanker(qidCol="query")._preparation() == TorchRanker(qidCol="query")._preparation()
+    assert TorchRanker(qidCol="query")._preparation() != TorchRanker()._preparation()
 
 
 def test_a_shared_copy_goes_with_the_last_fit_though_it_fails_and_with_an_iterator_that_is_left(
@@ -310,6 +382,8 @@ def test_an_unknown_setting_is_an_error_at_once():
         TorchClassifier(epoch=3)
     with pytest.raises(ValueError, match=r"probabilityCol\n.*not permitted"):
         TorchRegressor(probabilityCol="p")
+    with pytest.raises(ValueError, match=r"qidCol\n.*not permitted"):
+        TorchRegressor(qidCol="query")
 
 
 @pytest.mark.parametrize(
@@ -323,6 +397,14 @@ def test_an_unknown_setting_is_an_error_at_once():
         (TorchRegressor, {"weightCol": "word"}, r"'word' \(weightCol\) is string: a weight is a number"),
         (TorchRegressor, {"weightCol": "minus"}, "weight column 'weight' is negative, infinite or null in 120 rows"),
         (TorchRegressor, {"validationIndicatorCol": "x"}, r"'x' \(validationIndicatorCol\) is double: true for rows"),
+        (TorchRanker, {}, r"no column 'qid' \(qidCol\); there are x, y"),
+        (TorchRanker, {"qidCol": "x"}, r"'x' \(qidCol\) is double: a group is named by a whole number or a text"),
+        (TorchRanker, {"labelCol": "word"}, r"'word' \(labelCol\) is string: ranking orders rows by how relevant"),
+        (
+            TorchRanker,
+            {"qidCol": "word", "validationIndicatorCol": "held_out"},
+            "1 groups of the column 'qid' have rows in several splits; a group belongs into one",
+        ),
         (TorchClassifier, {"labelCol": "height"}, "has 120 rows that are not whole numbers; .* `task: regression`"),
     ],
 )

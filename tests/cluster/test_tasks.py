@@ -239,7 +239,7 @@ def test_groups_that_cannot_be_ranked_within_are_refused(
             "raw": queries.select(sf.explode(sf.sequence(sf.lit(1), sf.lit(5000))), "*").where("query = 'query 0'"),
             "split": {"fractions": {}},
         },
-        "'query' .qid. is double; a group is named by a whole number or a text": {
+        "'query' .qid. is double: a group is named by a whole number or a text": {
             "raw": queries.withColumn("query", sf.rand(0)),
         },
         "'query' is string, and ranking orders rows by how relevant they are": {

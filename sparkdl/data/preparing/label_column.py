@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["LABEL", "WEIGHT", "find_task", "label_problems", "working_label", "working_weight"]
+__all__ = ["LABEL", "NUMBERS_FOR", "WEIGHT", "find_task", "label_problems", "working_label", "working_weight"]
 
 LABEL = f"{WORKING}label"
 """The working column of labels: names of classes, arrays of them, or numbers."""
@@ -20,7 +20,7 @@ WEIGHT = f"{WORKING}weight"
 """The working column that says how much a row counts."""
 LARGEST_RELEVANCE = 31
 """As xgboost's, for its gain."""
-_OF_NUMBERS = {
+NUMBERS_FOR = {
     "regression": "regression predicts a number",
     "ranking": "ranking orders rows by how relevant they are, a number",
 }
@@ -48,8 +48,8 @@ def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
             return None
         found: TaskName = "multi_label" if is_list else "classification"
         return "regression" if _has_fractions(rows, label, kind) else found
-    if settings.task in _OF_NUMBERS and not is_number:
-        raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {_OF_NUMBERS[settings.task]}")
+    if settings.task in NUMBERS_FOR and not is_number:
+        raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {NUMBERS_FOR[settings.task]}")
     if (settings.task == "multi_label") != is_list:
         several = "arrays of labels" if settings.task == "multi_label" else "one label a row"
         raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {settings.task} takes {several}")
@@ -62,7 +62,7 @@ def working_label(rows: "DataFrame", settings: Prepare, task: TaskName | None) -
     from pyspark.sql.types import ArrayType
 
     kind, value = rows.schema[settings.label].dataType, sf.col(identifier(settings.label))
-    if task in _OF_NUMBERS:
+    if task in NUMBERS_FOR:
         return value.cast("double")
     if isinstance(kind, ArrayType):
         element = kind.elementType

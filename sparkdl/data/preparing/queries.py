@@ -14,11 +14,13 @@ from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
-__all__ = ["QUERY", "Queries", "check_query", "count_queries", "gathered"]
+__all__ = ["NAMED_BY", "QUERY", "Queries", "check_query", "count_queries", "gathered", "name_types"]
 
 QUERY = f"{WORKING}query"
 """The working column that says which group a row is of."""
+NAMED_BY = "a group is named by a whole number or a text"
 
 
 class Queries(NamedTuple):
@@ -30,15 +32,18 @@ class Queries(NamedTuple):
     """Rows of the largest one."""
 
 
-def check_query(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> None:
-    """Raise :class:`DataError` for a column that cannot name groups, and for what is not ranked."""
+def name_types() -> "tuple[type[DataType], ...]":
+    """The types of a column that may name groups."""
     from pyspark.sql.types import DecimalType, IntegralType, StringType
 
+    return IntegralType, DecimalType, StringType
+
+
+def check_query(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> None:
+    """Raise :class:`DataError` for a column that cannot name groups, and for what is not ranked."""
     kind = rows.schema[str(settings.qid)].dataType
-    if not isinstance(kind, IntegralType | DecimalType | StringType):
-        raise DataError(
-            f"the column {settings.qid!r} (qid) is {kind.simpleString()}; a group is named by a whole number or a text"
-        )
+    if not isinstance(kind, name_types()):
+        raise DataError(f"the column {settings.qid!r} (qid) is {kind.simpleString()}: {NAMED_BY}")
     if inputs.kind == "image":
         raise DataError(f"{inputs.source!r} holds images, and ranking takes `features`; name other columns")
 

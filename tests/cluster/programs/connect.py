@@ -18,7 +18,7 @@ import torch
 from pyspark.ml.linalg import Vectors
 
 import sparkdl
-from sparkdl import Cluster, Extreme, Prepare, Source, Stage, TorchEstimator, TorchModel, Tracking, Train
+from sparkdl import Cluster, Extreme, Prepare, Source, Stage, TorchEstimator, TorchModel, TorchRanker, Tracking, Train
 from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import TorchBackend
 from sparkdl.data.sql import condition
@@ -119,6 +119,13 @@ def fit_estimator() -> Any:
     return loaded.transform(vectors).where("prediction is not null").count()
 
 
+def fit_ranker() -> Any:
+    rows = [(row // 8, Vectors.dense([row % 8, row % 3]), float(row % 8 // 3)) for row in range(80)]
+    results = spark.createDataFrame(rows, ["qid", "features", "label"])
+    ranker = TorchRanker(epochs=2, batch_size=2, store=f"{FOLDER}/store", tracking_uri=TRACKING.uri)
+    return ranker.fit(results).transform(results.drop("qid", "label")).where("prediction is not null").count()
+
+
 def open_stranger() -> Any:
     schema = '{"type":"struct","fields":[{"name":"a","nullable":true,"metadata":{},"type":{"type":"udt","pyClass":'
     schema += '"sparkdl_stranger.Type","serializedClass":"","sqlType":"long"}}]}'
@@ -160,6 +167,7 @@ for name, work in {
     "score nulls": score_nulls,
     "train-extreme": train_texts,
     "estimator": fit_estimator,
+    "ranker": fit_ranker,
     "stranger": open_stranger,
     "condition": choose_rows,
     "cancelled": cancel_ranks,
