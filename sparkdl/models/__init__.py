@@ -1,16 +1,19 @@
 """Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
 
 from sparkdl.models.build import build, build_without_weights, try_network
-from sparkdl.models.export import export_in_parts, export_network
+from sparkdl.models.export import TracedNetwork, export_in_parts, export_network, trace_network, write_network
 from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights
 
 __all__ = [
     "NETWORK_FILE",
+    "TracedNetwork",
     "build",
     "build_without_weights",
     "export_in_parts",
     "export_network",
     "load_network",
     "load_weights",
+    "trace_network",
     "try_network",
+    "write_network",
 ]

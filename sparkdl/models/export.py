@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,20 @@ from sparkdl.errors import ModelError
 from sparkdl.models.network_file import CONSTANTS, VERSION, load_network
 from sparkdl.models.operations import operation
 
-__all__ = ["export_in_parts", "export_network"]
+__all__ = ["TracedNetwork", "export_in_parts", "export_network", "trace_network", "write_network"]
 
 LENGTH_BYTES = 8
 """With which a safetensors file begins: how long its header is."""
 _TRACING = threading.Lock()
 """``torch.export`` keeps what it is about in variables of the process: of several threads, one at a time may trace."""
+
+
+@dataclass(frozen=True)
+class TracedNetwork:
+    """What a network is whatever its weights: the graph of its operations, and tensors that are not in its state."""
+
+    graph: dict[str, Any]
+    constants: dict[str, torch.Tensor]
 
 
 def export_network(module: nn.Module, path: str | Path, sample: torch.Tensor) -> Path:
@@ -36,17 +45,36 @@ def export_network(module: nn.Module, path: str | Path, sample: torch.Tensor) ->
     one and for three rows are compared with the module's before this returns. Raises :class:`ModelError` if the
     network cannot be traced (control flow that depends on values), fixes the batch size, or answers otherwise.
     """
+    return write_network(module, path, sample, trace_network(module, sample))
+
+
+def trace_network(module: nn.Module, sample: torch.Tensor) -> TracedNetwork:
+    """Find what :func:`export_network` writes beside the weights, and raise what it raises if that cannot be."""
+    with _evaluating(module):
+        return _describe(_trace(module, sample))
+
+
+def write_network(module: nn.Module, path: str | Path, sample: torch.Tensor, traced: TracedNetwork) -> Path:
+    """Do what :func:`export_network` does with a network that has been traced, maybe with other weights."""
     path = Path(path)
+    with _evaluating(module):
+        tensors = {**module.state_dict(), **traced.constants}
+        kept = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        save_file(kept, path, metadata={"sparkdl": json.dumps(traced.graph)})
+        _compare(module, load_network(path), sample)
+    return path
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Have a network in evaluation mode, and each of its parts in its own mode afterwards."""
     modes = {part: part.training for part in module.modules()}
     try:
-        program = _trace(module.eval(), sample)
-        tensors, graph = _describe(program)
-        save_file(tensors, path, metadata={"sparkdl": json.dumps(graph)})
-        _compare(module, load_network(path), sample)
+        module.eval()
+        yield
     finally:
         for part, mode in modes.items():
             part.training = mode
-    return path
 
 
 @contextmanager
@@ -105,18 +133,18 @@ def _trace(module: nn.Module, sample: torch.Tensor) -> torch.export.ExportedProg
         ) from error
 
 
-def _describe(program: torch.export.ExportedProgram) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of a traced network, and the rest of it as JSON."""
-    weights, inputs, constants = {}, [], []
-    tensors = dict(program.state_dict)
+def _describe(program: torch.export.ExportedProgram) -> TracedNetwork:
+    """The graph of a traced network as JSON, and its constants."""
+    weights: dict[str, str] = {}
+    inputs = []
+    constants: dict[str, torch.Tensor] = {}
     for spec in program.graph_signature.input_specs:
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(spec.arg.name)
         elif isinstance(spec.target, str) and spec.kind is not InputKind.CUSTOM_OBJ:
             weights[spec.arg.name] = spec.target
-            if spec.target not in tensors:
-                tensors[spec.target] = program.constants[spec.target]
-                constants.append(spec.target)
+            if spec.target not in program.state_dict:
+                constants[spec.target] = program.constants[spec.target]
     results = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     if len(inputs) != 1 or len(results) != 1 or not isinstance(results[0].arg.name, str):
         raise ModelError("a network takes one tensor and returns one tensor of logits; this one does not")
@@ -137,10 +165,10 @@ def _describe(program: torch.export.ExportedProgram) -> tuple[dict[str, torch.Te
         "input": inputs[0],
         "output": results[0].arg.name,
         "weights": weights,
-        "constants": constants,
+        "constants": list(constants),
         "steps": steps,
     }
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, graph
+    return TracedNetwork(graph, constants)
 
 
 def _is_check(node: torch.fx.Node) -> bool:

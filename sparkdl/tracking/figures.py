@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 COLOURS = {"train": "#4C72B0", "validation": "#DD8452", "test": "#55A868"}
+MARGINS = {"left": 0.14, "right": 0.94, "bottom": 0.12, "top": 0.91}  # of a curve, as parts of its picture
 MAX_LABELLED = 40  # classes whose names fit beside the matrix
 MAX_COUNTED = 20  # classes whose counts fit into their cells
 MAX_NAME = 24  # characters of a class's name
@@ -162,8 +163,8 @@ def _shorten(name: str) -> str:
 
 def _curve(history: Sequence[Mapping[str, float]], what: str) -> tuple[Figure, Axes]:
     """One line per split over the epochs, with its last value written at its end."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(7, 4.2))
+    axes = figure.subplots(gridspec_kw=MARGINS)  # a layout would draw everything a second time
     epochs = np.arange(1, len(history) + 1)
     splits = [key.removesuffix(f"_{what}") for key in (history[0] if history else ()) if key.endswith(f"_{what}")]
     ends = []

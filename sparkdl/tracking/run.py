@@ -76,7 +76,10 @@ class Run:
 
     def log_figure(self, figure: "Figure", name: str) -> None:
         """Record a picture, for example as ``loss.png``."""
-        self._log_files(name, lambda folder: figure.savefig(folder / name))
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        canvas: Any = FigureCanvasAgg(figure)  # figure.savefig writes the same, and draws twice where there is a layout
+        self._log_files(name, lambda folder: canvas.print_png(folder / name))
 
     def log_artifact(self, path: str | Path) -> None:
         """Record a file or a folder as it is now."""

@@ -12,12 +12,13 @@ from sparkdl.cluster import driver_addresses, get_session, wait_for_slots
 from sparkdl.collectives import Backend, create_backend
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.models import TracedNetwork
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.storage import check_writable
 from sparkdl.tracking import check_gate, check_store
-from sparkdl.training.model_folder import check_model
+from sparkdl.training.model_folder import tried_model
 from sparkdl.training.record import RunRecord, find_run, parts_of
 from sparkdl.training.tasks import Task, create_task
 
@@ -33,6 +34,8 @@ class Checked:
     """With what they left to the task."""
     backend: Backend
     model: nn.Module
+    traced: TracedNetwork | None
+    """Its trace, unless it lies in parts."""
     parts: str
     """See :func:`~sparkdl.training.record.parts_of`."""
     resumed: RunRecord | None
@@ -109,7 +112,7 @@ def check(
     backend = create_backend(
         cluster.backend, needs_torch=strategy.needs_torch if isinstance(strategy, Averaging) else None
     )
-    model = check_model(dataset, settings, ranks=cluster.ranks.max)
+    model, traced = tried_model(dataset, settings, ranks=cluster.ranks.max)
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
@@ -124,7 +127,7 @@ def check(
         resources=cluster.resources,
         servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0,
     )
-    return Checked(dataset, settings, backend, model, parts, resumed, spark, num_ranks)
+    return Checked(dataset, settings, backend, model, traced, parts, resumed, spark, num_ranks)
 
 
 def _open(dataset: Dataset | str | None) -> Dataset:

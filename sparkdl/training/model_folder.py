@@ -7,6 +7,7 @@ fitted preprocessing, so that scoring takes raw rows.
 import io
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +17,15 @@ from torch import nn
 from sparkdl.data import Batch, Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.models import NETWORK_FILE, export_in_parts, export_network, try_network
+from sparkdl.models import (
+    NETWORK_FILE,
+    TracedNetwork,
+    export_in_parts,
+    export_network,
+    trace_network,
+    try_network,
+    write_network,
+)
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.settings.averaging import CompressedAveraging
@@ -34,7 +43,7 @@ from sparkdl.training.strategies.shares import fill
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
 from sparkdl.training.tasks import Task, create_task
 
-__all__ = ["check_model", "some_rows", "starting_weights", "write_model_folder"]
+__all__ = ["check_model", "some_rows", "starting_weights", "tried_model", "write_model_folder"]
 
 _TRAINED = torch.float16, torch.float32, torch.float64
 
@@ -42,9 +51,14 @@ log = logging.getLogger(__name__)
 
 
 def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Module:
+    """What :func:`tried_model` does, for who needs the network alone."""
+    return tried_model(dataset, settings, ranks=ranks)[0]
+
+
+def tried_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> tuple[nn.Module, TracedNetwork | None]:
     """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, strategy, export.
 
-    Raises :class:`ModelError` or :class:`ConfigError`.
+    Returns the network, and its trace unless it lies in parts. Raises :class:`ModelError` or :class:`ConfigError`.
     """
     network = _hollow_model(dataset, settings, ranks=ranks) if settings.in_parts else build_model(dataset, settings)
     # What lies in parts is tried with few neurons in its hidden layers.
@@ -61,8 +75,9 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
     if isinstance(settings.strategy, ResISTOptions):
         check_blocks(model, rows, settings.strategy.blocks, ranks=ranks)
     with TemporaryDirectory() as folder:
-        export_network(model, Path(folder) / NETWORK_FILE, rows)
-    return network.train()
+        traced = trace_network(model, rows)
+        write_network(model, Path(folder) / NETWORK_FILE, rows, traced)
+    return network.train(), None if settings.in_parts else traced
 
 
 def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking) -> str:
@@ -83,16 +98,26 @@ def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking
     return path
 
 
-def write_model_folder(folder: str | Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:
-    """Write the network of a checkpoint, with all that scoring needs beside it."""
+def write_model_folder(
+    folder: str | Path, dataset: Dataset, settings: Train, checkpoint: str, *, traced: TracedNetwork | None = None
+) -> None:
+    """Write the network of a checkpoint, with all that scoring needs beside it; ``traced`` saves tracing it again."""
     folder = Path(folder)
     if settings.in_parts:
         _write_in_parts(folder / NETWORK_FILE, dataset, settings, checkpoint)
     else:
         model = build_model(dataset, settings)
         model.load_state_dict(best_weights(checkpoint))
-        export_network(model, folder / NETWORK_FILE, some_rows(dataset))
+        _write_network(model, folder / NETWORK_FILE, some_rows(dataset), traced)
     keep_inputs(dataset, folder)
+
+
+def _write_network(model: nn.Module, path: Path, rows: torch.Tensor, traced: TracedNetwork | None) -> None:
+    if traced:
+        with suppress(ModelError):  # it has constants that each network draws for itself
+            write_network(model, path, rows, traced)
+            return
+    export_network(model, path, rows)
 
 
 def _write_in_parts(path: Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:

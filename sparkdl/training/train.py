@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from sparkdl.cluster import exit_on_sigterm
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row, packages_for_inputs
+from sparkdl.models import TracedNetwork
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.tracking import Registered, Run, start_run
@@ -112,7 +113,7 @@ def train(
         with _how_to_resume(run.run_id):
             outcome, times = _run(job, cluster, checked.spark, run, owner)
             owner.check()
-            trained = _finish(job, outcome, times, run, tracking)
+            trained = _finish(job, outcome, times, run, tracking, checked.traced)
         replace(record, finished=True).save(folder)
         return trained
 
@@ -204,7 +205,12 @@ def _log_steps(run: Run, task: Task, steps: list[list[float]]) -> None:
 
 
 def _finish(
-    job: Job, outcome: TrainingResult, times: list[list[RankTimes]], run: Run, tracking: Tracking
+    job: Job,
+    outcome: TrainingResult,
+    times: list[list[RankTimes]],
+    run: Run,
+    tracking: Tracking,
+    traced: TracedNetwork | None,
 ) -> TrainedModel:
     """Log what was found, and the model; register it where the settings say so."""
     dataset, task = job.dataset, create_task(job.dataset.card)
@@ -228,7 +234,7 @@ def _finish(
             for name, picture in task.pictures(found.picture, dataset.class_names).items():
                 run.log_figure(picture, f"{name}_{split}.png")
     with TemporaryDirectory() as folder:
-        write_model_folder(folder, dataset, job.settings, outcome.checkpoint)
+        write_model_folder(folder, dataset, job.settings, outcome.checkpoint, traced=traced)
         model_uri = run.log_model(
             folder,
             inputs=dataset.raw_columns,

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparkdl.errors import ModelError
-from sparkdl.models import build, export_network, load_network, load_weights
+from sparkdl.models import build, export_network, load_network, load_weights, trace_network, write_network
 from sparkdl.models.networks import NETWORKS
 
 OF_IMAGES = [name for name in NETWORKS if name != "bag_of_words"]  # which reads numbers of words
@@ -126,6 +126,16 @@ def test_the_weights_go_back_into_the_network_they_came_from(tmp_path: Path) -> 
     second.load_state_dict(load_weights(export_network(first, tmp_path / "network.safetensors", _images(1))))
     batch = _images(4)
     torch.testing.assert_close(first(batch), second(batch), rtol=0, atol=0)
+
+
+def test_a_trace_serves_a_network_with_other_weights(tmp_path: Path) -> None:
+    first, second, batch = _Attention().train(), _Attention().eval(), torch.rand(3, 48)
+    traced = trace_network(first, batch)
+    assert first.attention.training
+    loaded = load_network(write_network(second, tmp_path / "network.safetensors", batch, traced))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(batch), second(batch))
+        assert not torch.allclose(loaded(batch), first.eval()(batch))
 
 
 class _Moody(nn.Module):

@@ -1,6 +1,7 @@
 """What is tried of a model before anything expensive."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from torch import nn
 
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.models import NETWORK_FILE, export_network
+from sparkdl.models import NETWORK_FILE, export_network, load_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.training import model_folder
-from sparkdl.training.model_folder import check_model, starting_weights
+from sparkdl.training.checkpoint import save_best
+from sparkdl.training.model_folder import check_model, starting_weights, tried_model, write_model_folder
 from sparkdl.training.replica import build_model
 
 
@@ -41,6 +43,17 @@ class Short(nn.Linear):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return super().forward(rows.half()).float()
+
+
+class Drawn(nn.Linear):
+    """Has a constant that each network draws for itself, without PyTorch's seed."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("noise", torch.from_numpy(np.random.default_rng().random(4)).float(), persistent=False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows) + self.noise
 
 
 class WithState(nn.Linear):
@@ -136,3 +149,16 @@ def test_noise_that_no_step_lacks_is_refused_and_so_are_rows_without_gradients(c
     normalised = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     with pytest.raises(ModelError, match="normalises rows by each other"):
         check_model(clouds, noisy.model_copy(update={"model": normalised}), ranks=2)
+
+
+@pytest.mark.parametrize("model", ["mlp", lambda input_shape, num_classes: Drawn()])
+def test_the_network_of_a_checkpoint_is_written_by_the_trace_of_the_one_that_was_tried(
+    clouds: Dataset, tmp_path: Path, model: Any
+) -> None:
+    settings = Train(model=model)
+    network, traced = tried_model(clouds, settings)
+    weights = {name: weight + 1 for name, weight in network.state_dict().items()}
+    kept = save_best(str(tmp_path), weights, step=1, epoch=1)
+    write_model_folder(tmp_path, clouds, settings, f"{tmp_path}/{kept.name}", traced=traced)
+    for name, weight in load_weights(tmp_path / NETWORK_FILE).items():
+        torch.testing.assert_close(weight, weights[name])
