@@ -2,9 +2,10 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+from pydantic import ValidationError
 from pyspark.ml import Estimator
 from pyspark.ml.base import _FitMultipleIterator
 from pyspark.ml.param import Param
@@ -20,6 +21,7 @@ from sparkdl.estimator.saving import EstimatorReader, EstimatorWriter
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Cluster, Tracking, Train
+from sparkdl.settings.explain import explain, nearest
 from sparkdl.settings.section import TaskName
 from sparkdl.training.train import train
 
@@ -53,15 +55,19 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
     ) -> Self:
         """Set some of the parameters.
 
-        Raises an error for one that does not exist or cannot be, and :class:`ConfigError` for credentials in a URI.
+        Raises :class:`ConfigError` for one that does not exist or cannot be, and for credentials in a URI.
         """
+        for name in params:
+            if not self.hasParam(name):
+                known = nearest(name, [param.name for param in self.params])
+                raise ConfigError(f"{type(self).__name__} has no parameter {name!r}; {known}")
         if tracking_uri and without_credentials(tracking_uri) != tracking_uri:
             raise ConfigError(
                 f"tracking_uri: {tracking_uri} has credentials, which saving the estimator would write down; leave it"
                 " out and set MLFLOW_TRACKING_URI, or give user and password as MLFLOW_TRACKING_USERNAME and"
                 " MLFLOW_TRACKING_PASSWORD"
             )
-        Train(**{name: value for name, value in params.items() if name in self.FIELDS or not self.hasParam(name)})
+        _settings({name: value for name, value in params.items() if name in self.FIELDS})
         if featuresCol is not None:
             self.setFeaturesCol(featuresCol)
         given = {"tracking_uri": tracking_uri, **params}
@@ -123,7 +129,8 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
         with shared:
             folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
-            settings = Train(**{name: self.getOrDefault(name) for name in self.FIELDS}, run_dir=f"{folder}/runs")
+            recipe = {name: self.getOrDefault(name) for name in self.FIELDS}
+            settings = _settings(recipe | {"run_dir": f"{folder}/runs"})
             rows = shared.prepared()
             trained = train(
                 rows.dataset,
@@ -188,3 +195,11 @@ class TorchRanker(_TorchEstimator, GroupColumn):
     """
 
     TASK, MODEL = "ranking", TorchRankingModel
+
+
+def _settings(values: Mapping[str, Any]) -> Train:
+    """Raises :class:`ConfigError` for a value that cannot be."""
+    try:
+        return Train(**values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(explain(problem, Train, whole="together") for problem in error.errors())) from None

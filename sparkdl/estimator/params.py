@@ -22,6 +22,21 @@ OURS = ("dataset", "run_dir", "task")
 """Keys of :class:`Train` that follow from the DataFrame, the store and the class."""
 
 
+def _share(value: Any) -> float:
+    """What pyspark.ml makes the error of a value from that cannot be: it names the parameter."""
+    share: float = TypeConverters.toFloat(value)
+    if not 0 <= share < 1:
+        raise TypeError(f"It is a share, from 0 to below 1, and not {value}")
+    return share
+
+
+def _count(value: Any) -> int:
+    count: int = TypeConverters.toInt(value)
+    if count < 1:
+        raise TypeError(f"It is a number from 1 on, and not {value}")
+    return count
+
+
 class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
     """The columns that every estimator and its model share."""
 
@@ -83,8 +98,10 @@ class GroupColumn(Params):
 class FitParams(HasWeightCol, HasValidationIndicatorCol):
     """What fitting needs beside the columns and the recipe."""
 
-    num_ranks: Param[int] = Param(Params._dummy(), "num_ranks", "training processes; each takes one task slot")
-    validation: Param[float] = Param(Params._dummy(), "validation", "share of rows that decides which epoch was best")
+    num_ranks: Param[int] = Param(Params._dummy(), "num_ranks", "training processes; each takes one task slot", _count)
+    validation: Param[float] = Param(
+        Params._dummy(), "validation", "share of rows that decides which epoch was best", _share
+    )
     store: Param[str] = Param(Params._dummy(), "store", "a folder that driver and executors reach")
     experiment: Param[str] = Param(Params._dummy(), "experiment", "the MLflow experiment")
     tracking_uri: Param[str] = Param(Params._dummy(), "tracking_uri", "the MLflow tracking URI")

@@ -11,7 +11,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.masking import masked
 from sparkdl.settings.section import Section, kinds_in, sections_in
 
-__all__ = ["Key", "explain", "find_field", "find_key"]
+__all__ = ["Key", "explain", "find_field", "find_key", "nearest"]
 
 _ALTERNATIVE = re.compile(r"constrained-int|function-after\[.*")
 """What Pydantic calls the two kinds of value that `cluster.num_ranks` may have, within a key."""
@@ -36,8 +36,11 @@ class Key(NamedTuple):
         return {name: field for section in sections for name, field in section.model_fields.items()}
 
 
-def explain(problem: Any, section: type[Section]) -> str:
-    """One of Pydantic's validation problems as a sentence with the key, the value and what would be right."""
+def explain(problem: Any, section: type[Section], *, whole: str = "the file") -> str:
+    """One of Pydantic's validation problems as a sentence with the key, the value and what would be right.
+
+    ``whole`` is what several keys together are called.
+    """
     location = [part for part in map(str, problem["loc"]) if not _ALTERNATIVE.fullmatch(part)]
     found = find_key(location, section)
     key = ".".join(found.parts)
@@ -50,11 +53,11 @@ def explain(problem: Any, section: type[Section]) -> str:
     if problem["type"] == "union_tag_invalid":
         kind = str(problem["ctx"]["tag"])
         shown = f" {kind!r}" if _HARMLESS.fullmatch(kind) else ""
-        return f"{key}: unknown kind{shown}; {_nearest(kind, found.kinds)}"
+        return f"{key}: unknown kind{shown}; {nearest(kind, found.kinds)}"
     message = problem["msg"].removeprefix("Value error, ")
     given = masked(problem["input"], name=key)
     shown = f" (got {given!r})" if _HARMLESS.fullmatch(str(given)) else ""
-    return f"{key or 'the file'}: {message[0].lower()}{message[1:]}{shown}"
+    return f"{key or whole}: {message[0].lower()}{message[1:]}{shown}"
 
 
 def find_field(key: str, section: type[Section]) -> FieldInfo:
@@ -84,10 +87,11 @@ def find_key(location: Sequence[str], section: type[Section]) -> Key:
 
 def _unknown(key: str, parent: Key) -> str:
     *_, name = key.split(".")
-    return f"unknown key {key!r}; {_nearest(name, parent.fields, below='.'.join([*parent.parts, '']))}"
+    return f"unknown key {key!r}; {nearest(name, parent.fields, below='.'.join([*parent.parts, '']))}"
 
 
-def _nearest(name: str, known: Iterable[str], *, below: str = "") -> str:
+def nearest(name: str, known: Iterable[str], *, below: str = "") -> str:
+    """The known name that was meant, or all that there are."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {below + near[0]!r}?" if near else f"known here: {', '.join(names)}"

@@ -378,12 +378,18 @@ def test_a_shared_copy_goes_with_the_last_fit_though_it_fails_and_with_an_iterat
 
 
 def test_an_unknown_setting_is_an_error_at_once():
-    with pytest.raises(ValueError, match=r"epoch\n.*not permitted"):
+    with pytest.raises(ConfigError, match=r"^TorchClassifier has no parameter 'epoch'; did you mean 'epochs'\?$"):
         TorchClassifier(epoch=3)
-    with pytest.raises(ValueError, match=r"probabilityCol\n.*not permitted"):
-        TorchRegressor(probabilityCol="p")
-    with pytest.raises(ValueError, match=r"qidCol\n.*not permitted"):
+    with pytest.raises(ConfigError, match=r"has no parameter 'numRanks'; did you mean 'num_ranks'\?$"):
+        TorchRegressor(numRanks=3)
+    with pytest.raises(ConfigError, match=r"^TorchRegressor has no parameter 'qidCol'"):
         TorchRegressor(qidCol="query")
+    with pytest.raises(ConfigError, match=r"^epochs: input should be greater than 0"):
+        TorchRegressor(epochs=0)
+    with pytest.raises(TypeError, match=r'"num_ranks"\. It is a number from 1 on, and not 0$'):
+        TorchRegressor(num_ranks=0)
+    with pytest.raises(TypeError, match=r'"validation"\. It is a share, from 0 to below 1, and not 10$'):
+        TorchRegressor(validation=10)
 
 
 @pytest.mark.parametrize(

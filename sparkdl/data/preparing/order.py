@@ -40,13 +40,12 @@ def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> 
     from pyspark.sql import functions as sf
 
     split = sf.col(identifier(settings.split.column)).cast("string") if settings.split.column else sf.lit("train")
+    in_train = split == "train" if settings.split.column else sf.lit(True)  # Spark warns of what is plainly true
     together = [settings.qid] if settings.qid else content
     share = sf.pmod(hash_of(together, settings.seed, "split"), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
     moved, limit = split, 0.0
     for name, fraction in sorted(settings.split.fractions.items()):
-        moved = sf.when((split == "train") & (share >= limit) & (share < limit + fraction), sf.lit(name)).otherwise(
-            moved
-        )
+        moved = sf.when(in_train & (share >= limit) & (share < limit + fraction), sf.lit(name)).otherwise(moved)
         limit += fraction
     order = hash_of(content, settings.seed, "order").alias(ORDER)
     return rows.select("*", moved.alias(SPLIT), order, hash_of(content, 0, "content").alias(CONTENT_HASH))
