@@ -249,8 +249,9 @@ def _checked(dataset: Dataset | str | None, settings: Extreme, tracking: Trackin
     if dataset is None:
         raise ConfigError("there is nothing to train on: give a dataset, or set extreme.dataset or prepare.output")
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    if dataset.input.kind != "sparse":
-        raise DatasetError(f"{dataset.path} is not sparse; prepare it with `prepare.sparse: true`")
+    if dataset.input.kind != "sparse" or not dataset.card.labels:
+        what = f"is for {dataset.card.task}" if dataset.input.kind == "sparse" else "is not sparse"
+        raise DatasetError(f"{dataset.path} {what}; prepare it with `prepare.sparse: true` and without a `task`")
     if dataset.num_classes < 2:
         raise ConfigError(f"{dataset.path} has a single class; there is nothing to tell apart")
     figures = [f"{name}_at_{k}" for name in METRICS for k in range(1, min(BEST, dataset.num_classes) + 1)]

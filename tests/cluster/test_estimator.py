@@ -208,10 +208,10 @@ def test_a_number_is_predicted_from_sparse_vectors(settings, points, tmp_path):
 
 @pytest.fixture(scope="module")
 def results(spark):
-    """What 40 queries have found, how relevant it is, and which of three folds a query is in: the first holds out."""
+    """What 40 queries have found, how relevant it is, and which half a query is in; the first one is held out."""
     random = np.random.default_rng(0)
     rows = [
-        (f"query {query}", float(x), float(y), min(max(int(1 + x - y + query % 2), 0), 4), query % 3)
+        (f"query {query}", float(x), float(y), min(max(int(1 + x - y + query % 2), 0), 4), query % 2)
         for query in range(40)
         for x, y in random.normal(size=(random.integers(5, 15), 2))
     ]
@@ -258,7 +258,7 @@ def test_a_search_over_rankers_whose_folds_are_of_whole_groups_finds_the_better_
         estimator=ranker,
         estimatorParamMaps=ParamGridBuilder().addGrid(ranker.learning_rate, [1e-9, 0.02]).build(),
         evaluator=NDCG(),
-        numFolds=3,
+        numFolds=2,
         foldCol="fold",
         parallelism=2,
     )

@@ -215,12 +215,13 @@ def test_rows_are_ranked_within_their_groups(
     assert found == pytest.approx(trained.metrics["validation_ndcg_at_10"])
     with pytest.raises(ConfigError, match=r"train\.gradient_noise is of the gradients of single rows"):
         train(dataset, gradient_noise="fisher_diagonal")
+    with pytest.raises(ConfigError, match=r"train\.label_smoothing works with the loss 'cross_entropy', not with"):
+        train(dataset, label_smoothing=0.1)
 
 
 def test_groups_that_cannot_be_ranked_within_are_refused(
     prepared: Callable[..., Dataset], queries: DataFrame, rows: DataFrame
 ) -> None:
-    split_by = {"split": {"fractions": {"validation": 0.3}}}
     refused = {
         "the column 'query' is null in 1 rows": {
             "raw": queries.withColumn("query", sf.expr("nullif(query, 'query 0')")),
@@ -251,5 +252,22 @@ def test_groups_that_cannot_be_ranked_within_are_refused(
     for number, (message, settings) in enumerate(refused.items()):
         with pytest.raises(DataError, match=message):
             prepared(f"refused-{number}", **(RANKED | settings))
-    dataset = prepared("shared out", queries, **(RANKED | split_by))
-    assert dataset.rows("train") + dataset.rows("validation") == 60  # groups are whole
+
+
+def test_groups_are_the_same_however_rows_lie_and_whether_they_are_sparse(
+    prepared: Callable[..., Dataset], queries: DataFrame
+) -> None:
+    settings = RANKED | {"split": Split(fractions={"validation": 0.3}), "unit_norm": False}
+    thin = array_to_vector(sf.transform("features", lambda x: sf.greatest(x, sf.lit(0.0))))
+    thinned = queries.withColumn("features", thin).cache()
+    whole = prepared("whole groups", thinned, **settings)
+    sparse = prepared("sparse groups", thinned.coalesce(1).orderBy("relevance"), sparse=True, **settings)
+    assert (whole.input.kind, sparse.input.kind) == ("vector", "sparse")
+    for ours, theirs in zip(*(Loader(each, "train", batch_size=7).epoch(3) for each in (whole, sparse)), strict=True):
+        assert torch.equal(ours.inputs, theirs.inputs) and torch.equal(ours.labels, theirs.labels)
+    held_out = sparkdl.split_rows(thinned, Prepare.model_validate({"output": "x", **settings}), "validation")
+    assert held_out.count() == sparse.card.splits["validation"].sparse.labels
+    assert held_out.select("query").distinct().count() == sparse.rows("validation") == 60 - sparse.rows("train")
+    for each, message in ((whole, "is not sparse"), (sparse, "is for ranking")):
+        with pytest.raises(DatasetError, match=f"{message}; prepare it with .* and without a `task`"):
+            sparkdl.train_extreme(each)

@@ -15,7 +15,7 @@ from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
 from sparkdl.data.preparing.features import Inputs, image_fits, width_of
 from sparkdl.data.preparing.label_column import LABEL, label_problems
 from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
-from sparkdl.data.preparing.queries import count_queries
+from sparkdl.data.preparing.queries import Queries, count_queries
 from sparkdl.data.sql import identifier
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
@@ -46,8 +46,8 @@ class Findings:
     """Rows by split."""
     fingerprint: str
     """Of the content, whatever the order of the rows."""
-    largest_query: int = 1
-    """Rows of the largest group that is ranked within: those groups are what is counted as rows by split."""
+    queries: Queries | None = None
+    """The groups that are ranked within, which ``split_rows`` counts then."""
 
 
 def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None) -> "dict[str, Column]":
@@ -89,12 +89,11 @@ def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepa
         split_rows[row[SPLIT]] += row["rows"]
     hashes = sum(int(row["hashes"]) for row in found) % 2**_FINGERPRINT_BITS
     fingerprint = f"{sum(split_rows.values())}-{hashes:x}"
-    split_rows, largest = dict(sorted(split_rows.items())), 1
-    if task == "ranking":
-        split_rows, largest = count_queries(rows, settings)
+    queries = count_queries(rows, settings) if task == "ranking" else None
+    split_rows = queries.counts if queries else dict(sorted(split_rows.items()))
     _check_sizes(split_rows, settings)
     if task not in ("classification", "multi_label"):
-        return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, largest)
+        return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, queries)
     if task == "multi_label":
         labels = rows.select(SPLIT, sf.explode(LABEL).alias(LABEL))
         found = labels.groupBy(SPLIT, LABEL).agg(sf.count("*").alias("rows")).collect()

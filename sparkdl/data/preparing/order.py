@@ -51,10 +51,13 @@ def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> 
     return rows.select("*", moved.alias(SPLIT), order, hash_of(content, 0, "content").alias(CONTENT_HASH))
 
 
-def num_groups(rows: int, row_bytes: int, settings: Prepare) -> int:
-    """How many row groups a split of so many rows gets: a multiple of the ranks, each of about the wanted size."""
+def num_groups(rows: int, row_bytes: int, settings: Prepare, *, each: float = 1.0) -> int:
+    """How many row groups a split of so many rows gets: a multiple of the ranks, each of about the wanted size.
+
+    ``each`` is how many rows one of them stands for, where they are groups that are ranked within.
+    """
     rows_per_group = min(settings.rows_per_group, max(_GROUP_BYTES // row_bytes, 1))
-    per_rank = max(round(rows / (rows_per_group * settings.num_ranks)), 1)
+    per_rank = max(round(rows * each / (rows_per_group * settings.num_ranks)), 1)
     return min(per_rank, rows // settings.num_ranks) * settings.num_ranks
 
 

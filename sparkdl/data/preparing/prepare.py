@@ -230,8 +230,9 @@ def _write(
         model.write().save(spark_url(join(folder, PREPROCESSING)))
         ready = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
     spec = _spec(ready, inputs)
-    row_bytes = (_SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes) * findings.largest_query
-    groups = {split: num_groups(count, row_bytes, settings) for split, count in findings.split_rows.items()}
+    row_bytes = _SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes
+    each, largest = (findings.queries.mean, findings.queries.largest) if findings.queries else (1.0, 1)
+    groups = {split: num_groups(count, row_bytes, settings, each=each) for split, count in findings.split_rows.items()}
     labels = None
     if task is None:
         training = rows.where(sf.col(SPLIT) == "train")
@@ -257,7 +258,7 @@ def _write(
         label_names=findings.label_names,
         labels=labels,
         weighted=settings.weight is not None,
-        row_bytes=row_bytes,
+        row_bytes=row_bytes * largest,
         queries=task == "ranking",
     )
     written = write_row_groups(placed, folder, layout, groups)

@@ -28,8 +28,10 @@ class Queries(NamedTuple):
 
     counts: dict[str, int]
     """Groups by split."""
-    largest: int
+    largest: int = 1
     """Rows of the largest one."""
+    mean: float = 1.0
+    """Rows of one on average."""
 
 
 def name_types() -> "tuple[type[DataType], ...]":
@@ -65,6 +67,7 @@ def count_queries(rows: "DataFrame", settings: Prepare) -> Queries:
     tests = {"scattered": sf.col("scattered"), "uneven": sf.col("uneven"), "large": sf.col("rows") > LARGEST_QUERY}
     found = of_each.groupBy(SPLIT).agg(
         sf.count("*").alias("queries"),
+        sf.sum("rows").alias("rows"),
         sf.max("rows").alias("largest"),
         *[sf.sum(test.cast("bigint")).alias(name) for name, test in tests.items()],
     )
@@ -78,7 +81,8 @@ def count_queries(rows: "DataFrame", settings: Prepare) -> Queries:
     for name, problem in problems.items():
         if count := sum(row[name] for row in splits):
             raise DataError(f"{count:,} groups of the column {settings.qid!r} {problem}")
-    return Queries({row[SPLIT]: row.queries for row in splits}, largest)
+    counts = {row[SPLIT]: row.queries for row in splits}
+    return Queries(counts, largest, sum(row.rows for row in splits) / sum(counts.values()))
 
 
 def gathered(rows: "DataFrame", column: str, settings: Prepare) -> "DataFrame":

@@ -1,13 +1,14 @@
 """Groups that are ranked within, from a file to batches."""
 
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkdl.data import Dataset, InputSpec, Loader
+from sparkdl.data import Batch, Dataset, InputSpec, Loader, Phase
 from sparkdl.data.sparse_rows import write_sparse_row_group
 from sparkdl.errors import DataError
 
@@ -56,6 +57,18 @@ def test_each_group_is_read_whole_and_once_by_one_rank(
                 assert labels[: end - begin].tolist() == relevance.tolist()
                 found.append(number)
     assert sorted(found) == list(range(len(SIZES)))
+
+
+def test_an_epoch_goes_on_with_other_ranks_where_some_have_stopped(dataset: Dataset) -> None:
+    def numbers(batches: Iterable[Batch]) -> list[int]:
+        return [int(number) for batch in batches for number in batch.inputs[:, 0].unique()]
+
+    loaders = [Loader(dataset, "train", batch_size=2, rank=rank, size=2) for rank in range(2)]
+    before = [number for loader in loaders for number in numbers(islice(loader.epoch(3), 2))]
+    after = [Phase(size=2, batch_size=2, batches=2)]
+    others = [Loader(dataset, "train", batch_size=1, rank=rank, size=3) for rank in range(3)]
+    rest = [number for loader in others for number in numbers(loader.epoch(3, after=after))]
+    assert len(before) == 8 and sorted(before + rest) == list(range(len(SIZES)))
 
 
 def test_a_group_that_no_batch_could_hold_is_refused(tmp_path: Path) -> None:
