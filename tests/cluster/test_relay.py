@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -70,19 +71,24 @@ def hurt(cluster: StandaloneCluster, folder: Path, environment: dict[str, str]) 
             [sys.executable, PROGRAM, folder, "hurt"], env=environment, stdout=output, stderr=output
         )
 
-    def goes_on() -> bool:
-        """Whether two more epochs end: one may have ended before."""
-        before, deadline = log.read_text().count("epoch "), time.monotonic() + 60
-        while log.read_text().count("epoch ") < before + 2 and client.poll() is None and time.monotonic() < deadline:
+    def wait_for(condition: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + 60
+        while not (found := condition()) and client.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
-        return client.poll() is None and time.monotonic() < deadline
+        return found and client.poll() is None
+
+    def goes_on() -> bool:
+        """Whether more epochs end than have been on their way to the client."""
+        before = log.read_text().count("epoch ")
+        return wait_for(lambda: log.read_text().count("epoch ") > before + 5)
 
     try:
         assert goes_on(), log.read_text()[-8000:]
-        cluster.tasks("worker")[0].kill()
-        worker = goes_on()
+        killed = cluster.tasks("worker")[0]
+        killed.kill()
+        worker = wait_for(lambda: cluster.tasks("worker").get(0, killed) != killed) and goes_on()
         cluster.ranks()[0].kill()
-        coordinator = goes_on()
+        coordinator = wait_for(lambda: "another attempt" in log.read_text()) and goes_on()
         client.send_signal(signal.SIGINT)
         ended = client.wait(60)
     finally:

@@ -71,8 +71,8 @@ def refusal(work: Any, num_ranks: int) -> str:
     return "it was not refused"
 
 
-def train_points(num_ranks: int, *, epochs: int = 2, **options: Any) -> Any:
-    settings = Train(epochs=epochs, batch_size=8, run_dir=f"{FOLDER}/runs", **options)
+def train_points(num_ranks: int, **options: Any) -> Any:
+    settings = Train(**{"epochs": 2, "batch_size": 8, "run_dir": f"{FOLDER}/runs"} | options)
     tracking = Tracking(uri=f"sqlite:///{FOLDER}/mlflow.db", spool=f"{FOLDER}/spool")
     cluster = Cluster(num_ranks=num_ranks, slot_timeout=0.5)
     trained = sparkdl.train(f"{FOLDER}/prepared", settings, cluster=cluster, tracking=tracking, spark=spark)
@@ -83,7 +83,7 @@ spark = sparkdl.get_session()
 if sys.argv[2:] == ["killed"]:
     run_ranks(work_on, 2, spark=spark, timeouts=Timeouts(silence_timeout=5))
 if sys.argv[2:] == ["hurt"]:
-    train_points(2, epochs=10_000, strategy={"kind": "downpour"})
+    train_points(2, epochs=10_000, batch_size=1, strategy={"kind": "downpour"})
 heard: list[tuple[int, int]] = []
 report: dict[str, Any] = {}
 for name in ("first", "next"):
