@@ -9,9 +9,11 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import click
 import numpy as np
+import psutil
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import DataFrame, SparkSession
@@ -29,11 +31,17 @@ FITS = FOLDS * len(RATES)
 ATONCE = 2
 
 
+class _Search(NamedTuple):
+    seconds: float
+    busy: float
+    """The share of the machine's cores that computed, here or elsewhere in it."""
+
+
 def run() -> Report:
     """Start the cluster, search both ways in turn, stop the cluster. Runs on the driver, where no Spark may run yet."""
     if SparkSession.getActiveSession():
         raise click.ClickException("search starts a cluster of its own; stop the running Spark session first")
-    seconds: dict[int, list[float]] = {1: [], ATONCE: []}
+    searches: dict[int, list[_Search]] = {1: [], ATONCE: []}
     with (
         tempfile.TemporaryDirectory() as folder,
         standalone_cluster(Path(folder), cores=(2, 2), pythonpath=str(ROOT)) as cluster,
@@ -43,23 +51,26 @@ def run() -> Report:
         )
         rows = _rows(spark).cache()
         for parallelism in (ATONCE, *(1, ATONCE) * REPEATS):
-            seconds[parallelism].append(_search(rows, parallelism, folder))
+            searches[parallelism].append(_search(rows, parallelism, folder))
         spark.stop()
-    alone, together = seconds[1], seconds[ATONCE][1:]  # the first one warms the cluster
+    searches[ATONCE].pop(0)  # which warmed the cluster
+    seconds = {name: [search.seconds for search in found] for name, found in searches.items()}
+    busy = {name: median(search.busy for search in found) for name, found in searches.items()}
     return Report(
         title=f"search: CrossValidator, {FITS} fits and one on all rows, four slots, two ranks a fit",
-        columns=["parallelism", "median s", "fastest s", "slowest s", "searches"],
+        columns=["parallelism", "median s", "fastest s", "slowest s", "cores busy", "searches"],
         rows=[
-            [str(name), median(times), min(times), max(times), str(len(times))]
-            for name, times in {1: alone, ATONCE: together}.items()
+            [str(name), median(times), min(times), max(times), f"{busy[name]:.0%}", str(len(times))]
+            for name, times in seconds.items()
         ],
-        targets=[Target("times faster with two at a time", median(alone) / median(together), 1.6)],
+        targets=[Target("times faster with two at a time", median(seconds[1]) / median(seconds[ATONCE]), 1.6)],
         note=f"Less than {(FITS + 1) / (FITS / ATONCE + 1):.2f} times in any case: the last fit has nothing beside it,"
-        " nor has the preparing of a fold's rows, which its fits share.",
+        " nor has the preparing of a fold's rows, which its fits share. No more than"
+        f" {1 / busy[1]:.2f} times on this machine, as far as its cores are busy with one at a time.",
     )
 
 
-def _search(rows: DataFrame, parallelism: int, folder: str) -> float:
+def _search(rows: DataFrame, parallelism: int, folder: str) -> _Search:
     classifier = sparkdl.TorchClassifier(
         epochs=1, batch_size=64, num_ranks=2, store=f"{folder}/store", tracking_uri=f"sqlite:///{folder}/mlflow.db"
     )
@@ -71,9 +82,10 @@ def _search(rows: DataFrame, parallelism: int, folder: str) -> float:
         parallelism=parallelism,
         seed=0,
     )
+    psutil.cpu_percent()  # from here on
     started = time.perf_counter()
     search.fit(rows)
-    return time.perf_counter() - started
+    return _Search(time.perf_counter() - started, psutil.cpu_percent() / 100)
 
 
 def _rows(spark: SparkSession) -> DataFrame:
