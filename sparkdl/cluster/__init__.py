@@ -2,7 +2,7 @@
 
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.barrier import driver_addresses, run_ranks, spark_reason
-from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory, returned_memory
+from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory, returned_memory, roam
 from sparkdl.cluster.independent_tasks import IndependentTasks, run_tasks
 from sparkdl.cluster.interrupts import exit_on_sigterm, stop_spark
 from sparkdl.cluster.launch import OnMessage
@@ -27,6 +27,7 @@ __all__ = [
     "limited_threads",
     "retained_memory",
     "returned_memory",
+    "roam",
     "run_local",
     "run_ranks",
     "run_tasks",

@@ -21,6 +21,7 @@ __all__ = [
     "own_cores",
     "retained_memory",
     "returned_memory",
+    "roam",
     "threads_of_process",
 ]
 
@@ -110,10 +111,25 @@ def own_cores(device: str, local_rank: int, local_size: int, threads: int) -> It
         yield
         return
     bind(cores[local_rank * threads : (local_rank + 1) * threads])
+    _cores_of_all_ranks[:] = cores
     try:
         yield
     finally:
+        _cores_of_all_ranks.clear()
         bind(cores)
+
+
+_cores_of_all_ranks: list[int] = []
+"""While a rank keeps to its own cores."""
+
+
+def roam() -> None:
+    """Let the calling thread take a core that another rank leaves idle, where this rank keeps to its own. On a rank.
+
+    What computes in the background would otherwise take a rank's only core, and the others wait for it.
+    """
+    if _cores_of_all_ranks:
+        os.sched_setaffinity(0, _cores_of_all_ranks)
 
 
 def bind(cores: Collection[int]) -> None:

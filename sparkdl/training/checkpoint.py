@@ -10,7 +10,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sparkdl.data import Phase
 from sparkdl.errors import CheckpointError, DamagedCheckpointError
-from sparkdl.storage import list_folder, read_file, remove, remove_unfinished, write_file
+from sparkdl.storage import list_folder, read_file, remove, remove_unfinished, write_file, writing
 from sparkdl.training.shard_files import check_digest, open_shard, read_failures, write_failures
 
 __all__ = [
@@ -105,14 +105,10 @@ class Manifest(BaseModel):
 def save_shard(folder: str, place: str, part: str, state: Mapping[str, Any]) -> Shard:
     """Write tensors and plain values into a folder (path or URI). Runs on ranks.
 
-    ``place`` says when and in which attempt, ``part`` whose it is. Raises :class:`CheckpointError` when it cannot be
-    written; nothing of it is left then.
+    ``place`` says when and in which attempt, ``part`` whose it is. The tensors have to stay as they are until it
+    returns. Raises :class:`CheckpointError` when it cannot be written; nothing of it is left then.
     """
-    content = io.BytesIO()
-    torch.save(dict(state), content)
-    name = f"shard-{place}.{part}.pt"
-    _write(f"{folder}/{name}", content.getbuffer())
-    return Shard(name=name, sha256=_digest(content.getbuffer()), bytes=content.getbuffer().nbytes)
+    return _save(folder, state, lambda _: f"shard-{place}.{part}.pt")
 
 
 def load_shard(folder: str, shard: Shard, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -181,9 +177,8 @@ def save_best(folder: str, weights: Mapping[str, torch.Tensor], *, step: int, ep
 
 def save_weights(path: str, weights: Mapping[str, torch.Tensor]) -> None:
     """Write a file that holds a model and nothing else. Runs on the driver."""
-    content = io.BytesIO()
-    torch.save({"model": dict(weights)}, content)
-    _write(path, content.getbuffer())
+    folder, _, name = path.rpartition("/")
+    _save(folder, {"model": dict(weights)}, lambda _: name)
 
 
 def load_weights(path: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
@@ -194,12 +189,7 @@ def load_weights(path: str, device: torch.device | str = "cpu") -> dict[str, tor
 
 def save_best_file(folder: str, content: Mapping[str, Any], *, step: int, epoch: int) -> Shard:
     """Write what leads to the weights of what is the best epoch so far."""
-    written = io.BytesIO()
-    torch.save(dict(content), written)
-    digest = _digest(written.getbuffer())
-    name = f"best-{step:09d}-{epoch:05d}.{digest[:16]}.pt"
-    _write(f"{folder}/{name}", written.getbuffer())
-    return Shard(name=name, sha256=digest, bytes=written.getbuffer().nbytes)
+    return _save(folder, content, lambda digest: f"best-{step:09d}-{epoch:05d}.{digest[:16]}.pt")
 
 
 def load_best_file(path: str, device: torch.device | str) -> dict[str, Any]:
@@ -333,6 +323,14 @@ def _sizes(folder: str) -> dict[str, int]:
 
 def _digest(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _save(folder: str, state: Mapping[str, Any], name: Callable[[str], str]) -> Shard:
+    """Write a file whose name may depend on its digest. It is never in memory: the tensors must stay as they are."""
+    with write_failures(folder), writing(folder) as file:
+        torch.save(dict(state), file)
+        file.put_as = name(file.sha256)
+    return Shard(name=file.put_as, sha256=file.sha256, bytes=file.size)
 
 
 def _write(path: str, content: bytes | memoryview) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from sparkdl.storage import hash_file, open_file, writing
+from sparkdl.storage import hash_file, open_file
 from sparkdl.training.checkpoint import Shard, load_best_file, load_shard, save_best_file
-from sparkdl.training.shard_files import check_digest, open_shard, read_failures, write_failures
+from sparkdl.training.shard_files import check_digest, open_shard, read_failures
 from sparkdl.training.strategies.shares import KeptPart, Ownership, empty_parts, fill, shrink
 
 __all__ = [
@@ -21,21 +21,8 @@ __all__ = [
     "load_part",
     "pieces_of",
     "save_best_parts",
-    "save_part",
     "whole_weights",
 ]
-
-
-def save_part(folder: str, place: str, part: str, state: Mapping[str, Any]) -> Shard:
-    """What :func:`~sparkdl.training.checkpoint.save_shard` does, without a copy in memory. Runs on ranks.
-
-    The tensors have to stay as they are until it returns.
-    """
-    name = f"shard-{place}.{part}.pt"
-    path = f"{folder}/{name}"
-    with write_failures(path), writing(path) as file:
-        torch.save(dict(state), file)
-        return Shard(name=name, sha256=hash_file(str(file)), bytes=file.stat().st_size)
 
 
 def load_part(folder: str, shard: Shard, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -9,11 +9,11 @@ from uuid import uuid4
 import numpy as np
 import torch
 
-from sparkdl.cluster import Rank
+from sparkdl.cluster import Rank, roam
 from sparkdl.errors import CheckpointError, TrainingError
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import Manifest, Shard, prune, save_best, save_manifest, save_shard
-from sparkdl.training.parted_checkpoint import save_best_parts, save_part
+from sparkdl.training.parted_checkpoint import save_best_parts
 from sparkdl.training.replica import Replica
 from sparkdl.training.state import Parts, TrainingState, collect
 
@@ -67,7 +67,7 @@ class Saver:
         self._polled = self._saved = time.monotonic()
         self._polled_step = self._saved_step = step
         self._next_poll = step + 1
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint", initializer=roam)
         self._shards: Future[list[Shard]] | None = None
         """The shards that this rank writes at the moment: its own, and on rank 0 also the shared one."""
         self._begun: _Begun | None = None
@@ -185,8 +185,7 @@ class Saver:
                     f"weights are not finite after step {step}; the last good checkpoint in {self._folder} is kept"
                 )
         place = f"{step:09d}-{epoch:05d}.{self._attempt}"
-        save_own = save_part if self._in_parts else save_shard
-        shards = [save_own(self._folder, place, f"rank-{self._world.rank}", parts.own)]
+        shards = [save_shard(self._folder, place, f"rank-{self._world.rank}", parts.own)]
         if shared:
             shared = shared | {"model": None} if once else shared  # they are in the best weights' file
             shards.append(save_shard(self._folder, place, "shared", shared))

@@ -12,6 +12,7 @@ from sparkdl.cluster.devices import (
     limited_threads,
     own_cores,
     retained_memory,
+    roam,
     threads_of_process,
 )
 from sparkdl.errors import ConfigError
@@ -91,6 +92,15 @@ def test_ranks_that_have_all_cores_of_a_host_keep_to_their_own_with_all_their_th
                     assert earlier.result() == found[0]
         assert pool.submit(os.sched_getaffinity, 0).result() == cores
     assert sorted(map(list, found)) == [[core] for core in sorted(cores)]
+    assert os.sched_getaffinity(0) == cores
+
+
+def test_a_thread_in_the_background_may_take_any_ranks_core() -> None:
+    cores = os.sched_getaffinity(0)
+    with own_cores("cpu", 0, len(cores), 1), ThreadPoolExecutor(1, initializer=roam) as pool:
+        assert pool.submit(os.sched_getaffinity, 0).result() == cores
+        assert len(os.sched_getaffinity(0)) == 1
+    roam()  # changes nothing where nothing is bound
     assert os.sched_getaffinity(0) == cores
 
 
