@@ -34,12 +34,12 @@ def source(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def found(marker: str) -> list[psutil.Process]:
-    """All processes that a job has started, wherever they have got to."""
+def found(marker: str, *, running: str | None = None) -> list[psutil.Process]:
+    """All processes that a job has started, wherever they have got to, or those ``running`` a program."""
     marked = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("SPARKDL_TEST") == marker:
+            if process.environ().get("SPARKDL_TEST") == marker and (not running or running in process.cmdline()):
                 marked.append(process)
         except psutil.Error:
             continue
@@ -49,7 +49,7 @@ def found(marker: str) -> list[psutil.Process]:
 def has_begun(moment: str, marker: str, folder: Path) -> bool:
     """Whether the job has come to a moment."""
     if moment == "while Spark starts":
-        return any("org.apache.spark.deploy.SparkSubmit" in process.cmdline() for process in found(marker))
+        return bool(found(marker, running="org.apache.spark.deploy.SparkSubmit"))
     return any(folder.glob(".dataset*/train/*"))
 
 

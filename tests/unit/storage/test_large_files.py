@@ -2,13 +2,11 @@
 
 import errno
 import hashlib
-import os
-import resource
-import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from sparkdl.storage import list_folder, read_file, writing
 
@@ -44,22 +42,21 @@ def test_what_was_not_finished_is_not_there(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def full_disk(tmp_path: Path) -> int | None:
-    """In a process that can write a megabyte: the number of the error that saving more ends with."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-    try:
-        with writing(str(tmp_path)) as file:
-            file.put_as = "weights"
-            torch.save({"first": torch.zeros(10), "second": torch.zeros(1 << 20)}, file)
-    except OSError as error:
-        return error.errno
-    return None
+FULL_DISK = """
+import resource, signal, sys, torch
+from sparkdl.storage import writing
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    with writing(sys.argv[1]) as file:
+        file.put_as = "weights"
+        torch.save({"first": torch.zeros(10), "second": torch.zeros(1 << 20)}, file)
+except OSError as error:
+    sys.exit(error.errno)
+"""
 
 
 def test_a_full_disk_is_said_whatever_the_writer_makes_of_it(tmp_path: Path) -> None:
-    child = os.fork()
-    if not child:
-        os._exit(full_disk(tmp_path) or 0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == errno.EFBIG
+    ended = subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], timeout=120, check=False)
+    assert ended.returncode == errno.EFBIG
     assert not list(tmp_path.iterdir())
