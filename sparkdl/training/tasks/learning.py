@@ -66,9 +66,14 @@ class Task(ABC):
     def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Counts of a split's rows, of shape (picture_size,), that are added up for :meth:`pictures`."""
 
-    @abstractmethod
+    loss_unit: str = "nats"
+
     def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
         """Pictures of the epochs, by their names."""
+        from sparkdl.tracking.figures import figure_curve, loss_curve  # which need matplotlib
+
+        figures = {name: figure_curve(history, name) for name in self.figure_names}
+        return {"loss": loss_curve(history, self.loss_unit), **figures}
 
     @abstractmethod
     def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":

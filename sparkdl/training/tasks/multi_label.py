@@ -1,6 +1,6 @@
 """Any number of classes a row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,13 +69,6 @@ class MultiLabel(Task):
     def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Of each class: right predictions; then of each class, wrong ones; then missing ones."""
         return torch.cat([found.sum(dim=0) for found in _compared(outputs, labels)])
-
-    @override
-    def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
-        from sparkdl.tracking.figures import figure_curve, loss_curve  # which need matplotlib
-
-        figures = {name: figure_curve(history, name) for name in self.figure_names}
-        return {"loss": loss_curve(history), **figures}
 
     @override
     def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":

@@ -1,6 +1,6 @@
 """A score a row, by which the rows of a group are ordered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -63,13 +63,6 @@ class Ranking(Task):
         """NDCG of the first place, of the first two and so on, summed over groups; and how many groups there are."""
         sums = _ndcg(outputs, labels, PLACES).sum(dim=0)
         return torch.cat([sums, sums.new_tensor([len(labels)])])
-
-    @override
-    def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
-        from sparkdl.tracking.figures import figure_curve, loss_curve  # which need matplotlib
-
-        figures = {name: figure_curve(history, name) for name in self.figure_names}
-        return {"loss": loss_curve(history), **figures}
 
     @override
     def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":

@@ -1,7 +1,7 @@
 """A number a row."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,7 @@ class Regression(Task):
     sum_size = 4
     answer = pa.schema([("prediction", pa.float64())])
     outputs = 1
+    loss_unit = "variances of the label"
     picture_size = CELLS**2
 
     def __init__(self, mean: float, std: float) -> None:
@@ -73,13 +74,6 @@ class Regression(Task):
         """How many rows lie in each cell: the true number gives the column, the predicted one the row."""
         true, predicted = (_cell(values) for values in (self._standardised(labels), outputs.squeeze(1)))
         return torch.bincount(predicted * CELLS + true, minlength=self.picture_size)
-
-    @override
-    def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
-        from sparkdl.tracking.figures import figure_curve, loss_curve  # which need matplotlib
-
-        figures = {name: figure_curve(history, name) for name in self.figure_names}
-        return {"loss": loss_curve(history, "variances of the label"), **figures}
 
     @override
     def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
