@@ -9,9 +9,9 @@ from sparkdl.cluster.connect import check_server, reaches_client
 from sparkdl.cluster.resources import check_resources, no_executor_has, profile_of
 from sparkdl.errors import ConfigError, NotEnoughSlotsError
 from sparkdl.sessions import application_setting, default_parallelism, is_local, is_remote
-from sparkdl.settings import Resources
+from sparkdl.settings import Cluster, Resources
 
-__all__ = ["count_slots", "wait_for_slots"]
+__all__ = ["count_slots", "wait_for_ranks", "wait_for_slots"]
 
 POLL_SECONDS = 0.2  # between two looks at the number of slots
 SETTLE_SECONDS = 3.0  # that executors of another size may take to come after the first one
@@ -36,6 +36,18 @@ def count_slots(spark: SparkSession, resources: Resources | None = None) -> int 
     profile = profile_of(resources, spark)._java_resource_profile
     profiles.addResourceProfile(profile)  # Spark counts for those it knows
     return int(context.maxNumConcurrentTasks(profile))
+
+
+def wait_for_ranks(spark: SparkSession, cluster: Cluster, *, servers: int = 0) -> int:
+    """Wait for the slots that settings ask for; return how many ranks to start. See :func:`wait_for_slots`."""
+    return wait_for_slots(
+        spark,
+        cluster.ranks.max,
+        timeout=cluster.slot_timeout,
+        minimum=cluster.ranks.min,
+        resources=cluster.resources,
+        servers=servers,
+    )
 
 
 def wait_for_slots(

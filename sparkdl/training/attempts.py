@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import OnMessage, Timeouts, count_slots, run_ranks, wait_for_slots
+from sparkdl.cluster import OnMessage, Timeouts, count_slots, run_ranks, wait_for_ranks
 from sparkdl.errors import (
     CheckpointError,
     ConfigError,
@@ -152,10 +152,7 @@ def _attempt(
     job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMessage, description: str
 ) -> TrainingResult | None:
     """One barrier stage; None when it was stopped so that more ranks can go on."""
-    ranks = cluster.ranks
-    size = wait_for_slots(
-        spark, ranks.max, timeout=cluster.slot_timeout, minimum=ranks.min, resources=cluster.resources
-    )
+    size = wait_for_ranks(spark, cluster)
     with _growth(spark, size, cluster) as stop:
         outcomes = run_ranks(
             partial(train_rank, job),

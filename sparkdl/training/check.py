@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from torch import nn
 
-from sparkdl.cluster import driver_addresses, get_session, wait_for_slots
+from sparkdl.cluster import driver_addresses, get_session, wait_for_ranks
 from sparkdl.collectives import Backend, create_backend
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError
@@ -117,15 +117,10 @@ def check(
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
     if isinstance(strategy, AsynchronousOptions):
-        driver_addresses(spark)  # which its tasks take, if they can reach one
-    ranks = cluster.ranks  # before there is a run: one that never had them would be adopted by the next `resume: auto`
-    num_ranks = wait_for_slots(
-        spark,
-        ranks.max,
-        timeout=cluster.slot_timeout,
-        minimum=ranks.min,
-        resources=cluster.resources,
-        servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0,
+        driver_addresses(spark)  # an error now, if there is one that tasks cannot take
+    # Before there is a run: one that never had its slots would be adopted by the next `resume: auto`.
+    num_ranks = wait_for_ranks(
+        spark, cluster, servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0
     )
     return Checked(dataset, settings, backend, model, traced, parts, resumed, spark, num_ranks)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import IndependentTasks, OnMessage, Rank, Timeouts, run_ranks, wait_for_slots
+from sparkdl.cluster import IndependentTasks, OnMessage, Rank, Timeouts, run_ranks, wait_for_ranks
 from sparkdl.cluster.heartbeat import MAX_TEXT
 from sparkdl.errors import RankError, SparkdlError
 from sparkdl.parameters import Connection, Credentials, Endpoint
@@ -50,16 +50,8 @@ def train_away(job: Job, cluster: Cluster, spark: SparkSession, *, on_message: O
     Runs on the driver. There are as many workers as there are slots now: one that waited would take the slot of what
     fetches the coordinator's messages. Raises :class:`RankError` when the coordinator is lost.
     """
-    ranks = cluster.ranks
-    size = wait_for_slots(
-        spark,
-        ranks.max,
-        timeout=cluster.slot_timeout,
-        minimum=ranks.min,
-        resources=cluster.resources,
-        servers=cluster.servers,
-    )
-    cluster = cluster.model_copy(update={"num_ranks": RankRange(min=ranks.min, max=size)})
+    size = wait_for_ranks(spark, cluster, servers=cluster.servers)
+    cluster = cluster.model_copy(update={"num_ranks": RankRange(min=cluster.ranks.min, max=size)})
     credentials = Credentials.create()
     with IndependentTasks(spark) as tasks:
         agent = _Agent(TaskStarter(job, cluster, tasks, name=name), tasks, cluster, credentials, on_message)
