@@ -35,13 +35,13 @@ class NewFile(io.BufferedWriter):
     @override
     def write(self, content: Any) -> int:
         try:
-            super().write(content)
+            written = super().write(content)
         except OSError as error:
             self.failure = error
             raise
         self._digest.update(content)
-        self.size += len(content)
-        return len(content)
+        self.size += written
+        return written
 
     @property
     def sha256(self) -> str:
@@ -53,7 +53,7 @@ class NewFile(io.BufferedWriter):
 def writing(folder: str) -> Iterator[NewFile]:
     """A file of this machine to write into, which is put in a folder (path or URI) when the block ends: whole, or not.
 
-    By then it needs a name, which may depend on what was written. Raises OSError, as
+    By then ``put_as`` has to be its name, which may depend on what was written. Raises OSError, as
     :func:`sparkdl.storage.write_file` does.
     """
     local = local_path(folder)
