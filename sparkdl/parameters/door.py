@@ -94,7 +94,7 @@ def _sweep() -> None:
     """Remove the folders of doors that nobody will open any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # it goes while we look
-            made = folder.stat()
+            made = folder.lstat()  # of a link, which is somebody's trap, and not of where it leads
             old = time.time() - made.st_mtime > OPENING_SECONDS
             if made.st_uid == os.geteuid() and old and not _is_open(folder / "server"):
                 shutil.rmtree(folder)

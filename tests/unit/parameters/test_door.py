@@ -115,20 +115,22 @@ def test_where_there_can_be_no_socket_there_is_the_network(name: str, monkeypatc
 
 
 def test_what_a_killed_server_left_is_removed_by_the_next_one_and_nothing_else_is(
-    server: Server, door: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with TemporaryDirectory() as folder:
-        killed, opening, foreign = (Path(folder, name) for name in ("sparkdl-door-1", "sparkdl-door-2", "other"))
-        for made in (killed, opening, foreign):
+    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        killed, opening, open_one, foreign = (
+            Path(folder, f"sparkdl-{name}") for name in ("door-1", "door-2", "door-3", "x")
+        )
+        for made in (killed, opening, open_one, foreign):
             made.mkdir()
+        for made in (killed, foreign):
             with socket.socket(socket.AF_UNIX) as left:  # closed, it leaves its file
                 left.bind(str(made / "server"))
-        for made in (killed, foreign):
+        listening.bind(str(open_one / "server"))
+        listening.listen()
+        for made in (killed, open_one, foreign):
             os.utime(made, (0, 0))
-        Path(folder, "sparkdl-door-3").symlink_to(door.parent)  # somebody listens there
-        os.utime(door.parent, (0, 0))
         monkeypatch.setattr(tempfile, "tempdir", folder)
         with Server():
-            assert {path.name for path in Path(folder).iterdir()} >= {"sparkdl-door-2", "sparkdl-door-3", "other"}
             assert not killed.exists()
-    assert door.exists()
+            assert all(made.exists() for made in (opening, open_one, foreign))
