@@ -32,6 +32,8 @@ OWN_CORES, RETAINED_MEMORY = "SPARKDL_OWN_CORES", "SPARKDL_RETAINED_MEMORY"
 RETAINED_BYTES = 1 << 30
 RETURNED_BYTES = 1 << 20
 GLIBC_THRESHOLD = 128 << 10  # what both are by default
+_cores_of_all_ranks: list[int] = []
+"""Of this host, while this rank keeps to its own."""
 
 
 def device_of_task(context: TaskContext) -> str:
@@ -117,10 +119,6 @@ def own_cores(device: str, local_rank: int, local_size: int, threads: int) -> It
     finally:
         _cores_of_all_ranks.clear()
         bind(cores)
-
-
-_cores_of_all_ranks: list[int] = []
-"""While a rank keeps to its own cores."""
 
 
 def roam() -> None:

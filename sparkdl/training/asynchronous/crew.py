@@ -1,6 +1,6 @@
 """The tasks of an asynchronous run: as many servers and workers as are asked for, and others for those that end.
 
-Runs on the driver.
+Runs where the coordinator does.
 """
 
 import logging

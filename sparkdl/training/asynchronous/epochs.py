@@ -1,4 +1,4 @@
-"""The epochs of an asynchronous run: what is dealt, evaluated, written and told. Runs on the driver.
+"""The epochs of an asynchronous run: what is dealt, evaluated, written and told. Runs where the coordinator does.
 
 No vector comes here: workers evaluate the servers' weights and write the best ones, servers write their shards.
 """

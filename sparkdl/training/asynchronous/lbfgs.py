@@ -1,4 +1,4 @@
-"""L-BFGS over vectors that live elsewhere: it sees losses and dot products alone. Runs on the driver.
+"""L-BFGS over vectors that live elsewhere: it sees losses and dot products alone. Runs where the coordinator does.
 
 The direction is a combination of remembered vectors, whose coefficients follow from the dot products of all pairs of
 them ("vector-free": Chen, Wang and Zhou, 2014, Large-scale L-BFGS using MapReduce, NIPS).

@@ -1,6 +1,6 @@
 """The figures of an epoch without lockstep: what servers have merged, and how workers have spent their time.
 
-Runs on the driver.
+Runs where the coordinator does.
 """
 
 from collections import Counter

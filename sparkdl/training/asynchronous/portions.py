@@ -1,4 +1,4 @@
-"""Work that is dealt in small portions to whoever is free. Runs on the driver."""
+"""Work that is dealt in small portions to whoever is free. Runs where the coordinator does."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Checkpoints of an asynchronous run: servers write their shards, the driver the rest. Runs on the driver."""
+"""Checkpoints of an asynchronous run: servers write their shards, the coordinator the rest. Runs there."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Sandblaster L-BFGS (Dean et al., 2012): the coordinator sends orders, and no vector comes to it. Runs on the driver.
+"""Sandblaster L-BFGS (Dean et al., 2012): the coordinator sends orders, and no vector comes to it. Runs where that is.
 
 Each evaluation of loss and gradient deals all rows, in portions that are far smaller than a worker's share, to whoever
 is free. When all are dealt, those that are not finished are dealt a second time, and the first answer counts. Losses
