@@ -174,7 +174,8 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
         figures["seconds"] = time.perf_counter() - started
         before = state.history[state.best_epoch] if state.history else figures
         best = merit(figures, settings, task) >= merit(before, settings, task)
-        weights = copied(model.state_dict()) if replica.groups.world.rank == 0 else {}  # none in parts
+        wanted = replica.groups.world.rank == 0 and (best or not replica.strategy.replicas_differ)
+        weights = copied(model.state_dict()) if wanted else {}  # none in parts
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
     saver.save(state, consensus=weights, best=best)
