@@ -147,11 +147,12 @@ def gain_by_place(gains: Sequence[float], groups: int) -> Figure:
     axes = figure.subplots()
     axes.plot(range(1, len(gains) + 1), gains, marker="o", markersize=4)
     axes.set_ylim(0, 1.02)
-    axes.set_title(f"{groups:,} groups")
+    axes.set_title(f"NDCG by number of places ({groups:,} groups)")
     axes.set_xlabel("places")
     axes.set_ylabel("NDCG: gain, as a part of the best order's")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", linewidth=0.5, alpha=0.4)
     return figure
 
 
@@ -172,7 +173,9 @@ def _curve(history: Sequence[Mapping[str, float]], what: str) -> tuple[Figure, A
         values = np.array([figures.get(f"{split}_{what}", np.nan) for figures in history])
         colour = COLOURS.get(split)
         (line,) = axes.plot(epochs, values, marker="o", markersize=4, linewidth=1.8, color=colour, label=split)
-        ends.append((float(values[-1]), f"{values[-1]:.1%}" if what == "accuracy" else f"{values[-1]:.3f}", line))
+        last = float(values[-1])
+        number = f"{last:,.0f}" if abs(last) >= 1000 else f"{last:.3f}"
+        ends.append((last, f"{last:.1%}" if what == "accuracy" else number, line))
     higher = max((value for value, _, _ in ends), default=0.0)
     for value, text, line in ends:
         # The upper line's value goes above it and the others' below, so that close lines stay readable.
