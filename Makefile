@@ -1,11 +1,13 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-current demo demo-current demo-extreme test test-current archive lint format unit benchmark clean
+.PHONY: help setup setup-current demo demo-current demo-extreme test test-current test-connect archive lint format unit benchmark clean
 
 BIN := .venv/bin
 # One worker more than the two cores that this is made for: tests of clusters wait for a part of their time.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 TESTS ?= tests
+# Those of jobs, which a client of a Spark Connect server runs as well.
+OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator train score train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
 # Of these the first that works: one may be there in name only, or too old to start the set-up.
 PYTHON ?= $(or $(shell for name in python3.11 python3; do $$name -c '' 2> /dev/null && echo $$name && break; done),python3)
 
@@ -33,6 +35,9 @@ test: setup  ## everything: lint, types, unit, cluster and end-to-end tests
 
 test-current: setup-current  ## the same tests on the current stack
 	@.venv-current/bin/python -m pytest $(PARALLEL) $(TESTS)
+
+test-connect: setup-current  ## the tests of jobs, from clients of Spark Connect servers
+	@.venv-current/bin/python -m pytest $(PARALLEL) --connect $(OF_JOBS)
 
 # Made while the types are checked, which leaves a core idle.
 archive: setup

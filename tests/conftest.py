@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,21 @@ from sparkdl.data import Dataset
 from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
 from sparkdl.data.preparing.row_group import write_row_group
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
+from sparkdl.sessions import is_remote
 from sparkdl.settings import Cluster, Tracking
 from sparkdl.tracking.store import connect
 
-from .left_out import LEFT_OUT_ON_CLASSIC, LEFT_OUT_ON_CURRENT, is_left_out
+from .left_out import LEFT_OUT_ON_CLASSIC, LEFT_OUT_ON_CURRENT, LEFT_OUT_OVER_CONNECT, is_left_out
 from .s3_server import S3Server, s3_server
 
 ROOT = Path(__file__).parent.parent
 OF_JAVA = "WARNING: Using incubator modules: jdk.incubator.vector\n"
 """What Java says of a module that Spark 4 uses."""
 ON_CURRENT = int(pyspark.__version__.partition(".")[0]) >= 4
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--connect", action="store_true", help="from a client of a Spark Connect server (Spark 4)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,7 +63,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Workers of pytest-xdist take files in this order: first what waits most, last what is short."""
     names = {item: f"{item.path.relative_to(ROOT)}::{item.name}" for item in items}
-    left_out = [item for item, name in names.items() if is_left_out(name, current=ON_CURRENT)]
+    connect = config.getoption("connect")
+    left_out = [item for item, name in names.items() if is_left_out(name, current=ON_CURRENT, connect=connect)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
     order = ["test_faults.py", "end_to_end", "cluster", "ranks", "unit"]
@@ -68,6 +75,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was left out, and why."""
     for test, reason in (LEFT_OUT_ON_CURRENT if ON_CURRENT else LEFT_OUT_ON_CLASSIC).items():
         terminalreporter.write_line(f"left out on this stack: {test}: {reason}")
+    if terminalreporter.config.getoption("connect"):
+        for test, reason in LEFT_OUT_OVER_CONNECT.items():
+            terminalreporter.write_line(f"left out over Spark Connect: {test}: {reason}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -84,12 +94,28 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """The embedded Spark with two slots."""
-    options = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 2}
-    session = get_session(Cluster(embedded_slots=2, options=options))
-    yield session
-    session.stop()
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The embedded Spark with two slots; with ``--connect``, a client of a server over a cluster with two."""
+    with ExitStack() as stack:
+        if request.config.getoption("connect"):
+            stack.enter_context(served(request.getfixturevalue("tmp_path_factory").mktemp("served")))
+        options = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 2}
+        session = get_session(Cluster(embedded_slots=2, options=options))
+        assert is_remote(session) == request.config.getoption("connect")
+        yield session
+        session.stop()
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[None]:
+    """Jobs and the programs that are started meanwhile are clients of a Spark Connect server of their own."""
+    with (
+        standalone_cluster(folder, cores=(2,), pythonpath=str(ROOT)) as cluster,
+        cluster.connect_server() as port,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("SPARK_REMOTE", f"sc://localhost:{port}")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from sparkdl.errors import ModelError
 from sparkdl.estimator.summary import TrainingSummary
-from sparkdl.sessions import ml_context
+from sparkdl.sessions import is_remote, ml_context
 from sparkdl.storage import download_files, join, upload_files
 from sparkdl.tracking import download_whole
 
@@ -25,7 +25,20 @@ KEY = "sparkdl"
 """Where metadata says what is ours."""
 
 
-class EstimatorWriter(DefaultParamsWriter):
+class _Writer(MLWriter):
+    """Overwrites through Spark Connect as well, where PySpark's writers do so for its own stages alone."""
+
+    @override
+    def _handleOverwrite(self, path: str) -> None:
+        if is_remote(self.sparkSession):
+            from pyspark.ml.connect.readwrite import RemoteMLWriter  # type: ignore[import-not-found]
+
+            RemoteMLWriter.handleOverwrite(path, True)
+        else:
+            super()._handleOverwrite(path)  # type: ignore[no-untyped-call]
+
+
+class EstimatorWriter(_Writer, DefaultParamsWriter):
     """Writes the parameters, as pyspark.ml does, and the format."""
 
     @override
@@ -44,7 +57,7 @@ class EstimatorReader(DefaultParamsReader[Any]):
         return super().load(path)
 
 
-class ModelWriter(MLWriter):
+class ModelWriter(_Writer):
     """Writes the parameters, how the model was trained, and a copy of the model beside them."""
 
     def __init__(self, model: "FittedModel") -> None:

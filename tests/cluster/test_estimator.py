@@ -313,7 +313,7 @@ def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting(settings, 
         parallelism=2,
     )
     found = search.fit(points)
-    assert found.avgMetrics[1] > 0.9 > found.avgMetrics[0]
+    assert found.avgMetrics[1] > max(found.avgMetrics[0], 0.8)
     assert len(copies(settings)) == 3  # one for each fold, and one for the best
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import HashingTF, RegexTokenizer
@@ -137,14 +138,15 @@ def test_spark_reads_the_same_rows(spark: SparkSession, text_dataset: Dataset) -
     assert seen == contents(text_dataset, "test")
 
 
-def test_saved_preprocessing_makes_the_same_rows_again(text_dataset: Dataset, texts: DataFrame) -> None:
+def test_saved_preprocessing_makes_the_same_rows_again(text_dataset: Dataset, texts: DataFrame, tmp_path: Path) -> None:
     assert text_dataset.preprocessing_path
     model = PipelineModel.load(text_dataset.preprocessing_path)
     raw = texts.where("part = 'train'").select(*text_dataset.raw_columns)
     column = text_dataset.input.column
     again = apply_preprocessing(raw, model, column, sparse=True).select(column)
-    (batch,) = again.coalesce(1)._collect_as_arrow()
-    indices, values, offsets = decode_sparse(batch.column(0), text_dataset.input)
+    again.write.parquet(str(tmp_path / "again"))
+    column_again = pq.read_table(tmp_path / "again").column(0).combine_chunks()
+    indices, values, offsets = decode_sparse(column_again, text_dataset.input)
     made = {
         frozenset(zip(indices[begin:end].tolist(), values[begin:end].tolist(), strict=True))
         for begin, end in pairwise(offsets)

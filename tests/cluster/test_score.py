@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pyspark import SparkFiles
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
@@ -134,11 +135,21 @@ def test_a_worker_loads_a_network_once_and_scoring_again_ships_nothing(
     spark: SparkSession, images: str, tracking: Tracking
 ) -> None:
     rows = _pictures(spark, 20)
-    for _ in range(3):
+    in_folder = F.udf(lambda _: [f"{path.name} {path.stat().st_ino}" for path in _shipped()], "array<string>")
+
+    def shipped() -> list[str]:
         score(rows, images, tracking=tracking).collect()
-    files = spark.sparkContext._jsc.sc().listFiles().mkString(" ").split(" ")
-    digest_names = [file.rsplit("/", 1)[-1] for file in files if "sparkdl-" in file and ".safetensors" in file]
-    assert len(digest_names) == len(set(digest_names))
+        (row,) = spark.range(1).select(in_folder("id")).collect()
+        return sorted(row[0])
+
+    first = shipped()
+    assert any(".safetensors" in name for name in first)
+    assert shipped() == shipped() == first
+
+
+def _shipped() -> list[Path]:
+    """What Spark has brought to the task that asks."""
+    return list(Path(SparkFiles.getRootDirectory()).iterdir())
 
 
 def test_two_threads_may_score_one_model(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ..left_out import LEFT_OUT_ON_CLASSIC, LEFT_OUT_ON_CURRENT, is_left_out
+from ..left_out import LEFT_OUT_ON_CLASSIC, LEFT_OUT_ON_CURRENT, LEFT_OUT_OVER_CONNECT, is_left_out
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +21,13 @@ def test_what_is_left_out_is_there_and_uses_horovod_or_petastorm(test: str) -> N
 @pytest.mark.parametrize("test", LEFT_OUT_ON_CLASSIC)
 def test_what_the_classic_stack_leaves_out_is_there(test: str) -> None:
     assert (ROOT / test).exists()
+
+
+@pytest.mark.parametrize("test", LEFT_OUT_OVER_CONNECT)
+def test_what_spark_connect_leaves_out_is_there_and_left_out_there_alone(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert f"def {name}(" in (ROOT / path).read_text()
+    assert is_left_out(test, current=True, connect=True) and not is_left_out(test, current=True)
 
 
 def test_a_test_is_left_out_by_its_file_by_its_name_or_by_its_backend() -> None:
