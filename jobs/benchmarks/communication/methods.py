@@ -23,7 +23,7 @@ class Method:
     scale: float = 1.0
     """What its usual learning rate is, of :data:`RATES`' first."""
     optimizer: dict[str, Any] = field(default_factory=lambda: {"momentum": 0.9})
-    """``train.optimizer_options`` of SGD; a method that has momentum of its own takes none."""
+    """``train.optimizer_options`` of SGD; none where a method has momentum of its own, or errors that arrive late."""
 
     def rates(self, tries: int) -> list[float]:
         """The rates to try."""
@@ -42,9 +42,9 @@ METHODS = (
     Method("DiLoCo, 64 steps", {"kind": "diloco", "period": 64}, cycle=64),
     Method("IST, 80 steps a round", {"kind": "ist", "period": 80}, cycle=80, length=3),
     Method("PowerSGD, rank 4", _compressed("powersgd", rank=4)),
-    Method("ATOMO, 3 atoms", _compressed("atomo", atoms=3), scale=0.5),
-    Method("top-k, 1%", _compressed("topk", ratio=0.01, warmup_epochs=0), optimizer={}),
-    Method("signs", _compressed("sign"), scale=0.5),
+    Method("ATOMO, 6 atoms", _compressed("atomo", atoms=6)),
+    Method("top-k, 0.25%", _compressed("topk", ratio=0.0025, warmup_epochs=0), optimizer={}),
+    Method("signs", _compressed("sign"), scale=4, optimizer={}),
     Method("8 bits", _compressed("int8")),
 )
 """The first one is what the others are compared with."""

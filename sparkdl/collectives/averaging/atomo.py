@@ -19,11 +19,13 @@ __all__ = ["Atomo", "probabilities"]
 
 SEED = 0  # of the vectors that find a matrix's range: which they are does not matter
 FIRST_WIDTH = 128  # of the range that is tried first: as many rows have usual batches at most
+PROBES = 4  # random vectors that tell how much of a matrix is outside of a range
+FAR_SHORTER = 4  # times at least: for less, as the last layer's few outputs have to offer, the noise is not worth it
 LOST = 1e-4  # the part of a matrix's norm that may be missing: rounding errors of float32 are below it
 
 
 class Atomo(Averager):
-    """As many atoms of each matrix travel, and whole what that would not shrink."""
+    """As many atoms of each matrix travel, and whole what that would not make far shorter."""
 
     def __init__(self, communicator: Communicator, *, atoms: int) -> None:
         self._communicator, self._atoms = communicator, atoms
@@ -33,34 +35,39 @@ class Atomo(Averager):
         check_precision(tensors)
         parts, kinds = [], []
         for tensor in tensors:
-            sent = self._drawn(as_matrix(tensor)) if shrinks(tensor, rank=self._atoms) else [tensor]
+            sent = self._drawn(as_matrix(tensor)) if self._shrinks(tensor) else [tensor]
             parts += sent
             kinds += [(part.dtype, tuple(part.shape)) for part in sent]
         arriving = self._communicator.start_all_gather(message_of(*parts), name=key)
         yield
+        messages = [iter(parts_of(message, *kinds)) for message in arriving()]
         for tensor in tensors:
-            tensor.zero_()
-        for message in arriving():
-            found = iter(parts_of(message, *kinds))
-            for tensor in tensors:
-                said = next(found) @ next(found).T if shrinks(tensor, rank=self._atoms) else next(found)
-                tensor.add_(said.view(tensor.shape), alpha=1 / self._communicator.size)
+            if self._shrinks(tensor):
+                lefts, rights = zip(*((next(found), next(found)) for found in messages), strict=True)
+                mean = (torch.cat(lefts, dim=1) / self._communicator.size) @ torch.cat(rights, dim=1).T
+                tensor.copy_(mean.view(tensor.shape))
+            else:
+                tensor.copy_(torch.stack([next(found) for found in messages]).mean(dim=0))
+
+    def _shrinks(self, tensor: torch.Tensor) -> bool:
+        return shrinks(tensor, rank=FAR_SHORTER * self._atoms)
 
     def _drawn(self, matrix: torch.Tensor) -> list[torch.Tensor]:
         """Atoms drawn from a matrix, as columns of two thin ones whose product they are."""
-        if not matrix.isfinite().all():  # which has no singular values; whoever looks at the gradient shall see it
+        if not matrix.norm().isfinite():  # it has no singular values; whoever looks at the gradient shall see that
             return [matrix.new_full((size, self._atoms), torch.nan) for size in matrix.shape]
-        left, values, right = _singular(matrix)
-        chances = probabilities(values, self._atoms)
+        if len(matrix) > matrix.shape[1]:
+            return self._drawn(matrix.T)[::-1]
+        left, rows = _singular(matrix)
+        chances = probabilities(rows.norm(dim=1), self._atoms)
         # Points at distance one on a line, on which each atom has the length of its chance: always as many are hit.
         ends = chances.cumsum(0).add_(torch.rand((), dtype=chances.dtype)).floor_()
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
         drawn = (ends > starts).nonzero().squeeze(1)[: self._atoms]
-        sizes = (values[drawn].double() / chances[drawn]).to(matrix)
         lefts = matrix.new_zeros(len(matrix), self._atoms)
         rights = matrix.new_zeros(matrix.shape[1], self._atoms)
-        lefts[:, : len(drawn)] = left[:, drawn] * sizes
-        rights[:, : len(drawn)] = right[drawn].T
+        lefts[:, : len(drawn)] = left[:, drawn]
+        rights[:, : len(drawn)] = rows[drawn].T / chances[drawn].to(matrix)
         return [lefts, rights]
 
 
@@ -78,20 +85,32 @@ def probabilities(values: torch.Tensor, count: int) -> torch.Tensor:
     return chances
 
 
-def _singular(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Left singular vectors (columns), singular values, and right singular vectors (rows).
+def _singular(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix of at least as many columns as rows as a product: left singular vectors, and right ones by their values.
 
-    A gradient has at most the rank of its batch's rows. Where that is far less than its size, its range is found by a
-    few products with random vectors (Halko et al., 2011, arXiv 0909.4061), and the rest is exact and small.
+    Eigenvectors of what the rows have in common take a part of the time of a decomposition of the matrix. In the
+    direction of small values they are less exact; but being at right angles, they always have the matrix as product.
+    """
+    basis = _range(matrix)
+    inside = matrix if basis is None else basis.T @ matrix
+    _, turns = torch.linalg.eigh((inside @ inside.T).double())
+    turns = turns.flip(1).to(matrix)  # the largest first
+    return turns if basis is None else basis @ turns, turns.T @ inside
+
+
+def _range(matrix: torch.Tensor) -> torch.Tensor | None:
+    """Columns at right angles that span the range of a matrix; None where they are not far fewer than its rows.
+
+    A gradient has at most the rank of its batch's rows. The products with a few random vectors have the same range
+    (Halko et al., 2011, arXiv 0909.4061).
     """
     width, generator = FIRST_WIDTH, torch.Generator().manual_seed(SEED)
-    while 2 * width <= min(matrix.shape):
-        tries = torch.randn(matrix.shape[1], width, generator=generator).to(matrix)
-        basis = torch.linalg.qr(matrix @ tries).Q
-        inside = basis.T @ matrix
-        if (matrix - basis @ inside).norm() <= LOST * matrix.norm():
-            left, values, right = torch.linalg.svd(inside, full_matrices=False)
-            return basis @ left, values, right
+    while 2 * width <= len(matrix):
+        tries = torch.randn(matrix.shape[1], width + PROBES, generator=generator)
+        products, probes = (matrix @ tries.to(matrix)).split([width, PROBES], dim=1)
+        basis: torch.Tensor = torch.linalg.qr(products).Q
+        outside = probes - basis @ (basis.T @ probes)
+        if outside.norm() <= LOST * probes.norm():
+            return basis
         width *= 2
-    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    return left, values, right
+    return None
