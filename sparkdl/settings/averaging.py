@@ -103,7 +103,10 @@ class AtomoOptions(Compression):
 
 
 class SignOptions(Compression):
-    """One bit for each value, its sign, and the majority decides (arXiv 1810.05291); errors are sent later."""
+    """Signs and a size for each block of values; the majority decides (arXiv 1810.05291), and errors are sent later.
+
+    SGD learns faster without momentum, which would repeat what arrives late, and with a larger rate.
+    """
 
     kind: Literal["sign"] = "sign"
     by_value: ClassVar[bool] = True
