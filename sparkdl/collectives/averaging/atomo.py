@@ -54,7 +54,7 @@ class Atomo(Averager):
 
     def _drawn(self, matrix: torch.Tensor) -> list[torch.Tensor]:
         """Atoms drawn from a matrix, as columns of two thin ones whose product they are."""
-        if not matrix.norm().isfinite():  # it has no singular values; whoever looks at the gradient shall see that
+        if not matrix.norm().isfinite():  # nor are its products; whoever looks at the gradient shall see that
             return [matrix.new_full((size, self._atoms), torch.nan) for size in matrix.shape]
         if len(matrix) > matrix.shape[1]:
             return self._drawn(matrix.T)[::-1]

@@ -66,7 +66,7 @@ def _sizes(vector: torch.Tensor) -> torch.Tensor:
     """How large the values of each block are on average."""
     blocks = pad_zeros(vector.abs(), (0, -len(vector) % BLOCK)).view(-1, BLOCK)
     means = blocks.mean(dim=1)
-    means[-1] *= BLOCK / (1 + (len(vector) - 1) % BLOCK)  # the last one may have fewer values
+    means[-1:] *= BLOCK / (1 + (len(vector) - 1) % BLOCK)  # the last one may have fewer values
     return means
 
 

@@ -82,7 +82,7 @@ class DGC(Gathered):
         ratio = self._ratio
         if self._epochs < self._warmup_epochs and ratio < FIRST_RATIO:
             ratio = FIRST_RATIO * (ratio / FIRST_RATIO) ** (self._epochs / self._warmup_epochs)
-        return max(1, round(ratio * length))
+        return min(length, max(1, round(ratio * length)))
 
 
 def _type_of_places(vector: torch.Tensor) -> torch.dtype:
@@ -95,7 +95,7 @@ def _largest(sizes: torch.Tensor, count: int) -> torch.Tensor:
     Sorting all of a long vector takes ten times as long as choosing among those that are likely: a sample says which.
     """
     sample = sizes[:: max(1, len(sizes) // SAMPLE)]
-    likely = int(MARGIN * count * len(sample) / len(sizes)) + 1
+    likely = int(MARGIN * count * len(sample) / max(1, len(sizes))) + 1
     if likely < len(sample) // 2:
         unlikely = sizes < sample.topk(likely).values[-1]  # false for what is no number, which counts as the largest
         candidates = unlikely.logical_not_().nonzero().squeeze(1)

@@ -229,6 +229,11 @@ def test_powersgd_recovers_from_a_gradient_of_zeros() -> None:
     alone(work)
 
 
+@of_each_compression
+def test_no_values_are_as_good_as_any(name: str) -> None:
+    alone(lambda rank: average(new_averager(name, rank), [torch.zeros(0)]))
+
+
 def test_atomo_sends_all_of_a_matrix_of_few_atoms() -> None:
     def work(rank: ThreadMessenger) -> None:
         matrix = torch.outer(torch.arange(1.0, 41), torch.arange(1.0, 31)).double()
