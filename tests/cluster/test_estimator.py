@@ -173,6 +173,8 @@ def test_an_estimator_saves_and_loads_with_its_settings(settings, tmp_path):
             str(tmp_path / name)
         )
         loaded = TorchClassifier.load(str(tmp_path / name))
+        loaded.write().overwrite().save(str(tmp_path / name))
+        loaded = TorchClassifier.load(str(tmp_path / name))
         assert loaded.getOrDefault(loaded.epochs) == 7 and loaded.getFeaturesCols() == ["a", "b"]
         assert Train(strategy=loaded.getOrDefault(loaded.strategy)) == Train()
 
