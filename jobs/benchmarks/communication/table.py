@@ -115,7 +115,7 @@ def _targets(results: Results) -> list[Target]:
 def _in_order(results: Results, *, apart: float = 0.0) -> float:
     """The part of methods that follow each other by predicted time and do so by measured time, too.
 
-    Of those only whose measured times differ by more than a part of the longer one.
+    Pairs count whose measured times differ by more than ``apart``, a part of the longer one.
     """
     right = [
         before <= after
