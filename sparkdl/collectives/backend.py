@@ -62,7 +62,8 @@ class Backend(ABC):
     def connect(self, device: torch.device | None = None) -> Communicator:
         """Meet all other ranks of the launch; without a launch, a single rank. Runs on every rank.
 
-        ``device`` is where tensors will lie. The communicator is used as a context manager, which disconnects.
+        ``device`` is where tensors will lie. The communicator is used as a context manager, which disconnects. Raises
+        :class:`~sparkdl.errors.ConfigError` where NCCL is to exchange them and ranks have not a GPU each.
         """
 
     @abstractmethod

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
 from sparkdl.collectives.communicator import HOST, Arrival, Communicator, Messenger, ReduceOp, Wait, bytes_of
+from sparkdl.collectives.gpus import check_each_has_its_own, check_is_there
 from sparkdl.collectives.meeting import MeetingStore
 from sparkdl.collectives.vectors import joined, put_back
 from sparkdl.errors import ConfigError
@@ -61,6 +62,7 @@ class TorchBackend(Backend):
 
     @override
     def connect(self, device: torch.device | None = None) -> Communicator:
+        check_is_there(device)
         address, _, token = os.environ.get(MEETING, "").partition("/")
         rank, size = (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if token else (0, 1)
         store: distributed.Store = MeetingStore(address, token) if token else distributed.HashStore()
@@ -77,6 +79,7 @@ class TorchBackend(Backend):
         try:
             communicator.allow(PROOF_SECONDS)
             _prove(communicator, token.encode())
+            check_each_has_its_own(communicator, device)
             communicator.allow(EXCHANGE_SECONDS)
         except BaseException:
             communicator.close()

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
 from sparkdl.collectives.communicator import HOST, Arrival, Communicator, ReduceOp, Wait, bytes_of
+from sparkdl.collectives.gpus import check_each_has_its_own, check_is_there
 from sparkdl.extras import require
 
 __all__ = ["HorovodBackend", "HorovodCommunicator"]
@@ -57,8 +58,12 @@ class HorovodBackend(Backend):
     @override
     def connect(self, device: torch.device | None = None) -> Communicator:
         hvd = require("horovod.torch", extra="classic")
+        check_is_there(device)
         hvd.init()
-        return HorovodCommunicator(hvd, hvd.global_process_set)
+        communicator = HorovodCommunicator(hvd, hvd.global_process_set)
+        if hvd.nccl_built():  # Gloo takes what lies on a GPU over the host's memory
+            check_each_has_its_own(communicator, device)
+        return communicator
 
     @override
     def is_echo(self, error: BaseException) -> bool:
