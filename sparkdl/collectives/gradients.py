@@ -63,7 +63,7 @@ class GradientAverager:
             self._start_next()
         finish(self._left)
         self._left.clear()
-        if self._noise:
+        if self._noise and self._bucket_of:  # a rank that is alone exchanges nothing
             self._noise.after(parameter.grad for parameter in self._bucket_of if parameter.grad is not None)
 
     def _arrived(self, parameter: torch.Tensor) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
-from sparkdl.collectives import Communicator, GradientNoise
+from sparkdl.collectives import Communicator, GradientAverager, GradientNoise, Ring
 
 from .averaging.threads import on_threads
 
@@ -53,3 +54,17 @@ def alike(communicator: Communicator) -> dict[str, float]:
 def test_ranks_that_say_the_same_are_not_diverse_and_a_single_one_cannot_tell() -> None:
     assert on_threads(SIZE, alike)[0] == pytest.approx({"gradient_diversity": 1.0, "gradient_noise_scale": 0.0})
     assert on_threads(1, alike) == [{}]
+
+
+def measured_alone(communicator: Communicator) -> dict[str, float]:
+    model, noise = nn.Linear(3, 1), GradientNoise(communicator)
+    averager = GradientAverager(model.parameters(), Ring(communicator), noise=noise)
+    noise.begin_step(ROWS)
+    averager.begin_last_pass()
+    model(torch.ones(ROWS, 3)).sum().backward()
+    averager.finish()
+    return noise.figures()
+
+
+def test_a_rank_that_is_alone_has_nobody_to_differ_from() -> None:
+    assert on_threads(1, measured_alone) == [{}]
