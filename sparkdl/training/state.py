@@ -244,9 +244,10 @@ def _random_states(device: torch.device) -> dict[str, Any]:
 
 
 def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
-    torch.set_rng_state(states["torch"])
+    """Put them back; a checkpoint is read to where the model is, and all generators take theirs from the host."""
+    torch.set_rng_state(states["torch"].cpu())
     name, keys, *rest = states["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
     random.setstate(states["python"])
     if "cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"], device)
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
