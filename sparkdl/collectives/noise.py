@@ -24,6 +24,8 @@ class GradientNoise:
         self._rows = 0.0
         """Of a rank in a full step."""
         self._full = False
+        self._step: list[torch.Tensor] = []
+        """Of this rank, of each bucket of the step in progress."""
         self._own: list[torch.Tensor] = []
         self._mean: list[torch.Tensor] = []
 
@@ -36,12 +38,15 @@ class GradientNoise:
     def before(self, gradients: Iterable[torch.Tensor]) -> None:
         """Take note of gradients of this rank that are about to be averaged."""
         if self._full:
-            self._own.append(_squared_norm(gradients))
+            self._step.append(_squared_norm(gradients))
 
     def after(self, gradients: Iterable[torch.Tensor]) -> None:
-        """Take note of the means of all gradients of a step."""
+        """Take note of the means of all gradients of a step; one that overflowed, as in float16, counts for nothing."""
         if self._full:
-            self._mean.append(_squared_norm(gradients))
+            mean, own = _squared_norm(gradients), torch.stack(self._step).sum()
+            self._mean.append(torch.where(mean.isfinite(), mean, 0.0))
+            self._own.append(torch.where(mean.isfinite(), own, 0.0))
+        self._step = []
         self._full = False  # who has no rows begins no step
 
     def figures(self) -> dict[str, float]:

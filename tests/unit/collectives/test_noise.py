@@ -56,6 +56,21 @@ def test_ranks_that_say_the_same_are_not_diverse_and_a_single_one_cannot_tell() 
     assert on_threads(1, alike) == [{}]
 
 
+def measured_with_an_overflow(communicator: Communicator) -> dict[str, float]:
+    noise = GradientNoise(communicator)
+    for step in range(2):
+        noise.begin_step(SIZE * ROWS)
+        overflows = step == 0 and communicator.rank == 1
+        noise.before([torch.full((3,), torch.inf if overflows else 1.0)])
+        noise.after([torch.full((3,), 1.0 if step else torch.inf)])
+    return noise.figures()
+
+
+def test_a_step_that_overflowed_on_one_rank_counts_on_none() -> None:
+    found = on_threads(SIZE, measured_with_an_overflow)
+    assert found == [pytest.approx({"gradient_diversity": 1.0, "gradient_noise_scale": 0.0})] * SIZE
+
+
 def measured_alone(communicator: Communicator) -> dict[str, float]:
     model, noise = nn.Linear(3, 1), GradientNoise(communicator)
     averager = GradientAverager(model.parameters(), Ring(communicator), noise=noise)
