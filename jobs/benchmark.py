@@ -78,9 +78,8 @@ NAMES = (
 @click.option(
     "--tries",
     type=click.IntRange(1, 5),
-    default=3,
-    show_default=True,
-    help="For `communication`, `asynchronous` and `batches`: learning rates that each method tries.",
+    help="For `communication`, `asynchronous` and `batches`: learning rates that each method tries; by default 3, and 2"
+    " for `communication`, which trains the most.",
 )
 @click.option("--quick", is_flag=True, help="For `communication` and `asynchronous`: a small run, to see it work.")
 @click.option(
@@ -105,6 +104,7 @@ def benchmark(
         raise click.UsageError("--data is for the benchmark extreme: jobs/benchmark.py extreme --data TRAIN TEST")
     for pickle in (cloudpickle, spark_cloudpickle):  # executors have no copy of this folder
         pickle.register_pickle_by_value(benchmarks)
+    given = {option: value for option, value in trainings.items() if value is not None}
     tables = sys.stdout
     with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
         everything = [name for name in NAMES if name != "connect" or has_connect(spark_version)]
@@ -113,9 +113,9 @@ def benchmark(
             options: dict[str, dict[str, Any]] = {
                 "extreme": {"data": data or (), "kinds": kinds},
                 "faults": {"rounds": rounds, "seed": seed, "backend": backend},
-                "batches": {"seeds": trainings["seeds"], "tries": trainings["tries"]},
-                "communication": trainings,
-                "asynchronous": {"parts": parts, **trainings},
+                "batches": {option: given[option] for option in ("seeds", "tries") if option in given},
+                "communication": given,
+                "asynchronous": {"parts": parts, **given},
             }
             measured = measure(**options.get(name, {}))
             for report in [measured] if isinstance(measured, Report) else measured:

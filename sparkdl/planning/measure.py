@@ -78,7 +78,7 @@ def topology_seconds(world: Communicator, size: int) -> dict[str, float]:
 
 
 def _seconds(averager: Averager, size: int, world: Communicator) -> float:
-    """The median time of an exchange of ``size`` bytes of float32, the first one left out."""
+    """The median time of an exchange of ``size`` bytes of float32, the first one left out: each until all have it."""
     tensor = torch.zeros(size // 4)
     seconds = []
     for number in range(1 + REPEATS):
@@ -86,7 +86,8 @@ def _seconds(averager: Averager, size: int, world: Communicator) -> float:
         started = time.perf_counter()
         finish([averager.exchange([tensor], key=f"plan.{number}")])
         seconds.append(time.perf_counter() - started)
-    return median(seconds[1:])
+    slowest = torch.stack(world.all_gather(torch.tensor(seconds[1:]))).amax(dim=0)
+    return float(median(slowest.tolist()))
 
 
 def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communicator, device: torch.device) -> StepCost:

@@ -8,7 +8,7 @@ from benchmarks.report import Report
 __all__ = ["run"]
 
 
-def run(*, results: Path | None = None, seeds: int = 3, tries: int = 3, quick: bool = False) -> Iterator[Report]:
+def run(*, results: Path | None = None, seeds: int = 3, tries: int = 2, quick: bool = False) -> Iterator[Report]:
     """Measure, or read what was measured, then draw and print; see :mod:`benchmarks.communication.experiment`."""
     from benchmarks.communication.experiment import QUICK, WHOLE, run
 

@@ -1,6 +1,7 @@
-"""One training on hosts of a network, step by step. Runs on ranks."""
+"""Trainings on hosts of a network, step by step. Runs on ranks."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -18,7 +19,7 @@ from sparkdl.training.loop import evaluate_split, train_epoch
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import TrainingState
 
-__all__ = ["BACKEND", "Course", "Meter", "Track", "exchange_topologies", "find_link"]
+__all__ = ["BACKEND", "Course", "Meter", "Track", "exchange_topologies", "find_link", "follow"]
 
 BACKEND = TorchBackend()
 
@@ -58,7 +59,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Course:
-    """A training of so many steps at most. Called on each rank."""
+    """A training of so many steps at most."""
 
     dataset: Dataset
     settings: Train
@@ -70,42 +71,47 @@ class Course:
     test: bool = False
     """Whether to look at the test rows, once, at the end."""
 
-    def __call__(self, rank: Rank) -> Track:
-        """Train by the loop that :func:`sparkdl.train` has, with one thread."""
-        torch.set_num_threads(1)
-        with BACKEND.connect() as world:
-            replica = new_replica(rank, self.dataset, self.settings, world)
-            reporter = Reporter(rank, replica.task)
-            state = TrainingState()
-            steps: list[Meter] = []
-            accuracies: dict[int, float] = {}
+    def follow(self, rank: Rank, world: Communicator) -> Track:
+        """Train by the loop that :func:`sparkdl.train` has. Runs on a rank."""
+        replica = new_replica(rank, self.dataset, self.settings, world)
+        reporter = Reporter(rank, replica.task)
+        state = TrainingState()
+        steps: list[Meter] = []
+        accuracies: dict[int, float] = {}
+        world.barrier()
+        began = Meter.read(world)
+
+        def look(split: str) -> float:
+            with replica.strategy.consensus() as model:
+                found = evaluate_split(replica, model, self.dataset, split, reporter)
+            replica.model.train()
             world.barrier()
-            began = Meter.read(world)
+            return found.figures["accuracy"]
 
-            def look(split: str) -> float:
-                with replica.strategy.consensus() as model:
-                    found = evaluate_split(replica, model, self.dataset, split, reporter)
-                replica.model.train()
-                world.barrier()
-                return found.figures["accuracy"]
+        def after_step(state: TrainingState) -> None:
+            nonlocal began
+            now = Meter.read(world)
+            steps.append(now.since(began))
+            if self.look_every and state.step % self.look_every == 0:
+                accuracies[state.step] = look("validation")
+                began = Meter.read(world).since(steps[-1])  # as if the look had taken nothing
+            if state.step == self.steps or accuracies.get(state.step, 0.0) >= self.target:
+                raise _Over
 
-            def after_step(state: TrainingState) -> None:
-                nonlocal began
-                now = Meter.read(world)
-                steps.append(now.since(began))
-                if self.look_every and state.step % self.look_every == 0:
-                    accuracies[state.step] = look("validation")
-                    began = Meter.read(world).since(steps[-1])  # as if the look had taken nothing
-                if state.step == self.steps or accuracies.get(state.step, 0.0) >= self.target:
-                    raise _Over
+        try:
+            while True:
+                figures = train_epoch(replica, self.dataset, state, reporter, after_step=after_step)
+                replica.strategy.end_epoch()
+                state.finish_epoch(figures)
+        except _Over:
+            return Track(steps, accuracies, look("test") if self.test else None)
 
-            try:
-                while True:
-                    figures = train_epoch(replica, self.dataset, state, reporter, after_step=after_step)
-                    replica.strategy.end_epoch()
-                    state.finish_epoch(figures)
-            except _Over:
-                return Track(steps, accuracies, look("test") if self.test else None)
+
+def follow(courses: Sequence[Course], rank: Rank) -> list[Track]:
+    """One training after another, each with one thread. Called on each rank."""
+    torch.set_num_threads(1)
+    with BACKEND.connect() as world:
+        return [course.follow(rank, world) for course in courses]
 
 
 def find_link(rank: Rank) -> Link:

@@ -4,18 +4,18 @@ How many steps a method needs depends on the method alone, and how long a step t
 apart, the steps on links without a limit, and multiplied; whole runs on the link confirm some of the products.
 """
 
-import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 
 from tqdm.auto import tqdm
 
 import sparkdl
-from benchmarks.communication.course import BACKEND, Course, Meter, Track, exchange_topologies, find_link
+from benchmarks.communication.course import BACKEND, Course, Meter, Track, exchange_topologies, find_link, follow
 from benchmarks.communication.methods import METHODS, Method
 from benchmarks.communication.picture import accuracy_over_seconds
 from benchmarks.communication.results import Confirmation, Exchange, MethodResults, OnLink, Results
@@ -24,7 +24,7 @@ from benchmarks.images import fashion_mnist, session
 from benchmarks.network import Network, network
 from benchmarks.report import Report
 from sparkdl.errors import RankError, TrainingError
-from sparkdl.planning import StepCost
+from sparkdl.planning import Link, StepCost
 from sparkdl.planning.cost import TOPOLOGIES, two_levels
 from sparkdl.planning.measure import adds_up
 
@@ -37,6 +37,8 @@ DIVERGED = f"{TrainingError.__module__}.{TrainingError.__qualname__}"
 EXCHANGED_BYTES = 8 << 20
 TIMED_STEPS = 6
 """At least so many steps are timed, and a whole number of cycles."""
+TRY = 1 / 3
+"""The part of a training that is enough to choose a learning rate."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,14 @@ class Plan:
     hidden: Sequence[int]
     batch_size: int
     steps: int
+    """Of a training; methods of a greater length take more, and are looked at more rarely."""
     look_every: int
     target: float
     validation: float
     """The part of the training rows that is kept to validate with."""
 
 
-WHOLE = Plan(METHODS, (100, 1_000), (2048, 2048), 128, steps=320, look_every=20, target=0.87, validation=0.1)
+WHOLE = Plan(METHODS, (100, 1_000), (2048, 2048), 128, steps=288, look_every=18, target=0.87, validation=0.1)
 QUICK = Plan(METHODS[:2], (1_000,), (64,), 32, steps=64, look_every=16, target=0.6, validation=0.02)
 
 
@@ -89,15 +92,16 @@ def _measure(plan: Plan, results: Results, seeds: int, tries: int) -> None:
     """Fill in what is missing, and write it down piece by piece: a run that fails late has lost little."""
     known = len(results.methods)
     links = [megabits for megabits in plan.links if _name(megabits) not in results.links]
-    work = (len(plan.methods) - known) * (tries + seeds + 1) + len(links) * (len(plan.methods) + 1)
+    work = (len(plan.methods) - known) * (tries + seeds) + len(links) * (len(plan.methods) + 1)
     with (
         tempfile.TemporaryDirectory() as folder,
         tqdm(total=work, unit="run", disable=None) as bar,
     ):
         laboratory = _Laboratory(plan, _fashion_mnist(folder, plan.validation), bar)
         with network(RANKS) as hosts:
+            free = hosts.run(find_link, backend=BACKEND)[0]
             for method in plan.methods[known:]:
-                results.methods.append(laboratory.learn(hosts, method, seeds, tries))
+                results.methods.append(laboratory.learn(hosts, free, method, seeds, tries))
                 _write(results)
             for megabits in links:
                 laboratory.time(hosts, results, megabits)
@@ -148,56 +152,54 @@ class _Laboratory:
     def __init__(self, plan: Plan, dataset: sparkdl.Dataset, bar: "tqdm[None]") -> None:
         self._plan, self._dataset, self._bar = plan, dataset, bar
 
-    def learn(self, hosts: Network, method: Method, seeds: int, tries: int) -> MethodResults:
+    def learn(self, hosts: Network, free: Link, method: Method, seeds: int, tries: int) -> MethodResults:
         """Tune the learning rate on the validation rows, then train with each seed, on links without a limit."""
         hosts.limit(None)
         rate = self._tune(hosts, method, tries)
-        curves, test = [], []
-        for seed in range(1, 1 + seeds):
-            course = self._course(method, rate, seed=seed, look_every=self._plan.look_every, test=True)
-            tracks = self._run(hosts, course, f"{method.name}, seed {seed}")
-            curves.append(tracks[0].accuracies)
-            test.append(tracks[0].test or 0.0)
-        return MethodResults(name=method.name, rate=rate, curves=curves, test=test)
+        courses = [
+            self._course(method, rate, seed=seed, look_every=self._plan.look_every, test=True)
+            for seed in range(1, 1 + seeds)
+        ]
+        ranks = self._run(hosts, courses, f"{method.name}, {seeds} seeds")
+        return MethodResults(
+            name=method.name,
+            rate=rate,
+            curves=[track.accuracies for track in ranks[0]],
+            test=[track.test or 0.0 for track in ranks[0]],
+            cost=_cost(courses[-1], [tracks[-1] for tracks in ranks], free),
+        )
 
     def _tune(self, hosts: Network, method: Method, tries: int) -> float:
-        """The rate that reaches the target in the fewest steps, or else comes nearest to it.
+        """The rate with the highest accuracy after a third of a training.
 
-        A try ends when another one has been faster, or when its loss is no longer a number: it has lost then.
+        A try whose loss is no longer a number has lost.
         """
-        merits, steps = {}, method.length * self._plan.steps
+        accuracies, steps = {}, round(TRY * self._plan.steps)
         for rate in method.rates(tries):
-            course = self._course(
-                method, rate, seed=0, steps=steps, look_every=self._plan.look_every, target=self._plan.target
-            )
+            course = self._course(method, rate, seed=0, steps=steps, look_every=steps)
             try:
-                looks = self._run(hosts, course, f"{method.name}, rate {rate:g}")[0].accuracies
+                ((track,), *_) = self._run(hosts, [course], f"{method.name}, rate {rate:g}")
             except RankError as error:
                 if error.exception_type != DIVERGED:
                     raise
-                looks = {0: 0.0}
-            reached = max(looks.values()) >= self._plan.target
-            merits[rate] = (-max(looks) if reached else -math.inf, max(looks.values()))
-            steps = min(steps, max(looks)) if reached else steps
-        return max(merits, key=lambda each: merits[each])
+                accuracies[rate] = 0.0
+            else:
+                (accuracies[rate],) = track.accuracies.values()
+        return max(accuracies, key=lambda each: accuracies[each])
 
     def time(self, hosts: Network, results: Results, megabits: float) -> None:
         """What a step of each method takes on a link, and what the cost model says of it.
 
-        The model knows the link from exchanges, and a method from steps on links without a limit.
+        The model knows the link from exchanges, and a method from its training on links without a limit.
         """
         name = _name(megabits)
         hosts.limit(megabits)
         link = hosts.run(find_link, backend=BACKEND)[0]
         self._bar.update()
         for method, found in zip(self._plan.methods, results.methods, strict=True):
-            steps = method.cycle * -(-TIMED_STEPS // method.cycle)
-            course = self._course(method, found.rate, seed=0, steps=WARM_UP_STEPS + steps)
-            if found.cost is None:
-                hosts.limit(None)
-                found.cost = _cost(course, self._run(hosts, course, f"{method.name}, no limit"))
-                hosts.limit(megabits)
-            step = _step(self._run(hosts, course, f"{method.name}, {name}"), steps)
+            steps = method.cycle * ceil(TIMED_STEPS / method.cycle)
+            course = replace(self._course(method, found.rate, seed=0), steps=WARM_UP_STEPS + steps)
+            step = _step([track for (track,) in self._run(hosts, [course], f"{method.name}, {name}")], steps)
             found.links[name] = OnLink(
                 seconds=step.seconds,
                 megabytes=step.bytes / 1e6,
@@ -222,7 +224,7 @@ class _Laboratory:
             method = next(each for each in self._plan.methods if each.name == name)
             found = next(each for each in results.methods if each.name == name)
             course = self._course(method, found.rate, seed=1, look_every=self._plan.look_every, target=results.target)
-            track = self._run(hosts, course, f"{name}, the whole run, {link}")[0]
+            ((track,), *_) = self._run(hosts, [course], f"{name}, the whole run, {link}")
             steps = found.steps_to(results.target)[0] or 0
             results.confirmations.append(
                 Confirmation(
@@ -245,6 +247,7 @@ class _Laboratory:
         target: float = 2.0,
         test: bool = False,
     ) -> Course:
+        """A whole training, or one of so many steps and looks, times the length of the method."""
         settings = sparkdl.Train(
             model="mlp",
             model_options={"hidden": list(self._plan.hidden)},
@@ -257,13 +260,16 @@ class _Laboratory:
             seed=seed,
             strategy=method.strategy,  # type: ignore[arg-type]
         )
-        return Course(self._dataset, settings, steps or method.length * self._plan.steps, look_every, target, test)
+        length = method.length
+        steps = length * (steps or self._plan.steps)
+        return Course(self._dataset, settings, steps, length * look_every, target, test)
 
-    def _run(self, hosts: Network, course: Course, title: str) -> list[Track]:
+    def _run(self, hosts: Network, courses: Sequence[Course], title: str) -> list[list[Track]]:
+        """What each rank has seen of each course."""
         self._bar.set_description(title)
-        tracks = hosts.run(course, backend=BACKEND)
-        self._bar.update()
-        return tracks
+        ranks = hosts.run(partial(follow, courses), backend=BACKEND)
+        self._bar.update(len(courses))
+        return ranks
 
 
 def _step(tracks: Sequence[Track], steps: int) -> Meter:
@@ -272,12 +278,17 @@ def _step(tracks: Sequence[Track], steps: int) -> Meter:
     return Meter(*(fmean(each) / steps for each in zip(*stretches, strict=True)))
 
 
-def _cost(course: Course, tracks: Sequence[Track]) -> StepCost:
-    """What the cost model has to know of a method, from a training without limits."""
+def _cost(course: Course, tracks: Sequence[Track], free: Link) -> StepCost:
+    """What the cost model has to know of a method, from a training on links without a limit.
+
+    Computing is what is left of a step without what an exchange takes there. It is not what a rank does not wait: while
+    one waits for another, that one computes on the core that the two share.
+    """
     options = course.settings.strategy
     period = getattr(options, "period", 1)
     step = _step(tracks, (len(tracks[0].steps) - WARM_UP_STEPS) // period * period)
-    return StepCost(step.seconds - step.waited, step.handed_over * period, period, adds_up(options))
+    exchange = StepCost(0.0, step.handed_over * period, period, adds_up(options))
+    return replace(exchange, computing=step.seconds - exchange.seconds(free, RANKS))
 
 
 def _name(megabits: float) -> str:

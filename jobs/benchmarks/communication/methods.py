@@ -38,13 +38,13 @@ METHODS = (
     Method("all-reduce", {"kind": "allreduce"}),
     Method("local SGD, 32 steps", {"kind": "local_sgd", "period": 32}, cycle=32),
     Method("local SGD, 128 steps", {"kind": "local_sgd", "period": 128}, cycle=128),
-    Method("elastic averaging, 32 steps", {"kind": "easgd", "period": 32}, cycle=32),
+    Method("elastic averaging, 16 steps", {"kind": "easgd", "period": 16}, cycle=16),
     Method("DiLoCo, 64 steps", {"kind": "diloco", "period": 64}, cycle=64),
     Method("IST, 80 steps a round", {"kind": "ist", "period": 80}, cycle=80, length=3),
     Method("PowerSGD, rank 4", _compressed("powersgd", rank=4)),
     Method("ATOMO, 6 atoms", _compressed("atomo", atoms=6)),
-    Method("top-k, 0.25%", _compressed("topk", ratio=0.0025, warmup_epochs=0), optimizer={}),
-    Method("signs", _compressed("sign"), scale=4, optimizer={}),
+    Method("top-k, 0.5%", _compressed("topk", ratio=0.005, warmup_epochs=0), optimizer={}),
+    Method("signs", _compressed("sign"), scale=8, optimizer={}),
     Method("8 bits", _compressed("int8")),
 )
 """The first one is what the others are compared with."""

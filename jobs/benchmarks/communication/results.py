@@ -31,7 +31,7 @@ class MethodResults(BaseModel):
     """For each seed: accuracy on the validation rows by the number of steps before."""
     test: list[float]
     """For each seed: accuracy on the test rows at the end."""
-    cost: StepCost | None = None
+    cost: StepCost
     """What the cost model knows of it, from links without a limit."""
     links: dict[str, OnLink] = {}
 

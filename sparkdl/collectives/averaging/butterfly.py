@@ -1,6 +1,7 @@
 """The plain mean by recursive halving and doubling (Rabenseifner, 2004; Thakur et al., 2005), the butterfly.
 
-Of k bytes a rank sends 2 k (n - 1) / n as in a ring, in 2 log2(n) messages instead of 2 (n - 1).
+Of k bytes a rank sends 2 k (n - 1) / n as in a ring, in 2 log2(n) messages instead of 2 (n - 1). Neighbours are the
+first partners: ranks of one host follow each other, so that the largest parts stay inside hosts.
 """
 
 from collections.abc import Sequence
@@ -52,9 +53,8 @@ class Butterfly(PointToPoint):
         put_back(vector, tensors)
 
     def _halve_and_double(self, vector: torch.Tensor, tag: int) -> Exchange:
-        own, halves = vector, []
-        distance = self._core // 2
-        while distance:
+        own, halves, distance = vector, [], 1
+        while distance < self._core:
             lower, upper = own.tensor_split(2)
             own, given = (upper, lower) if self._messenger.rank & distance else (lower, upper)
             values = torch.empty_like(own)
@@ -63,7 +63,7 @@ class Butterfly(PointToPoint):
             wait()
             own += values
             halves.append((distance, own, given))
-            distance //= 2
+            distance *= 2
         for distance, own, given in reversed(halves):
             wait = self._messenger.start_swap(own, given, peer=self._messenger.rank ^ distance, tag=tag)
             yield

@@ -5,28 +5,22 @@ message is the vector: it needs no memory. The largest value of a block sets its
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from torch.nn.functional import pad
 from typing_extensions import override
 
-from sparkdl.collectives.averaging.gathered import Gathered
-from sparkdl.collectives.averaging.packing import message_of, pack, parts_of, unpack
+from sparkdl.collectives.averaging.blockwise import Blockwise, blocks_of
 from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["QSGD", "Int8"]
 
-BLOCK = 512  # values that share a scale: QSGD's own, so that scales are one percent of a message of 8 bits
 
-
-class _Quantised(Gathered):
+class _Quantised(Blockwise):
     def __init__(self, communicator: Communicator, *, bits: int) -> None:
-        super().__init__(communicator)
-        self._bits = bits
         self._levels = 2 ** (bits - 1) - 1
         """How many multiples of the step are above zero, and how many below."""
+        super().__init__(communicator, bits=bits, zero=self._levels)
 
     @abstractmethod
     def round(self, values: torch.Tensor) -> torch.Tensor:
@@ -34,22 +28,10 @@ class _Quantised(Gathered):
 
     @override
     def encode(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
-        blocks = pad(vector, (0, -len(vector) % BLOCK)).view(-1, BLOCK)
+        blocks = blocks_of(vector)
         steps = blocks.abs().amax(dim=1, keepdim=True).div_(self._levels)
         multiples = self.round(blocks / steps.clamp(min=torch.finfo(steps.dtype).tiny))
-        codes = multiples.clamp_(-self._levels, self._levels).add_(self._levels).to(torch.uint8)
-        return message_of(steps, pack(codes.view(-1), bits=self._bits))
-
-    @override
-    def total(self, messages: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        count = -(-len(like) // BLOCK)
-        result = like.new_zeros(count, BLOCK)
-        for message in messages:
-            packed = count * BLOCK * self._bits // 8
-            steps, codes = parts_of(message, (like.dtype, (count, 1)), (torch.uint8, (packed,)))
-            multiples = unpack(codes, count * BLOCK, bits=self._bits).to(like.dtype).view(count, BLOCK)
-            result.addcmul_(multiples.sub_(self._levels), steps)
-        return result.view(-1)[: len(like)]
+        return self.message_of(steps, multiples.clamp_(-self._levels, self._levels).add_(self._levels).to(torch.uint8))
 
 
 class Int8(_Quantised):

@@ -6,50 +6,38 @@ block of values has one of its own (Zheng et al., 2019, arXiv 1905.10936). The m
 know what, and carry it along (Tang et al., 2019, DoubleSqueeze, arXiv 1905.05957).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch.nn.functional import pad as pad_zeros
 from typing_extensions import override
 
-from sparkdl.collectives.averaging.gathered import Gathered
-from sparkdl.collectives.averaging.packing import message_of, pack, parts_of, unpack
+from sparkdl.collectives.averaging.blockwise import BLOCK, Blockwise, blocks_of
 from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["Sign"]
 
-BLOCK = 512  # values that share a size
 
-
-class Sign(Gathered):
-    """A rank's vote counts as much as its values are large on average."""
+class Sign(Blockwise):
+    """A rank's vote counts as much as its values are large on average: the code is 0 or 1, the step twice that size."""
 
     memory: ClassVar[float] = 1.0
 
     def __init__(self, communicator: Communicator) -> None:
-        super().__init__(communicator)
+        super().__init__(communicator, bits=1, zero=0.5)
         self._outvoted: dict[str, torch.Tensor] = {}
 
     @override
     def encode(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
-        signs = (vector >= 0).to(torch.uint8)
-        return message_of(_sizes(vector), pack(signs, bits=1))
-
-    @override
-    def total(self, messages: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        result, count = torch.zeros_like(like), -(-len(like) // BLOCK)
-        for message in messages:
-            sizes, packed = parts_of(message, (like.dtype, (count,)), (torch.uint8, (-(-len(like) // 8),)))
-            signs = unpack(packed, len(like), bits=1).to(like.dtype).mul_(2).sub_(1)
-            result.addcmul_(signs, _spread(sizes, like))
-        return result
+        blocks = blocks_of(vector)
+        return self.message_of(2 * _sizes(blocks, len(vector)), (blocks >= 0).to(torch.uint8))
 
     @override
     def result(self, mean: torch.Tensor, *, key: str) -> torch.Tensor:
         outvoted = self._outvoted.setdefault(key, torch.zeros_like(mean))
         outvoted.add_(mean)
-        decided = outvoted.sign() * _spread(_sizes(outvoted), outvoted)
+        blocks = blocks_of(outvoted)
+        decided = (blocks.sign() * _sizes(blocks, len(mean))).view(-1)[: len(mean)]
         outvoted.sub_(decided)
         return decided
 
@@ -62,14 +50,8 @@ class Sign(Gathered):
         self._outvoted = dict(state["outvoted"])
 
 
-def _sizes(vector: torch.Tensor) -> torch.Tensor:
-    """How large the values of each block are on average."""
-    blocks = pad_zeros(vector.abs(), (0, -len(vector) % BLOCK)).view(-1, BLOCK)
-    means = blocks.mean(dim=1)
-    means[-1:] *= BLOCK / (1 + (len(vector) - 1) % BLOCK)  # the last one may have fewer values
+def _sizes(blocks: torch.Tensor, count: int) -> torch.Tensor:
+    """How large the values of each block are on average, shape ``(blocks, 1)``; ``count`` of all are values."""
+    means = blocks.abs().mean(dim=1, keepdim=True)
+    means[-1:] *= BLOCK / (1 + (count - 1) % BLOCK)  # the last one may have fewer values
     return means
-
-
-def _spread(sizes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """For each value the size of its block."""
-    return sizes.repeat_interleave(BLOCK)[: len(like)]
