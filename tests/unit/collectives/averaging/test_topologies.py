@@ -105,6 +105,14 @@ def test_ranks_send_what_their_topology_says() -> None:
     assert on_two_hosts == [2 * whole, whole, 2 * whole, whole]  # one message to the other server, one to the own rank
 
 
+def test_a_butterfly_sends_quarters_to_another_host_where_halves_may_stay_inside() -> None:
+    def work(rank: ThreadMessenger) -> int:
+        average(create_averager(Averaging(topology="butterfly"), rank), [torch.ones(960, dtype=torch.float64)])
+        return rank.bytes_abroad
+
+    assert on_threads(4, work, hosts=["a", "a", "b", "b"]) == [2 * 960 * 8 // 4] * 4  # a quarter there, and one back
+
+
 def test_a_compression_between_hosts_sees_the_shapes_and_only_the_servers_keep_what_is_unsent() -> None:
     def work(rank: ThreadMessenger) -> tuple[torch.Tensor, list[str]]:
         averager = create_averager(CompressedAveraging(compression="powersgd", topology="two_levels"), rank)

@@ -33,6 +33,8 @@ class ThreadMessenger(Messenger):
     def __init__(self, rank: int, group: Threads, hosts: list[str], parent: "ThreadMessenger | None" = None) -> None:
         super().__init__(parent)
         self._rank, self._group, self._hosts, self._splits = rank, group, hosts, 0
+        self.bytes_abroad = 0
+        """Of single messages to ranks on other hosts."""
 
     @property
     def rank(self) -> int:
@@ -88,6 +90,7 @@ class ThreadMessenger(Messenger):
     def start_send(self, tensor: torch.Tensor, *, target: int, tag: int = 0) -> Wait:
         with self._counted(tensor):
             self._group.messages[self.rank, target, tag].put(tensor.clone())
+        self.bytes_abroad += tensor.nbytes if self._hosts[target] != self._hosts[self.rank] else 0
         return lambda: None
 
     def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int = 0) -> Wait:
