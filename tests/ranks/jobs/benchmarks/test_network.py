@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.communication.course import BACKEND, Course, Track
+from benchmarks.communication.course import BACKEND, Course, Track, follow
 from benchmarks.network import Network, bytes_sent, network
 from sparkdl.cluster import Rank, run_local
 from sparkdl.data import Dataset
@@ -55,7 +55,10 @@ def test_ranks_of_one_host_need_no_link(hosts: Network) -> None:
 def test_a_training_on_the_hosts_counts_steps_bytes_and_looks(hosts: Network, clouds: Dataset) -> None:
     hosts.limit(None)
     settings = Train(model="mlp", model_options={"hidden": [64]}, epochs=100, batch_size=8, learning_rate=0.01)
-    tracks: list[Track] = hosts.run(Course(clouds, settings, 20, look_every=10), backend=BACKEND)
+    courses = [Course(clouds, settings, 20, look_every=10), Course(clouds, settings, 3)]
+    ranks: list[list[Track]] = hosts.run(partial(follow, courses), backend=BACKEND)
+    tracks, short = zip(*ranks, strict=True)
+    assert [(len(track.steps), track.accuracies) for track in short] == [(3, {})] * 2
     for track in tracks:
         assert len(track.steps) == 20 and set(track.accuracies) == {10, 20}
         gradients = 20 * 4 * (4 * 64 + 64 + 64 * 4 + 4)
