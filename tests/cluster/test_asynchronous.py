@@ -100,7 +100,7 @@ class Submitted:
     def wait_for_epoch(self, number: int) -> None:
         self.wait_for(lambda: f"epoch {number}/" in self.log.read_text())
 
-    def wait_for(self, condition: Callable[[], object], seconds: float = 60) -> None:
+    def wait_for(self, condition: Callable[[], object], seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-6000:]
