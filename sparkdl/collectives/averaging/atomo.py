@@ -17,9 +17,9 @@ from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["Atomo", "probabilities"]
 
-SEED = 0  # of the vectors that find a matrix's range: which they are does not matter
-FIRST_WIDTH = 128  # of the range that is tried first: as many rows have usual batches at most
-PROBES = 4  # random vectors that tell how much of a matrix is outside of a range
+SEED = 0  # of the sums that find a matrix's factors: which they are does not matter
+FIRST_WIDTH = 128  # of the factors that are tried first: as many rows have usual batches at most
+PROBES = 4  # random vectors that tell how much of a matrix its factors lack
 FAR_SHORTER = 4  # times at least: for less, as the last layer's few outputs have to offer, the noise is not worth it
 LOST = 1e-4  # the part of a matrix's norm that may be missing: rounding errors of float32 are below it
 
@@ -44,7 +44,7 @@ class Atomo(Averager):
         for tensor in tensors:
             if self._shrinks(tensor):
                 lefts, rights = zip(*((next(found), next(found)) for found in messages), strict=True)
-                mean = (torch.cat(lefts, dim=1) / self._communicator.size) @ torch.cat(rights, dim=1).T
+                mean = (torch.cat(lefts).T / self._communicator.size) @ torch.cat(rights)
                 tensor.copy_(mean.view(tensor.shape))
             else:
                 tensor.copy_(torch.stack([next(found) for found in messages]).mean(dim=0))
@@ -53,9 +53,9 @@ class Atomo(Averager):
         return shrinks(tensor, rank=FAR_SHORTER * self._atoms)
 
     def _drawn(self, matrix: torch.Tensor) -> list[torch.Tensor]:
-        """Atoms drawn from a matrix, as columns of two thin ones whose product they are."""
+        """Atoms drawn from a matrix: their columns, shape ``(atoms, rows)``, and rows, shape ``(atoms, columns)``."""
         if not matrix.norm().isfinite():  # nor are its products; whoever looks at the gradient shall see that
-            return [matrix.new_full((size, self._atoms), torch.nan) for size in matrix.shape]
+            return [matrix.new_full((self._atoms, size), torch.nan) for size in matrix.shape]
         if len(matrix) > matrix.shape[1]:
             return self._drawn(matrix.T)[::-1]
         left, rows = _singular(matrix)
@@ -64,10 +64,9 @@ class Atomo(Averager):
         ends = chances.cumsum(0).add_(torch.rand((), dtype=chances.dtype)).floor_()
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
         drawn = (ends > starts).nonzero().squeeze(1)[: self._atoms]
-        lefts = matrix.new_zeros(len(matrix), self._atoms)
-        rights = matrix.new_zeros(matrix.shape[1], self._atoms)
-        lefts[:, : len(drawn)] = left[:, drawn]
-        rights[:, : len(drawn)] = rows[drawn].T / chances[drawn].to(matrix)
+        lefts, rights = (matrix.new_zeros(self._atoms, size) for size in matrix.shape)
+        lefts[: len(drawn)] = left[:, drawn].T
+        rights[: len(drawn)] = rows[drawn] / chances[drawn].to(matrix)[:, None]
         return [lefts, rights]
 
 
@@ -91,26 +90,40 @@ def _singular(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Eigenvectors of what the rows have in common take a part of the time of a decomposition of the matrix. In the
     direction of small values they are less exact; but being at right angles, they always have the matrix as product.
     """
-    basis = _range(matrix)
-    inside = matrix if basis is None else basis.T @ matrix
+    basis, inside = _factors(matrix) or (None, matrix)
     _, turns = torch.linalg.eigh((inside @ inside.T).double())
     turns = turns.flip(1).to(matrix)  # the largest first
     return turns if basis is None else basis @ turns, turns.T @ inside
 
 
-def _range(matrix: torch.Tensor) -> torch.Tensor | None:
-    """Columns at right angles that span the range of a matrix; None where they are not far fewer than its rows.
+def _factors(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """A matrix as a product of few columns at right angles and few rows; None where it has no far lower rank.
 
-    A gradient has at most the rank of its batch's rows. The products with a few random vectors have the same range
-    (Halko et al., 2011, arXiv 0909.4061).
+    A gradient has at most the rank of its batch's rows. Its columns are then found from few of their sums, and its rows
+    by least squares from some more: it is read, but never multiplied with another large one (Clarkson and Woodruff,
+    2013, arXiv 1207.6365).
     """
     width, generator = FIRST_WIDTH, torch.Generator().manual_seed(SEED)
+    probes = torch.randn(PROBES, len(matrix), generator=generator).to(matrix)
+    expected = probes @ matrix
     while 2 * width <= len(matrix):
-        tries = torch.randn(matrix.shape[1], width + PROBES, generator=generator)
-        products, probes = (matrix @ tries.to(matrix)).split([width, PROBES], dim=1)
-        basis: torch.Tensor = torch.linalg.qr(products).Q
-        outside = probes - basis @ (basis.T @ probes)
-        if outside.norm() <= LOST * probes.norm():
-            return basis
+        basis = torch.linalg.qr(_sums(matrix.T, _signs(matrix.T, generator), width).T).Q
+        signs = _signs(matrix, generator)
+        rows: torch.Tensor = torch.linalg.pinv(_sums(basis, signs, 2 * width)) @ _sums(matrix, signs, 2 * width)
+        if (expected - (probes @ basis) @ rows).norm() <= LOST * expected.norm():
+            return basis, rows
         width *= 2
     return None
+
+
+def _signs(matrix: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """For each row, a random one."""
+    return torch.randint(2, (len(matrix), 1), generator=generator).to(matrix) * 2 - 1
+
+
+def _sums(matrix: torch.Tensor, signs: torch.Tensor, count: int) -> torch.Tensor:
+    """So many sums of a matrix's rows, each of which is in one of them, with its sign."""
+    sums = torch.zeros_like(matrix[:count])  # and laid out like it, which is several times as fast
+    for rows, own in zip(matrix.split(count), signs.split(count), strict=True):
+        sums[: len(rows)].addcmul_(rows, own)
+    return sums

@@ -58,7 +58,7 @@ class Gathered(Averager):
         if not self.memory:
             return self.encode(vector, key=key)
         unsent = self._unsent.setdefault(key, torch.zeros_like(vector))
-        unsent.mul_(self.memory).add_(self.added(vector, key=key))
+        torch.add(self.added(vector, key=key), unsent, alpha=self.memory, out=unsent)
         message = self.encode(unsent, key=key)
         unsent.sub_(self.total([message], unsent))
         return message

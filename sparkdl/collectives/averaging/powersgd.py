@@ -21,13 +21,14 @@ SEED = 0  # of the first bases: the same on all ranks
 class PowerSGD(Averager):
     """Both thin matrices of each matrix travel, and whole what that would not shrink.
 
-    The plain averager adds up, anywhere.
+    The plain averager adds up, anywhere. Thin matrices lie here on their sides, with few long rows: products with few
+    short columns take libraries up to ten times as long.
     """
 
     def __init__(self, plain: Averager, *, rank: int) -> None:
         self._plain, self._rank = plain, rank
         self._bases: dict[str, torch.Tensor] = {}
-        """Where the next power iteration of each matrix begins, shape ``(columns, rank)``; the same on all ranks."""
+        """Where the next power iteration of each matrix begins, shape ``(rank, columns)``; the same on all ranks."""
         self._unsent: dict[str, torch.Tensor] = {}
         """The part of each matrix that is still to be sent by this rank."""
 
@@ -37,16 +38,16 @@ class PowerSGD(Averager):
         named = {f"{key}.{place}": tensor for place, tensor in enumerate(tensors)}
         low = {name: tensor for name, tensor in named.items() if shrinks(tensor, rank=self._rank)}
         whole = [tensor for name, tensor in named.items() if name not in low]
-        lefts = [self._with_unsent(name, tensor) @ self._basis(name, tensor) for name, tensor in low.items()]
+        lefts = [self._basis(name, tensor) @ self._with_unsent(name, tensor).T for name, tensor in low.items()]
         yield from self._plain.exchange([*lefts, *whole], key=f"{key}.left")
-        lefts = [torch.linalg.qr(left).Q for left in lefts]
-        rights = [self._unsent[name].T @ left for name, left in zip(low, lefts, strict=True)]
+        lefts = [torch.linalg.qr(left.T).Q.T for left in lefts]
+        rights = [left @ self._unsent[name] for name, left in zip(low, lefts, strict=True)]
         for name, left, right in zip(low, lefts, rights, strict=True):
-            self._unsent[name].addmm_(left, right.T, alpha=-1)
+            self._unsent[name].addmm_(left.T, right, alpha=-1)
         if rights:
             yield from self._plain.exchange(rights, key=f"{key}.right")
         for (name, tensor), left, right in zip(low.items(), lefts, rights, strict=True):
-            tensor.copy_((left @ right.T).view(tensor.shape))
+            tensor.copy_((left.T @ right).view(tensor.shape))
             self._bases[name] = right
 
     @override
@@ -72,6 +73,6 @@ class PowerSGD(Averager):
 
     def _basis(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if name not in self._bases:
-            start = torch.randn(tensor[0].numel(), self._rank, generator=torch.Generator().manual_seed(SEED))
+            start = torch.randn(self._rank, tensor[0].numel(), generator=torch.Generator().manual_seed(SEED))
             self._bases[name] = start.to(tensor)
         return self._bases[name]

@@ -38,7 +38,7 @@ class DGC(Gathered):
         if not self._momentum:
             return vector
         velocity = self._velocities.setdefault(key, torch.zeros_like(vector))
-        return velocity.mul_(self._momentum).add_(vector)
+        return torch.add(vector, velocity, alpha=self._momentum, out=velocity)
 
     @override
     def encode(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:

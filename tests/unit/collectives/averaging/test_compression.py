@@ -265,6 +265,17 @@ def test_singular_values_of_a_batch_of_few_rows_are_found_without_the_whole_deco
     assert rank == 300 or len(rows) < 300
 
 
+@pytest.mark.parametrize("rank", [20, 200])
+def test_neurons_that_are_never_active_hide_nothing_of_the_others(rank: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    matrix = torch.randn(900, rank, generator=random) @ torch.randn(rank, 900, generator=random)
+    matrix[torch.randperm(900, generator=random)[:500]] = 0
+    matrix[:, torch.randperm(900, generator=random)[:500]] = 0
+    left, rows = _singular(matrix)
+    torch.testing.assert_close(left @ rows, matrix, rtol=1e-3, atol=1e-2)
+    assert len(rows) < 900
+
+
 def test_topk_sends_the_largest_values_of_a_long_vector() -> None:
     def work(rank: ThreadMessenger) -> None:
         found = torch.randn(1_000_003, generator=torch.Generator().manual_seed(0))
