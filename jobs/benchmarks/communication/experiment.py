@@ -24,7 +24,7 @@ from benchmarks.images import fashion_mnist, session
 from benchmarks.network import Network, network
 from benchmarks.report import Report
 from sparkdl.errors import RankError, TrainingError
-from sparkdl.planning import Link, StepCost
+from sparkdl.planning import StepCost
 from sparkdl.planning.cost import TOPOLOGIES, two_levels
 from sparkdl.planning.measure import adds_up
 
@@ -37,7 +37,7 @@ DIVERGED = f"{TrainingError.__module__}.{TrainingError.__qualname__}"
 EXCHANGED_BYTES = 8 << 20
 TIMED_STEPS = 6
 """At least so many steps are timed, and a whole number of cycles."""
-TRY = 1 / 3
+TRY = 1 / 2
 """The part of a training that is enough to choose a learning rate."""
 
 
@@ -99,9 +99,8 @@ def _measure(plan: Plan, results: Results, seeds: int, tries: int) -> None:
     ):
         laboratory = _Laboratory(plan, _fashion_mnist(folder, plan.validation), bar)
         with network(RANKS) as hosts:
-            free = hosts.run(find_link, backend=BACKEND)[0]
             for method in plan.methods[known:]:
-                results.methods.append(laboratory.learn(hosts, free, method, seeds, tries))
+                results.methods.append(laboratory.learn(hosts, method, seeds, tries))
                 _write(results)
             for megabits in links:
                 laboratory.time(hosts, results, megabits)
@@ -152,7 +151,7 @@ class _Laboratory:
     def __init__(self, plan: Plan, dataset: sparkdl.Dataset, bar: "tqdm[None]") -> None:
         self._plan, self._dataset, self._bar = plan, dataset, bar
 
-    def learn(self, hosts: Network, free: Link, method: Method, seeds: int, tries: int) -> MethodResults:
+    def learn(self, hosts: Network, method: Method, seeds: int, tries: int) -> MethodResults:
         """Tune the learning rate on the validation rows, then train with each seed, on links without a limit."""
         hosts.limit(None)
         rate = self._tune(hosts, method, tries)
@@ -161,16 +160,18 @@ class _Laboratory:
             for seed in range(1, 1 + seeds)
         ]
         ranks = self._run(hosts, courses, f"{method.name}, {seeds} seeds")
+        free, cost = _cost(courses[-1], [tracks[-1] for tracks in ranks])
         return MethodResults(
             name=method.name,
             rate=rate,
             curves=[track.accuracies for track in ranks[0]],
             test=[track.test or 0.0 for track in ranks[0]],
-            cost=_cost(courses[-1], [tracks[-1] for tracks in ranks], free),
+            free=free,
+            cost=cost,
         )
 
     def _tune(self, hosts: Network, method: Method, tries: int) -> float:
-        """The rate with the highest accuracy after a third of a training.
+        """The rate with the highest accuracy after half of a training.
 
         A try whose loss is no longer a number has lost.
         """
@@ -204,7 +205,7 @@ class _Laboratory:
                 seconds=step.seconds,
                 megabytes=step.bytes / 1e6,
                 exchanging=step.waited / step.seconds,
-                predicted=found.cost.seconds(link, RANKS),
+                predicted=found.predicted_on(link, RANKS),
             )
         results.links[name] = link
 
@@ -278,17 +279,12 @@ def _step(tracks: Sequence[Track], steps: int) -> Meter:
     return Meter(*(fmean(each) / steps for each in zip(*stretches, strict=True)))
 
 
-def _cost(course: Course, tracks: Sequence[Track], free: Link) -> StepCost:
-    """What the cost model has to know of a method, from a training on links without a limit.
-
-    Computing is what is left of a step without what an exchange takes there. It is not what a rank does not wait: while
-    one waits for another, that one computes on the core that the two share.
-    """
+def _cost(course: Course, tracks: Sequence[Track]) -> tuple[float, StepCost]:
+    """Seconds of a step on links without a limit, and what the cost model has to know of it."""
     options = course.settings.strategy
     period = getattr(options, "period", 1)
     step = _step(tracks, (len(tracks[0].steps) - WARM_UP_STEPS) // period * period)
-    exchange = StepCost(0.0, step.handed_over * period, period, adds_up(options))
-    return replace(exchange, computing=step.seconds - exchange.seconds(free, RANKS))
+    return step.seconds, StepCost(step.seconds - step.waited, step.handed_over * period, period, adds_up(options))
 
 
 def _name(megabits: float) -> str:

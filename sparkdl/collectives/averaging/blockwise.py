@@ -1,6 +1,7 @@
 """Few bits for each value, and for each block of values a step of their own: a value is so many steps."""
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.nn.functional import pad
@@ -13,6 +14,7 @@ from sparkdl.collectives.communicator import Communicator
 __all__ = ["BLOCK", "Blockwise", "blocks_of"]
 
 BLOCK = 512  # values that share a step: QSGD's own, so that steps are one percent of a message of 8 bits
+PIECE = 1024  # blocks, 2 MB of float32
 
 
 class Blockwise(Gathered):
@@ -22,22 +24,46 @@ class Blockwise(Gathered):
         super().__init__(communicator)
         self._bits, self._zero = bits, zero
 
-    def message_of(self, steps: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        """From the steps of blocks, shape ``(blocks, 1)``, and the codes, of type uint8 and shape ``(blocks, 512)``."""
-        return message_of(steps, pack(codes.view(-1), bits=self._bits))
+    @abstractmethod
+    def steps(self, blocks: torch.Tensor, count: int) -> torch.Tensor:
+        """Of each block, shape ``(blocks, 1)``; ``count`` of all numbers are values, the last ones may not be."""
+
+    @abstractmethod
+    def codes(self, blocks: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """Of some blocks with these steps, whole numbers of the same shape."""
+
+    @override
+    def encode(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
+        blocks = blocks_of(vector)
+        steps, codes = (blocks.new_empty(shape, dtype=dtype) for dtype, shape in self._kinds(vector))
+        for piece in _pieces(len(blocks)):
+            found = blocks[piece]
+            steps[piece] = self.steps(found, min(found.numel(), len(vector) - piece.start * BLOCK))
+            codes[piece] = pack(self.codes(found, steps[piece]).to(torch.uint8), bits=self._bits)
+        return message_of(steps, codes)
 
     @override
     def total(self, messages: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        count = -(-len(like) // BLOCK)
-        result, all_steps = like.new_zeros(count, BLOCK), like.new_zeros(count, 1)
-        for message in messages:
-            packed = count * BLOCK * self._bits // 8
-            steps, codes = parts_of(message, (like.dtype, (count, 1)), (torch.uint8, (packed,)))
-            result.addcmul_(unpack(codes, count * BLOCK, bits=self._bits).to(like.dtype).view(count, BLOCK), steps)
-            all_steps += steps
-        return result.sub_(all_steps, alpha=self._zero).view(-1)[: len(like)]
+        found = [parts_of(message, *self._kinds(like)) for message in messages]
+        result = like.new_zeros(-(-len(like) // BLOCK), BLOCK)
+        for piece in _pieces(len(result)):
+            for steps, codes in found:
+                multiples = unpack(codes[piece], bits=self._bits).to(like.dtype).sub_(self._zero)
+                result[piece].addcmul_(multiples, steps[piece])
+        return result.view(-1)[: len(like)]
+
+    def _kinds(self, vector: torch.Tensor) -> list[tuple[torch.dtype, tuple[int, int]]]:
+        """What a message for this vector has: the steps of its blocks, and the packed codes."""
+        count = -(-len(vector) // BLOCK)
+        return [(vector.dtype, (count, 1)), (torch.uint8, (count, BLOCK * self._bits // 8))]
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    """So many blocks, some at a time: with all that becomes of them they fit into a processor's cache."""
+    return (slice(first, first + PIECE) for first in range(0, count, PIECE))
 
 
 def blocks_of(vector: torch.Tensor) -> torch.Tensor:
-    """A vector's values, shape ``(blocks, 512)``; what is left of the last block is zero."""
-    return pad(vector, (0, -len(vector) % BLOCK)).view(-1, BLOCK)
+    """A vector's values, shape ``(blocks, 512)``; what is left of the last block is zero. A copy only if that is."""
+    missing = -len(vector) % BLOCK
+    return (pad(vector, (0, missing)) if missing else vector).view(-1, BLOCK)

@@ -1,7 +1,6 @@
 """Numbers in messages of bytes."""
 
 import torch
-from torch.nn.functional import pad
 
 from sparkdl.collectives.communicator import bytes_of
 
@@ -24,16 +23,19 @@ def parts_of(message: torch.Tensor, *kinds: tuple[torch.dtype, tuple[int, ...]])
 
 
 def pack(codes: torch.Tensor, *, bits: int) -> torch.Tensor:
-    """Numbers of 1, 2, 4 or 8 bits, of type uint8 and shape ``(count,)``, as many in a byte as fit."""
-    in_a_byte = 8 // bits
-    planes = pad(codes, (0, -len(codes) % in_a_byte)).view(in_a_byte, -1)
-    packed = planes[0].clone()
-    for place in range(1, in_a_byte):
-        packed |= planes[place] << bits * place
+    """Numbers of 1, 2, 4 or 8 bits, of type uint8 and shape ``(rows, columns)``: as many in a byte as fit.
+
+    The bytes have the shape ``(rows, columns * bits / 8)``. A row's first byte has the first number of each of its
+    parts, as many as fit into a byte.
+    """
+    planes = codes.view(len(codes), 8 // bits, -1)
+    packed = planes[:, 0].clone()
+    for place in range(1, 8 // bits):
+        packed |= planes[:, place] << bits * place
     return packed
 
 
-def unpack(packed: torch.Tensor, count: int, *, bits: int) -> torch.Tensor:
+def unpack(packed: torch.Tensor, *, bits: int) -> torch.Tensor:
     """The numbers again."""
     planes = [(packed >> bits * place) & (2**bits - 1) for place in range(8 // bits)]
-    return torch.cat(planes)[:count]
+    return torch.cat(planes, dim=1)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from typing_extensions import override
 
-from sparkdl.collectives.averaging.blockwise import Blockwise, blocks_of
+from sparkdl.collectives.averaging.blockwise import Blockwise
 from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["QSGD", "Int8"]
@@ -27,11 +27,13 @@ class _Quantised(Blockwise):
         """The whole numbers by which values travel; may overwrite the argument."""
 
     @override
-    def encode(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
-        blocks = blocks_of(vector)
-        steps = blocks.abs().amax(dim=1, keepdim=True).div_(self._levels)
+    def steps(self, blocks: torch.Tensor, count: int) -> torch.Tensor:
+        return blocks.abs().amax(dim=1, keepdim=True).div_(self._levels)
+
+    @override
+    def codes(self, blocks: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
         multiples = self.round(blocks / steps.clamp(min=torch.finfo(steps.dtype).tiny))
-        return self.message_of(steps, multiples.clamp_(-self._levels, self._levels).add_(self._levels).to(torch.uint8))
+        return multiples.clamp_(-self._levels, self._levels).add_(self._levels)
 
 
 class Int8(_Quantised):

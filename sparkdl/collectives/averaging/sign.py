@@ -28,16 +28,19 @@ class Sign(Blockwise):
         self._outvoted: dict[str, torch.Tensor] = {}
 
     @override
-    def encode(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
-        blocks = blocks_of(vector)
-        return self.message_of(2 * _sizes(blocks, len(vector)), (blocks >= 0).to(torch.uint8))
+    def steps(self, blocks: torch.Tensor, count: int) -> torch.Tensor:
+        return 2 * _sizes(blocks, count)
+
+    @override
+    def codes(self, blocks: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        return blocks >= 0
 
     @override
     def result(self, mean: torch.Tensor, *, key: str) -> torch.Tensor:
         outvoted = self._outvoted.setdefault(key, torch.zeros_like(mean))
         outvoted.add_(mean)
         blocks = blocks_of(outvoted)
-        decided = (blocks.sign() * _sizes(blocks, len(mean))).view(-1)[: len(mean)]
+        decided = blocks.sign().mul_(_sizes(blocks, len(mean))).view(-1)[: len(mean)]
         outvoted.sub_(decided)
         return decided
 
@@ -52,6 +55,6 @@ class Sign(Blockwise):
 
 def _sizes(blocks: torch.Tensor, count: int) -> torch.Tensor:
     """How large the values of each block are on average, shape ``(blocks, 1)``; ``count`` of all are values."""
-    means = blocks.abs().mean(dim=1, keepdim=True)
-    means[-1:] *= BLOCK / (1 + (count - 1) % BLOCK)  # the last one may have fewer values
-    return means
+    sizes: torch.Tensor = torch.linalg.vector_norm(blocks, ord=1, dim=1, keepdim=True) / BLOCK
+    sizes[-1:] *= BLOCK / (1 + (count - 1) % BLOCK)  # the last one may have fewer values
+    return sizes

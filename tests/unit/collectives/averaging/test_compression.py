@@ -8,6 +8,7 @@ import torch
 
 from sparkdl.collectives.averaging import Averager, create_averager
 from sparkdl.collectives.averaging.atomo import _singular, probabilities
+from sparkdl.collectives.averaging.blockwise import BLOCK, PIECE
 from sparkdl.collectives.averaging.demo import SIDE, _cosines
 from sparkdl.collectives.averaging.packing import pack, unpack
 from sparkdl.settings.averaging import CompressedAveraging
@@ -378,8 +379,22 @@ def test_a_message_is_as_short_as_it_says(name: str, expected: int) -> None:
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_packed_numbers_come_back(bits: int) -> None:
-    for count in (1, 7, 64, 1001):
-        codes = torch.randint(2**bits, (count,), dtype=torch.uint8)
-        packed = pack(codes, bits=bits)
-        assert len(packed) == -(-count * bits // 8)
-        assert torch.equal(unpack(packed, count, bits=bits), codes)
+    codes = torch.randint(2**bits, (7, 512), dtype=torch.uint8)
+    packed = pack(codes, bits=bits)
+    assert packed.shape == (7, 512 * bits // 8)
+    assert torch.equal(unpack(packed, bits=bits), codes)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("int8", 0.01), ("qsgd", 0.25), ("sign", 0.7)])
+def test_a_vector_of_many_pieces_is_as_exact_as_each_of_them(name: str, limit: float) -> None:
+    """Blocks are worked on some at a time, and the last one is not full."""
+
+    def work(rank: ThreadMessenger) -> None:
+        random = torch.Generator().manual_seed(0)
+        value = torch.randn(2 * PIECE * BLOCK + 700, generator=random)
+        found = value.clone()
+        average(new_averager(name, rank), [found])
+        for piece, exact in zip(found.split(PIECE * BLOCK), value.split(PIECE * BLOCK), strict=True):
+            assert (piece - exact).norm() < limit * exact.norm()
+
+    alone(work)
