@@ -24,18 +24,18 @@ from benchmarks.images import fashion_mnist, session
 from benchmarks.network import Network, network
 from benchmarks.report import Report
 from sparkdl.errors import RankError, TrainingError
-from sparkdl.planning import StepCost
+from sparkdl.planning import Link, StepCost
 from sparkdl.planning.cost import TOPOLOGIES, two_levels
 from sparkdl.planning.measure import adds_up
 
-__all__ = ["QUICK", "WHOLE", "Plan", "run"]
+__all__ = ["QUICK", "WHOLE", "Plan", "predict", "run"]
 
 RANKS = 4
 OUTPUT = Path("output/communication")
 WARM_UP_STEPS = 3
 DIVERGED = f"{TrainingError.__module__}.{TrainingError.__qualname__}"
 EXCHANGED_BYTES = 8 << 20
-TIMED_STEPS = 6
+TIMED_STEPS = 12
 """At least so many steps are timed, and a whole number of cycles."""
 TRY = 1 / 4
 """The part of a training that is enough to choose a learning rate."""
@@ -91,8 +91,8 @@ def _nothing_yet(plan: Plan, tries: int) -> Results:
 def _measure(plan: Plan, results: Results, seeds: int, tries: int) -> None:
     """Fill in what is missing, and write it down piece by piece: a run that fails late has lost little."""
     known = len(results.methods)
-    links = [megabits for megabits in plan.links if _name(megabits) not in results.links]
-    work = (len(plan.methods) - known) * (tries + seeds) + len(links) * (len(plan.methods) + 1)
+    timed = sum(bool(found.links) for found in results.methods)
+    work = (len(plan.methods) - known) * (tries + seeds) + (len(plan.methods) - timed) * (1 + len(plan.links))
     with (
         tempfile.TemporaryDirectory() as folder,
         tqdm(total=work, unit="run", disable=None) as bar,
@@ -102,9 +102,11 @@ def _measure(plan: Plan, results: Results, seeds: int, tries: int) -> None:
             for method in plan.methods[known:]:
                 results.methods.append(laboratory.learn(hosts, method, seeds, tries))
                 _write(results)
-            for megabits in links:
-                laboratory.time(hosts, results, megabits)
-                _write(results)
+            laboratory.find_links(hosts, results)
+            for method, found in zip(plan.methods, results.methods, strict=True):
+                if not found.links:
+                    laboratory.time(hosts, results, method, found)
+                    _write(results)
             if not results.confirmations:
                 laboratory.confirm(hosts, results)
                 _write(results)
@@ -160,14 +162,11 @@ class _Laboratory:
             for seed in range(1, 1 + seeds)
         ]
         ranks = self._run(hosts, courses, f"{method.name}, {seeds} seeds")
-        free, cost = _cost(courses[-1], [tracks[-1] for tracks in ranks])
         return MethodResults(
             name=method.name,
             rate=rate,
             curves=[track.accuracies for track in ranks[0]],
             test=[track.test or 0.0 for track in ranks[0]],
-            free=free,
-            cost=cost,
         )
 
     def _tune(self, hosts: Network, method: Method, tries: int) -> float:
@@ -188,26 +187,40 @@ class _Laboratory:
                 (accuracies[rate],) = track.accuracies.values()
         return max(accuracies, key=lambda each: accuracies[each])
 
-    def time(self, hosts: Network, results: Results, megabits: float) -> None:
-        """What a step of each method takes on a link, and what the cost model says of it.
+    def find_links(self, hosts: Network, results: Results) -> None:
+        """What the cost model knows of the links, from exchanges."""
+        for megabits in self._plan.links:
+            if (name := _name(megabits)) not in results.links:
+                hosts.limit(megabits)
+                results.links[name] = hosts.run(find_link, backend=BACKEND)[0]
 
-        The model knows the link from exchanges, and a method from its training on links without a limit.
+    def time(self, hosts: Network, results: Results, method: Method, found: MethodResults) -> None:
+        """What a step of a method takes on each link, and what the cost model says of it.
+
+        The model knows a method from steps on links without a limit, in the same minute: this machine's cores may be
+        faster in another one.
         """
-        name = _name(megabits)
-        hosts.limit(megabits)
-        link = hosts.run(find_link, backend=BACKEND)[0]
-        self._bar.update()
-        for method, found in zip(self._plan.methods, results.methods, strict=True):
-            steps = method.cycle * ceil(TIMED_STEPS / method.cycle)
-            course = replace(self._course(method, found.rate, seed=0), steps=WARM_UP_STEPS + steps)
-            step = _step([track for (track,) in self._run(hosts, [course], f"{method.name}, {name}")], steps)
+        hosts.limit(None)
+        free, cost = self._steps(hosts, method, found.rate, "no limit")
+        for megabits in self._plan.links:
+            hosts.limit(megabits)
+            name = _name(megabits)
+            step, _ = self._steps(hosts, method, found.rate, name)
             found.links[name] = OnLink(
                 seconds=step.seconds,
                 megabytes=step.bytes / 1e6,
                 exchanging=step.waited / step.seconds,
-                predicted=found.predicted_on(link, RANKS),
+                predicted=predict(results.links[name], free.seconds, cost),
             )
-        results.links[name] = link
+
+    def _steps(self, hosts: Network, method: Method, rate: float, title: str) -> tuple[Meter, StepCost]:
+        """A step on the links as they are: the mean over some, and what it is to the cost model."""
+        steps = method.cycle * ceil(TIMED_STEPS / method.cycle)
+        course = replace(self._course(method, rate, seed=0), steps=WARM_UP_STEPS + steps)
+        step = _mean([track for (track,) in self._run(hosts, [course], f"{method.name}, {title}")], steps)
+        options = course.settings.strategy
+        payload = step.handed_over * method.cycle
+        return step, StepCost(step.seconds - step.waited, payload, method.cycle, adds_up(options))
 
     def confirm(self, hosts: Network, results: Results) -> None:
         """Whole runs to the target: of the three shortest on the slowest link, and of the shortest on the fastest."""
@@ -278,18 +291,18 @@ def _shortest(results: Results, link: str) -> list[str]:
     return sorted(seconds, key=lambda name: seconds[name])
 
 
-def _step(tracks: Sequence[Track], steps: int) -> Meter:
+def _mean(tracks: Sequence[Track], steps: int) -> Meter:
     """What one of the last steps took: the mean over so many steps, and over ranks."""
     stretches = [track.steps[-1].since(track.steps[-1 - steps]) for track in tracks]
     return Meter(*(fmean(each) / steps for each in zip(*stretches, strict=True)))
 
 
-def _cost(course: Course, tracks: Sequence[Track]) -> tuple[float, StepCost]:
-    """Seconds of a step on links without a limit, and what the cost model has to know of it."""
-    options = course.settings.strategy
-    period = getattr(options, "period", 1)
-    step = _step(tracks, (len(tracks[0].steps) - WARM_UP_STEPS) // period * period)
-    return step.seconds, StepCost(step.seconds - step.waited, step.handed_over * period, period, adds_up(options))
+def predict(link: Link, free: float, cost: StepCost) -> float:
+    """Seconds of a step on a link, by the cost model: at least those on links without a limit.
+
+    There, too, ranks that share cores wait for each other.
+    """
+    return max(free, cost.seconds(link, RANKS))
 
 
 def _name(megabits: float) -> str:

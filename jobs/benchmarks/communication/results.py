@@ -4,7 +4,7 @@ from statistics import median
 
 from pydantic import BaseModel
 
-from sparkdl.planning import Link, StepCost
+from sparkdl.planning import Link
 
 __all__ = ["Confirmation", "Exchange", "MethodResults", "OnLink", "Results"]
 
@@ -31,18 +31,7 @@ class MethodResults(BaseModel):
     """For each seed: accuracy on the validation rows by the number of steps before."""
     test: list[float]
     """For each seed: accuracy on the test rows at the end."""
-    free: float
-    """Seconds of a step on links without a limit."""
-    cost: StepCost
-    """What the cost model knows of it, from there."""
     links: dict[str, OnLink] = {}
-
-    def predicted_on(self, link: Link, ranks: int) -> float:
-        """Seconds of a step on a link, by the cost model.
-
-        At least those on links without a limit: there, too, ranks that share cores wait for each other.
-        """
-        return max(self.free, self.cost.seconds(link, ranks))
 
     def steps_to(self, target: float) -> list[int | None]:
         """For each seed: the steps before the first look that found the target reached; None if none did."""

@@ -104,13 +104,13 @@ def _factors(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     2013, arXiv 1207.6365).
     """
     width, generator = FIRST_WIDTH, torch.Generator().manual_seed(SEED)
-    probes = torch.randn(PROBES, len(matrix), generator=generator).to(matrix)
-    expected = probes @ matrix
     while 2 * width <= len(matrix):
         basis = torch.linalg.qr(_sums(matrix.T, _signs(matrix.T, generator), width).T).Q
         signs = _signs(matrix, generator)
         rows: torch.Tensor = torch.linalg.pinv(_sums(basis, signs, 2 * width)) @ _sums(matrix, signs, 2 * width)
-        if (expected - (probes @ basis) @ rows).norm() <= LOST * expected.norm():
+        probes = torch.randn(PROBES, len(matrix), generator=generator).to(matrix)
+        found = probes @ matrix
+        if (found - (probes @ basis) @ rows).norm() <= LOST * found.norm():
             return basis, rows
         width *= 2
     return None

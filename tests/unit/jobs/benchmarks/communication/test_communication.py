@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.communication.experiment import predict
 from benchmarks.communication.methods import METHODS, RATES
 from benchmarks.communication.picture import accuracy_over_seconds
 from benchmarks.communication.results import Results
 from benchmarks.communication.table import confirmations, exchanges, methods_on_links
 from sparkdl import Train
-from sparkdl.planning import Link
+from sparkdl.planning import Link, StepCost
 
 
 @pytest.fixture
@@ -47,12 +48,10 @@ def test_the_cost_model_is_held_against_what_was_measured(results: Results) -> N
     assert [target.value for target in methods_on_links(results).targets[1:3]] == [0.75, 0.75]
 
 
-def test_no_link_is_predicted_to_be_faster_than_one_without_a_limit(results: Results) -> None:
-    slow, fast, free = results.links["100 Mbit/s"], results.links["1 Gbit/s"], Link(start=0.0, bandwidth=math.inf)
-    local = results.methods[1]
-    assert local.predicted_on(slow, 4) == pytest.approx(0.1 + 23264296 * 1.5 / 12e6 / 32, rel=0.01)
-    assert local.predicted_on(fast, 4) == pytest.approx(0.1 + 23264296 * 1.5 / 105e6 / 32, rel=0.01)
-    assert local.predicted_on(free, 4) == local.free == 0.105
+def test_no_link_is_predicted_to_be_faster_than_one_without_a_limit() -> None:
+    cost = StepCost(computing=0.1, payload=12e6, period=10)
+    assert predict(Link(start=0.0, bandwidth=12e6), 0.105, cost) == pytest.approx(0.1 + 1.5 / 10)
+    assert predict(Link(start=0.0, bandwidth=math.inf), 0.105, cost) == 0.105
 
 
 def test_methods_that_take_about_as_long_may_come_in_any_order(results: Results) -> None:
