@@ -18,6 +18,7 @@ __all__ = ["Coordinator", "Member", "Report"]
 
 MOVES = 2  # of a worker's clock, from one push to the next: it fetches, then pushes
 WAIT_SECONDS = 0.5  # that a call waits for something to happen before the task is asked to call again
+GIVEN_UP = {"end": True, "wait": True}  # the answer to a task that is taken for lost
 
 
 @dataclass
@@ -164,7 +165,7 @@ class Coordinator:
             with self._changed:
                 member = self._members.get((role, number))
                 if attempt and (member is None or member.attempt != attempt):
-                    return {"end": True, "wait": True}
+                    return GIVEN_UP
                 if member:
                     member.heard = time.monotonic()
                 found = answer(role, number, **keywords)
@@ -194,18 +195,25 @@ class Coordinator:
         return {"wait": True} if address in (None, lost) else {"address": address}
 
     def _answer_next(self, role: Role, number: int) -> dict[str, Any]:
-        """The next portion of a worker."""
-        worker = str(number)
+        """The next portion of a worker; none for one that was lost while it waited, whose answer would reach nobody."""
+        worker, member = str(number), self._members.get((role, number))
         found = self._portions.take(worker)
         if found is None and not self._portions.has_any(worker):
             self._clocks.pop(worker, None)  # nobody has to wait for who has nothing to do
 
+        def lost() -> bool:
+            return self._members.get((role, number)) is not member
+
         def take() -> bool:
             nonlocal found
+            if lost():
+                return True
             found = found or self._portions.take(worker)
             return found is not None or self._ended
 
         self._changed.wait_for(take, timeout=WAIT_SECONDS)
+        if lost():
+            return GIVEN_UP
         if found is None:
             return {"wait": True, "end": self._ended}
         portion, order = found
