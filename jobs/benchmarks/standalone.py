@@ -158,10 +158,12 @@ def standalone_cluster(
     finally:
         everyone = cluster.processes()
         for process in everyone:
-            process.resume()  # one that is stopped does not hear that it shall end
-            process.terminate()
+            with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+                process.resume()  # one that is stopped does not hear that it shall end
+                process.terminate()
         for process in psutil.wait_procs(everyone, timeout=10)[1]:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _start(environment: dict[str, str], log: Path, name: str, *options: str) -> None:
