@@ -130,7 +130,7 @@ def build_loss(settings: Train, task: Task, *, smoothing: bool = True) -> Weight
             mean: torch.Tensor = loss(outputs, task.targets(labels))
             return mean
         by_row = loss(outputs, task.targets(labels), reduction="none").reshape(len(weights), -1).mean(dim=1)
-        weighted_mean: torch.Tensor = (by_row * weights).mean()
+        weighted_mean: torch.Tensor = (by_row * weights.to(by_row.dtype)).mean()
         return weighted_mean
 
     return mean_loss

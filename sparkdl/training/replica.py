@@ -142,7 +142,7 @@ def back_propagate(
     # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
     scaled.backward(torch.full_like(scaled, len(labels) * row_weight))
     sums = task.sums(outputs.detach(), labels, weights)
-    return BatchFigures(mean.detach(), sums, len(labels), weight=None if weights is None else weights.sum())
+    return BatchFigures(mean.detach(), sums, len(labels), weight=None if weights is None else weights.double().sum())
 
 
 def make_dense(model: nn.Module) -> None:

@@ -81,8 +81,9 @@ def test_numbers_with_fractions_are_predicted(
     assert batch.labels.dtype == torch.float64 and batch.weights is not None
     found = {(height, weight) for height, weight in zip(batch.labels.tolist(), batch.weights.tolist(), strict=True)}
     mean = training["weight"].mean()
-    weights = [float(np.float32(weight / mean)) for weight in training["weight"]]
-    assert found == set(zip(training["height"], weights, strict=True))
+    assert batch.weights.dtype == torch.float64
+    weights = (training["weight"] / mean).round(12)
+    assert {(height, round(weight, 12)) for height, weight in found} == set(zip(training["height"], weights, strict=True))
 
     trained, tracking = train(dataset)
     assert {"validation_r2", "validation_rmse", "validation_mae", "validation_loss"} == trained.metrics.keys()

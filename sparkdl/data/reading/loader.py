@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     global_rows: int
     """Rows of all ranks in this step. ``loss * n * size / global_rows``, averaged over ranks, is the mean over rows."""
     weights: torch.Tensor | None = None
-    """float32 of shape (n,), one on average over the training split; None where all rows count alike."""
+    """float64 of shape (n,), one on average over the training split; None where all rows count alike."""
 
 
 class Loader:
@@ -125,7 +125,7 @@ class Loader:
             inputs, labels = whole_queries(inputs, labels, width) if ranking else (inputs.toarray(), labels)
         weights, mean = None, self._dataset.card.mean_weight
         if block.weights is not None and mean is not None:
-            weights = torch.from_numpy((block.weights / mean).astype(np.float32))
+            weights = torch.from_numpy(block.weights / mean)
         return Batch(torch.from_numpy(inputs), torch.from_numpy(labels), global_rows, weights)
 
     def _shards(self, epoch: int, size: int) -> list[list[Segment]]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import torch
 from typing_extensions import override
 
-from sparkdl.training.tasks.learning import Task
+from sparkdl.training.tasks.learning import Task, mean_of_shares
 from sparkdl.training.tasks.likeliest import PAIRS, lists, ranked
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Classification(Task):
 
     @override
     def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
-        return {"accuracy": sums[0] / weight}
+        return {"accuracy": mean_of_shares(sums[0], weight)}
 
     @override
     def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

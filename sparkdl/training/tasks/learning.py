@@ -15,7 +15,7 @@ from sparkdl.settings.section import TaskName
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Task"]
+__all__ = ["Task", "mean_of_shares"]
 
 
 class Task(ABC):
@@ -51,9 +51,12 @@ class Task(ABC):
         """What each row adds to the figures: of shape (n, sum_size)."""
 
     def sums(self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """What these rows add to the figures by their weights: of shape (sum_size,), to be added up over ranks."""
+        """What these rows add to the figures by their weights: of shape (sum_size,), to be added up over ranks.
+
+        In whole numbers or float64, whatever the network computes in: no share of some weights is larger than all.
+        """
         rows = self.measure(outputs, labels)
-        return (rows if weights is None else rows * weights.unsqueeze(1)).sum(dim=0)
+        return (rows if weights is None else rows * weights.double().unsqueeze(1)).sum(dim=0)
 
     @abstractmethod
     def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
@@ -82,3 +85,8 @@ class Task(ABC):
     @abstractmethod
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
         """The columns of :attr:`answer` for outputs of shape (n, outputs)."""
+
+
+def mean_of_shares(total: float, weight: float) -> float:
+    """The mean of what is at most 1 for each row, and is so in the mean too, in whatever order rows were added up."""
+    return min(total / weight, 1.0)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import torch
 from typing_extensions import override
 
-from sparkdl.training.tasks.learning import Task
+from sparkdl.training.tasks.learning import Task, mean_of_shares
 from sparkdl.training.tasks.likeliest import PAIRS, ranked
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class MultiLabel(Task):
     def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
         right, wrong, missing, precision, with_class = sums
         return {
-            "mean_average_precision": precision / with_class if with_class else 0.0,
+            "mean_average_precision": mean_of_shares(precision, with_class) if with_class else 0.0,
             "f1": 2 * right / (2 * right + wrong + missing) if right else 0.0,
         }
 

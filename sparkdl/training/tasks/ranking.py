@@ -7,7 +7,7 @@ import pyarrow as pa
 import torch
 from typing_extensions import override
 
-from sparkdl.training.tasks.learning import Task
+from sparkdl.training.tasks.learning import Task, mean_of_shares
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,8 @@ class Ranking(Task):
 
     ``ndcg_at_10`` is the normalised discounted cumulative gain (Järvelin and Kekäläinen, 2002) of the first ten places,
     with the gain 2^relevance - 1 (Burges et al., 2005), and ``mean_reciprocal_rank`` is of the first row that has any
-    relevance. A group in which no row has counts 1 for both, as it does for xgboost's NDCG.
+    relevance (Voorhees, 1999, The TREC-8 question answering track report). A group in which no row has any counts 1 for
+    NDCG, as it does for xgboost's, and 0 for the reciprocal rank, as it does for trec_eval's.
     """
 
     name = "ranking"
@@ -51,12 +52,12 @@ class Ranking(Task):
         """Each group's NDCG and reciprocal rank."""
         relevant = _gains(outputs, labels) > 0
         rank = 1 + relevant.long().argmax(dim=1)  # of several largest ones, the first
-        reciprocal = torch.where(relevant.any(dim=1), 1 / rank.double(), 1.0)
+        reciprocal = relevant.any(dim=1) / rank.double()
         return torch.stack([_ndcg(outputs, labels, CUTOFF)[:, -1], reciprocal], dim=1)
 
     @override
     def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
-        return {name: total / weight for name, total in zip(self.figure_names, sums, strict=True)}
+        return {name: mean_of_shares(total, weight) for name, total in zip(self.figure_names, sums, strict=True)}
 
     @override
     def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -65,6 +65,19 @@ def test_classification_counts_as_scikit_learn_does() -> None:
     assert counts.tolist() == metrics.confusion_matrix(labels, predicted).tolist()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_weights_are_added_up_in_float64(dtype: torch.dtype) -> None:
+    task, right = Classification(CLASSES), torch.arange(100_000) % 4 != 0
+    labels = torch.zeros(len(right), dtype=torch.int64)
+    outputs = torch.zeros(len(right), CLASSES)
+    outputs[:, 1] = 1.0 - 2.0 * right.float()
+    weights = torch.rand(len(right), generator=RANDOM, dtype=dtype)
+    for some, expected in ((slice(None), np.average(right, weights=weights.double())), (right, 1.0)):
+        sums = task.sums(outputs[some], labels[some], weights[some])
+        accuracy = task.figures(sums.tolist(), float(weights[some].double().flip(0).sum()))["accuracy"]
+        assert accuracy == pytest.approx(expected, rel=1e-14) and accuracy <= 1
+
+
 def test_several_labels_are_predicted_where_they_are_likelier_than_not() -> None:
     outputs = torch.tensor([[-1.0, 2.0, 1.0, -3.0, -2.0], [-1.0, -2.0, -3.0, -4.0, -5.0]])
     predicted, top = MultiLabel(CLASSES).answers(outputs, NAMES, top_k=2)
@@ -89,7 +102,8 @@ def test_ranking_finds_the_figures_that_scikit_learn_does_with_weights_and_witho
     gains = [(group.exp2() - 1).unsqueeze(0).numpy() for group in groups]
     pairs = [(gain, score.T.numpy()) for gain, score in zip(gains, scores, strict=True)]
     ndcg = [metrics.ndcg_score(*pair, k=10) if pair[0].size > 1 and pair[0].any() else 1.0 for pair in pairs]
-    ranks = [(gain > 0)[0, score[0].argsort()[::-1]].argmax() + 1 for gain, score in pairs]
+    relevant = [(gain > 0)[0, score[0].argsort()[::-1]] for gain, score in pairs]
+    reciprocals = [1 / (places.argmax() + 1) if places.any() else 0.0 for places in relevant]
     task, parts = Ranking(), (slice(0, 3), slice(3, None))
     for weights in (None, torch.rand(len(groups), generator=RANDOM)):
         sums = [  # in two parts, as two ranks do
@@ -99,7 +113,7 @@ def test_ranking_finds_the_figures_that_scikit_learn_does_with_weights_and_witho
         total = float(len(groups) if weights is None else weights.sum())
         found = task.figures((sums[0] + sums[1]).tolist(), total)
         assert found["ndcg_at_10"] == pytest.approx(np.average(ndcg, weights=weights))
-        assert found["mean_reciprocal_rank"] == pytest.approx(np.average(1 / np.array(ranks), weights=weights))
+        assert found["mean_reciprocal_rank"] == pytest.approx(np.average(reciprocals, weights=weights))
     *sums, count = task.count_for_picture(outputs, labels).tolist()
     assert count == len(groups) and sums[9] == pytest.approx(sum(ndcg))
     assert sums[0] == pytest.approx(sum(metrics.ndcg_score(*pair, k=1) for pair in pairs[1:-1]) + 2)
