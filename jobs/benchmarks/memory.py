@@ -1,10 +1,12 @@
 """Which networks four ranks train under a limit of memory that the system enforces, whole and in parts.
 
-The limit is one of each process, Python and its libraries included (``RLIMIT_DATA``).
+The limit is one of each process (``RLIMIT_DATA``), and counts from what it holds after its imports: PyTorch's build with
+CUDA takes twice as much as that for CPUs.
 """
 
 import re
 import resource
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from sparkdl.settings import Train
 from sparkdl.training.loop import Job, train_rank
 from sparkdl.training.model_folder import check_model, write_model_folder
 
-__all__ = ["CASES", "Case", "Found", "extreme_rows", "report", "run", "train"]
+__all__ = ["CASES", "Case", "Found", "extreme_rows", "limit_memory", "report", "run", "train"]
 
 SIZE = 4
 MB = 1_000_000
@@ -51,7 +53,7 @@ class Case:
     moments: int
     """Numbers that the optimizer keeps for each weight."""
     limit: int
-    """Bytes."""
+    """Bytes that a process may have beside what it holds after its imports."""
     words: bool = False
     """Whether it is the extreme classification of texts, and not of images."""
     strategies: tuple[str, ...] = tuple(STRATEGIES)
@@ -86,7 +88,7 @@ class Found(NamedTuple):
 
     outcome: str
     peak: str | float
-    """MB that the largest rank had in memory."""
+    """MB that the largest rank had in memory, beside what it held after its imports."""
     seconds: str | float
     """Of an epoch, the last one."""
 
@@ -157,10 +159,26 @@ def train(dataset: Dataset, case: Case, strategy: str) -> Found:
         return Found(told, max(each["peak"] for each in ranks) / MB, last["seconds"])
 
 
+def limit_memory(limit: int) -> None:
+    """Let this process have so many bytes more than it has now: what is beyond, the system refuses."""
+    threading.stack_size(1 << 20)  # a thread's stack counts as a whole, and 8 MB is usual
+    most = _of_process("VmData") + limit
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _of_process(key: str) -> int:
+    """Bytes that the system says this process has."""
+    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if not found:
+        raise OSError(f"/proc/self/status has no {key}; the limit of memory is one of Linux")
+    return 1024 * int(found[1])
+
+
 def _limited_rank(job: Job, limit: int, rank: Rank) -> dict[str, Any]:
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    held = _of_process("VmRSS")
+    limit_memory(limit)
     outcome = train_rank(job, rank)
-    found: dict[str, Any] = {"peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    found: dict[str, Any] = {"peak": _of_process("VmHWM") - held}
     if outcome:
         accuracy = outcome.evaluations["validation"].figures["accuracy"]
         found |= {"history": outcome.history, "checkpoint": outcome.checkpoint, "accuracy": accuracy}
@@ -170,7 +188,7 @@ def _limited_rank(job: Job, limit: int, rank: Rank) -> dict[str, Any]:
 def _limited_registration(
     dataset: Dataset, settings: Train, folder: str, checkpoint: str, limit: int, rank: Rank
 ) -> int:
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    limit_memory(limit)
     with returned_memory():  # as on a driver
         write_model_folder(folder, dataset, settings, checkpoint)
     return (Path(folder) / NETWORK_FILE).stat().st_size
@@ -181,15 +199,14 @@ def _limited_scoring(dataset: Dataset, settings: Train, folder: str, limit: int,
 
     A task maps the file, and the system takes back what is not being read: the mapping is allowed beside the limit.
     """
-    most = limit + (Path(folder) / NETWORK_FILE).stat().st_size
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    held = _of_process("RssAnon")
+    limit_memory(limit + (Path(folder) / NETWORK_FILE).stat().st_size)
     model = open_model(Path(folder), dataset.input, dataset.card.num_classes)
     loader = Loader(dataset, "validation", batch_size=settings.batch_size, shuffle=False)
     right = 0
     for batch in loader.epoch(0):
         right += int((model.outputs_of(batch.inputs.numpy()).argmax(dim=1) == batch.labels).sum())
-    own = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return right / dataset.rows("validation"), 1024 * int(own[1]) if own else 0
+    return right / dataset.rows("validation"), max(_of_process("RssAnon") - held, 0)
 
 
 @contextmanager

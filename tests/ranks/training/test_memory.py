@@ -1,14 +1,12 @@
 """A network that no rank has room for, under a limit that the system enforces."""
 
-import re
-import resource
-import threading
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from benchmarks.memory import limit_memory
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
@@ -60,14 +58,6 @@ OF_WORDS = Network(
     limit=2 * 4 * VOCABULARY * NUMBERS // 3,
 )
 """246 MB in an embedding, whose gradient is sparse. Adagrad keeps one number of each weight."""
-
-
-def limit_memory(limit: int) -> None:
-    """Let this process have so much more memory than it has now: what is beyond, the system refuses."""
-    threading.stack_size(1 << 20)  # a thread's stack counts as a whole, and 8 MB is usual
-    found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    most = 1024 * int(found[1]) + limit
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def train_limited(job: Job, limit: int, rank: Rank) -> TrainingResult | None:
