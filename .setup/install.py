@@ -21,6 +21,7 @@ from pathlib import Path
 
 import checks
 import horovod_wheel
+import sharing
 from stacks import CLASSIC, SETUP, STACKS, Stack
 from steps import CACHE, SetupError, disk_full, kept_open, run, say, stop_everything
 
@@ -117,6 +118,9 @@ def install(stack: Stack, python: str, with_java: bool) -> None:
         run([*pip, "install", "--no-deps", "--force-reinstall", horovod], doing="installing Horovod", log=log)
     say("installing sparkdl")
     run([*add, "--no-deps", "--no-build-isolation", "--editable", SETUP.parent], doing="installing sparkdl", log=log)
+    for other in STACKS.values():
+        if other is not stack and (freed := sharing.share(stack.venv, other.venv)):
+            say(f"{freed / checks.GIGABYTE:.1f} GB of it are links to the same files in {other.venv}")
     say("checking what is installed")
     run([*pip, "check"], doing="checking the packages", log=log)
     run([stack.python, "-c", stack.proof], doing="importing what was installed", log=log)
