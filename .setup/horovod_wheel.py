@@ -10,14 +10,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from patching import PATCHES, apply
 from steps import CACHE, SetupError, run, say
 
-__all__ = ["build", "cached", "installed_torch", "key"]
+__all__ = ["build", "build_environment", "cached", "installed_torch", "key"]
 
 RELEASE = "horovod-0.28.1"
 NEEDED_TO_BUILD = ["numpy", "setuptools", "packaging", "cffi"]
@@ -50,42 +49,42 @@ def cached(torch_version: str) -> Path | None:
     return next((CACHE / "wheels").glob(f"{key(torch_version)}/{RELEASE}-*.whl"), None)
 
 
-def build(interpreter: Path, installer: Sequence[str | Path], *, lock: Path, log: Path) -> Path:
-    """Build the wheel for the torch of the lock in an environment of its own, and put it into the cache whole.
+def build_environment(environment: Path, folder: Path, *, log: Path) -> Path:
+    """A copy of an environment that has torch in it; returns its Python. The files are links, and take no space.
 
-    Not in ``.venv``: packages are still being installed there, and CMake asks a Python that imports torch, which
-    imports what it finds half written.
+    Packages are installed in the first one while Horovod is built, and CMake asks a Python that imports torch, which
+    imports what it finds half written. ``folder`` must be on the same disk.
     """
-    with tempfile.TemporaryDirectory(prefix="sparkdl-horovod-") as name:
-        work = Path(name)
-        empty: list[str | Path] = [interpreter, "-m", "venv", "--without-pip", work / "venv"]
-        run(empty, doing="making Horovod's build environment", log=log)
-        python = work / "venv" / "bin" / "python"
-        pip: list[str | Path] = [*installer, "--python", python]
-        needed: list[str | Path] = ["torch", *NEEDED_TO_BUILD, CMAKE]
-        run(
-            [*pip, "install", "--no-compile", "--constraint", lock, *needed],
-            doing="installing what builds Horovod",
-            log=log,
-        )
-        _check_gpu(python)
-        source: list[str | Path] = ["--no-binary=horovod", "-d", work, "-r", Path(__file__).with_name("horovod.txt")]
-        run(
-            [*pip, "download", "--no-deps", "--no-build-isolation", *source],
-            doing="downloading Horovod's source",
-            log=log,
-        )
-        shutil.unpack_archive(work / f"{RELEASE}.tar.gz", work)
-        for patch in PATCHES:
-            apply(patch, work / RELEASE)
-        wheel: list[str | Path] = ["--verbose", "--no-deps", "--no-build-isolation", "-w", work, work / RELEASE]
-        run([*pip, "wheel", *wheel], doing="building Horovod", log=log, env=_environment(python))
-        built = next(work.glob(f"{RELEASE}-*.whl"))
-        home = CACHE / "wheels" / key(installed_torch(python))
-        home.mkdir(parents=True, exist_ok=True)
-        partial = home / f".{os.getpid()}.partial"
-        shutil.copyfile(built, partial)
-        partial.replace(home / built.name)
+    making: list[str | Path] = [environment / "bin" / "python", "-m", "venv", "--without-pip", "--clear", folder]
+    run(making, doing="making Horovod's build environment", log=log)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    original = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    shutil.copytree(original, packages, copy_function=os.link, dirs_exist_ok=True)
+    return folder / "bin" / "python"
+
+
+def build(python: Path, installer: Sequence[str | Path], *, work: Path, log: Path) -> Path:
+    """Build the wheel in a folder, with the torch of this Python's environment, and put it into the cache whole."""
+    pip: list[str | Path] = [*installer, "--python", python]
+    run([*pip, "install", "--no-compile", "--no-deps", CMAKE], doing="installing what builds Horovod", log=log)
+    _check_gpu(python)
+    source: list[str | Path] = ["--no-binary=horovod", "-d", work, "-r", Path(__file__).with_name("horovod.txt")]
+    run(
+        [*pip, "download", "--no-deps", "--no-build-isolation", *source],
+        doing="downloading Horovod's source",
+        log=log,
+    )
+    shutil.unpack_archive(work / f"{RELEASE}.tar.gz", work)
+    for patch in PATCHES:
+        apply(patch, work / RELEASE)
+    wheel: list[str | Path] = ["--verbose", "--no-deps", "--no-build-isolation", "-w", work, work / RELEASE]
+    run([*pip, "wheel", *wheel], doing="building Horovod", log=log, env=_environment(python))
+    built = next(work.glob(f"{RELEASE}-*.whl"))
+    home = CACHE / "wheels" / key(installed_torch(python))
+    home.mkdir(parents=True, exist_ok=True)
+    partial = home / f".{os.getpid()}.partial"
+    shutil.copyfile(built, partial)
+    partial.replace(home / built.name)
     say(f"Horovod is built; the wheel is kept in {home}")
     return home / built.name
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import checks
 import horovod_wheel
@@ -39,6 +40,9 @@ COMPILE = "\n".join(
 """Once, on all cores, and not left to the first import: where PYTHONDONTWRITEBYTECODE is set, as in many containers,
 each process would compile PyTorch and MLflow again, seconds that every rank waits. pip itself uses one core for it, and
 does tests and others that no job imports as well. A file in the syntax of a newer Python is passed over."""
+
+BUILDING = "building-"
+"""What a folder in the environment is called while Horovod is built in it: with torch in it, it takes the same disk."""
 
 
 def main() -> int:
@@ -72,9 +76,8 @@ def install(stack: Stack, python: str, with_java: bool) -> None:
     """The whole set-up; each part is quick when an earlier run finished it."""
     log, pip = stack.logs / "setup.log", stack.pip
     say(f"setting up {stack.venv} with Python {platform.python_version()} (log: {log})")
-    torch = f"{read_lock(stack.lock)['torch']}*"
     checks.check_venv()
-    to_build = stack.with_horovod and horovod_wheel.cached(torch) is None
+    to_build = stack.with_horovod and horovod_wheel.cached(f"{read_lock(stack.lock)['torch']}*") is None
     if to_build or not finished_once(stack):
         checks.check_disk(checks.places(stack.venv, CACHE))
     if to_build:
@@ -91,13 +94,20 @@ def install(stack: Stack, python: str, with_java: bool) -> None:
 
     # Wheels that are built here stay uncompressed: Spark's is nearly all jars, which only cost time to compress again.
     add: list[str | Path] = [*pip, "install", "--no-compile", "--config-settings=--build-option=--compression=stored"]
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    with TemporaryDirectory(prefix=BUILDING, dir=stack.venv) as work, ThreadPoolExecutor(max_workers=1) as pool:
         try:
-            wheel = pool.submit(_horovod, stack, python, torch)
             # torch comes with what it asks for: which packages these are depends on the build that the index offers.
             say("installing torch")
             first: list[str | Path] = ["torch", *horovod_wheel.NEEDED_TO_BUILD]  # setuptools builds Spark's, too
             run([*add, "--constraint", stack.lock, *first], doing="installing torch", log=log)
+            torch = horovod_wheel.installed_torch(stack.python)
+            wheel = horovod_wheel.cached(torch) if stack.with_horovod else None
+            building = None
+            if stack.with_horovod and wheel is None:
+                say("building Horovod beside the other packages, once for this user and torch (some minutes)")
+                ready = horovod_wheel.build_environment(stack.venv, Path(work) / "venv", log=_horovod_log(stack))
+                where = {"work": Path(work), "log": _horovod_log(stack)}
+                building = pool.submit(horovod_wheel.build, ready, stack.pip, **where)
             requirements = [stack.lock, SETUP / "java.txt"] if with_java else [stack.lock]
             say(f"installing {len(read_lock(stack.lock))} packages{' and Java 17' if with_java else ''}")
             listed: list[str | Path] = [part for path in requirements for part in ("--requirement", path)]
@@ -106,16 +116,14 @@ def install(stack: Stack, python: str, with_java: bool) -> None:
             # Nice to Horovod's build, whose end is for one core alone.
             compiling: list[str | Path] = ["nice", stack.python, "-c", COMPILE, SETUP.parent / "sparkdl"]
             run(compiling, doing="compiling to bytecode", log=log)
-            wheel.result()
-            # Nearly always the same wheel; the cache may hold one for another build of this torch only.
-            horovod = _horovod(stack, python, horovod_wheel.installed_torch(stack.python))
+            wheel = building.result() if building else wheel
         except BaseException:
             stop_everything()
             raise
-    if horovod is not None:
+    if wheel is not None:
         say("installing Horovod")
         # Compiled by pip: it comes after all others were.
-        run([*pip, "install", "--no-deps", "--force-reinstall", horovod], doing="installing Horovod", log=log)
+        run([*pip, "install", "--no-deps", "--force-reinstall", wheel], doing="installing Horovod", log=log)
     say("installing sparkdl")
     run([*add, "--no-deps", "--no-build-isolation", "--editable", SETUP.parent], doing="installing sparkdl", log=log)
     for other in STACKS.values():
@@ -169,7 +177,9 @@ def digest(with_java: bool, setup: Path = SETUP) -> str:
 
 
 def forget_half_installed(venv: Path) -> None:
-    """Let pip see packages that it was interrupted in as missing: it writes ``RECORD`` last."""
+    """Remove what an interrupted set-up left of a build, and of packages, whose ``RECORD`` pip writes last."""
+    for building in venv.glob(f"{BUILDING}*"):
+        shutil.rmtree(building)
     for metadata in venv.glob("lib/python*/site-packages/*.dist-info"):
         if not (metadata / "RECORD").exists():
             shutil.rmtree(metadata)
@@ -191,17 +201,6 @@ def _works(stack: Stack) -> bool:
 
 def _horovod_log(stack: Stack) -> Path:
     return stack.logs / "horovod.log"
-
-
-def _horovod(stack: Stack, python: str, torch: str) -> Path | None:
-    """The wheel for a version of torch from the cache, or a new one for the torch of the lock; None without Horovod."""
-    if not stack.with_horovod:
-        return None
-    found = horovod_wheel.cached(torch)
-    if found is not None:
-        return found
-    say("building Horovod beside it, once for this user and torch (some minutes)")
-    return horovod_wheel.build(Path(python), stack.pip, lock=stack.lock, log=_horovod_log(stack))
 
 
 class _only_one:  # noqa: N801 - used as `with _only_one():`
