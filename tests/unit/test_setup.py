@@ -26,6 +26,7 @@ import checks  # noqa: E402
 import horovod_wheel  # noqa: E402
 import install  # noqa: E402
 import patching  # noqa: E402
+import sharing  # noqa: E402
 import stacks  # noqa: E402
 import steps  # noqa: E402
 from steps import SetupError  # noqa: E402
@@ -272,8 +273,36 @@ def test_a_package_that_pip_was_interrupted_in_is_installed_again(tmp_path: Path
         (packages / name).mkdir(parents=True)
         (packages / name / "METADATA").touch()
     (packages / "whole-1.0.dist-info" / "RECORD").touch()
+    (tmp_path / "building-1").mkdir()  # of Horovod, as a set-up leaves it that is killed
     install.forget_half_installed(tmp_path)
     assert [path.name for path in packages.iterdir()] == ["whole-1.0.dist-info"]
+    assert [path.name for path in tmp_path.iterdir()] == ["lib"]
+
+
+def test_environments_share_the_files_that_are_the_same_and_no_others(tmp_path: Path) -> None:
+    def install_package(name: str, version: str, files: dict[str, str]) -> Path:
+        packages = tmp_path / name / "lib" / "python3.11" / "site-packages"
+        metadata = packages / f"net-{version}.dist-info"
+        metadata.mkdir(parents=True)
+        for path, content in files.items():
+            (packages / path).parent.mkdir(exist_ok=True)
+            (packages / path).write_text(content)
+        recorded = [f"{path},sha256={content.split()[0]},{len(content)}\n" for path, content in files.items()]
+        (metadata / "RECORD").write_text("".join(recorded) + f"net-{version}.dist-info/RECORD,,\n")
+        return packages
+
+    files = {"net/same.py": "one", "net/altered.py": "two", "net/other.py": "three"}
+    first, older = install_package("first", "2.0", files), install_package("older", "1.0", files)
+    second = install_package("second", "2.0", files | {"net/other.py": "four"})
+    (second / "net" / "altered.py").write_text("two and a half")  # by its user
+    assert sharing.share(tmp_path / "second", tmp_path / "first") == len("one")
+    assert sharing.share(tmp_path / "second", tmp_path / "first") == 0
+    assert sharing.share(tmp_path / "older", tmp_path / "first") == 0
+    assert sharing.share(tmp_path / "first", tmp_path / "not there") == 0
+    shared = {path: first.joinpath(path).samefile(second / path) for path in files}
+    assert shared == {"net/same.py": True, "net/altered.py": False, "net/other.py": False}
+    assert [(second / path).read_text() for path in files] == ["one", "two and a half", "four"]
+    assert not (older / "net" / "same.py").samefile(first / "net" / "same.py")
 
 
 @pytest.mark.parametrize("stack", stacks.STACKS.values(), ids=lambda stack: stack.name)
