@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 from yaml.error import MarkedYAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from sparkdl.errors import ConfigError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Settings
-from sparkdl.settings.explain import explain, find_key
+from sparkdl.settings.explain import find_key
 from sparkdl.settings.file_options import check_options
 
 __all__ = ["import_object", "load_settings", "makes"]
@@ -49,10 +48,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     check_options(tree, path)
     for override in overrides:
         _apply(tree, override)
-    try:
-        return Settings.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {explain(problem, Settings)}" for problem in error.errors())) from None
+    return Settings.checked(tree, place=str(path))
 
 
 def makes(found: Any, kind: type) -> bool:
@@ -133,16 +129,16 @@ def _apply(tree: dict[str, Any], override: str) -> None:
                 inner = {"kind": inner}
                 node[int(parent) if isinstance(node, list) else parent] = inner
             node = inner
-        if not isinstance(node, dict | list):
-            raise ConfigError(f"cannot apply the override {shown!r}: {'.'.join(parents)!r} is not a section")
         if isinstance(node, list):
             node[int(last)] = value
-        else:
+        elif isinstance(node, dict):
             node[last] = value
     except (IndexError, ValueError):
         raise ConfigError(f"cannot apply the override {shown!r}: the list has no such position") from None
     except AttributeError:
         raise ConfigError(f"cannot apply the override {shown!r}: it reaches into a value, not a section") from None
+    if not isinstance(node, dict | list):
+        raise ConfigError(f"cannot apply the override {shown!r}: {'.'.join(parents)!r} is not a section")
 
 
 def _problem(error: yaml.YAMLError) -> str:

@@ -54,7 +54,7 @@ class SparkdlError(Exception):
         super().__init__(without_credentials(message))
 
 
-class ConfigError(SparkdlError):
+class ConfigError(SparkdlError, ValueError):
     """A setting that does not exist, has the wrong type or an impossible value."""
 
 

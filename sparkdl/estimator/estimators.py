@@ -2,10 +2,9 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
-from pydantic import ValidationError
 from pyspark.ml import Estimator
 from pyspark.ml.base import _FitMultipleIterator
 from pyspark.ml.param import Param
@@ -21,7 +20,7 @@ from sparkdl.estimator.saving import EstimatorReader, EstimatorWriter
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Cluster, Tracking, Train
-from sparkdl.settings.explain import explain, nearest
+from sparkdl.settings.explain import nearest
 from sparkdl.settings.section import TaskName
 from sparkdl.training.train import train
 
@@ -67,7 +66,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
                 " out and set MLFLOW_TRACKING_URI, or give user and password as MLFLOW_TRACKING_USERNAME and"
                 " MLFLOW_TRACKING_PASSWORD"
             )
-        _settings({name: value for name, value in params.items() if name in self.FIELDS})
+        Train.checked({name: value for name, value in params.items() if name in self.FIELDS}, place=type(self).__name__)
         if featuresCol is not None:
             self.setFeaturesCol(featuresCol)
         given = {"tracking_uri": tracking_uri, **params}
@@ -130,7 +129,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         with shared:
             folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
             recipe = {name: self.getOrDefault(name) for name in self.FIELDS}
-            settings = _settings(recipe | {"run_dir": f"{folder}/runs"})
+            settings = Train.checked(recipe | {"run_dir": f"{folder}/runs"}, place=type(self).__name__)
             rows = shared.prepared()
             trained = train(
                 rows.dataset,
@@ -195,11 +194,3 @@ class TorchRanker(_TorchEstimator, GroupColumn):
     """
 
     TASK, MODEL = "ranking", TorchRankingModel
-
-
-def _settings(values: Mapping[str, Any]) -> Train:
-    """Raises :class:`ConfigError` for a value that cannot be."""
-    try:
-        return Train(**values)
-    except ValidationError as error:
-        raise ConfigError("; ".join(explain(problem, Train, whole="together") for problem in error.errors())) from None

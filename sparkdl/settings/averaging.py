@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from sparkdl.settings.section import Fraction, OneKind, Positive, Section
+from sparkdl.settings.kinds import OneKind
+from sparkdl.settings.section import Fraction, Positive, Section
 
 __all__ = [
     "AtomoOptions",

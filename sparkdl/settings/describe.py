@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import yaml
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sparkdl.settings.section import Section, kinds_in, sections_in
+from sparkdl.settings.kinds import kinds_in, sections_in
 
 __all__ = ["describe", "describe_key"]
 
@@ -17,7 +18,7 @@ _WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text
 _INDENT = " " * 4
 
 
-def describe(section: type[Section], prefix: str) -> Iterator[str]:
+def describe(section: type[BaseModel], prefix: str) -> Iterator[str]:
     """The lines about a section and all sections in it, whose keys begin with ``prefix``; ``0`` stands in a list."""
     for name, field in section.model_fields.items():
         yield from describe_key(f"{prefix}.{name}", field)
@@ -50,7 +51,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "(required)"
     default = field.get_default(call_default_factory=True, validated_data={})
-    if isinstance(default, Section):
+    if isinstance(default, BaseModel):
         return f"= {default.model_dump()['kind']}" if kinds_in(field.annotation) else ""
     text: str = yaml.safe_dump(default, default_flow_style=True, width=1000, sort_keys=False)
     return f"= {text.splitlines()[0]}"
@@ -64,7 +65,7 @@ def _meaning(text: str | None) -> Iterator[str]:
 def _values(annotation: Any) -> list[str]:
     """What a value may be, in words; nothing of what has only keys of its own, or cannot stand in a file."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return list(kinds_in(annotation))
     if annotation in _WORDS:
         return [_WORDS[annotation]]

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparkdl.settings.section import OneKind, Positive, Section, Seed, Storage
+from sparkdl.settings.kinds import OneKind
+from sparkdl.settings.section import Positive, Section, Seed, Storage
 
 __all__ = ["Extreme", "LinearRankerOptions", "NoRankerOptions"]
 

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from sparkdl.settings.section import OneKind, Positive, Section
+from sparkdl.settings.kinds import OneKind
+from sparkdl.settings.section import Positive, Section
 
 __all__ = ["FisherDiagonalOptions", "FisherTraceOptions", "NoiseOptions", "NoiseShape"]
 

@@ -1,28 +1,17 @@
 """What the sections of a configuration share."""
 
 import re
-import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from typing_extensions import override
 
 from sparkdl.masking import masked
+from sparkdl.settings.explain import explained
 
-__all__ = [
-    "Folder",
-    "Fraction",
-    "OneKind",
-    "Positive",
-    "Section",
-    "Seed",
-    "Storage",
-    "TaskName",
-    "kinds_in",
-    "sections_in",
-]
+__all__ = ["Folder", "Fraction", "Positive", "Section", "Seed", "Storage", "TaskName"]
 
 
 def _absolute(path: str) -> str:
@@ -47,52 +36,61 @@ TaskName = Literal["classification", "multi_label", "regression", "ranking"]
 
 
 class Section(BaseModel):
-    """What all sections share: unknown keys are errors, and nothing changes after validation."""
+    """What all sections share: unknown keys are errors, and nothing changes after validation.
+
+    However a section is made, what cannot be is a :class:`ConfigError` of one line.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, hide_input_in_errors=True
     )
 
+    def __init__(self, /, **values: Any) -> None:
+        with explained(type(self)):
+            super().__init__(**values)
+
+    # What Pydantic asks whether it may make the sections inside of a section without this method: their errors are
+    # then told by the outermost one, which knows the whole key.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def checked(cls, values: Any, *, place: str) -> Self:
+        """A section of values that a person has written at that place, with which errors begin."""
+        with explained(cls, place=place):
+            return super().model_validate(values)
+
+    @classmethod
+    @override
+    def model_validate(cls, obj: Any, **how: Any) -> Self:
+        with explained(cls):
+            return super().model_validate(obj, **how)
+
+    @classmethod
+    @override
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **how: Any) -> Self:
+        with explained(cls):
+            return super().model_validate_json(json_data, **how)
+
+    @override
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, in which some keys have other values: these are validated, too."""
+        copy = super().model_copy(deep=deep)
+        if not update:
+            return copy
+        return self.model_validate({name: getattr(copy, name) for name in self.model_fields_set} | dict(update))
+
+    @override
+    def __setattr__(self, name: str, value: Any) -> None:
+        with explained(type(self)):
+            super().__setattr__(name, value)
+
+    @override
+    def __delattr__(self, name: str) -> None:
+        with explained(type(self)):
+            super().__delattr__(name)
+
+    @override
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What is shown of a section: no secrets."""
         for name, value in super().__repr_args__():
             yield name, value if isinstance(value, Section) else masked(value, name=name or "")
-
-
-class _ByKind:
-    """Validates a section that is one of several by its ``kind``; the kind's bare name stands for its defaults.
-
-    Pydantic's own discriminated unions take no bare name, and need two kinds at least.
-    """
-
-    def __get_pydantic_core_schema__(self, annotation: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        choices = {kind: handler.generate_schema(section) for kind, section in kinds_in(annotation).items()}
-        by_kind = core_schema.tagged_union_schema(choices, discriminator="kind")
-        return core_schema.no_info_before_validator_function(_named, by_kind)
-
-
-AnySection = TypeVar("AnySection")
-OneKind = Annotated[AnySection, _ByKind()]
-"""``OneKind[Red | Green]`` is a key under which stands one of these sections, each of which has its name as
-``kind: Literal["red"] = "red"``: a file says ``{kind: red, ...}``, or ``red``."""
-
-
-def sections_in(annotation: Any) -> list[type[Section]]:
-    """The sections that a value with this annotation may be or hold."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return [annotation]
-    return [section for inner in typing.get_args(annotation) for section in sections_in(inner)]
-
-
-def kinds_in(annotation: Any) -> dict[str, type[Section]]:
-    """Those of them that are told apart by their kind."""
-    fields = {section: section.model_fields.get("kind") for section in sections_in(annotation)}
-    return {field.default: section for section, field in fields.items() if field and not field.is_required()}
-
-
-def _named(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"kind": value}
-    if isinstance(value, dict | Section):
-        return value
-    raise ValueError("this must be the name of a kind, or a mapping with the key `kind`")

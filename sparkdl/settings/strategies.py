@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sparkdl.settings.averaging import Averaging, CompressedAveraging
-from sparkdl.settings.section import OneKind, Positive, Section
+from sparkdl.settings.kinds import OneKind
+from sparkdl.settings.section import Positive, Section
 
 __all__ = [
     "AllReduceOptions",

@@ -143,8 +143,9 @@ def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module
 def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> None:
     """Raise :class:`ModelError` for a loss that does not take what it will be given, or returns no number."""
     labels, name = task.some_labels(len(outputs)), settings.loss or task.loss
+    compute = build_loss(settings, task)
     try:
-        loss = build_loss(settings, task)(outputs, labels, torch.ones(len(labels)) if weighted else None)
+        loss = compute(outputs, labels, torch.ones(len(labels)) if weighted else None)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         shapes = f"outputs {tuple(outputs.shape)} and labels {tuple(task.targets(labels).shape)}"
         by_row = ' with reduction="none", by which rows get their weights' if weighted else ""

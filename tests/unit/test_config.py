@@ -247,7 +247,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_settings_cannot_change_after_validation():
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(ConfigError, match="settings do not change"):
         Settings().train.epochs = 3
 
 

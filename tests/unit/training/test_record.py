@@ -4,7 +4,6 @@ import errno
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from torch.nn import functional
 
 from sparkdl.data import Dataset
 from sparkdl.errors import CheckpointError, ConfigError
-from sparkdl.settings import Section, Train
+from sparkdl.settings import Train
 from sparkdl.settings.strategies import LocalSGDOptions
 from sparkdl.training.record import RunRecord, find_run, parts_of, recipe_of
 
@@ -86,13 +85,9 @@ def test_a_key_that_was_learned_later_passes_at_its_default_and_no_other(clouds:
 
 
 def test_a_kind_is_written_as_its_bare_name_and_its_keys_below_it(settings: Train) -> None:
-    class Periodic(Section):
-        kind: Literal["periodic"] = "periodic"
-        period: int = 8
-
     assert recipe_of(settings)["strategy"] == "allreduce"
-    recipe = recipe_of(settings.model_copy(update={"strategy": Periodic()}))
-    assert (recipe["strategy"], recipe["strategy.period"]) == ("periodic", "8")
+    recipe = recipe_of(settings.model_copy(update={"strategy": LocalSGDOptions(period=8)}))
+    assert (recipe["strategy"], recipe["strategy.period"]) == ("local_sgd", "8")
 
 
 def test_a_run_that_is_named_may_go_on_with_another_strategy_and_auto_looks_for_its_own(
