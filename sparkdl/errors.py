@@ -20,6 +20,7 @@ __all__ = [
     "ExitCode",
     "ModelError",
     "NotEnoughSlotsError",
+    "OnlySparkError",
     "RankError",
     "RegistryError",
     "RunCancelledError",
@@ -74,6 +75,10 @@ class StorageError(DatasetError):
 
 class ModelError(SparkdlError):
     """A network that does not fit its inputs or labels, or that cannot be exported."""
+
+
+class OnlySparkError(ModelError):
+    """A model preprocesses with a stage that Spark alone can apply, where there is no Spark."""
 
 
 class ClusterError(SparkdlError):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING
 from sparkdl.data.dataset import Dataset
+from sparkdl.errors import ModelError
+from sparkdl.preprocessing import read_pipeline
 from sparkdl.storage import download_files, join
 
 if TYPE_CHECKING:
@@ -23,9 +25,15 @@ def keep_inputs(dataset: Dataset, folder: Path) -> None:
         download_files(dataset.preprocessing_path, folder / PREPROCESSING)
 
 
-def packages_for_inputs(dataset: Dataset) -> list[str]:
-    """What has to be installed where a model is fed raw rows: Spark, if it preprocesses them."""
-    return ["psutil", "pyspark", "tqdm"] if dataset.preprocessing_path else []
+def packages_for_inputs(folder: Path) -> list[str]:
+    """What has to be installed where a model is fed raw rows: Spark, if a stage that it keeps is Spark's alone."""
+    if not (folder / PREPROCESSING).exists():
+        return []
+    try:
+        read_pipeline(folder / PREPROCESSING)
+    except ModelError:  # a stage of the user's own is one of Spark's, too
+        return ["psutil", "pyspark", "tqdm"]
+    return []
 
 
 def example_row(dataset: Dataset) -> "pd.DataFrame | None":

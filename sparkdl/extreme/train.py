@@ -120,7 +120,7 @@ def train_extreme(
                 inputs=dataset.raw_columns,
                 example=example_row(dataset),
                 metadata=metadata,
-                requirements=[*packages_for_inputs(dataset), "numba"],  # which compiles the loops that decode
+                requirements=[*packages_for_inputs(Path(folder)), "numba"],  # which compiles the loops that decode
             )
         registered = None
         if tracking.register_as:

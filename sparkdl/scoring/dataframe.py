@@ -25,10 +25,10 @@ from pyspark.sql.types import NumericType, StringType, StructField, StructType
 
 from sparkdl.data.card import PREPROCESSING, InputSpec
 from sparkdl.data.preparing.features import apply_preprocessing, image_fits, width_of
-from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError
+from sparkdl.preprocessing import check_preprocessing
 from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import answering_task

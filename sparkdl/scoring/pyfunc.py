@@ -6,17 +6,15 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from sparkdl.errors import DataError
+from sparkdl.data.card import PREPROCESSING
+from sparkdl.errors import DataError, OnlySparkError
+from sparkdl.preprocessing import FittedPipeline, as_fitted, as_floats, as_structs, read_pipeline
+from sparkdl.preprocessing.values import SPARSE
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import Predictor
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 
 __all__ = ["PyfuncModel"]
-
-SPARSE = pa.struct(
-    {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
-)
-"""A vector of Spark ML, as :func:`sparkdl.data.decode_sparse` reads it."""
 
 
 class PyfuncModel:
@@ -25,13 +23,15 @@ class PyfuncModel:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.predictor = Predictor.load(folder)
+        self._pipeline, self._only_spark = _open_preprocessing(folder, self.predictor.card)
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """The columns of the model's task (``prediction`` and so on) for raw rows, with their index.
 
-        ``params`` may have ``top_k`` and ``batch_size``. Raises :class:`DataError` for missing columns and rows of the
-        wrong size. Preprocessing is Spark's, so where the model has it, the running Spark session does it, or an
-        embedded one.
+        ``params`` may have ``top_k`` and ``batch_size``. Raises :class:`DataError` for missing columns, and for rows
+        that are not what the model was trained on. Preprocessing needs no Spark; only stages of a pipeline of the
+        user's own may, which the running Spark session applies, or an embedded one. Where there can be none,
+        :class:`OnlySparkError` names the first of them.
         """
         options = {"top_k": TOP_K, "batch_size": BATCH_SIZE} | (params or {})
         card = self.predictor.card
@@ -44,18 +44,57 @@ class PyfuncModel:
         return predictions.set_index(model_input.index)
 
     def _preprocess(self, rows: pd.DataFrame) -> pa.Array:
-        """The input that the fitted pipeline makes of raw rows, in their order."""
-        from sparkdl.cluster import get_session
-        from sparkdl.scoring.dataframe import INPUT, with_inputs
+        """The input that fitted stages make of raw rows, in their order."""
+        card = self.predictor.card
+        if self._pipeline is None:
+            return self._in_spark(rows)
+        columns = {name: as_fitted(_arrow(rows[name]), name, kind) for name, kind in card.raw_columns.items()}
+        found = self._pipeline.transform(columns, card.input.column)
+        if isinstance(found, pa.Array):
+            raise DataError(f"the preprocessing makes {found.type} of column {card.input.column!r}, and no vectors")
+        return as_structs(found) if card.input.kind == "sparse" else as_floats(found)
 
+    def _in_spark(self, rows: pd.DataFrame) -> pa.Array:
+        """The same by Spark itself."""
+        try:
+            from sparkdl.cluster import get_session
+            from sparkdl.scoring.dataframe import INPUT, with_inputs
+
+            session = get_session()
+        except Exception as error:  # no package, no Java, a worker of Spark, a server that is gone
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise OnlySparkError(
+                f"{self._only_spark}, and there is no Spark session here ({reason}); score with sparkdl.score, or"
+                " prepare with `stages` in place of that pipeline"
+            ) from None
         card = self.predictor.card
         if rows.empty:  # Spark cannot tell the types of no rows
             return pa.array([], SPARSE) if card.input.kind == "sparse" else _column(pd.Series([], dtype=object), card)
-        raw = get_session().createDataFrame(rows[list(card.raw_columns)])
-        made = with_inputs(raw, card, self.folder).select(INPUT)
+        made = with_inputs(session.createDataFrame(rows[list(card.raw_columns)]), card, self.folder).select(INPUT)
         if card.input.kind == "sparse":  # a row of numbers and lists, which pandas has no word for
             return pa.array([row[INPUT] and row[INPUT].asDict() for row in made.collect()], SPARSE)
         return _column(made.toPandas()[INPUT], card)
+
+
+def _open_preprocessing(folder: Path, card: ModelCard) -> tuple[FittedPipeline | None, OnlySparkError | None]:
+    """The stages, if there are any that need no Spark; and why they need it."""
+    if not card.preprocessing:
+        return None, None
+    try:
+        return read_pipeline(folder / PREPROCESSING), None
+    except OnlySparkError as error:
+        return None, error
+
+
+def _arrow(values: "pd.Series[Any]") -> pa.Array:
+    """A raw column; NaN among floats is one, and elsewhere no value."""
+    if values.dtype == object and len(values) and hasattr(values.iloc[0], "toArray"):  # vectors of Spark ML
+        values = values.map(lambda vector: vector.toArray())
+    try:
+        found = pa.array(values, from_pandas=values.dtype.kind != "f")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"column {values.name!r} holds values of different types: {error}") from None
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def _column(values: "pd.Series[Any]", card: ModelCard) -> pa.Array:

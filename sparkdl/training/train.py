@@ -240,7 +240,7 @@ def _finish(
             inputs=dataset.raw_columns,
             outputs={field.name: field.dataType.simpleString() for field in from_arrow_schema(task.answer)},
             example=example_row(dataset),
-            requirements=packages_for_inputs(dataset),
+            requirements=packages_for_inputs(Path(folder)),
         )
     registered = run.register(model_uri, metrics) if tracking.register_as else None
     seconds = sum(dataset.rows("train") / figures["rows_per_second"] for figures in outcome.history)

@@ -24,9 +24,9 @@ from sparkdl.data.card import Card
 from sparkdl.data.preparing.examine import find_problems
 from sparkdl.data.preparing.features import choose_inputs
 from sparkdl.data.preparing.label_column import LABEL
-from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.preprocessing import check_preprocessing
 from sparkdl.scoring.dataframe import INPUT, REFUSED, with_inputs
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare, Source, Split, Stage

@@ -328,7 +328,7 @@ def test_raw_rows_are_preprocessed_and_come_back_as_they_were(
     assert scored.select(*rows.columns).orderBy("id").collect() == rows.orderBy("id").collect()
 
 
-def test_the_pyfunc_preprocesses_with_spark_and_says_the_same(
+def test_the_pyfunc_preprocesses_without_spark_and_says_the_same(
     spark: SparkSession, people: tuple[str, DataFrame], tracking: Tracking
 ) -> None:
     uri, rows = people

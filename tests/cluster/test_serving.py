@@ -1,6 +1,6 @@
 """A registered model answers MLflow's own server and its user-defined function, where nothing but what it asks for is.
 
-A model that preprocesses asks for Spark, one that does not needs none.
+It asks for neither Spark nor Java, whether it preprocesses or not.
 """
 
 import json
@@ -34,16 +34,21 @@ from ..model_environment import make_environment
 
 START_SECONDS = 120
 ROWS = 5
-COLUMNS = ["a", "b", "c"]
+PEOPLE = pd.DataFrame({"age": [1.5, None, 30.0, 7.25, 0.0], "side": ["port", "star", None, "port", "stern"]})
+"""Rows with what training rows had, with nothing, and with what is new."""
 
 
 @pytest.fixture(scope="module")
 def people(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Rows of three numbers, which Spark standardises."""
-    rows = spark.range(40).selectExpr("id / 2 as a", "double(id % 7) as b", "double(id % 3) as c", "id % 2 as label")
+    """A table of two columns, a number and a category."""
+    rows = spark.range(40).selectExpr("id / 2 as age", "if(id % 3 = 0, 'port', 'star') as side", "id % 2 as label")
     settings = Prepare(
         output=str(tmp_path_factory.mktemp("people") / "dataset"),
-        stages=[Stage(kind="standardise", columns=COLUMNS)],
+        stages=[
+            Stage(kind="impute", columns=["age"]),
+            Stage(kind="standardise", columns=["age"]),
+            Stage(kind="index", columns=["side"]),
+        ],
         split=Split(fractions={}),
     )
     return prepare(rows, settings, spark=spark)
@@ -60,19 +65,18 @@ class Served:
         keep_inputs(dataset, folder / "model")
         tracking = Tracking(uri=f"sqlite:///{folder}/mlflow.db", spool=str(folder / "spool"))
         with start_run(tracking, params={}) as run:
-            uri = run.log_model(folder / "model", inputs=dataset.raw_columns, requirements=packages_for_inputs(dataset))
+            requirements = packages_for_inputs(folder / "model")
+            uri = run.log_model(folder / "model", inputs=dataset.raw_columns, requirements=requirements)
         self.model = download(uri, tracking).parent.parent
         self.python = make_environment(folder / "environment", self.model / "requirements.txt")
         self.log = folder / "server.log"
-        points = torch.randn(ROWS, 4 if dataset.preprocessing_path is None else len(COLUMNS)).tolist()
-        self.rows = (
-            pd.DataFrame(points, columns=COLUMNS) if dataset.preprocessing_path else pd.DataFrame({"features": points})
-        )
+        self.rows = PEOPLE if dataset.preprocessing_path else pd.DataFrame({"features": torch.randn(ROWS, 4).tolist()})
 
     def environment(self) -> dict[str, str]:
-        """Variables for a process in it: neither the repository nor this process's packages are on its path."""
-        path = os.pathsep.join([str(self.python.parent), os.environ["PATH"]])
-        return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
+        """Variables for a process in it: Java, the repository and this process's packages are not on its path."""
+        path = os.pathsep.join([str(self.python.parent), "/usr/bin", "/bin"])
+        left_out = ("PYTHONPATH", "JAVA_HOME", "SPARK_HOME")
+        return {name: value for name, value in os.environ.items() if name not in left_out} | {"PATH": path}
 
     def has(self, package: str) -> bool:
         """Whether the environment has a package."""
@@ -143,11 +147,13 @@ def test_a_server_with_nothing_but_the_models_requirements_answers_what_the_mode
     assert served.rows.columns[0] in refused.value.__notes__[0]
 
 
-def test_an_environment_holds_spark_for_a_model_that_preprocesses_alone(plain: Served, preprocessing: Served) -> None:
-    assert preprocessing.has("pyspark") and not plain.has("pyspark")
+def test_an_environment_holds_no_spark_whether_a_model_preprocesses_or_not(
+    plain: Served, preprocessing: Served
+) -> None:
     for served in (plain, preprocessing):
         assert served.has("torch")
-        assert [name for name in ("sparkdl", "horovod", "petastorm", "numba") if served.has(name)] == []
+        others = ("sparkdl", "pyspark", "horovod", "petastorm", "numba")
+        assert [name for name in others if served.has(name)] == []
 
 
 PROGRAM = """
@@ -155,26 +161,43 @@ import json, sys
 import mlflow.pyfunc
 from pyspark.sql import SparkSession, functions as F
 
-model, rows = sys.argv[1], json.loads(sys.argv[2])
+model, rows, schema = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
-frame = spark.createDataFrame([(i, row) for i, row in enumerate(rows)], "id int, features array<float>")
+frame = spark.createDataFrame([(i, *row) for i, row in enumerate(rows)], f"id int, {schema}")
 udf = mlflow.pyfunc.spark_udf(spark, model, env_manager="local", result_type="prediction string, probability double")
-answers = frame.select("id", udf(F.struct("features")).alias("answer")).orderBy("id").collect()
-home = frame.select(F.udf(lambda _: sys.executable)("id")).first()[0]
-print(json.dumps([home, [[row.answer.prediction, row.answer.probability] for row in answers]]))
+columns = frame.columns[1:]
+for given in ([F.struct(*columns)], columns):
+    answers = frame.select("id", udf(*given).alias("answer")).orderBy("id").collect()
+    print(json.dumps([[row.answer.prediction, row.answer.probability] for row in answers]))
+print(json.dumps(frame.select(F.udf(lambda _: sys.executable)("id")).first()[0]))
 """
 
 
-def test_a_function_of_spark_answers_on_workers_with_nothing_but_the_models_requirements(plain: Served) -> None:
+@pytest.mark.parametrize(
+    ("served", "schema"),
+    [("plain", "features array<float>"), ("preprocessing", "age double, side string")],
+    indirect=["served"],
+)
+def test_a_function_of_spark_answers_on_workers_with_nothing_but_the_models_requirements(
+    served: Served, schema: str
+) -> None:
+    """Both ways to call it: with a struct, and with columns."""
     ensure_java()
-    expected = mlflow.pyfunc.load_model(str(plain.model)).predict(plain.rows)
-    command = [sys.executable, "-c", PROGRAM, str(plain.model), json.dumps(plain.rows["features"].tolist())]
-    environment = {**plain.environment(), "PYSPARK_PYTHON": str(plain.python), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    expected = mlflow.pyfunc.load_model(str(served.model)).predict(served.rows)
+    rows = served.rows.astype(object).where(served.rows.notna(), None).to_numpy().tolist()
+    command = [sys.executable, "-c", PROGRAM, str(served.model), json.dumps(rows), schema]
+    environment = {
+        **served.environment(),
+        "PYSPARK_PYTHON": str(served.python),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    environment |= {name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ}
     done = subprocess.run(
-        command, env=environment, cwd=plain.log.parent, capture_output=True, text=True, check=False, timeout=240
+        command, env=environment, cwd=served.log.parent, capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    home, answers = json.loads(done.stdout.splitlines()[-1])
-    assert home == str(plain.python)
-    assert [prediction for prediction, _ in answers] == list(expected["prediction"])
-    assert [probability for _, probability in answers] == pytest.approx(list(expected["probability"]))
+    *answers, home = map(json.loads, done.stdout.splitlines()[-3:])
+    assert home == str(served.python)
+    for answered in answers:
+        assert [prediction for prediction, _ in answered] == list(expected["prediction"])
+        assert [probability for _, probability in answered] == pytest.approx(list(expected["probability"]))

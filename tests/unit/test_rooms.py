@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[2] / "sparkdl"
 GROUND = {"config", "errors", "extras", "forks", "java", "masking", "sessions", "settings", "stack", "storage"}
 GROUND |= {"tables"}
-FIRST = {"cluster", "collectives", "data", "models", "parameters", "tracking"}
+FIRST = {"cluster", "collectives", "data", "models", "parameters", "preprocessing", "tracking"}
 SECOND = {"extreme", "planning", "scoring", "training"}
-ALSO = {"scoring": {"extreme", "training"}, "planning": {"training"}}
-"""Rooms that a room may know beside those below it: scoring opens what extreme has made and asks training's tasks what
-outputs mean, planning tries training's steps."""
+ALSO = {"data": {"preprocessing"}, "scoring": {"extreme", "training"}, "planning": {"training"}}
+"""Rooms that a room may know beside those below it: data has stages that preprocessing applies, scoring opens what
+extreme has made and asks training's tasks what outputs mean, planning tries training's steps."""
 ENTRY_POINTS = {"sparkdl.daemon", "sparkdl.scoring.pyfunc"}
 """What Spark and MLflow import by name in processes of their own: to say that name is not to import it."""
 MIRRORS = {

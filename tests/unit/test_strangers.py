@@ -18,9 +18,9 @@ from torch import nn
 from sparkdl.config import load_settings
 from sparkdl.data.card import Card, File, InputSpec, LabelsFile, SplitCard
 from sparkdl.data.labels import read_labels
-from sparkdl.data.preparing.preprocessing import check_preprocessing
 from sparkdl.errors import ConfigError, DatasetError, ModelError, RegistryError, SparkdlError
 from sparkdl.models import build
+from sparkdl.preprocessing import check_preprocessing
 from sparkdl.settings import Train
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import Shard, load_shard, load_weights

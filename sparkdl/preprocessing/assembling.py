@@ -1,0 +1,95 @@
+"""Columns side by side in one vector."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from sparkdl.errors import DataError
+from sparkdl.preprocessing.saved import SavedStage
+from sparkdl.preprocessing.scaling import vectors_of
+from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.values import Column, SparseVectors, doubles, find, offsets_of, whole
+
+__all__ = ["Assemble", "ExpectWidth"]
+
+
+@dataclass(frozen=True)
+class Assemble(FittedStage):
+    """``VectorAssembler`` that keeps what is missing: numbers and vectors become one vector, nulls NaN.
+
+    The result is sparse where a part is.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        saved.require(handleInvalid="keep")
+        return cls(saved.inputs, saved.output)
+
+    @override
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        parts = [_part(find(columns, name), name) for name in self.inputs]
+        if any(isinstance(part, SparseVectors) for part in parts):
+            return {self.output: _beside([_sparse(part) for part in parts])}
+        matrix = np.concatenate([whole(part) for part in parts], axis=1)
+        return {self.output: matrix + 0.0}  # which turns -0 into 0: Spark's assembler leaves zeros out
+
+
+@dataclass(frozen=True)
+class ExpectWidth(FittedStage):
+    """``VectorSizeHint``: the vectors of a column have the width that they had in training."""
+
+    column: str
+    width: int
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        saved.require(handleInvalid="optimistic")
+        return cls(saved.input, saved.parameter("size", int))
+
+    @override
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        vectors_of(columns, self.column, self.width)
+        return {}
+
+
+def _part(column: Column, name: str) -> NDArray[np.float64] | SparseVectors:
+    if not isinstance(column, pa.Array):
+        return column
+    if pa.types.is_nested(column.type):
+        raise DataError(f"the column {name!r} holds lists, which cannot be told to be of one length")
+    try:
+        return doubles(column)[:, None]
+    except DataError:
+        raise DataError(f"the column {name!r} holds {column.type}, which is no number") from None
+
+
+def _sparse(part: NDArray[np.float64] | SparseVectors) -> SparseVectors:
+    """What is not zero."""
+    if isinstance(part, SparseVectors):
+        kept = part.values != 0
+        counts = np.bincount(part.rows[kept], minlength=len(part.offsets) - 1)
+        return SparseVectors(part.width, offsets_of(counts), part.indices[kept], part.values[kept])
+    rows, indices = np.nonzero(part)
+    return SparseVectors(
+        part.shape[1], offsets_of(np.bincount(rows, minlength=len(part))), indices, part[rows, indices]
+    )
+
+
+def _beside(parts: Sequence[SparseVectors]) -> SparseVectors:
+    begins = offsets_of(np.array([part.width for part in parts]))
+    rows = np.concatenate([part.rows for part in parts])
+    order = np.argsort(rows, kind="stable")
+    indices = np.concatenate([part.indices + begin for part, begin in zip(parts, begins, strict=False)])
+    values = np.concatenate([part.values for part in parts])
+    lengths = sum(np.diff(part.offsets) for part in parts)
+    return SparseVectors(int(begins[-1]), offsets_of(np.asarray(lengths)), indices[order], values[order])

@@ -1,0 +1,92 @@
+"""Categories become numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
+
+from sparkdl.errors import DataError
+from sparkdl.preprocessing.saved import SavedStage
+from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.values import Column, find
+
+__all__ = ["Index"]
+
+
+@dataclass(frozen=True)
+class Index(FittedStage):
+    """``StringIndexerModel`` that keeps what is new: the place of a category among those of the training rows.
+
+    What training rows do not have, and null, is one more category, the last one.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    categories: tuple[tuple[str, ...], ...]
+    """Of each column, as Spark writes them: numbers are texts."""
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        saved.require(handleInvalid="keep")
+        found = saved.fitted().get("labelsArray")
+        if not isinstance(found, list) or len(found) != len(saved.inputs):
+            raise saved.damaged("it has not the categories of each of its columns")
+        if not all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in found):
+            raise saved.damaged("its categories are no texts")
+        return cls(saved.inputs, saved.outputs, tuple(map(tuple, found)))
+
+    @override
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        return {
+            output: _places(find(columns, name), name, categories)
+            for name, output, categories in zip(self.inputs, self.outputs, self.categories, strict=True)
+        }
+
+
+def _places(column: Column, name: str, categories: Sequence[str]) -> pa.Array:
+    if not isinstance(column, pa.Array) or pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
+        raise DataError(f"the column {name!r} holds no texts or numbers, which categories are made of")
+    values, known = _comparable(column, categories)
+    found = pc.index_in(values, value_set=known)
+    return pc.fill_null(found, len(categories)).cast(pa.float64())
+
+
+def _comparable(column: pa.Array, categories: Sequence[str]) -> tuple[pa.Array, pa.Array]:
+    """Values and categories as what is equal where Spark's texts are; each text that Java writes is of one number."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        # Java writes every float with a point; "1" is a category of no float.
+        written = [float(text) if "." in text or text in _NOT_FINITE else None for text in categories]
+        values = pa.array(written, kind)
+        bits = pa.int64() if kind == pa.float64() else pa.int32()
+        return _bits(column, bits), _bits(values, bits)
+    if pa.types.is_decimal(kind):
+        return column, pa.array([_decimal(text, kind) for text in categories], kind)
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        column = column.cast(pa.string())
+    return column, pa.array(categories, pa.string())
+
+
+_NOT_FINITE = {"NaN", "Infinity", "-Infinity"}
+
+
+def _bits(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Floats as their bits: -0.0 is not 0.0, and NaN is itself."""
+    there = np.asarray(values.is_null())
+    floats = np.array(values.fill_null(0.0).to_numpy(zero_copy_only=False))
+    floats[np.isnan(floats)] = np.nan
+    return pa.array(floats.view(kind.to_pandas_dtype()), kind, mask=there)
+
+
+def _decimal(text: str, kind: pa.DataType) -> Decimal | None:
+    try:
+        value = Decimal(text)
+        return value if value == value.quantize(Decimal(1).scaleb(-kind.scale)) else None
+    except InvalidOperation:
+        return None

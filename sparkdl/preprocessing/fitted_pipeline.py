@@ -1,0 +1,77 @@
+"""All stages of a fitted pipeline, and which class of Spark's is which stage."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparkdl.errors import DataError
+from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
+from sparkdl.preprocessing.categories import Index
+from sparkdl.preprocessing.copying import Copy
+from sparkdl.preprocessing.numbers import Impute
+from sparkdl.preprocessing.saved import check_preprocessing, saved_stages
+from sparkdl.preprocessing.scaling import Normalize, Standardise
+from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.values import Column, find
+from sparkdl.preprocessing.word_counts import CountHashes, CountWords, LogarithmOfCounts, WeighWords
+from sparkdl.preprocessing.word_hashes import HashWords
+from sparkdl.preprocessing.words import CutAtPattern, CutAtSpaces, Neighbours
+
+__all__ = ["FittedPipeline", "read_pipeline"]
+
+STAGES: dict[str, type[FittedStage]] = {
+    "CountVectorizerModel": CountWords,
+    "HashingTF": CountHashes,
+    "IDFModel": WeighWords,
+    "ImputerModel": Impute,
+    "LogCounts": LogarithmOfCounts,
+    "NGram": Neighbours,
+    "Normalizer": Normalize,
+    "RegexTokenizer": CutAtPattern,
+    "SQLTransformer": Copy,
+    "StandardScalerModel": Standardise,
+    "StringIndexerModel": Index,
+    "Tokenizer": CutAtSpaces,
+    "VectorAssembler": Assemble,
+    "VectorSizeHint": ExpectWidth,
+    "WordHashes": HashWords,
+}
+"""The stages by the names of the classes that Spark has saved, its own and sparkdl's."""
+_KNOWN = re.compile(r"(?:(?:org\.apache\.spark|pyspark)\.ml\.feature|sparkdl\.data\.\w+)\.(\w+)")
+
+
+@dataclass(frozen=True)
+class FittedPipeline:
+    """The stages in their order. Small; safe to use from several threads."""
+
+    stages: tuple[FittedStage, ...]
+
+    def transform(self, columns: Mapping[str, Column], output: str) -> Column:
+        """The column ``output`` that the stages make of raw ones, which :func:`as_fitted` has checked. Runs anywhere.
+
+        Raises :class:`~sparkdl.errors.DataError` for rows that a stage does not take, and for a column that is missing.
+        """
+        found = dict(columns)
+        for stage in self.stages:
+            found |= stage.transform(found)
+        if output not in found:
+            raise DataError(f"the preprocessing makes no column {output!r}; it makes {', '.join(found)}")
+        return find(found, output)
+
+
+def read_pipeline(folder: Path) -> FittedPipeline:
+    """The stages that Spark has saved in a folder. Runs anywhere, without Spark; nothing in the folder is executed.
+
+    Raises :class:`~sparkdl.errors.ModelError` for damaged files and for stages that could run code, and
+    :class:`~sparkdl.errors.OnlySparkError`, which names the stage, where there is one that Spark alone can apply.
+    """
+    check_preprocessing(folder)
+    stages: list[FittedStage] = []
+    renamed: dict[str, str] = {}
+    for saved in saved_stages(folder):
+        known = _KNOWN.fullmatch(saved.name)
+        if not known or known[1] not in STAGES:
+            raise saved.only_spark()
+        stages.append(STAGES[known[1]].read(replace(saved, renamed=renamed)))
+    return FittedPipeline(tuple(stages))

@@ -1,0 +1,127 @@
+"""Hashes of texts as Spark computes them, of all texts of an array at once.
+
+MurmurHash3 (32 bits, x86) is https://github.com/aappleby/smhasher, XXH64 https://github.com/Cyan4973/xxHash; both of
+the UTF-8 bytes, with Spark's seed.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+__all__ = ["murmur3", "xxhash64"]
+
+SEED = 42
+
+Words32 = NDArray[np.uint32]
+Words64 = NDArray[np.uint64]
+
+
+def murmur3(texts: pa.Array) -> NDArray[np.int32]:
+    """MurmurHash3 of each text."""
+    data = _Bytes.of(texts)
+    hashes = np.full(len(texts), SEED, np.uint32)
+    blocks = data.lengths // 4
+    for block in range(int(blocks.max(initial=0))):
+        rows = np.flatnonzero(blocks > block)
+        mixed = hashes[rows] ^ _scrambled(data.numbers(rows, 4 * block, np.uint32))
+        hashes[rows] = _left(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    rest = data.lengths % 4
+    tails = np.zeros(len(texts), np.uint32)
+    for place in range(3):
+        rows = np.flatnonzero(rest > place)
+        tails[rows] |= data.bytes(rows, 4 * blocks[rows] + place).astype(np.uint32) << np.uint32(8 * place)
+    hashes ^= _scrambled(tails)
+    hashes ^= data.lengths.astype(np.uint32)
+    hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return (hashes ^ (hashes >> np.uint32(16))).view(np.int32)
+
+
+_P1, _P2, _P3, _P4, _P5 = np.array(
+    [0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5], np.uint64
+)
+
+
+def xxhash64(texts: pa.Array) -> NDArray[np.int64]:
+    """XXH64 of each text."""
+    data, seed = _Bytes.of(texts), np.array([SEED], np.uint64)
+    hashes = np.repeat(seed + _P5, len(texts))
+    stripes = data.lengths // 32
+    rows = np.flatnonzero(stripes)
+    if len(rows):
+        hashes[rows] = _striped(data, rows, stripes, seed)
+    hashes += data.lengths.astype(np.uint64)
+    places = 32 * stripes
+    for _ in range(3):
+        rows = np.flatnonzero(data.lengths - places >= 8)
+        mixed = hashes[rows] ^ _round(np.zeros(len(rows), np.uint64), data.numbers(rows, places[rows], np.uint64))
+        hashes[rows] = _left(mixed, 27) * _P1 + _P4
+        places[rows] += 8
+    rows = np.flatnonzero(data.lengths - places >= 4)
+    mixed = hashes[rows] ^ (data.numbers(rows, places[rows], np.uint32).astype(np.uint64) * _P1)
+    hashes[rows] = _left(mixed, 23) * _P2 + _P3
+    places[rows] += 4
+    for _ in range(3):
+        rows = np.flatnonzero(data.lengths > places)
+        mixed = hashes[rows] ^ (data.bytes(rows, places[rows]).astype(np.uint64) * _P5)
+        hashes[rows] = _left(mixed, 11) * _P1
+        places[rows] += 1
+    hashes = (hashes ^ (hashes >> np.uint64(33))) * _P2
+    hashes = (hashes ^ (hashes >> np.uint64(29))) * _P3
+    found: NDArray[np.int64] = (hashes ^ (hashes >> np.uint64(32))).view(np.int64)
+    return found
+
+
+class _Bytes(NamedTuple):
+    """The bytes of all texts, one behind another, and some zeros behind them."""
+
+    content: NDArray[np.uint8]
+    begins: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: pa.Array) -> "_Bytes":
+        _, offsets, content = texts.buffers()
+        places = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
+        data = np.frombuffer(content, np.uint8) if content is not None else np.empty(0, np.uint8)
+        return cls(np.concatenate([data, np.zeros(8, np.uint8)]), places[:-1], np.diff(places))
+
+    def bytes(self, rows: NDArray[np.int64], places: Any) -> Any:
+        return self.content[self.begins[rows] + places]
+
+    def numbers(self, rows: NDArray[np.int64], places: Any, kind: type[Any]) -> Any:
+        """Little-endian numbers at some places of some texts."""
+        size = np.dtype(kind).itemsize
+        begins = self.begins[rows] + places
+        return self.content[begins[:, None] + np.arange(size)].view(np.dtype(kind).newbyteorder("<"))[:, 0]
+
+
+def _scrambled(words: Words32) -> Any:
+    return _left(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+
+
+def _left(words: Any, bits: int) -> Any:
+    """Bits turned to the left."""
+    size = words.dtype.type
+    return (words << size(bits)) | (words >> size(8 * words.itemsize - bits))
+
+
+def _round(state: Words64, words: Words64) -> Any:
+    return _left(state + words * _P2, 31) * _P1
+
+
+def _striped(data: _Bytes, rows: NDArray[np.int64], stripes: NDArray[np.int64], seed: Words64) -> Any:
+    """What the whole blocks of 32 bytes give."""
+    zero = np.array([0], np.uint64)
+    lanes = np.repeat(np.array([seed + _P1 + _P2, seed + _P2, seed + zero, seed - _P1]), len(rows), axis=1)
+    for stripe in range(int(stripes[rows].max())):
+        active = np.flatnonzero(stripes[rows] > stripe)
+        for lane in range(4):
+            words = data.numbers(rows[active], 32 * stripe + 8 * lane, np.uint64)
+            lanes[lane, active] = _round(lanes[lane, active], words)
+    found = _left(lanes[0], 1) + _left(lanes[1], 7) + _left(lanes[2], 12) + _left(lanes[3], 18)
+    for lane in range(4):
+        found = (found ^ _round(np.zeros(len(rows), np.uint64), lanes[lane])) * _P1 + _P4
+    return found

@@ -1,0 +1,95 @@
+"""Vectors that are moved and scaled."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from sparkdl.errors import DataError
+from sparkdl.preprocessing.saved import SavedStage
+from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.values import Column, SparseVectors, find, whole
+
+__all__ = ["Normalize", "Standardise", "vectors_of"]
+
+
+def vectors_of(columns: dict[str, Column], name: str, width: int | None = None) -> NDArray[np.float64] | SparseVectors:
+    """A column of vectors. Raises :class:`DataError` for another column, and for vectors of another width."""
+    column = find(columns, name)
+    if not isinstance(column, SparseVectors | np.ndarray):
+        raise DataError(f"the column {name!r} holds no vectors")
+    found = column.width if isinstance(column, SparseVectors) else column.shape[1]
+    if width is not None and found != width:
+        raise DataError(f"the vectors of column {name!r} are {found} wide, and the model was trained on {width}")
+    return column
+
+
+@dataclass(frozen=True)
+class Standardise(FittedStage):
+    """``StandardScalerModel``: each place less its mean, over its standard deviation.
+
+    A place that was always the same in training becomes zero.
+    """
+
+    input: str
+    output: str
+    mean: NDArray[np.float64] | None
+    scale: NDArray[np.float64] | None
+    """One over the deviation, and zero where that is zero. None: as it is, and so for the mean."""
+    width: int
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        fitted = saved.fitted()
+        mean, std = saved.vector(fitted.get("mean")), saved.vector(fitted.get("std"))
+        if mean.shape != std.shape:
+            raise saved.damaged(f"it has {len(mean)} means and {len(std)} deviations")
+        scale = np.divide(1.0, std, out=np.zeros_like(std), where=std != 0)
+        centred, scaled = saved.parameter("withMean", bool), saved.parameter("withStd", bool)
+        return cls(saved.input, saved.output, mean if centred else None, scale if scaled else None, len(mean))
+
+    @override
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        vectors = vectors_of(columns, self.input, self.width)
+        if self.mean is None and isinstance(vectors, SparseVectors):
+            values = vectors.values if self.scale is None else vectors.values * self.scale[vectors.indices]
+            return {self.output: vectors._replace(values=values)}
+        matrix = whole(vectors)
+        if self.mean is not None:
+            matrix = matrix - self.mean
+        return {self.output: matrix if self.scale is None else matrix * self.scale}
+
+
+@dataclass(frozen=True)
+class Normalize(FittedStage):
+    """``Normalizer``: a vector over its Euclidean length; zeros stay."""
+
+    input: str
+    output: str
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        saved.require(p=2.0)
+        return cls(saved.input, saved.output)
+
+    @override
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        vectors = vectors_of(columns, self.input)
+        # Squares are added up one after another, as Spark does it: NumPy's own sum would differ in the last bit.
+        if isinstance(vectors, SparseVectors):
+            rows, count = vectors.rows, len(vectors.offsets) - 1
+            with np.errstate(over="ignore"):
+                lengths = np.sqrt(np.bincount(rows, weights=vectors.values**2, minlength=count))
+            lengths[lengths == 0] = 1
+            return {self.output: vectors._replace(values=vectors.values / lengths[rows])}
+        squares = np.zeros(len(vectors))
+        with np.errstate(over="ignore"):
+            for place in range(vectors.shape[1]):
+                squares += vectors[:, place] ** 2
+        lengths = np.sqrt(squares)
+        lengths[lengths == 0] = 1
+        return {self.output: vectors / lengths[:, None]}

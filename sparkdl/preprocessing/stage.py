@@ -1,0 +1,29 @@
+"""What a stage is."""
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+from sparkdl.preprocessing.saved import SavedStage
+from sparkdl.preprocessing.values import Column
+
+__all__ = ["FittedStage"]
+
+
+class FittedStage(ABC):
+    """One step of preprocessing: plain values that were fitted, and what they do to rows. Runs anywhere."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, saved: SavedStage) -> Self:
+        """The stage that Spark has saved.
+
+        Raises :class:`~sparkdl.errors.ModelError` for damaged files, and
+        :class:`~sparkdl.errors.OnlySparkError` for parameters that Spark alone knows.
+        """
+
+    @abstractmethod
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        """The columns that it adds for some rows.
+
+        Raises :class:`~sparkdl.errors.DataError` for rows that it does not take, with the column and their count.
+        """
