@@ -26,7 +26,7 @@ from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.state import TrainingState
 from sparkdl.training.stopwatch import Stopwatch
-from sparkdl.training.tasks import create_task
+from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["new_replica", "run", "timed_epoch", "watching_seconds"]
 
@@ -57,7 +57,7 @@ def run() -> Report:
 def new_replica(rank: Rank, dataset: Dataset, settings: Train, communicator: Communicator) -> Replica:
     """What :func:`sparkdl.train` makes on each rank. Runs on a rank."""
     model = build_model(dataset, settings)
-    task = create_task(dataset.card)
+    task = task_to_train(dataset.card, settings)
     return Replica(model, settings, task, Groups(communicator, communicator), torch.device(rank.device))
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "LabelScale",
     "LabelSpec",
     "LabelsFile",
+    "LinkFunction",
     "SparseCounts",
     "SplitCard",
 ]
@@ -46,6 +47,8 @@ SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 _PIXEL_BYTES = {"uint8": 1, "float32": 4}
 Count = Annotated[int, Field(ge=0)]
+LinkFunction = Literal["identity", "log"]
+"""What the network of a regression answers of the number, or with ``log`` its logarithm."""
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

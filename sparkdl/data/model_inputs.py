@@ -1,8 +1,10 @@
 """What a model keeps of the dataset that it was trained on, so that it can be fed raw rows. Runs on the driver."""
 
+import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.card import CARD_NAME, LABELS_NAME, PREPROCESSING
 from sparkdl.data.dataset import Dataset
@@ -16,9 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["example_row", "keep_inputs", "packages_for_inputs"]
 
 
-def keep_inputs(dataset: Dataset, folder: Path) -> None:
-    """Copy the card (schema, class names), the file of class names where there is one, and the fitted preprocessing."""
-    (folder / CARD_NAME).write_text(dataset.card_json)
+def keep_inputs(dataset: Dataset, folder: Path, *, changed: Mapping[str, Any] | None = None) -> None:
+    """Copy the card (schema, class names), the file of class names where there is one, and the fitted preprocessing.
+
+    ``changed`` are keys of the card of which the network knows better than the dataset.
+    """
+    card = json.dumps(json.loads(dataset.card_json) | changed, indent=1) if changed else dataset.card_json
+    (folder / CARD_NAME).write_text(card)
     if dataset.card.labels:
         download_files(join(dataset.path, LABELS_NAME), folder / LABELS_NAME)
     if dataset.preprocessing_path:

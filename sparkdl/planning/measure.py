@@ -20,7 +20,7 @@ from sparkdl.settings.section import Section
 from sparkdl.settings.strategies import AllReduceOptions, RoundsOptions
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica, build_model
-from sparkdl.training.tasks import create_task
+from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["Measurement", "adds_up", "measure", "ring_exchanges", "topology_seconds"]
 
@@ -96,7 +96,7 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
     ring = {"topology": "ring"} | ({"period": short} if period > 1 else {})
     noise = settings.gradient_noise if isinstance(options, AllReduceOptions) and not options.compression else None
     changed = settings.model_copy(update={"strategy": options.model_copy(update=ring), "gradient_noise": noise})
-    groups, task = Groups(world, world), create_task(dataset.card)
+    groups, task = Groups(world, world), task_to_train(dataset.card, settings)
     replica = Replica(build_model(dataset, changed), changed, task, groups, device)
     batches = _batches(dataset, changed, world)
     for group in itertools.islice(batches, WARM_UP_STEPS):

@@ -6,7 +6,7 @@ from typing import Self
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from sparkdl.data.card import CARD_NAME, InputSpec, LabelScale, LabelsFile
+from sparkdl.data.card import CARD_NAME, InputSpec, LabelScale, LabelsFile, LinkFunction
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError, ModelError
 from sparkdl.settings.section import TaskName
@@ -29,15 +29,17 @@ class ModelCard(BaseModel):
     labels: LabelsFile | None = None
     """Where the class names are if ``label_names`` is empty: there are very many of them."""
     label_scale: LabelScale | None = None
-    """Of what regression predicts."""
+    """Of what regression predicts, where the network answers standardised numbers."""
+    link: LinkFunction = "identity"
+    """Elsewhere: what its answers are of the numbers."""
     raw_columns: dict[str, str]
     preprocessing: bool
 
     @model_validator(mode="after")
     def _has_classes(self) -> Self:
-        if (self.task == "regression") != (self.label_scale is not None):
+        if self.label_scale is not None and self.task != "regression":
             raise ValueError("label_scale is of regression, and of nothing else")
-        if not (self.label_names or self.labels or self.label_scale or self.task == "ranking"):
+        if not (self.label_names or self.labels or self.task in ("regression", "ranking")):
             raise ValueError("it names no classes")
         return self
 

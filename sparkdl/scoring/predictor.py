@@ -89,7 +89,7 @@ def answering_task(card: ModelCard, *, vectors: bool = False, contributions: boo
     With ``contributions``, the last one is what each feature contributes to the logit of the predicted class, or to the
     predicted number or score (:mod:`sparkdl.scoring.contributions`).
     """
-    task = ClassVectors(card.num_classes) if vectors else create_task(card)
+    task = ClassVectors(card.num_classes) if vectors else create_task(card, link=card.link)
     if contributions:
         task.answer = task.answer.append(pa.field("contributions", pa.list_(pa.float64())))
     return task

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sparkdl.settings.gradient_noise import NoiseShape
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage, TaskName
@@ -22,12 +22,21 @@ from sparkdl.settings.strategies import (
 
 __all__ = ["SMALLER_IS_BETTER", "Recipe", "Target", "Train"]
 
+
+def _by_label(weights: Any) -> Any:
+    """The same mapping with labels as a dataset's card names them: YAML makes numbers and truth values of some."""
+    if not isinstance(weights, Mapping):
+        return weights
+    return {str(label).lower() if isinstance(label, bool) else str(label): value for label, value in weights.items()}
+
+
 FigureName = Literal[
     "loss", "accuracy", "mean_average_precision", "f1", "r2", "rmse", "mae", "ndcg_at_10", "mean_reciprocal_rank"
 ]
 """Which of them there are is the task's to say."""
 SMALLER_IS_BETTER = ("loss", "rmse", "mae")
 """The figures that are better when smaller."""
+ClassWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_by_label)]
 WITH_MOMENTUM = ("adam", "adamw", "lars", "lamb")
 """The optimizers that have momentum unless told otherwise."""
 
@@ -99,9 +108,19 @@ class Train(Recipe):
     """Keyword arguments for the model."""
     loss: str | Callable[..., Any] | None = None
     """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels): the batch mean. By
-    default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression ``mse_loss``,
-    there of labels with mean 0 and variance 1, for ranking ListNet's, of the labels of
-    ``sparkdl.training.tasks.ranking``. Where rows have weights, it must take ``reduction="none"``."""
+    default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression ``mse_loss``, for
+    ranking ListNet's, of the labels of ``sparkdl.training.tasks.ranking``. Where rows or classes have weights, it must
+    take ``reduction="none"``, or be one of PyTorch's modules."""
+    standardise_labels: bool | None = None
+    """Of regression: whether the loss is given labels with mean 0 and variance 1, for which one learning rate suits
+    labels of any unit, or labels as they are. Figures and predictions have the labels' own unit in any case. By default
+    true with ``mse_loss`` and ``l1_loss``, by which the best network is the same in any unit, and false with any other
+    loss: that of a count or of an interval would not be what it is for."""
+    class_weights: Literal["balanced"] | ClassWeights | None = None
+    """Of classification: how much the rows of each class count in the loss, as a mapping from labels to numbers (1 for
+    those that are not named), of which only the ratios matter, or ``balanced``: n / (k n_c) for n training rows of k
+    classes, n_c of them of class c, as with scikit-learn. Weights of rows are multiplied by it. Figures other than
+    ``loss`` count all classes alike."""
     optimizer: str | Callable[..., Any] = "adamw"
     """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...). With the extra
     ``optimizers`` also ``lars`` (You et al., 2017, arXiv 1708.03888) and ``lamb`` (You et al., 2020, arXiv 1904.00962),

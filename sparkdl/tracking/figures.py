@@ -30,11 +30,13 @@ MAX_COUNTED = 20  # classes whose counts fit into their cells
 MAX_NAME = 24  # characters of a class's name
 
 
-def loss_curve(history: Sequence[Mapping[str, float]], unit: str = "nats") -> Figure:
+def loss_curve(history: Sequence[Mapping[str, float]], unit: str = "") -> Figure:
     """Mean loss per epoch, one line per split; ``history`` has one mapping per epoch with keys like ``train_loss``."""
     figure, axes = _curve(history, "loss")
-    axes.set_ylabel(f"mean loss ({unit})")
-    axes.set_ylim(bottom=0, top=1.08 * axes.get_ylim()[1])  # the last figures are written above their points
+    axes.set_ylabel(f"mean loss ({unit})" if unit else "mean loss")
+    lowest, highest = axes.get_ylim()
+    bottom = min(0.0, lowest)  # a loss may be negative, as that of counts
+    axes.set_ylim(bottom=bottom, top=highest + 0.08 * (highest - bottom))  # the last figures stand above their points
     return figure
 
 

@@ -20,7 +20,8 @@ from sparkdl.storage import check_writable
 from sparkdl.tracking import check_gate, check_store
 from sparkdl.training.model_folder import tried_model
 from sparkdl.training.record import RunRecord, find_run, parts_of
-from sparkdl.training.tasks import Task, create_task
+from sparkdl.training.task_to_train import task_to_train
+from sparkdl.training.tasks import Task
 
 __all__ = ["Checked", "check", "check_train"]
 
@@ -83,7 +84,7 @@ def check(
 ) -> Checked:
     """What can be found before there is a run. Raises what :func:`sparkdl.train` says that it raises."""
     dataset = _open(dataset or settings.dataset)
-    task = create_task(dataset.card)
+    task = task_to_train(dataset.card, settings)
     if dataset.card.labels:
         raise DatasetError(
             f"{dataset.path} is for very many classes; train on it with `sparkdl train-extreme`"

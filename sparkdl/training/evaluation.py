@@ -14,7 +14,7 @@ from torch import nn
 
 from sparkdl.collectives import Communicator
 from sparkdl.data import Batch
-from sparkdl.training.recipe import WeightedLoss
+from sparkdl.training.losses import Loss
 from sparkdl.training.strategies.layer_by_layer import LayerByLayer
 from sparkdl.training.tasks import Task
 
@@ -37,7 +37,7 @@ def evaluate(
     batches: Iterable[Batch],
     *,
     task: Task,
-    loss: WeightedLoss,
+    loss: Loss,
     communicator: Communicator,
     device: torch.device,
     context: AbstractContextManager[Any],
@@ -53,14 +53,17 @@ def add_up(
     batches: Iterable[Batch],
     *,
     task: Task,
-    loss: WeightedLoss,
+    loss: Loss,
     device: torch.device,
     context: AbstractContextManager[Any],
 ) -> torch.Tensor:
-    """Sums over rows, float64, that can be added to those of other rows: loss, weight, rows, figures, picture."""
+    """Sums over rows, float64, that can be added to those of other rows.
+
+    They are loss, what rows count in it, weight, rows, figures, picture.
+    """
     model.eval()
     together = isinstance(model, LayerByLayer)  # which ranks without rows call, too
-    loss_sum, weight, rows = torch.zeros(3, 1, dtype=torch.float64, device=device)
+    loss_sum, loss_weight, weight, rows = torch.zeros(4, 1, dtype=torch.float64, device=device)
     sums = torch.zeros(task.sum_size, dtype=torch.float64, device=device)
     picture = torch.zeros(task.picture_size, dtype=torch.float64, device=device)
     with context:
@@ -72,17 +75,18 @@ def add_up(
                 continue
             labels = batch.labels.to(device, non_blocking=True)
             weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
-            loss_sum += loss(outputs, labels, weights).double() * len(labels)
+            for total, more in zip((loss_sum, loss_weight), loss.add_up(outputs, labels, weights), strict=True):
+                total += more
             weight += len(labels) if weights is None else weights.double().sum()
             rows += len(labels)
             sums += task.sums(outputs, labels, weights)
             if task.picture_size:
                 picture += task.count_for_picture(outputs, labels)
-    return torch.cat([loss_sum, weight, rows, sums, picture])
+    return torch.cat([loss_sum, loss_weight, weight, rows, sums, picture])
 
 
 def evaluation_of(sums: torch.Tensor, task: Task) -> Evaluation:
     """The figures of a split from the sums over its rows."""
-    loss, weight, rows, *others = sums.tolist()
-    figures = {"loss": loss / weight, **task.figures(others[: task.sum_size], weight)}
+    loss, loss_weight, weight, rows, *others = sums.tolist()
+    figures = {"loss": loss / loss_weight, **task.figures(others[: task.sum_size], weight)}
     return Evaluation(figures, int(rows), others[task.sum_size :])

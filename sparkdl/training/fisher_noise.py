@@ -23,7 +23,8 @@ from sparkdl.data import Batch
 from sparkdl.errors import ModelError
 from sparkdl.settings import Train
 from sparkdl.settings.gradient_noise import FisherTraceOptions, NoiseOptions
-from sparkdl.training.recipe import WeightedLoss, autocast
+from sparkdl.training.losses import Loss
+from sparkdl.training.recipe import autocast
 
 __all__ = ["FisherNoise", "check_rows_apart", "sums_of_squares"]
 
@@ -36,7 +37,7 @@ Squares = dict[str, torch.Tensor]
 class FisherNoise:
     """What ``train.gradient_noise`` asks for, for the replica of one rank."""
 
-    def __init__(self, options: NoiseOptions, model: nn.Module, settings: Train, loss: WeightedLoss) -> None:
+    def __init__(self, options: NoiseOptions, model: nn.Module, settings: Train, loss: Loss) -> None:
         self._model, self._settings, self._loss = model, settings, loss
         self._small_batch = options.small_batch or settings.batch_size
         self._by_trace = isinstance(options, FisherTraceOptions)
@@ -75,7 +76,7 @@ class FisherNoise:
         return found
 
 
-def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: WeightedLoss) -> Squares:
+def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: Loss) -> Squares:
     """The squared gradients of single rows, summed over the rows of a batch, by the names of what is trained."""
     trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
     device = next(model.parameters()).device
@@ -102,7 +103,7 @@ def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: Weigh
     return found
 
 
-def check_rows_apart(model: nn.Module, batch: Batch, settings: Train, loss: WeightedLoss) -> None:
+def check_rows_apart(model: nn.Module, batch: Batch, settings: Train, loss: Loss) -> None:
     """Raise :class:`ModelError` for a network or a loss whose rows have no gradients of their own. Runs on the driver.
 
     ``batch`` is what the network is tried with.

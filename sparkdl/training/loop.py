@@ -24,13 +24,15 @@ from sparkdl.training.best import is_over, merit
 from sparkdl.training.checkpoint import Manifest, load_manifest, load_weights
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
+from sparkdl.training.losses import build_loss
 from sparkdl.training.parted_checkpoint import best_pieces, best_weights
-from sparkdl.training.recipe import autocast, build_loss, rate_at
+from sparkdl.training.recipe import autocast, rate_at
 from sparkdl.training.replica import Replica, build_hollow_model, build_model
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.saver import Saver
 from sparkdl.training.state import TrainingState, copied, go_on, resume, seed_everything
-from sparkdl.training.tasks import Task, create_task
+from sparkdl.training.task_to_train import task_to_train
+from sparkdl.training.tasks import Task
 
 EVALUATION_ROWS = 512
 
@@ -83,7 +85,7 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
     settings, device = job.settings, torch.device(rank.device)
     with job.backend.connect(device) as world, returned_memory() if settings.in_parts else nullcontext():
         groups = Groups(world=world, data=world)
-        task = create_task(job.dataset.card)
+        task = task_to_train(job.dataset.card, settings)
         model = (build_hollow_model if settings.in_parts else build_model)(job.dataset, settings)
         if job.start_weights and not job.checkpoint and rank.rank == 0:
             model.load_state_dict(load_weights(job.start_weights))

@@ -33,15 +33,17 @@ from sparkdl.settings.strategies import ISTOptions, ResISTOptions
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import save_weights
 from sparkdl.training.fisher_noise import check_rows_apart
+from sparkdl.training.losses import build_loss
 from sparkdl.training.parted_checkpoint import best_pieces, best_weights
-from sparkdl.training.recipe import build_loss, build_optimizer
+from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import build_hollow_model, build_model
 from sparkdl.training.state import copied
 from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
 from sparkdl.training.strategies.residual_blocks import check_blocks
 from sparkdl.training.strategies.shares import fill
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
-from sparkdl.training.tasks import Task, create_task
+from sparkdl.training.task_to_train import task_to_train
+from sparkdl.training.tasks import Task
 
 __all__ = ["check_model", "some_rows", "starting_weights", "tried_model", "write_model_folder"]
 
@@ -65,7 +67,8 @@ def tried_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> tuple[n
     model = narrowed(network, ownership_of(network, seed=settings.seed)) if settings.in_parts else network
     _check_types(model, settings)
     rows = some_rows(dataset)
-    _try_loss(model.eval()(rows), settings, create_task(dataset.card), weighted=dataset.card.mean_weight is not None)
+    weighted = dataset.card.mean_weight is not None
+    _try_loss(model.eval()(rows), settings, task_to_train(dataset.card, settings), weighted=weighted)
     _check_state(build_optimizer(settings, model), settings)
     if settings.gradient_noise:
         _check_noise(model.train(), rows, settings, dataset, ranks=ranks)
@@ -109,7 +112,7 @@ def write_model_folder(
         model = build_model(dataset, settings)
         model.load_state_dict(best_weights(checkpoint))
         _write_network(model, folder / NETWORK_FILE, some_rows(dataset), traced)
-    keep_inputs(dataset, folder)
+    keep_inputs(dataset, folder, changed=task_to_train(dataset.card, settings).kept_with_models())
 
 
 def _write_network(model: nn.Module, path: Path, rows: torch.Tensor, traced: TracedNetwork | None) -> None:
@@ -136,7 +139,8 @@ def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module
     ownership = ownership_of(network, seed=settings.seed)
     check_counts(ownership.counts, ranks=ranks)
     check_draws(network, drawn)
-    try_network(narrowed(network, ownership), settings.model, dataset.input.shape, create_task(dataset.card).outputs)
+    outputs = task_to_train(dataset.card, settings).outputs
+    try_network(narrowed(network, ownership), settings.model, dataset.input.shape, outputs)
     return network
 
 
@@ -144,11 +148,12 @@ def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: b
     """Raise :class:`ModelError` for a loss that does not take what it will be given, or returns no number."""
     labels, name = task.some_labels(len(outputs)), settings.loss or task.loss
     compute = build_loss(settings, task)
+    weighted = weighted or settings.class_weights is not None
     try:
         loss = compute(outputs, labels, torch.ones(len(labels)) if weighted else None)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         shapes = f"outputs {tuple(outputs.shape)} and labels {tuple(task.targets(labels).shape)}"
-        by_row = ' with reduction="none", by which rows get their weights' if weighted else ""
+        by_row = ' with reduction="none", by which rows and classes get their weights' if weighted else ""
         raise ModelError(f"the loss {name!r} fails on {shapes}{by_row}: {error}") from None
     if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
         raise ModelError(f"the loss {name!r} must return one number, the mean over the batch")
@@ -163,7 +168,7 @@ def _check_noise(model: nn.Module, rows: torch.Tensor, settings: Train, dataset:
             f"train.gradient_noise would do nothing: it is that of {small_batch} rows, and a step has {step}"
             " (batch_size x accumulation x ranks); lower train.gradient_noise.small_batch, or leave gradient_noise out"
         )
-    task = create_task(dataset.card)
+    task = task_to_train(dataset.card, settings)
     weights = torch.ones(len(rows)) if dataset.card.mean_weight is not None else None
     batch = Batch(rows, task.some_labels(len(rows)), len(rows), weights)
     check_rows_apart(model, batch, settings, build_loss(settings, task))

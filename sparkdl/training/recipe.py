@@ -1,4 +1,4 @@
-"""How the weights are found: loss, optimizer, learning rate and precision, built from the recipe in the settings.
+"""How the weights are found: optimizer, learning rate and precision, built from the recipe in the settings.
 
 Everything here is a pure function of the settings, so that a resumed run needs no state of a scheduler.
 """
@@ -12,17 +12,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from sparkdl.config import import_object, makes
 from sparkdl.errors import ConfigError
 from sparkdl.extras import require
 from sparkdl.settings import Recipe, Train
-from sparkdl.training.tasks import Task
 
-__all__ = ["WeightedLoss", "autocast", "build_loss", "build_optimizer", "rate_at"]
-
-WeightedLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+__all__ = ["autocast", "build_optimizer", "rate_at"]
 
 
 def _of_extra(name: str, preset: dict[str, Any], groups: list[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
@@ -106,34 +102,6 @@ def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"train.optimizer_options do not fit {settings.optimizer!r}: {error}") from None
     return optimizer
-
-
-def build_loss(settings: Train, task: Task, *, smoothing: bool = True) -> WeightedLoss:
-    """The loss, a mean over the batch; ``smoothing`` applies the recipe's label smoothing (not in evaluation).
-
-    The function that is returned takes outputs, labels as a batch has them, and the rows' weights or None.
-    """
-    chosen = settings.loss or task.loss
-    if callable(chosen):
-        loss = chosen
-    elif hasattr(functional, chosen):
-        loss = getattr(functional, chosen)
-    else:
-        loss = import_object(chosen, key="train.loss", names=["cross_entropy", "nll_loss", "multi_margin_loss"])
-    if smoothing and settings.label_smoothing:
-        if loss is not functional.cross_entropy:
-            raise ConfigError(f"train.label_smoothing works with the loss 'cross_entropy', not with {chosen!r}")
-        loss = partial(functional.cross_entropy, label_smoothing=settings.label_smoothing)
-
-    def mean_loss(outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        if weights is None:
-            mean: torch.Tensor = loss(outputs, task.targets(labels))
-            return mean
-        by_row = loss(outputs, task.targets(labels), reduction="none").reshape(len(weights), -1).mean(dim=1)
-        weighted_mean: torch.Tensor = (by_row * weights.to(by_row.dtype)).mean()
-        return weighted_mean
-
-    return mean_loss
 
 
 def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:

@@ -15,9 +15,11 @@ from sparkdl.models import build, build_without_weights
 from sparkdl.settings import Train
 from sparkdl.training.fisher_noise import FisherNoise
 from sparkdl.training.groups import Groups
-from sparkdl.training.recipe import WeightedLoss, autocast, build_loss, build_optimizer
+from sparkdl.training.losses import Loss, build_loss
+from sparkdl.training.recipe import autocast, build_optimizer
 from sparkdl.training.strategies import create_strategy
-from sparkdl.training.tasks import Task, create_task
+from sparkdl.training.task_to_train import task_to_train
+from sparkdl.training.tasks import Task
 
 __all__ = ["BatchFigures", "Replica", "back_propagate", "build_hollow_model", "build_model", "make_dense"]
 
@@ -44,7 +46,7 @@ def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
 def _arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
     return {
         "input_shape": dataset.input.shape,
-        "num_classes": create_task(dataset.card).outputs,
+        "num_classes": task_to_train(dataset.card, settings).outputs,
         "mean": dataset.input.mean,
         "std": dataset.input.std,
         "options": settings.model_options,
@@ -126,7 +128,7 @@ def back_propagate(
     settings: Train,
     task: Task,
     *,
-    loss: WeightedLoss,
+    loss: Loss,
     row_weight: float,
     scaler: torch.amp.GradScaler | None = None,
 ) -> BatchFigures:

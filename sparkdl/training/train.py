@@ -29,7 +29,8 @@ from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
 from sparkdl.training.record import RunRecord, recipe_of
 from sparkdl.training.stopwatch import RankTimes
-from sparkdl.training.tasks import Task, create_task
+from sparkdl.training.task_to_train import task_to_train
+from sparkdl.training.tasks import Task
 from sparkdl.training.verdict import ADVICE, WITH_SERVERS, Timeline, shares, verdict
 
 __all__ = ["TrainedModel", "train"]
@@ -136,7 +137,7 @@ def _run(
     Returns what rank 0 brings home, and how ranks have spent their epochs.
     """
     times: list[list[RankTimes]] = []
-    task = create_task(job.dataset.card)
+    task = task_to_train(job.dataset.card, job.settings)
     with Progress(task.step_figure) as progress, _recorded(run) as timeline:
 
         def receive(rank: int, message: dict[str, Any]) -> None:
@@ -213,7 +214,7 @@ def _finish(
     traced: TracedNetwork | None,
 ) -> TrainedModel:
     """Log what was found, and the model; register it where the settings say so."""
-    dataset, task = job.dataset, create_task(job.dataset.card)
+    dataset, task = job.dataset, task_to_train(job.dataset.card, job.settings)
     metrics = {
         f"{split}_{name}": value
         for split, found in outcome.evaluations.items()

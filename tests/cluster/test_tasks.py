@@ -83,7 +83,9 @@ def test_numbers_with_fractions_are_predicted(
     mean = training["weight"].mean()
     assert batch.weights.dtype == torch.float64
     weights = (training["weight"] / mean).round(12)
-    assert {(height, round(weight, 12)) for height, weight in found} == set(zip(training["height"], weights, strict=True))
+    assert {(height, round(weight, 12)) for height, weight in found} == set(
+        zip(training["height"], weights, strict=True)
+    )
 
     trained, tracking = train(dataset)
     assert {"validation_r2", "validation_rmse", "validation_mae", "validation_loss"} == trained.metrics.keys()
@@ -109,6 +111,38 @@ def test_numbers_with_fractions_are_predicted(
     gated = tracking.model_copy(update={"gate": Gate(metric="validation_accuracy")})
     with pytest.raises(ConfigError, match="there will be validation_loss, validation_mae"):
         train(dataset, tracking=gated)
+
+
+def test_a_loss_of_counts_predicts_counts(
+    prepared: Callable[..., Dataset],
+    train: Callable[..., tuple[TrainedModel, Tracking]],
+    rows: DataFrame,
+    tmp_path: Path,
+) -> None:
+    counted = rows.withColumn("count", sf.expr("floor(exp(0.9 + 0.4 * point[0]) + 0.1 * (id % 10))"))
+    trained, tracking = train(prepared("counts", counted, label="count", task="regression"), loss="poisson_nll_loss")
+    scored = sparkdl.score(counted, trained.model_uri, tracking=tracking).toPandas()
+    assert scored["prediction"].min() > 0
+    assert scored["prediction"].mean() == pytest.approx(scored["count"].mean(), rel=0.25)
+    held_out = scored[scored["part"] == "validation"]
+    error = ((held_out["prediction"] - held_out["count"]) ** 2).mean() ** 0.5
+    assert error == pytest.approx(trained.metrics["validation_rmse"], rel=1e-4)
+    assert trained.metrics["validation_r2"] > 0.5
+
+    regressor = sparkdl.TorchRegressor(
+        loss="poisson_nll_loss",
+        model_options={"hidden": [16]},
+        epochs=8,
+        batch_size=8,
+        learning_rate=0.02,
+        featuresCol="point",
+        labelCol="count",
+        num_ranks=2,
+        store=str(tmp_path / "store"),
+        tracking_uri=tracking.uri,
+    )
+    predicted = regressor.fit(counted).transform(counted).toPandas()
+    assert predicted["prediction"].mean() == pytest.approx(predicted["count"].mean(), rel=0.25)
 
 
 def test_lists_of_labels_are_predicted_and_training_ends_when_nothing_becomes_better(

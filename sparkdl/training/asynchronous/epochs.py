@@ -24,7 +24,7 @@ from sparkdl.training.evaluation import Evaluation, evaluation_of
 from sparkdl.training.loop import Job, TrainingResult
 from sparkdl.training.reporter import Measured
 from sparkdl.training.state import TrainingState, resume
-from sparkdl.training.tasks import create_task
+from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["RETRY_SECONDS", "Epochs", "portions_of"]
 
@@ -39,7 +39,7 @@ class Epochs:
 
     def __init__(self, job: Job, cluster: Cluster, coordinator: Coordinator, crew: Crew, on_message: OnMessage) -> None:
         self._job, self._settings, self._dataset = job, job.settings, job.dataset
-        self._task = create_task(job.dataset.card)
+        self._task = task_to_train(job.dataset.card, job.settings)
         self._coordinator, self._crew, self._on_message = coordinator, crew, on_message
         self._workers = cluster.ranks.max
         begun = load_manifest(coordinator.checkpoint) if coordinator.checkpoint else None

@@ -10,7 +10,8 @@ from sparkdl.data import Loader
 from sparkdl.parameters import ParameterClient, Push
 from sparkdl.settings import Train
 from sparkdl.training.asynchronous.exchange import shared_buffers
-from sparkdl.training.recipe import build_loss, build_optimizer
+from sparkdl.training.losses import build_loss
+from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import back_propagate, make_dense
 from sparkdl.training.stopwatch import RankTimes
 from sparkdl.training.tasks import Task

@@ -28,12 +28,13 @@ from sparkdl.training.asynchronous.serve import partition_of, starting_model
 from sparkdl.training.checkpoint import save_best
 from sparkdl.training.evaluation import add_up
 from sparkdl.training.loop import Job, evaluation_batch
+from sparkdl.training.losses import build_loss
 from sparkdl.training.parted_checkpoint import best_weights
-from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at
+from sparkdl.training.recipe import autocast, build_optimizer, rate_at
 from sparkdl.training.replica import BatchFigures, back_propagate, make_dense
 from sparkdl.training.state import copied, seed_everything
 from sparkdl.training.stopwatch import RankTimes
-from sparkdl.training.tasks import create_task
+from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["work"]
 
@@ -67,7 +68,7 @@ class _Worker:
         self._model = starting_model(job).to(device)
         seed_everything(job.settings.seed, 0, 1 + line.number)  # equal weights, but dropout of its own
         self._evaluated: nn.Module | None = None
-        self._task = create_task(job.dataset.card)
+        self._task = task_to_train(job.dataset.card, job.settings)
         self._loss = build_loss(job.settings, self._task)
         self._partition = partition_of(self._model, self._options, servers)
         self._client = ParameterClient(

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from sparkdl.data.card import LabelScale
+from sparkdl.data.card import LabelScale, LinkFunction
 from sparkdl.settings.section import TaskName
 from sparkdl.training.tasks.classification import Classification, ClassVectors
 from sparkdl.training.tasks.learning import Task
@@ -24,10 +24,15 @@ class Labelled(Protocol):
     def num_classes(self) -> int: ...
 
 
-def create_task(card: Labelled) -> Task:
-    """The task that the labels are for. Runs anywhere."""
-    if card.label_scale is not None:
-        return Regression(card.label_scale.mean, card.label_scale.std)
-    if card.task == "ranking":
-        return Ranking()
-    return MultiLabel(card.num_classes) if card.task == "multi_label" else Classification(card.num_classes)
+def create_task(card: Labelled, *, link: LinkFunction = "identity") -> Task:
+    """The task that the labels are for; ``link`` is of numbers that are not standardised. Runs anywhere."""
+    match card.task:
+        case "regression":
+            scale = card.label_scale
+            return Regression(scale.mean, scale.std) if scale else Regression(standardised=False, link=link)
+        case "ranking":
+            return Ranking()
+        case "multi_label":
+            return MultiLabel(card.num_classes)
+        case _:
+            return Classification(card.num_classes)

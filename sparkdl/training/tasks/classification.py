@@ -29,9 +29,18 @@ class Classification(Task):
     sum_size = 1
     answer = pa.schema([("prediction", pa.string()), ("probability", pa.float64()), ("top_k", PAIRS)])
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, class_weights: Sequence[float] | None = None) -> None:
+        """``class_weights`` are what rows count in the loss, by class index, beside their own weights."""
         self.outputs = num_classes
+        self._class_weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float64)
         self.picture_size = num_classes**2 if num_classes <= LARGEST_CONFUSION else 0
+
+    @override
+    def loss_weights(self, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:
+        if self._class_weights is None:
+            return weights
+        of_classes = self._class_weights.to(labels.device)[labels]
+        return of_classes if weights is None else of_classes * weights
 
     @override
     def some_labels(self, rows: int) -> torch.Tensor:
@@ -55,7 +64,7 @@ class Classification(Task):
     def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
         from sparkdl.tracking.figures import accuracy_curve, loss_curve  # which need matplotlib
 
-        return {"loss": loss_curve(history), "accuracy": accuracy_curve(history)}
+        return {"loss": loss_curve(history, self.loss_unit), "accuracy": accuracy_curve(history)}
 
     @override
     def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":

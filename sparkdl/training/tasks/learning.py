@@ -5,7 +5,7 @@ Everything else (the loop, checkpoints, strategies, the registry) asks the task,
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import torch
@@ -42,6 +42,10 @@ class Task(ABC):
         """What the loss compares outputs with, from labels as a batch has them."""
         return labels
 
+    def loss_weights(self, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:
+        """How much each row of a batch counts in the loss, from the rows' own weights; None where all count alike."""
+        return weights
+
     @abstractmethod
     def some_labels(self, rows: int) -> torch.Tensor:
         """Labels as a batch might have them, to try a loss with."""
@@ -69,7 +73,12 @@ class Task(ABC):
     def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Counts of a split's rows, of shape (picture_size,), that are added up for :meth:`pictures`."""
 
-    loss_unit: str = "nats"
+    loss_unit: str = ""
+    """What the loss is measured in; empty where that is the loss's own affair."""
+
+    def kept_with_models(self) -> dict[str, Any]:
+        """What a model's card says otherwise than that of its dataset."""
+        return {}
 
     def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
         """Pictures of the epochs, by their names."""

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 from typing_extensions import override
 
+from sparkdl.data.card import LinkFunction
 from sparkdl.training.tasks.learning import Task
 
 if TYPE_CHECKING:
@@ -23,10 +24,12 @@ REACH = 3.0
 
 
 class Regression(Task):
-    """Predicts a number: the output is how many standard deviations a row's label (float64) is above the mean.
+    """Predicts a number from a row, whose label is float64; figures and predictions have the labels' own unit.
 
-    Mean and deviation are those of the training split, so that a learning rate is right for labels of any unit. The
-    loss is of standardised labels; figures and predictions have the labels' own unit.
+    Where labels are ``standardised``, the output is how many standard deviations the number is above the mean, and the
+    loss is of standardised labels, so that a learning rate is right for labels of any unit. Elsewhere the loss is given
+    labels as they are, and the output is the number, or with the ``link`` of ``log`` its logarithm, as generalised
+    linear models have it.
     """
 
     name = "regression"
@@ -37,15 +40,21 @@ class Regression(Task):
     sum_size = 4
     answer = pa.schema([("prediction", pa.float64())])
     outputs = 1
-    loss_unit = "variances of the label"
     picture_size = CELLS**2
 
-    def __init__(self, mean: float, std: float) -> None:
-        self.mean, self.std = mean, std
+    def __init__(
+        self, mean: float = 0.0, std: float = 1.0, *, standardised: bool = True, link: LinkFunction = "identity"
+    ) -> None:
+        """Mean and standard deviation are those of the training labels."""
+        self.mean, self.std, self.standardised, self.link = mean, std, standardised, link
+
+    @override
+    def kept_with_models(self) -> dict[str, Any]:
+        return {} if self.standardised else {"label_scale": None, "link": self.link}
 
     @override
     def targets(self, labels: torch.Tensor) -> torch.Tensor:
-        return self._standardised(labels).float().unsqueeze(1)
+        return (self._standardised(labels) if self.standardised else labels).float().unsqueeze(1)
 
     @override
     def some_labels(self, rows: int) -> torch.Tensor:
@@ -55,7 +64,7 @@ class Regression(Task):
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Of standardised numbers: the label, its square, the squared error and the absolute one."""
         true = self._standardised(labels)
-        error = outputs.squeeze(1).double() - true
+        error = self._predicted(outputs) - true
         return torch.stack([true, true**2, error**2, error.abs()], dim=1)
 
     @override
@@ -72,7 +81,7 @@ class Regression(Task):
     @override
     def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """How many rows lie in each cell: the true number gives the column, the predicted one the row."""
-        true, predicted = (_cell(values) for values in (self._standardised(labels), outputs.squeeze(1)))
+        true, predicted = (_cell(values) for values in (self._standardised(labels), self._predicted(outputs)))
         return torch.bincount(predicted * CELLS + true, minlength=self.picture_size)
 
     @override
@@ -89,7 +98,13 @@ class Regression(Task):
 
     def values(self, outputs: torch.Tensor) -> torch.Tensor:
         """The numbers, float64 of shape (n, 1)."""
-        return outputs.double() * self.std + self.mean
+        if self.standardised:
+            return outputs.double() * self.std + self.mean
+        return outputs.double().exp() if self.link == "log" else outputs.double()
+
+    def _predicted(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The standardised numbers, float64 of shape (n,)."""
+        return (outputs.double() if self.standardised else self._standardised(self.values(outputs))).squeeze(1)
 
     def _standardised(self, labels: torch.Tensor) -> torch.Tensor:
         return (labels.double() - self.mean) / self.std

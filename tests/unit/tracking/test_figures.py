@@ -21,7 +21,7 @@ def _texts(figure: Figure) -> list[str]:
 
 
 def test_curves_have_a_line_per_split_and_labelled_axes() -> None:
-    for figure, unit in ((loss_curve(HISTORY), "nats"), (accuracy_curve(HISTORY), "%")):
+    for figure, unit in ((loss_curve(HISTORY, "nats"), "nats"), (accuracy_curve(HISTORY), "%")):
         axes = figure.axes[0]
         assert [line.get_label() for line in axes.lines] == ["train", "validation"]
         assert axes.get_xlabel() == "epoch"

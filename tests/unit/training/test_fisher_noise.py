@@ -13,7 +13,7 @@ from sparkdl.errors import ModelError
 from sparkdl.settings import Train
 from sparkdl.settings.gradient_noise import FisherDiagonalOptions, FisherTraceOptions
 from sparkdl.training.fisher_noise import CHUNK_BYTES, FisherNoise, check_rows_apart, sums_of_squares
-from sparkdl.training.recipe import build_loss
+from sparkdl.training.losses import build_loss
 from sparkdl.training.tasks import Classification
 
 DRAWS = 300

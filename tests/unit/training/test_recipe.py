@@ -10,8 +10,7 @@ from torch import nn
 
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Recipe, Train
-from sparkdl.training.recipe import autocast, build_loss, build_optimizer, rate_at
-from sparkdl.training.tasks import Classification, MultiLabel, Regression
+from sparkdl.training.recipe import autocast, build_optimizer, rate_at
 
 
 def rates(recipe: Recipe, *, steps: int = 10, size: int = 1) -> list[float]:
@@ -150,31 +149,6 @@ def test_sgd_takes_the_sparse_gradients_of_an_embedding():
 def test_an_optimizer_that_does_not_exist_or_fit_is_an_error(settings, says):
     with pytest.raises(ConfigError, match=says):
         build_optimizer(settings, nn.Linear(2, 2))
-
-
-def test_label_smoothing_is_for_training_only():
-    outputs, labels = torch.tensor([[4.0, 0.0]]), torch.tensor([0])
-    settings = Train(label_smoothing=0.2)
-    smoothed, plain = (build_loss(settings, Classification(2), smoothing=smoothing) for smoothing in (True, False))
-    assert smoothed(outputs, labels, None) > plain(outputs, labels, None)
-
-
-@pytest.mark.parametrize("task", [Classification(2), MultiLabel(2), Regression(3.0, 2.0)], ids=lambda task: task.name)
-def test_a_row_that_weighs_twice_counts_as_two(task):
-    outputs, labels = torch.randn(3, task.outputs), task.some_labels(3)
-    loss = build_loss(Train(), task)
-    twice = torch.tensor([0, 1, 2, 2])
-    weights = torch.tensor([1.0, 1.0, 2.0]) * 3 / 4
-    torch.testing.assert_close(loss(outputs, labels, weights), loss(outputs[twice], labels[twice], None))
-    torch.testing.assert_close(
-        task.sums(outputs, labels, torch.tensor([1.0, 1.0, 2.0])).double(),
-        task.sums(outputs[twice], labels[twice], None).double(),
-    )
-
-
-def test_label_smoothing_with_another_loss_is_an_error():
-    with pytest.raises(ConfigError, match="label_smoothing"):
-        build_loss(Train(loss="multi_margin_loss", label_smoothing=0.1), Classification(2))
 
 
 def test_float16_needs_a_gpu():

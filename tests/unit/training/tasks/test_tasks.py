@@ -11,7 +11,7 @@ from sklearn import metrics
 from sparkdl.data.card import LabelScale
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Train
-from sparkdl.training.recipe import build_loss
+from sparkdl.training.losses import build_loss
 from sparkdl.training.tasks import Classification, MultiLabel, Ranking, Regression, Task, create_task
 
 ROWS, CLASSES = 200, 5

@@ -1,0 +1,152 @@
+"""The loss: which one it is, and how much each row counts in it. Runs on ranks; on the driver it is tried."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sparkdl.config import import_object
+from sparkdl.errors import ConfigError
+from sparkdl.settings import Train
+from sparkdl.training.tasks import Task
+
+__all__ = ["Known", "Loss", "build_loss", "find_loss", "known"]
+
+MODULES: dict[type[nn.Module], str] = {
+    nn.CrossEntropyLoss: "cross_entropy",
+    nn.L1Loss: "l1_loss",
+    nn.MSELoss: "mse_loss",
+    nn.NLLLoss: "nll_loss",
+    nn.PoissonNLLLoss: "poisson_nll_loss",
+}
+"""What PyTorch's modules compute, by its name in ``torch.nn.functional``."""
+DIVIDED_BY_WEIGHTS = "cross_entropy", "nll_loss"
+"""The losses whose mean over a batch is divided by the sum of its rows' class weights, not by their number."""
+
+
+class Known(NamedTuple):
+    """One of PyTorch's own losses."""
+
+    name: str
+    """In ``torch.nn.functional``."""
+    options: Mapping[str, Any]
+
+
+def find_loss(chosen: str | Callable[..., Any]) -> Callable[..., Any]:
+    """What ``train.loss`` names. Raises :class:`ConfigError` when there is no such thing."""
+    if not isinstance(chosen, str):
+        return chosen
+    if hasattr(functional, chosen):
+        loss: Callable[..., Any] = getattr(functional, chosen)
+        return loss
+    named: Callable[..., Any] = import_object(chosen, key="train.loss", names=["cross_entropy", "nll_loss", "mse_loss"])
+    return named
+
+
+def known(loss: Callable[..., Any]) -> Known | None:
+    """Which of PyTorch's losses it is, also as a module or with some options fixed; None for any other."""
+    if isinstance(loss, partial):
+        inner = known(loss.func) if not loss.args else None
+        return inner and Known(inner.name, {**inner.options, **loss.keywords})
+    if isinstance(loss, nn.Module):
+        name = MODULES.get(type(loss))
+        return Known(name, vars(loss) | loss._buffers) if name else None
+    name = getattr(loss, "__name__", "")
+    return Known(name, {}) if name and getattr(functional, name, None) is loss else None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is minimised: called with outputs, labels as a batch has them, and the rows' weights or None.
+
+    It returns the mean over the batch, in which a row counts by its weight, times that of its class.
+    """
+
+    of_batch: Callable[..., torch.Tensor]
+    """Of outputs and targets: the mean over the batch."""
+    of_rows: Callable[..., torch.Tensor]
+    """Of the same: each row's."""
+    task: Task
+    class_weights: torch.Tensor | None = None
+    """By which the loss itself multiplies rows, and divides their mean."""
+    ignored: int | None = None
+    """The class whose rows it leaves out of both."""
+
+    def __call__(
+        self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The mean over the batch, a scalar."""
+        targets, weights = self.task.targets(labels), self.task.loss_weights(labels, weights)
+        if weights is None:
+            return self.of_batch(outputs, targets)
+        by_row = self._by_row(outputs, targets, len(weights))
+        weights = weights.to(by_row.dtype)
+        shares = self._shares(targets)
+        if shares is None:
+            return (by_row * weights).mean()
+        divisor = (shares * weights).sum().clamp(min=torch.finfo(by_row.dtype).tiny)
+        return (by_row * weights).sum() / divisor * weights.mean()
+
+    def add_up(
+        self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The losses of a batch, each by what its row counts, and what all its rows count: two scalars, float64.
+
+        Added up over batches, the first over the second is the mean over all rows at once. Of a loss that is none of
+        PyTorch's, and of rows without weights, its own mean counts as that of so many rows.
+        """
+        targets, weights = self.task.targets(labels), self.task.loss_weights(labels, weights)
+        shares = self._shares(targets)
+        if weights is None:
+            mean = self.of_batch(outputs, targets).double()
+            total = mean.new_tensor(len(labels)) if shares is None else shares.double().sum()
+            return mean * total, total
+        weights = weights.double()
+        counted = weights if shares is None else weights * shares
+        return (self._by_row(outputs, targets, len(weights)).double() * weights).sum(), counted.sum()
+
+    def _by_row(self, outputs: torch.Tensor, targets: torch.Tensor, rows: int) -> torch.Tensor:
+        return self.of_rows(outputs, targets).reshape(rows, -1).mean(dim=1)
+
+    def _shares(self, targets: torch.Tensor) -> torch.Tensor | None:
+        """What each row adds to the divisor of the loss's mean; None where that is one."""
+        if self.class_weights is None and self.ignored is None:
+            return None
+        kept = torch.ones_like(targets, dtype=torch.bool) if self.ignored is None else targets != self.ignored
+        if self.class_weights is None:
+            return kept
+        return kept * self.class_weights.to(targets.device)[targets]
+
+
+def build_loss(settings: Train, task: Task, *, smoothing: bool = True) -> Loss:
+    """The loss; ``smoothing`` applies the recipe's label smoothing (not in evaluation). Raises :class:`ConfigError`."""
+    chosen = settings.loss or task.loss
+    loss = find_loss(chosen)
+    if smoothing and settings.label_smoothing:
+        if loss is not functional.cross_entropy:
+            raise ConfigError(f"train.label_smoothing works with the loss 'cross_entropy', not with {chosen!r}")
+        loss = partial(functional.cross_entropy, label_smoothing=settings.label_smoothing)
+    found = known(loss)
+    options = found.options if found and found.name in DIVIDED_BY_WEIGHTS and task.name == "classification" else {}
+    ignored = options.get("ignore_index", -1)
+    return Loss(
+        loss,
+        _of_rows(loss),
+        task,
+        class_weights=options.get("weight"),
+        ignored=ignored if ignored >= 0 else None,
+    )
+
+
+def _of_rows(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """The same loss without taking a mean; PyTorch's modules are told so, and functions asked."""
+    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+        alike: Any = copy.copy(loss)
+        alike.reduction = "none"
+        return alike  # type: ignore[no-any-return]
+    return partial(loss, reduction="none")

@@ -1,0 +1,74 @@
+"""The task of a dataset as a run trains it: what the settings decide about labels and their weights. Runs anywhere."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparkdl.data.card import Card, LabelScale
+from sparkdl.errors import ConfigError
+from sparkdl.settings import Train
+from sparkdl.settings.explain import nearest
+from sparkdl.training.losses import find_loss, known
+from sparkdl.training.tasks import Classification, Regression, Task, create_task
+from sparkdl.training.tasks.ranking import listnet
+
+__all__ = ["task_to_train"]
+
+ANY_UNIT = {"mse_loss": "variances of the label", "l1_loss": "standard deviations of the label"}
+"""The losses by which the same network is the best one for labels of any unit, with their own of standardised ones."""
+IN_NATS = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "nll_loss",
+    "poisson_nll_loss",
+)
+"""The losses that are logarithms of probabilities."""
+
+
+def task_to_train(card: Card, settings: Train) -> Task:
+    """The task that the labels are for, with what the settings say of it.
+
+    Raises :class:`ConfigError` for a loss that does not exist, and for settings that are for another task.
+    """
+    usual = create_task(card)
+    if settings.standardise_labels is not None and usual.name != "regression":
+        raise ConfigError(f"train.standardise_labels is for regression, and the dataset for {usual.name}; leave it out")
+    if settings.class_weights and usual.name != "classification":
+        raise ConfigError(f"train.class_weights is for classification, and the dataset for {usual.name}; leave it out")
+    loss = find_loss(settings.loss or usual.loss)
+    if card.label_scale is not None:
+        return _regression(card.label_scale, loss, settings)
+    task = Classification(usual.outputs, _class_weights(card, settings)) if settings.class_weights else usual
+    found = known(loss)
+    task.loss_unit = "nats" if loss is listnet or (found and found.name in IN_NATS) else ""
+    return task
+
+
+def _regression(scale: LabelScale, loss: Callable[..., Any], settings: Train) -> Regression:
+    """The loss decides whether labels are standardised, unless the settings do, and what the network answers."""
+    found, asked = known(loss), settings.standardise_labels
+    name = found.name if found else ""
+    by_logarithm = found is not None and name == "poisson_nll_loss" and bool(found.options.get("log_input", True))
+    if asked and by_logarithm:
+        raise ConfigError(
+            "train.standardise_labels: the loss poisson_nll_loss is of counts, which have no mean of 0; leave it out"
+        )
+    standardised = name in ANY_UNIT if asked is None else asked
+    task = Regression(scale.mean, scale.std, standardised=standardised, link="log" if by_logarithm else "identity")
+    task.loss_unit = ANY_UNIT.get(name, "") if standardised else "nats" if name in IN_NATS else ""
+    return task
+
+
+def _class_weights(card: Card, settings: Train) -> Sequence[float]:
+    """How much a row of each class counts, by class index: one on average over the training rows."""
+    chosen, counts = settings.class_weights, card.splits["train"].class_counts
+    rows = sum(counts)
+    if chosen == "balanced":
+        return [rows / (len(counts) * max(count, 1)) for count in counts]
+    assert isinstance(chosen, dict)
+    for label in chosen:
+        if label not in card.label_names:
+            raise ConfigError(f"train.class_weights: there is no label {label!r}; {nearest(label, card.label_names)}")
+    weights = [chosen.get(label, 1.0) for label in card.label_names]
+    mean = sum(count * weight for count, weight in zip(counts, weights, strict=True)) / rows
+    return [weight / mean for weight in weights]
