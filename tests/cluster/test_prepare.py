@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.feature import MinMaxScaler, VectorAssembler
+from pyspark.ml.feature import MinMaxScaler, SQLTransformer, VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
-from sparkdl.data.bad_rows import skip_bad_rows
+from sparkdl.data.bad_rows import WRONG, what_is_wrong
 from sparkdl.data.card import Card
 from sparkdl.data.preparing.examine import find_problems
 from sparkdl.data.preparing.features import choose_inputs
@@ -406,7 +406,7 @@ TEXT_X = [Stage(kind="hash_text", columns=["x"])]
         (
             {"label": "id / 2"},
             {"task": "classification"},
-            "label column 'label' has 50 rows that are not whole numbers; bin them first, or set `task: regression`",
+            "label column 'label' has 50 rows that are not whole numbers .*; bin them first, set `task",
         ),
         ({"label": "date'2026-01-01'"}, {}, "label column 'label' is date, which fits no task: classification takes"),
         ({}, {"task": "regression"}, "label column 'label' is string, and regression predicts a number"),
@@ -438,12 +438,12 @@ TEXT_X = [Stage(kind="hash_text", columns=["x"])]
             "3 rows that are infinite",
         ),
         ({"x": "array(1.0, double('inf'))"}, {"features": ["x"]}, "column 'x' has 100 rows that are infinite"),
-        ({"x": "1e300D"}, {"features": ["x"]}, "has 100 rows with values that are NaN or infinite after"),
+        ({"x": "1e300D"}, {"features": ["x"]}, "column 'x' has 100 rows that are infinite or beyond float32"),
         ({"x": "if(id = 50, array(1), array(1, 2))"}, {"features": ["x"]}, "1 arrays that are not 2 wide"),
         (
             {"x": "if(id = 50, null, text)"},
             {"features": ["x"], "stages": TEXT_X},
-            "drop these rows or set `on_bad_rows",
+            r"'x' has 1 rows that are null or NaN \(the first: id = 50, .*drop these rows, or set `on_bad_rows: skip`",
         ),
         (
             {"x": "text"},
@@ -578,9 +578,78 @@ def test_a_copy_without_hidden_files_is_the_same_dataset(people: DataFrame, tmp_
     Dataset.open(str(tmp_path / "copy")).verify()
 
 
-def test_bad_numbers_and_widths_are_skipped_where_that_is_asked_for(people: DataFrame, tmp_path: Path) -> None:
-    bad = "when id = 3 then array(double('inf'), 0) when id between 5 and 7 then array(0) when id = 9 then null"
-    rows = people.withColumn("x", sf.expr(f"case {bad} else array(age, fare) end")).coalesce(1)
+def wrong_in(expressions: dict[int, str], column: str) -> str:
+    """SQL for a column that has these values in the rows with these ids."""
+    cases = " ".join(f"when id = {row} then {value}" for row, value in expressions.items())
+    return f"case {cases} else {column} end"
+
+
+def test_rows_with_anything_wrong_are_counted_and_named_or_left_out(
+    people: DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    numbers = {1: "double('NaN')", 2: "double('-inf')", 3: "1e39D", 4: "null"}
+    pairs = {5: "array(double('NaN'), 1)", 6: "array(1, double('inf'))", 7: "array(-1e300D, 1)", 8: "array(1D)"}
+    rows = (
+        people.withColumn("x", sf.expr(wrong_in(numbers, "age")))
+        .withColumn("pair", array_to_vector(sf.expr(wrong_in(pairs, "array(age, age)"))))
+        .withColumn("text", sf.expr(wrong_in({9: "null"}, "text")))
+        .withColumn("label", sf.expr(wrong_in({10: "null"}, "label")))
+        .withColumn("part", sf.expr(wrong_in({11: "null"}, "if(id < 90, 'train', 'test')")))
+        .withColumn("label", sf.expr(wrong_in({98: "'rare'", 99: "'rarer'"}, "label")))
+        .withColumn("w", sf.expr(wrong_in({12: "-1"}, "1")))
+        .select("id", "x", "pair", "text", "label", "part", "w")
+    )
+    settings = Prepare(
+        output=str(tmp_path / "d"),
+        features=["x", "pair", "text"],
+        stages=[Stage(kind="hash_text", columns=["text"], dimensions=8)],
+        split=Split(column="part"),
+        weight="w",
+    )
+    with pytest.raises(DataError) as raised:
+        prepare(rows, settings)
+    message = str(raised.value)
+    assert message.startswith("the label column 'label' is null in 1 rows (the first: id = 10, x = 10.0, text = 'word2")
+    assert "; drop or label them, or set `on_bad_rows: skip`. Besides: the weight column 'w' is negative" in message
+    assert message.endswith("and 5 more kinds") and "\n" not in message
+    with caplog.at_level("WARNING", logger="sparkdl"):
+        dataset = prepare(rows, settings.model_copy(update={"on_bad_rows": "skip"}))
+    assert {split: dataset.rows(split) for split in dataset.splits} == {"train": 78, "test": 8}
+    told = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    assert [text.partition("skipped: ")[2].partition(" (the first")[0] for text in told] == [
+        "the label column 'label' is null in 1 rows",
+        "the weight column 'w' is negative, infinite or null in 1 rows",
+        "column 'x' has 2 rows that are null or NaN",
+        "column 'x' has 2 rows that are infinite or beyond float32, which ends at 3.4e38",
+        "column 'pair' has 1 rows that are null or NaN",
+        "column 'pair' has 2 rows that are infinite or beyond float32, which ends at 3.4e38",
+        "column 'pair' has 1 vectors that are not 2 wide, as most are",
+        "column 'text' has 1 rows that are null or NaN",
+        "the split column 'part' is null in 1 rows",
+        "2 rows of split 'test' have labels that the training split does not have (2: 'rare', 'rarer')",
+    ]
+    assert "(the first: id = 2, x = -inf, text = 'word2 and more', label = 'class0'; id = 3, x = 1e+39" in told[3]
+
+
+def test_what_preprocessing_makes_infinite_is_a_bad_row_too(
+    people: DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logarithm = SQLTransformer(statement="SELECT *, log(age - 3) AS log_age FROM __THIS__")
+    assembler = VectorAssembler(inputCols=["log_age"], outputCol="features", handleInvalid="keep")
+    settings = Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT)
+    with pytest.raises(DataError, match=r"has 4 rows with values .* after preprocessing \(the first: id = 0, age = 0"):
+        prepare(people, settings, pipeline=Pipeline(stages=[logarithm, assembler]))
+    assert list(tmp_path.iterdir()) == []
+    skipping = settings.model_copy(update={"on_bad_rows": "skip"})
+    for _ in range(2):  # what is there is recognised
+        dataset = prepare(people, skipping, pipeline=Pipeline(stages=[logarithm, assembler]))
+        assert dataset.rows("train") == 96
+    assert "column 'features' has 4 rows with values that are NaN or infinite after preprocessing" in caplog.text
+
+
+def test_bad_arrays_are_skipped_where_that_is_asked_for(people: DataFrame, tmp_path: Path) -> None:
+    bad = {1: "array(double('NaN'), 0)", 3: "array(double('inf'), 0)", 5: "array(0D)", 7: "array(1e39D, 0)", 9: "null"}
+    rows = people.withColumn("x", sf.expr(wrong_in(bad, "array(age, fare)"))).coalesce(1)
     settings = Prepare(output=str(tmp_path / "d"), features=["x"], split=NO_SPLIT, on_bad_rows="skip")
     assert prepare(rows.where("fare is not null"), settings).rows("train") == 90 - 5
 
@@ -592,17 +661,42 @@ def test_a_row_that_is_not_like_most_is_the_bad_one_though_it_comes_first(people
     assert (dataset.input.shape, dataset.rows("train")) == ((2,), 95)
 
 
-def test_bad_rows_of_wide_tables_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
+def test_images_without_the_size_of_most_are_skipped_where_that_is_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    image = (
+        "named_struct('height', if(id = 3, 2, 3), 'width', if(id = 3, 3, 2), 'nChannels', 1, 'data', binary('sixsix'))"
+    )
+    rows = spark.range(8).selectExpr(f"if(id = 0, null, {image}) as image", "id % 2 as label").coalesce(1)
+    settings = Prepare(output=str(tmp_path / "d"), image="image", split=NO_SPLIT, on_bad_rows="skip")
+    dataset = prepare(rows, settings)
+    assert (dataset.input.shape, dataset.rows("train")) == ((3, 2, 1), 6)
+
+
+def test_bad_rows_of_wide_tables_are_found(spark: SparkSession, tmp_path: Path) -> None:
     names = [f"x{number}" for number in range(700)]
     values = np.ones((4, len(names)))
     values[2, 600] = np.inf
     columns = {name: values[:, place] for place, name in enumerate(names)} | {"label": ["a"] * 4, LABEL: ["a"] * 4}
     pq.write_table(pa.table(columns), tmp_path / "wide.parquet")
     rows = spark.read.parquet(str(tmp_path / "wide.parquet"))
-    settings = Prepare(output="unused", on_bad_rows="skip", features=names)
-    assert (
-        skip_bad_rows(rows, find_problems(rows, choose_inputs(rows, settings), settings, "classification")).count() == 3
-    )
+    settings = Prepare(output="unused", features=names)
+    problems = find_problems(rows, choose_inputs(rows, settings), settings, "classification")
+    (wrong,) = rows.withColumn(WRONG, what_is_wrong(problems)).where(f"{WRONG} > 0").collect()
+    assert "'x600'" in problems[wrong[WRONG] - 1].says
+
+
+def test_batches_without_a_limit_are_written(people: DataFrame, tmp_path: Path, spark: SparkSession) -> None:
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(key)
+    try:
+        for limit in ("0", "-1"):
+            spark.conf.set(key, limit)  # an empty partition is then an empty batch
+            settings = Prepare(output=str(tmp_path / limit), features=["age"], split=NO_SPLIT)
+            assert prepare(people, settings).rows("train") == 100
+            assert spark.conf.get(key) == limit
+    finally:
+        spark.conf.set(key, before)
 
 
 WORKED_WITH = ["_label", "_class", "_split", "_order", "_group", "_place", "_content", "_bucket", "_problem", "_stage0"]

@@ -1,16 +1,17 @@
 """What the raw rows are, found in one pass: how many, which labels, a fingerprint; and what is wrong with them."""
 
+import json
 import math
 import re
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal  # unlike int, of any number of digits
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.data.bad_rows import COUNT
+from sparkdl.data.bad_rows import COUNT, WRONG, Problem, report, what_is_wrong
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
 from sparkdl.data.preparing.features import Inputs, image_fits, width_of
 from sparkdl.data.preparing.label_column import LABEL, label_problems
@@ -24,7 +25,7 @@ from sparkdl.settings.section import TaskName
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Findings", "examine", "find_problems"]
+__all__ = ["Findings", "examine", "find_problems", "unusable"]
 
 _A_WORD = r"(?U)\w"
 _SHOWN_LABELS = 5
@@ -50,39 +51,55 @@ class Findings:
     """The groups that are ranked within, which ``split_rows`` counts then."""
 
 
-def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None) -> "dict[str, Column]":
-    """A message for each thing that can be wrong with a row, and the test that finds the rows where it is."""
-    problems = label_problems(rows, settings, task) | _input_problems(rows, inputs)
-    return problems | _feature_problems(inputs) if task is None else problems
+def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None) -> list[Problem]:
+    """All that can be wrong with a row, whatever the others are: what comes first is what a row is counted for."""
+    problems = label_problems(rows, settings, task) + _input_problems(inputs, settings)
+    if task is None:
+        problems += _feature_problems(inputs)
+    if settings.split.column:
+        says = f"the split column {settings.split.column!r} is null in {COUNT} rows"
+        problems.append(Problem(says, "name their split, drop them", _is_null(SPLIT)))
+    return problems
 
 
-def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepare, task: TaskName | None) -> Findings:
-    """Count, fingerprint and check the raw rows. Runs on the driver; rows are read by tasks, once.
+def unusable(column: str, *, sparse: bool) -> Problem:
+    """Inputs that preprocessing has made of a row, and that no network can learn from."""
+    from pyspark.sql import functions as sf
 
-    Raises :class:`DataError` that names the column and the count: missing labels or inputs, labels that the training
-    split does not have, splits, asked-for ones without a row among them, that are smaller than the number of ranks.
+    value = sf.col(identifier(column))
+    values = (value["values"] if sparse else value).cast("array<float>")
+    says = f"column {column!r} has {COUNT} rows with values that are NaN or infinite after preprocessing"
+    return Problem(says, "add the stage `impute`, drop these rows", sf.exists(values, _is_nan) | _has_infinity(values))
+
+
+def examine(
+    rows: "DataFrame", problems: Sequence[Problem], settings: Prepare, task: TaskName | None
+) -> "tuple[DataFrame, Findings]":
+    """Count, fingerprint and check the raw rows; those that can be used. Runs on the driver; tasks read the rows, once.
+
+    Raises :class:`DataError` with the count and the first rows for rows that cannot be used, which with ``on_bad_rows:
+    skip`` are told in a warning and left out: those with a problem, and those with labels that the training split does
+    not have. Raises it, too, for splits, asked-for ones without a row among them, that are smaller than the number of
+    ranks.
     """
     from pyspark.sql import functions as sf
 
+    skip = settings.on_bad_rows == "skip"
     keys = [SPLIT, LABEL] if task == "classification" else [SPLIT]
+    judged = rows.withColumn(WRONG, what_is_wrong(problems))
     found = (
-        rows.groupBy(*keys)
-        .agg(
-            sf.count("*").alias("rows"),
-            sf.sum(sf.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"),
-            *[
-                sf.sum(sf.coalesce(test, sf.lit(True)).cast("bigint")).alias(f"_p{i}")
-                for i, test in enumerate(problems.values())
-            ],
-        )
+        judged.groupBy(*keys, WRONG)
+        .agg(sf.count("*").alias("rows"), sf.sum(sf.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"))
         .collect()
     )
-    if not found:
-        raise DataError("there are no rows to prepare")
-    for index, problem in enumerate(problems):
-        count = sum(row[f"_p{index}"] for row in found)
-        if count:
-            raise DataError(problem.replace(COUNT, f"{count:,}"))
+    wrong = Counter[int]()
+    for row in found:
+        wrong[row[WRONG]] += row["rows"]
+    report(judged, problems, wrong, skip=skip)
+    if not wrong[0]:
+        raise DataError(f"there are no rows to prepare{f': none of {wrong.total():,} can be used' if wrong else ''}")
+    if len(wrong) > 1:
+        rows, found = judged.where(f"{WRONG} = 0").drop(WRONG), [row for row in found if not row[WRONG]]
     split_rows: dict[str, int] = defaultdict(int)
     for row in found:
         _check_split(row, settings)
@@ -93,22 +110,24 @@ def examine(rows: "DataFrame", problems: "Mapping[str, Column]", settings: Prepa
     split_rows = queries.counts if queries else dict(sorted(split_rows.items()))
     _check_sizes(split_rows, settings)
     if task not in ("classification", "multi_label"):
-        return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, queries)
+        return rows, Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, queries)
     if task == "multi_label":
         labels = rows.select(SPLIT, sf.explode(LABEL).alias(LABEL))
         found = labels.groupBy(SPLIT, LABEL).agg(sf.count("*").alias("rows")).collect()
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for row in found:
         counts[row[SPLIT]][row[LABEL]] = row["rows"]
-    label_names = _label_names(counts)
+    if unseen := _unseen_labels(counts, settings, task):
+        return examine(rows, unseen, settings, task)  # which raises, or goes on without them
+    label_names = _label_names(counts["train"])
     if settings.class_names and not settings.class_names.keys() & set(label_names):
         shown = f"{', '.join(label_names[:_SHOWN_LABELS])}{', ...' if len(label_names) > _SHOWN_LABELS else ''}"
         raise DataError(f"`class_names` names none of the labels ({shown}); write {{label: name}}")
     class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
-    return Findings(label_names, class_counts, split_rows, fingerprint)
+    return rows, Findings(label_names, class_counts, split_rows, fingerprint)
 
 
-def _feature_problems(inputs: Inputs) -> "dict[str, Column]":
+def _feature_problems(inputs: Inputs) -> list[Problem]:
     """Sparse rows that have nothing to learn from, whatever the training rows are."""
     from pyspark.sql import functions as sf
 
@@ -116,68 +135,94 @@ def _feature_problems(inputs: Inputs) -> "dict[str, Column]":
     names = ", ".join(map(repr, inputs.raw_columns))
     if all(kind == "string" for kind in inputs.raw_columns.values()):
         # Joined by `concat`, columns are null where one of them is, and those rows have been found already.
-        blank = ~sf.concat(*columns).rlike(_A_WORD)
-        return {f"{{count}} rows have no word in {names}; drop them": sf.coalesce(blank, sf.lit(False))}
+        blank = sf.coalesce(~sf.concat(*columns).rlike(_A_WORD), sf.lit(False))
+        return [Problem(f"{COUNT} rows have no word in {names}", "drop them", blank)]
     if set(inputs.raw_columns.values()) == {"vector"}:
         values = [sf.unwrap_udt(column)["values"] for column in columns]
         features = [sf.exists(value, lambda one: one != 0) for value in values]
         empty = ~reduce(or_, [sf.coalesce(feature, sf.lit(True)) for feature in features])
-        return {f"{{count}} rows have no feature in {names} that is not zero; drop them": empty}
-    return {}
+        return [Problem(f"{COUNT} rows have no feature in {names} that is not zero", "drop them", empty)]
+    return []
 
 
-def _input_problems(rows: "DataFrame", inputs: Inputs) -> "dict[str, Column]":
-    """A message for each thing that can be wrong with the inputs, and the test that finds the rows where it is."""
+def _input_problems(inputs: Inputs, settings: Prepare) -> list[Problem]:
+    """What can be wrong with the raw columns that inputs are made from."""
+    if inputs.shape:
+        return _image_problems(inputs, inputs.shape)
+    staged = {column for stage in settings.stages for column in stage.columns}
+    return [problem for name in inputs.raw_columns for problem in _column_problems(name, inputs, name in staged)]
+
+
+def _image_problems(inputs: Inputs, shape: Sequence[int]) -> list[Problem]:
     from pyspark.sql import functions as sf
 
-    if inputs.shape:
-        value, is_struct = sf.col(identifier(inputs.source)), inputs.raw_columns[inputs.source].startswith("struct")
-        pixels = value["data"] if is_struct else value
-        fits = sf.length(pixels) == sf.lit(math.prod(inputs.shape))
-        if is_struct:
-            fits &= image_fits(value, inputs.shape)
-        expected = " x ".join(map(str, inputs.shape))
-        return {
-            f"column {inputs.source!r} has {{count}} rows without an image; drop them": pixels.isNull(),
-            f"column {inputs.source!r} has {{count}} images that are not {expected} bytes; give all of them one size": (
-                ~fits
-            ),
-        }
-    problems: dict[str, Column] = {}
-    for name, kind in inputs.raw_columns.items():
-        value = sf.col(identifier(name))
-        numbers = not kind.startswith(("array", "vector", "string"))
-        hint = f"drop these rows{', add the stage `impute`,' if numbers else ''} or set `on_bad_rows: skip`"
-        infinite, missing = None, value.isNull()
-        if kind.startswith("array"):
-            missing |= sf.exists(value, lambda x: x.isNull() | sf.isnan(x.cast("double")))
-            if kind in ("array<float>", "array<double>"):
-                infinite = (sf.array_max(value) == math.inf) | (sf.array_min(value) == -math.inf)
-        elif kind in ("float", "double"):
-            missing |= sf.isnan(value)
-            infinite = sf.abs(value) == math.inf
-        if name not in inputs.may_be_missing:
-            problems[f"column {name!r} has {{count}} rows that are null or NaN; {hint}"] = missing
-        # A test that is null (because the row is) found nothing; the test for null did, or a stage takes care of it.
-        if infinite is not None and name not in inputs.may_be_infinite:
-            problems[f"column {name!r} has {{count}} rows that are infinite; drop these rows"] = sf.coalesce(
-                infinite, sf.lit(False)
-            )
-        if name in inputs.widths:
-            width = inputs.widths[name]
-            what = "arrays" if kind.startswith("array") else "vectors"
-            problems[f"column {name!r} has {{count}} {what} that are not {width} wide, as most are"] = sf.coalesce(
-                width_of(value, kind) != width, sf.lit(False)
-            )
+    value, is_struct = sf.col(identifier(inputs.source)), inputs.raw_columns[inputs.source].startswith("struct")
+    pixels = value["data"] if is_struct else value
+    fits = sf.length(pixels) == sf.lit(math.prod(shape))
+    if is_struct:
+        fits &= image_fits(value, shape)
+    column, expected = f"column {inputs.source!r}", " x ".join(map(str, shape))
+    return [
+        Problem(f"{column} has {COUNT} rows without an image", "drop them", pixels.isNull()),
+        Problem(f"{column} has {COUNT} images that are not {expected} bytes", "give all of them one size", ~fits),
+    ]
+
+
+def _column_problems(name: str, inputs: Inputs, is_staged: bool) -> list[Problem]:
+    """Values that are missing, no numbers that float32 can hold, or not as wide as others; stages make others of some.
+
+    A test that is null (because the row is) found nothing; the test for null did, or a stage takes care of it.
+    """
+    from pyspark.sql import functions as sf
+
+    kind, value, column = inputs.raw_columns[name], sf.col(identifier(name)), f"column {name!r}"
+    numbers: Column | None = None
+    if kind == "vector":
+        numbers = sf.unwrap_udt(value)["values"]
+    elif kind.startswith("array"):
+        numbers = value.cast("array<double>")
+    missing, infinite = _is_null(name), sf.lit(False)
+    if numbers is not None:
+        missing |= sf.exists(numbers, lambda one: one.isNull() | sf.isnan(one))
+        infinite = _has_infinity(numbers if is_staged else numbers.cast("array<float>"))
+    elif kind in ("float", "double"):
+        missing |= sf.isnan(value)
+        infinite = sf.abs(value if is_staged else value.cast("float")) == math.inf
+    impute = "" if numbers is not None or kind == "string" else ", add the stage `impute`"
+    problems = []
+    if name not in inputs.may_be_missing:
+        problems.append(Problem(f"{column} has {COUNT} rows that are null or NaN", f"drop these rows{impute}", missing))
+    if name not in inputs.may_be_infinite:
+        beyond = "" if is_staged else " or beyond float32, which ends at 3.4e38"
+        says = f"{column} has {COUNT} rows that are infinite{beyond}"
+        problems.append(Problem(says, "drop these rows", sf.coalesce(infinite, sf.lit(False))))
+    if name in inputs.widths:
+        what, width = "vectors" if kind == "vector" else "arrays", inputs.widths[name]
+        says = f"{column} has {COUNT} {what} that are not {width} wide, as most are"
+        differs = sf.coalesce(width_of(value, kind) != width, sf.lit(False))
+        problems.append(Problem(says, "give all of them one width, drop these rows", differs))
     return problems
 
 
+def _is_null(name: str) -> "Column":
+    from pyspark.sql import functions as sf
+
+    return sf.col(identifier(name)).isNull()
+
+
+def _is_nan(value: "Column") -> "Column":
+    from pyspark.sql import functions as sf
+
+    return sf.isnan(value)
+
+
+def _has_infinity(values: "Column") -> "Column":
+    from pyspark.sql import functions as sf
+
+    return sf.exists(values, lambda one: sf.abs(one) == math.inf)
+
+
 def _check_split(row: Any, settings: Prepare) -> None:
-    count = f"{row['rows']:,}"
-    if row[SPLIT] is None:
-        raise DataError(
-            f"the split column {settings.split.column!r} is null in {count} rows; name their split or drop them"
-        )
     if not SPLIT_NAME.fullmatch(row[SPLIT]) or row[SPLIT] == PREPROCESSING:
         raise DataError(
             f"{row[SPLIT]!r} in column {settings.split.column!r} is no name for a split: use letters, digits, - and _"
@@ -198,17 +243,31 @@ def _check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
             )
 
 
-def _label_names(counts: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
-    names = set(counts["train"])
+def _unseen_labels(counts: Mapping[str, Mapping[str, int]], settings: Prepare, task: TaskName) -> list[Problem]:
+    """By split, rows whose labels no training row has: nothing can be learned of them."""
+    from pyspark.sql import functions as sf
+
+    problems = []
     for split, labels in sorted(counts.items()):
-        unseen = {name: count for name, count in labels.items() if name not in names}
+        unseen = sorted(labels.keys() - counts["train"].keys())
         if unseen:
-            shown = ", ".join(map(repr, sorted(unseen)[:_SHOWN_LABELS]))
-            raise DataError(
-                f"{sum(unseen.values()):,} rows of split {split!r} have {len(unseen):,} labels that the training split "
-                f"does not have: {shown}{', ...' if len(unseen) > _SHOWN_LABELS else ''}. Move some of their rows to "
-                "training, drop them, or set `sparse`; for numbers of which any may come, set `task: regression`."
+            shown = f"{', '.join(map(repr, unseen[:_SHOWN_LABELS]))}{', ...' if len(unseen) > _SHOWN_LABELS else ''}"
+            # One literal, however many there are: a plan of ten thousand would be slow to read.
+            listed = sf.from_json(sf.lit(json.dumps(unseen)), "array<string>")
+            given = sf.col(LABEL) if task == "multi_label" else sf.array(LABEL)
+            problems.append(
+                Problem(
+                    f"{COUNT} rows of split {split!r} have labels that the training split does not have"
+                    f" ({len(unseen):,}: {shown})",
+                    "move some of the rows of these labels to training, drop them, set `sparse`, set `task: regression`"
+                    " for numbers of which any may come",
+                    (sf.col(SPLIT) == split) & sf.arrays_overlap(given, listed),
+                )
             )
+    return problems
+
+
+def _label_names(names: Collection[str]) -> tuple[str, ...]:
     if not names:
         raise DataError("the rows of the split 'train' have no labels; there is nothing to learn")
     numeric = all(re.fullmatch(r"-?\d+", name) for name in names)

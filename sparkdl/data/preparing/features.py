@@ -99,15 +99,18 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     while output in taken:
         output += "_assembled"
     lone_vector = raw_columns == {columns[0]: "vector"} and not settings.stages
-    widths = None if lone_vector else _widths(rows, columns)
+    widths = _widths(rows, columns)
+    pipeline = _build_pipeline(
+        columns, settings.stages, output, unit_norm=unit_norm, widths=None if lone_vector else widths
+    )
     return Inputs(
         kind,
         output,
         raw_columns,
-        pipeline=_build_pipeline(columns, settings.stages, output, unit_norm=unit_norm, widths=widths),
+        pipeline=pipeline,
         may_be_missing=_first_handled_by(settings.stages, _TOLERATES_MISSING),
         may_be_infinite=_first_handled_by(settings.stages, {"index"}),
-        widths=widths or {},
+        widths=widths,
     )
 
 
@@ -171,8 +174,9 @@ def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int
         from pyspark.sql import functions as sf
 
         image = sf.col(identifier(column))
-        row = rows.select(image["height"], image["width"], image["nChannels"]).first()
-        shape = tuple(row) if row else ()
+        sizes = rows.select(image["height"], image["width"], image["nChannels"]).limit(_LOOKED_AT).collect()
+        seen = Counter(tuple(size) for size in sizes if None not in size)
+        shape = seen.most_common(1)[0][0] if seen else ()
     else:
         shape = known_image_shape(rows, column) or ()
     if not shape:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from sparkdl.data.bad_rows import COUNT, Problem
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
@@ -82,49 +83,45 @@ def working_weight(rows: "DataFrame", settings: Prepare) -> "Column":
     return sf.col(identifier(str(settings.weight))).cast("double")
 
 
-def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "dict[str, Column]":
-    """A message for each thing that can be wrong with label and weight, and the test that finds the rows where it is.
-
-    In a message, ``{count}`` stands for how many rows it is about.
-    """
+def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> list[Problem]:
+    """What can be wrong with label, weight and group of a row."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType, DoubleType, FloatType
 
     column = f"the label column {settings.label!r}"
     value, kind = sf.col(LABEL), rows.schema[settings.label].dataType
-    problems = {f"{column} is null in {{count}} rows; drop or label them": value.isNull()}
+    problems = [Problem(f"{column} is null in {COUNT} rows", "drop or label them", value.isNull())]
     if isinstance(kind, ArrayType):
-        problems[f"{column} has {{count}} rows with a null among their labels; remove it"] = sf.exists(
-            value, lambda one: one.isNull()
-        )
+        has_null = sf.exists(value, lambda one: one.isNull())
+        problems.append(Problem(f"{column} has {COUNT} rows with a null among their labels", "remove it", has_null))
         if task is None:
-            problems[f"{column} has {{count}} rows with an empty set of labels; drop or label them"] = (
-                sf.size(value) == 0
-            )
+            says = f"{column} has {COUNT} rows with an empty set of labels"
+            problems.append(Problem(says, "drop or label them", sf.size(value) == 0))
     if task == "ranking":
         wrong = sf.isnan(value) | (value < 0) | (value > LARGEST_RELEVANCE)
-        problems[
-            f"{column} is NaN, negative or above {LARGEST_RELEVANCE} in {{count}} rows; relevance is a number from 0 to"
-            f" {LARGEST_RELEVANCE}, of which 2^relevance - 1 is the gain"
-        ] = wrong
-        problems[
-            f"the column {settings.qid!r} is null in {{count}} rows; say which group they are of, or drop them"
-        ] = sf.col(identifier(str(settings.qid))).isNull()
+        says = f"{column} is NaN, negative or above {LARGEST_RELEVANCE} in {COUNT} rows"
+        remedy = (
+            f"relevance is a number from 0 to {LARGEST_RELEVANCE}, of which 2^relevance - 1 is the gain: mend these"
+            " labels, drop the rows"
+        )
+        problems.append(Problem(says, remedy, wrong))
+        nameless = sf.col(identifier(str(settings.qid))).isNull()
+        says = f"the column {settings.qid!r} is null in {COUNT} rows"
+        problems.append(Problem(says, "say which group they are of, drop them", nameless))
     elif task == "regression":
         if isinstance(kind, FloatType | DoubleType):
-            problems[f"{column} is NaN or infinite in {{count}} rows; drop them"] = ~_is_finite(value)
+            problems.append(Problem(f"{column} is NaN or infinite in {COUNT} rows", "drop them", ~_is_finite(value)))
     elif _is_fractional_type(kind):
-        problems[
-            f"{column} has {{count}} rows that are not whole numbers; bin them first, or set `task: regression`"
-        ] = _is_fractional(rows, settings.label, kind)
+        says = f"{column} has {COUNT} rows that are not whole numbers"
+        fractional = _is_fractional(rows, settings.label, kind)
+        problems.append(Problem(says, "bin them first, set `task: regression`", fractional))
     if settings.weight:
         weight = sf.col(WEIGHT)
-        problems[
-            f"the weight column {settings.weight!r} is negative, infinite or null in {{count}} rows; a weight is a"
-            " number from 0 on"
-        ] = weight.isNull() | ~_is_finite(weight) | (weight < 0)
+        says = f"the weight column {settings.weight!r} is negative, infinite or null in {COUNT} rows"
+        wrong = weight.isNull() | ~_is_finite(weight) | (weight < 0)
+        problems.append(Problem(says, "a weight is a number from 0 on: mend them, drop the rows", wrong))
     # A test that is null (because the row is) found nothing; the test for null did.
-    return {message: sf.coalesce(test, sf.lit(False)) for message, test in problems.items()}
+    return [problem._replace(test=sf.coalesce(problem.test, sf.lit(False))) for problem in problems]
 
 
 def _as_name(value: "Column", kind: "DataType") -> "Column":

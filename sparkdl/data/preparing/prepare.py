@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.data.bad_rows import PROBLEM, skip_bad_rows, take_good_lines
+from sparkdl.data.bad_rows import NAMED, PROBLEM, named, take_good_lines
 from sparkdl.data.card import (
     CARD_NAME,
     LABEL_COLUMN,
@@ -19,7 +20,7 @@ from sparkdl.data.card import (
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
-from sparkdl.data.preparing.examine import Findings, examine, find_problems
+from sparkdl.data.preparing.examine import Findings, examine, find_problems, unusable
 from sparkdl.data.preparing.features import (
     Inputs,
     apply_preprocessing,
@@ -181,17 +182,15 @@ def _examined(
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     check_names(content)
     kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
-    rows = with_split(raw.select(*map(identifier, kept_columns)), content, settings)
+    rows = with_split(raw.select(*map(identifier, kept_columns), named(raw)), content, settings)
     rows = rows.withColumn(LABEL, working_label(raw, settings, task))
     if settings.weight:
         rows = rows.withColumn(WEIGHT, working_weight(raw, settings))
     kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
     try:
-        rows = take_good_lines(rows, settings)
-        problems = find_problems(rows, inputs, settings, task)
-        if settings.on_bad_rows == "skip":
-            rows = skip_bad_rows(rows, problems)
-        yield rows, inputs, task, examine(rows, problems, settings, task)
+        rows = take_good_lines(rows, skip=settings.on_bad_rows == "skip")
+        rows, findings = examine(rows, find_problems(rows, inputs, settings, task), settings, task)
+        yield rows, inputs, task, findings
     finally:
         if kept is not None:
             kept.unpersist()
@@ -226,9 +225,12 @@ def _write(
 
     ready = rows
     if inputs.pipeline is not None:
-        model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT))
+        model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT, NAMED))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
         ready = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
+        if settings.on_bad_rows == "skip" and (settings.stages or inputs.may_be_infinite):
+            ready, usable = examine(ready, [unusable(inputs.column, sparse=settings.sparse)], settings, task)
+            findings = replace(usable, fingerprint=findings.fingerprint)  # that of the rows as they came
     spec = _spec(ready, inputs)
     row_bytes = _SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes
     each, largest = (findings.queries.mean, findings.queries.largest) if findings.queries else (1.0, 1)
@@ -262,6 +264,8 @@ def _write(
         queries=task == "ranking",
     )
     written = write_row_groups(placed, folder, layout, groups)
+    if written.unusable:  # tasks that write know neither the raw columns of these rows nor their values
+        examine(ready, [unusable(inputs.column, sparse=settings.sparse)], settings, task)
     for split, count in findings.split_rows.items():
         found = sum(file.rows for file in written.files.get(split, ()))
         if found != count:

@@ -84,6 +84,8 @@ class Written(NamedTuple):
     """Of labels that are numbers."""
     mean_weight: float | None
     """Of rows that have weights: over the training split."""
+    unusable: int
+    """Rows with values that are NaN or infinite, as preprocessing may have made them."""
 
 
 def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, num_groups: dict[str, int]) -> Written:
@@ -91,8 +93,7 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, num_groups:
 
     ``rows`` has the input column, the label, its weight where rows have such, and each row's split, group and place;
     ``num_groups`` the number of row groups by split. A label is a class index or a number. Rows with several labels
-    have their names, which ``layout.label_names`` or the file ``layout.labels`` in ``folder`` number. Raises
-    :class:`DataError` with the count when preprocessing made values that are not finite.
+    have their names, which ``layout.label_names`` or the file ``layout.labels`` in ``folder`` number.
     """
     spark, input = rows.sparkSession, layout.input
     for split in num_groups:
@@ -106,12 +107,6 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, num_groups:
     )
     with _small_batches(spark, layout.row_bytes):
         found = records.collect()
-    unusable = sum(row.unusable for row in found)
-    if unusable:
-        raise DataError(
-            f"column {input.column!r} has {unusable:,} rows with values that are NaN or infinite after preprocessing; "
-            "add the stage `impute`, or drop these rows"
-        )
     files: dict[str, list[File]] = defaultdict(list)
     for row in sorted(found, key=lambda row: (row.split, row.group)):
         name = f"{row.split}/{_file_name(row.group)}"
@@ -136,6 +131,7 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, num_groups:
         counts=counts,
         label_scale=_label_scale(training) if training[0].label_mean is not None else None,
         mean_weight=_mean_weights(found)["train"] if layout.weighted else None,
+        unusable=sum(row.unusable for row in found),
     )
 
 
@@ -211,7 +207,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.Ta
     """Runs of rows of the same split and group; a run may span batches."""
     key: tuple[str, int] | None = None
     pieces: list[pa.RecordBatch] = []
-    for batch in batches:
+    for batch in filter(len, batches):  # an empty partition may come as an empty batch
         splits, groups = batch.column(SPLIT), batch.column(GROUP).to_numpy()
         _, codes = np.unique(splits.to_numpy(zero_copy_only=False), return_inverse=True)
         begins = [0, *(np.flatnonzero((np.diff(groups) != 0) | (np.diff(codes) != 0)) + 1), len(groups)]
@@ -237,9 +233,11 @@ def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple
 @contextmanager
 def _small_batches(spark: "SparkSession", row_bytes: int) -> Iterator[None]:
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before = spark.conf.get(key) or "0"
-    spark.conf.set(key, min(int(before) or _ARROW_BYTES, max(_ARROW_BYTES // row_bytes, 1)))
+    before = spark.conf.get(key)
+    limit = int(before or 0)
+    largest = max(_ARROW_BYTES // row_bytes, 1)
+    spark.conf.set(key, min(limit, largest) if limit > 0 else largest)  # to Spark, 0 and less is no limit
     try:
         yield
     finally:
-        spark.conf.set(key, before)
+        spark.conf.unset(key) if before is None else spark.conf.set(key, before)
