@@ -117,7 +117,7 @@ def _scored(settings: Settings) -> tuple[str, Any]:
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     source = settings.score.source or settings.require("prepare.source")
     options = settings.score.model_dump(include={"top_k", "batch_size", "on_error", "key", "trusted_stages"})
-    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster), on_error=settings.score.on_error)
+    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
     if settings.score.split:
         rows = sparkdl.split_rows(rows, settings.require("prepare"), settings.score.split)
     if settings.score.where:

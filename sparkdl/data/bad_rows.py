@@ -20,6 +20,7 @@ __all__ = [
     "Problem",
     "describe_row",
     "named",
+    "problem_text",
     "report",
     "take_good_lines",
     "what_is_wrong",
@@ -151,6 +152,16 @@ def take_good_lines(rows: "DataFrame", *, skip: bool) -> "DataFrame":
             raise DataError(f"{message}. Repair or remove them, or set `on_bad_rows: skip`.")
         _log.warning("skipped: %s", message)
     return rows.where(sf.col(PROBLEM).isNull()).drop(PROBLEM)
+
+
+def problem_text() -> "Column":
+    """What :data:`PROBLEM` says, as an error names it; null where it says nothing."""
+    from pyspark.sql import functions as sf
+
+    problem = sf.col(PROBLEM)
+    line = sf.coalesce(sf.concat(sf.lit(":"), problem["line"].cast("string")), sf.lit(""))
+    detail = sf.coalesce(sf.concat(sf.lit(" ("), problem["detail"], sf.lit(")")), sf.lit(""))
+    return sf.when(problem.isNotNull(), sf.concat(problem["file"], line, sf.lit(": "), problem["kind"], detail))
 
 
 def _place(problem: Any) -> str:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import NumericType, StringType, StructField, StructType
 
+from sparkdl.data.bad_rows import PROBLEM, problem_text
 from sparkdl.data.card import PREPROCESSING, InputSpec
 from sparkdl.data.preparing.features import apply_preprocessing, image_fits, width_of
 from sparkdl.data.sql import identifier
@@ -136,12 +137,12 @@ def _scored(
     """The rows with the columns that are added."""
     check_columns(df, card, key)
     check_room(df, added.names)
-    spark = df.sparkSession
+    spark, kept = df.sparkSession, df.drop(PROBLEM)
     prepared = with_inputs(df, card, folder, trusted_stages=trusted_stages)
     task = ScoringTask(
         files=tuple((file.name, _ship(spark, file)) for file in sorted(folder.iterdir()) if file.is_file()),
-        input=len(df.columns),
-        keep=tuple(df.columns),
+        input=len(kept.columns),
+        keep=tuple(kept.columns),
         top_k=top_k,
         batch_size=batch_size,
         threads=int(spark.conf.get("spark.task.cpus", "1") or 1),
@@ -149,22 +150,26 @@ def _scored(
         **options,
     )
     numbered = prepared.toDF(*map(str, range(len(prepared.columns))))  # mapInArrow takes a dot in a name for a field's
-    return numbered.mapInArrow(task, StructType([*df.schema.fields, *added]))
+    return numbered.mapInArrow(task, StructType([*kept.schema.fields, *added]))
 
 
 def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages: Collection[str] = ()) -> DataFrame:
-    """All columns of ``df`` as they are, the model's input, and why preprocessing refuses a row (or null)."""
+    """All columns of ``df`` as they are, the model's input, and why source or preprocessing refuse a row (or null).
+
+    What the source says of rows that it could not read, in a column of its own, is no column of the result.
+    """
     column, sparse = card.input_column, card.input.kind == "sparse"
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
-    refused = F.lit(None).cast("string").alias(REFUSED)
+    unread = problem_text() if PROBLEM in df.columns else F.lit(None).cast("string")
+    refused = unread.alias(REFUSED)
     packed = df.select(F.struct("*").alias(ROW), *[F.col(identifier(name)) for name in card.raw_columns], refused)
     if card.preprocessing:
         model = load_preprocessing(df.sparkSession, folder, trusted_stages=trusted_stages)
         as_fitted = [_as_fitted(packed, name, type_, model) for name, type_ in card.raw_columns.items()]
-        refused = F.coalesce(*[reason for _, reason in as_fitted]).alias(REFUSED)
+        refused = F.coalesce(REFUSED, *[reason for _, reason in as_fitted]).alias(REFUSED)
         packed = packed.select(ROW, *[value for value, _ in as_fitted], refused)
         packed = apply_preprocessing(packed, model, column, sparse=sparse)
-    kept = [F.col(f"{ROW}.{identifier(name)}") for name in df.columns]
+    kept = [F.col(f"{ROW}.{identifier(name)}") for name in df.columns if name != PROBLEM]
     input = F.col(identifier(column)) if sparse else _plain(packed, column, card.input)
     return packed.select(*kept, F.when(F.col(REFUSED).isNull(), input).alias(INPUT), REFUSED)
 

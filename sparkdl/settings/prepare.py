@@ -19,8 +19,8 @@ class Source(Section):
     ``xc`` the format of the Extreme Classification Repository; ``wordnet`` the folder with its ``data.*`` files;
     ``debian`` a folder with an archive's ``Packages.xz``; ``dictionary`` one with a dictionary of dictd's."""
     path: str | dict[str, str]
-    """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name. ``xc`` also takes a file
-    for each split, ``{train: ..., test: ...}``."""
+    """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name. ``xc`` and ``images`` also
+    take a path for each split, ``{train: ..., test: ...}``."""
     options: dict[str, str | int | float | bool] = {}
     """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``.
     Settings of Hadoop, which have a dot in their names, are not for a file."""
@@ -31,9 +31,9 @@ class Source(Section):
         return self.format == "dictionary" or isinstance(self.path, dict)
 
     @model_validator(mode="after")
-    def _paths_are_for_xc(self) -> Self:
-        if isinstance(self.path, dict) and (self.format != "xc" or not self.path):
-            raise ValueError("a path for each split is for the format `xc`, and names at least one split")
+    def _paths_are_of_splits(self) -> Self:
+        if isinstance(self.path, dict) and (self.format not in ("images", "xc") or not self.path):
+            raise ValueError("a path for each split is for the formats `images` and `xc`, and names at least one split")
         return self
 
 
@@ -130,10 +130,12 @@ class Prepare(Section):
     unit_norm: bool | None = None
     """Whether each row is divided by its Euclidean norm; by default when ``sparse``."""
     on_bad_rows: Literal["error", "skip"] = "error"
-    """What happens when rows cannot be used, for example without a label or an input: either way they are counted, and
-    the first ones named where the source knows their place."""
+    """What happens when rows cannot be used, whatever is wrong with them: a label or a number that is missing, values
+    that are NaN, infinite or beyond float32, an image that cannot be decoded, a label that the training split does not
+    have. Either way they are counted, and the first ones named: by file and line where the source knows their place,
+    else by values of their first columns."""
     split: Split = Split()
-    """Where the source brings splits of its own, ``xc`` with a path for each or a ``dictionary``, these by default."""
+    """Where the source brings splits of its own, a path for each or a ``dictionary``, these by default."""
     seed: Seed = 0
     """Decides splits and the order of rows."""
     num_ranks: Positive = 2

@@ -7,9 +7,11 @@ from sparkdl.storage.files import (
     claim_file,
     download_files,
     exists,
+    expand,
     glob,
     hash_file,
     hash_folder,
+    list_files,
     list_folder,
     make_folder,
     move_files,
@@ -22,20 +24,23 @@ from sparkdl.storage.files import (
     write_file,
 )
 from sparkdl.storage.large_files import writing
-from sparkdl.storage.paths import cache_folder, join, local_path, locate, renames, spark_url
+from sparkdl.storage.paths import PATTERN_SIGNS, cache_folder, join, local_path, locate, renames, spark_url
 
 __all__ = [
     "PARTIAL",
+    "PATTERN_SIGNS",
     "DirEntry",
     "cache_folder",
     "check_writable",
     "claim_file",
     "download_files",
     "exists",
+    "expand",
     "glob",
     "hash_file",
     "hash_folder",
     "join",
+    "list_files",
     "list_folder",
     "local_path",
     "locate",

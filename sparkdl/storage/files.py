@@ -26,9 +26,11 @@ __all__ = [
     "claim_file",
     "download_files",
     "exists",
+    "expand",
     "glob",
     "hash_file",
     "hash_folder",
+    "list_files",
     "list_folder",
     "make_folder",
     "move_files",
@@ -86,6 +88,19 @@ def glob(path: str) -> list[str]:
     filesystem, located = locate(path)
     prefix = path.removesuffix(located) if path.endswith(located) else ""
     return sorted(f"{prefix}{found}" for found in filesystem.glob(located))
+
+
+def expand(path: str) -> list[str]:
+    """The path where there is something, whatever signs are in its name; else those that fit it as a pattern."""
+    return [path] if exists(path) else glob(path)
+
+
+def list_files(path: str) -> list[str]:
+    """All files below a folder, by their paths within it. Links to folders are not followed."""
+    try:
+        return [name.lstrip("/") for name in _suffixes(path)]
+    except FileNotFoundError:
+        return []
 
 
 @patient

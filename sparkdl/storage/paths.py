@@ -1,15 +1,18 @@
 """Where a path leads: one spelling for fsspec (driver, ranks and tasks) and one for Spark's JVM."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
-__all__ = ["cache_folder", "join", "local_path", "locate", "renames", "spark_url"]
+__all__ = ["PATTERN_SIGNS", "cache_folder", "join", "local_path", "locate", "renames", "spark_url"]
 
 _DBFS_MOUNT = Path("/dbfs")
 """On Databricks, the folder under which ``dbfs:/`` is mounted on the driver and on every executor."""
+PATTERN_SIGNS = "*?[]{}"
+"""What Hadoop takes for the signs of a pattern."""
 _LOCAL = {"file"}
 _HDFS = {"hdfs", "arrow_hdfs", "webhdfs", "webHDFS"}
 
@@ -30,12 +33,14 @@ def join(path: str, *parts: str) -> str:
     return "/".join([path.rstrip("/"), *parts])
 
 
-def spark_url(path: str) -> str:
-    """The same place as Spark spells it: local paths get an explicit ``file://``."""
-    if path.startswith("dbfs:/"):
-        return path
-    local = local_path(path)
-    return f"file://{local}" if local else path  # as it is: Hadoop would not decode a %20
+def spark_url(path: str, *, literal: bool = False) -> str:
+    """The same place as Spark spells it: local paths get an explicit ``file://``.
+
+    Spark's readers take some signs for those of a pattern, unless ``literal``; its writers never do.
+    """
+    local = None if path.startswith("dbfs:/") else local_path(path)
+    url = f"file://{local}" if local else path  # as it is: Hadoop would not decode a %20
+    return re.sub(rf"([{re.escape(PATTERN_SIGNS)}])", r"\\\1", url) if literal else url
 
 
 def local_path(path: str) -> Path | None:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
-from sparkdl.data.bad_rows import WRONG, what_is_wrong
+from sparkdl.data.bad_rows import PROBLEM, WRONG, what_is_wrong
 from sparkdl.data.card import Card
 from sparkdl.data.preparing.examine import find_problems
 from sparkdl.data.preparing.features import choose_inputs
@@ -312,39 +312,83 @@ def test_a_folder_of_images_is_decoded_and_resized(tmp_path: Path, spark: SparkS
     (batch,) = Loader(dataset, "train", batch_size=8).epoch(0)
     assert batch.inputs.shape == (8, 6, 8, 3)
     assert (batch.inputs[batch.labels == 1].float().mean(dim=(0, 1, 2)) == np.array([255, 0, 0])).all()
-    deep = tmp_path / "raw" / "red" / "deep.png"
-    Image.fromarray(np.full((12, 10), 4096, np.uint16)).save(deep)
-    with pytest.raises(DataError, match=r"deep\.png .* more than 8 bits a channel"):
-        prepare(source, Prepare(output=str(tmp_path / "other"), split=NO_SPLIT), spark=spark)
-    deep.unlink()
-    damaged = tmp_path / "raw" / "red" / "damaged.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)).save(damaged)
-    first, second, *others = damaged.read_bytes().split(b"IDAT")
-    damaged.write_bytes(b"IDAT".join([first, second + b"\0\0AT" + others[0], *others[1:]]))
-    with pytest.raises(DataError, match=r"damaged\.png is not an image"):
-        prepare(source, Prepare(output=str(tmp_path / "other"), split=NO_SPLIT), spark=spark)
-    damaged.unlink()
-    (tmp_path / "raw" / "red" / "broken.png").write_bytes(b"not an image")
-    with pytest.raises(DataError, match=r"broken\.png is not an image"):
-        prepare(source, Prepare(output=str(tmp_path / "e"), split=NO_SPLIT), spark=spark)
     with pytest.raises(ConfigError, match=r"source\.options needs 'height'"):
         open_source(Source(format="images", path=str(tmp_path / "raw")), spark)
 
 
-def test_images_of_every_spelling_are_read_and_other_files_are_counted(
+def test_images_of_every_name_are_read_and_other_files_are_counted(
+    tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "my [raw] {x} *ü"
+    names = ["_DSC0001.JPG", ".a.JPeg", "b.WEBP", "c.tif", "d.TIFF", "e.Png", "f 1%20.jpg"]
+    for place in ("_red", "blue [1]", ".ipynb_checkpoints", "_red/deep"):
+        (root / place).mkdir(parents=True)
+        for name in names if place in ("_red", "blue [1]") else names[:1]:
+            Image.new("RGB", (6, 6), (255, 0, 0)).save(root / place / name)
+    (root / "linked").symlink_to(root / "_red")
+    for name in ("_red/notes.txt", "_red/._e.Png", "_red/g.png.part", "beside.png"):
+        (root / name).write_text("no image")
+    source = Source(format="images", path=str(root), options={"height": 6, "width": 6})
+    rows = open_source(source, spark).collect()
+    assert Counter(row.label for row in rows) == {"_red": 7, "blue [1]": 7, "linked": 7}
+    assert sorted(Path(row.path).name for row in rows if row.label == "_red") == sorted(names)
+    assert all(len(row.image) == 6 * 6 * 3 and row[PROBLEM] is None for row in rows)
+    # Files below the link to a folder are those of the folder, and are counted again.
+    (told,) = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
+    assert "10 files were passed over, by their names no images or not right in the folder of a class: " in told
+    assert f"{root}/.ipynb_checkpoints/_DSC0001.JPG, {root}/_red/._e.Png, {root}/_red/deep/_DSC0001.JPG" in told
+    one_class = source.model_copy(update={"path": str(root / "blue [1]")})
+    assert {row.label for row in open_source(one_class, spark).collect()} == {"blue [1]"}
+
+
+def test_images_of_splits_lie_one_folder_deeper(tmp_path: Path, spark: SparkSession) -> None:
+    for place in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        (tmp_path / "raw" / place).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (6, 6), (9 * number, 0, 0)).save(tmp_path / "raw" / place / f"{number}.png")
+    source = Source(format="images", path=str(tmp_path / "raw"), options={"height": 6, "width": 6})
+    with pytest.raises(DataError, match="lie deeper than in its sub-folders") as raised:
+        open_source(source, spark)
+    raw = tmp_path / "raw"
+    assert str(raised.value).endswith(
+        f"name the folder above the classes: `source.path: {raw}/test`, or for splits `source.path: {{test: {raw}/test,"
+        f" train: {raw}/train}}`"
+    )
+    splits = Source(format="images", path={"train": f"{raw}/train", "test": f"{raw}/test"}, options=source.options)
+    dataset = prepare(None, Prepare(output=str(tmp_path / "d"), source=splits), spark=spark)
+    assert {split: dataset.rows(split) for split in dataset.splits} == {"train": 6, "test": 6}
+    (tmp_path / "none" / "cat").mkdir(parents=True)
+    (tmp_path / "none" / "cat" / "notes.txt").write_text("no image")
+    nothing = source.model_copy(update={"path": str(tmp_path / "none")})
+    with pytest.raises(DataError, match=r"there is no image in .*/none \(1 other files\); `images` expects"):
+        open_source(nothing, spark)
+
+
+def test_files_that_are_no_images_are_counted_and_named_or_left_out(
     tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "raw" / "red"
     folder.mkdir(parents=True)
-    names = ["a.JPeg", "b.WEBP", "c.tif", "d.TIFF", "e.Png", "f.jpg"]
-    for name in names:
-        Image.new("RGB", (6, 6), (255, 0, 0)).save(folder / name)
-    (folder / "notes.txt").write_text("not an image")
-    (folder / "g.png.part").write_text("not an image")
-    source = Source(format="images", path=str(tmp_path / "raw"), options={"height": 6, "width": 6})
-    rows = open_source(source, spark)
-    assert sorted(row.path.rpartition("/")[2] for row in rows.select("path").collect()) == names
-    assert "2 files are no images by their names and were passed over: g.png.part, notes.txt" in caplog.text
+    for number in range(4):
+        Image.new("RGB", (12, 12), (60 * number, 0, 0)).save(folder / f"{number}.png")
+    (folder / "html.jpg").write_text("<!DOCTYPE html><html>Not Found</html>")
+    (folder / "cut.png").write_bytes((folder / "0.png").read_bytes()[:48])
+    (folder / "gone.png").symlink_to(folder / "nowhere.png")
+    damaged = folder / "damaged.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)).save(damaged)
+    first, second, *others = damaged.read_bytes().split(b"IDAT")
+    damaged.write_bytes(b"IDAT".join([first, second + b"\0\0AT" + others[0], *others[1:]]))
+    source = Source(format="images", path=str(tmp_path / "raw"), options={"height": 6, "width": 8})
+    settings = Prepare(output=str(tmp_path / "d"), source=source, split=NO_SPLIT)
+    with pytest.raises(DataError) as raised:
+        prepare(None, settings, spark=spark)
+    message = str(raised.value)
+    kinds = "an image that cannot be decoded: 2; cannot be read: 1; no image: 1"
+    assert message.startswith(f"4 files cannot be used ({kinds}). The first: {folder}/cut.png: an image that cannot be")
+    assert f"{folder}/html.jpg: no image (it begins with b'<!DOCTYPE html><')" in message and "\n" not in message
+    dataset = prepare(None, settings.model_copy(update={"on_bad_rows": "skip"}), spark=spark)
+    assert dataset.rows("train") == 4
+    assert f"skipped: 4 files cannot be used ({kinds})" in caplog.text
 
 
 def test_a_split_that_was_asked_for_has_rows_or_is_an_error_before_anything_is_written(

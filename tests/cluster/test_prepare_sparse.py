@@ -360,6 +360,24 @@ def test_bad_lines_are_counted_and_named_with_file_and_line(
     assert {split: dataset.rows(split) for split in dataset.splits} == {"train": 2, "test": 2}
 
 
+def test_files_may_be_gzipped_begin_with_a_mark_and_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "raw [1]"
+    folder.mkdir()
+    lines = "".join(f"{i % 3},{i % 3} 1:{i + 1}\r\n" for i in range(40))
+    text = b"\xef\xbb\xbf" + f"41 10 5\r\n{lines}?\r\n".encode()
+    (folder / "a_train.txt.gz").write_bytes(gzip.compress(text))
+    (folder / "a_test.txt").write_bytes(text)
+    rows = open_source(Source(format="xc", path=str(folder)), spark).collect()
+    assert Counter((row.split, tuple(row.label)) for row in rows if row.label) == Counter(
+        (split, (i % 3,)) for split in ("train", "test") for i in range(40)
+    )
+    bad = {row[PROBLEM].file: row[PROBLEM].line for row in rows if row[PROBLEM]}
+    assert bad == {str(folder / "a_train.txt.gz"): 42, str(folder / "a_test.txt"): 42}
+    (folder / "a_train.txt.gz").write_bytes(gzip.compress(text)[:-12])
+    with pytest.raises(DataError, match=r"a_train\.txt\.gz cannot be unpacked: .*; fetch it again"):
+        prepare(Source(format="xc", path=str(folder)), xc_settings(tmp_path, {"train": TRAIN}), spark=spark)
+
+
 def test_lines_are_numbered_across_the_parts_of_a_file(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,10 +190,9 @@ def width_of(value: "Column", kind: str) -> "Column":
     """How wide a Spark ML vector, sparse or dense, or an array is; null where there is none."""
     from pyspark.sql import functions as sf
 
-    if kind != "vector":
-        return sf.when(value.isNotNull(), sf.size(value))
-    parts = sf.unwrap_udt(value)
-    return sf.coalesce(parts["size"], sf.size(parts["values"]))
+    parts = sf.unwrap_udt(value) if kind == "vector" else None
+    width = sf.size(value) if parts is None else sf.coalesce(parts["size"], sf.size(parts["values"]))
+    return sf.when(value.isNotNull(), width)  # to Spark, a null is of size -1
 
 
 def _widths(rows: "DataFrame", columns: Sequence[str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sparkdl.errors import DataError
 from sparkdl.sessions import default_parallelism
 from sparkdl.settings import Source
-from sparkdl.storage import glob, join, local_path, read_file
+from sparkdl.storage import join, list_folder, local_path, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +44,8 @@ def read_dictionary(source: Source, spark: "SparkSession") -> "DataFrame":
     """
     folder = str(source.path)
     folder = str(local_path(folder) or folder)  # a task's working directory is not the driver's
-    found = [glob(join(folder, pattern)) for pattern in ("*.index", "*.dict.dz")]
+    names = [entry.name for entry in list_folder(folder)]
+    found = [[join(folder, name) for name in names if name.endswith(end)] for end in (".index", ".dict.dz")]
     if [len(names) for names in found] != [1, 1]:
         raise DataError(f"`dictionary` expects a folder with one *.index and its *.dict.dz; {folder} is none")
     (index,), (entries,) = found

@@ -57,8 +57,7 @@ def _find_pairs(folder: str) -> list[_Pair]:
     names = [entry.name for entry in list_folder(folder)]
     pairs = []
     for prefix, split in _SPLITS.items():
-        images = [name for name in names if name.startswith(f"{prefix}-images")]
-        labels = [name for name in names if name.startswith(f"{prefix}-labels")]
+        images, labels = (_alike(folder, names, f"{prefix}-{what}") for what in ("images", "labels"))
         if images and labels:
             pairs.append(_Pair(split, join(folder, images[0]), join(folder, labels[0])))
         elif images or labels:
@@ -66,6 +65,14 @@ def _find_pairs(folder: str) -> list[_Pair]:
     if not pairs:
         raise DataError(f"{folder} has no IDX files; `idx` expects train-images-idx3-ubyte.gz, train-labels-... etc.")
     return pairs
+
+
+def _alike(folder: str, names: list[str], begin: str) -> list[str]:
+    """The file whose name begins so, as it is and gzipped."""
+    found = [name for name in names if name.startswith(begin)]
+    if len({name.removesuffix(".gz") for name in found}) > 1:
+        raise DataError(f"{folder} has {', '.join(found)}; `idx` reads one of them for a split: leave that one there")
+    return found
 
 
 def _image_shape(path: str) -> tuple[int, ...]:

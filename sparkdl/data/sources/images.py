@@ -1,17 +1,25 @@
-"""A folder of image files with one sub-folder a class, decoded and resized by tasks."""
+"""Folders of image files with one sub-folder a class: listed, decoded and resized by tasks.
 
-import io
+Spark's own listing passes over names that begin with an underscore or a dot, as cameras write them, and takes brackets
+in a path for a pattern.
+"""
+
 import logging
-from collections.abc import Iterable, Iterator
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from sparkdl.data.bad_rows import PROBLEM, PROBLEM_TYPE
+from sparkdl.data.sources.decode_image import NotAnImageError, decode_image
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.masking import without_credentials
+from sparkdl.sessions import default_parallelism
 from sparkdl.settings import Source
-from sparkdl.storage import join, read_file, spark_url
+from sparkdl.storage import expand, join, list_files, list_folder, local_path, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,21 +29,47 @@ __all__ = ["read_images"]
 _CHANNELS = 3
 _BATCH_BYTES = 1 << 26
 """Decoded pixels that a task hands to Spark at a time."""
-_IMAGE_NAME = r"(?i)\.(jpe?g|png|bmp|gif|webp|tiff?)$"
+_TASK_FILES = 1024
+"""About what a task decodes: seconds of work."""
+_IMAGE_NAME = re.compile(r"(?i)(?!\._).*\.(jpe?g|png|bmp|gif|webp|tiff?)")
+"""Files that begin with ``._`` are what macOS keeps beside a file on other file systems."""
 _SHOWN_FILES = 5
 """Files passed over that a warning names; all are counted."""
+_BAD = pa.struct([(name, pa.string() if kind == "string" else pa.int64()) for name, kind in PROBLEM_TYPE.items()])
+_PROBLEM = f"{PROBLEM} struct<{', '.join(f'{name}: {kind}' for name, kind in PROBLEM_TYPE.items())}>"
 
 _log = logging.getLogger(__name__)
 
 
-def read_images(
-    source: Source, spark: "SparkSession", *, on_error: Literal["fail", "null"]
-) -> "tuple[DataFrame, tuple[int, ...]]":
+class _Folder(NamedTuple):
+    """The files of a class."""
+
+    path: str
+    split: str | None
+    root: str
+    """What the user named."""
+    passed_over: bool
+    """Whether it is hidden, and none of its files are taken."""
+
+
+class _Listed(NamedTuple):
+    """What lies below a folder."""
+
+    images: list[str]
+    others: list[str]
+    """Files that are passed over."""
+    deep: list[str]
+    """Of these an image from each folder below."""
+
+
+def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[int, ...]]":
     """The images of a folder as RGB of one size, and their (height, width, channels). Runs on the driver.
 
-    Tasks decode and resize, with Pillow. Files whose names are not those of images are passed over, and a warning
-    counts them. Raises :class:`ConfigError` when the options lack ``height`` or ``width``; a
-    file that cannot be decoded is a :class:`DataError` that names it, when rows are read, or no image.
+    Tasks list, decode and resize (:func:`~sparkdl.data.sources.decode_image.decode_image`). A folder without
+    sub-folders is one class itself. Files that are passed over are counted in a warning: those without the name of an
+    image, those in hidden folders (``.ipynb_checkpoints``), beside the sub-folders, or deeper than in them. A file that
+    cannot be decoded has no image, and the column :data:`~sparkdl.data.bad_rows.PROBLEM` says why. Raises
+    :class:`ConfigError` when the options lack ``height`` or ``width``, and :class:`DataError` where there is no image.
     """
     try:
         height, width = (int(source.options[side]) for side in ("height", "width"))
@@ -43,44 +77,124 @@ def read_images(
         raise ConfigError(
             f"source.options needs {missing} for images, in pixels; all are resized to one size"
         ) from None
-    files = spark.read.format("binaryFile").load(join(spark_url(str(source.path)), "*")).select("path")
-    is_image = files["path"].rlike(_IMAGE_NAME)
-    _warn_of_others(files.where(~is_image), str(source.path))
-    rows = files.where(is_image).mapInArrow(
-        partial(_decode, height, width, on_error), "image binary, label string, path string"
+    paths = source.path if isinstance(source.path, dict) else {None: source.path}
+    folders, beside = [], list[str]()
+    for split, path in paths.items():
+        roots = expand(str(local_path(path) or path))  # a task's working directory is not the driver's
+        if not roots:
+            raise DataError(f"there is no folder {path}; `images` expects one with a sub-folder for each class")
+        for root in roots:
+            found, files = _class_folders(root, split)
+            folders += found
+            beside += files
+    slots = default_parallelism(spark)
+    listing = spark.range(len(folders), numPartitions=min(len(folders), 4 * slots))
+    images = _count(listing, folders, beside)
+    rows = (
+        listing.mapInArrow(partial(_list_images, folders), "path string, label string, split string")
+        .repartition(max(slots, math.ceil(images / _TASK_FILES)))
+        .mapInArrow(
+            partial(_decode, height, width), f"image binary, label string, path string, split string, {_PROBLEM}"
+        )
     )
-    return rows, (height, width, _CHANNELS)
+    return rows if isinstance(source.path, dict) else rows.drop("split"), (height, width, _CHANNELS)
 
 
-def _warn_of_others(files: "DataFrame", folder: str) -> None:
-    if count := files.count():
-        names = [row.path.rpartition("/")[2] for row in files.orderBy("path").limit(_SHOWN_FILES).collect()]
-        shown = ", ".join(names) + (", ..." if count > len(names) else "")
-        place = without_credentials(folder)
-        _log.warning("%s: %d files are no images by their names and were passed over: %s", place, count, shown)
+def _class_folders(root: str, split: str | None) -> tuple[list[_Folder], list[str]]:
+    """The folders of a root's classes, and the files that lie beside them."""
+    entries, local = list_folder(root), local_path(root)
+    names = [entry.name for entry in entries if entry.is_folder or (local and (local / entry.name).is_dir())]  # links
+    if not names:
+        return [_Folder(root, split, root, passed_over=False)], []
+    folders = [_Folder(join(root, name), split, root, passed_over=name.startswith(".")) for name in names]
+    return folders, [join(root, entry.name) for entry in entries if entry.name not in names]
 
 
-def _decode(height: int, width: int, on_error: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _count(listing: "DataFrame", folders: Sequence[_Folder], beside: list[str]) -> int:
+    """How many images there are, with a warning that counts other files. Raises :class:`DataError` where none are."""
+    columns = "images bigint, others bigint, first array<string>, deep array<string>"
+    counts = listing.mapInArrow(partial(_count_files, folders), columns).collect()
+    images: int = sum(row.images for row in counts)
+    others = sum(row.others for row in counts) + len(beside)
+    roots = ", ".join(dict.fromkeys(without_credentials(folder.root) for folder in folders))
+    if not images:
+        deep = sorted((path for row in counts for path in row.deep), key=lambda path: (path.count("/"), path))
+        if deep:
+            parents = sorted({path.rsplit("/", 2)[0] for path in deep if path.count("/") == deep[0].count("/")})
+            choice = f"`source.path: {parents[0]}`"
+            if len(parents) > 1:
+                each = ", ".join(f"{path.rpartition('/')[2]}: {path}" for path in parents)
+                choice += f", or for splits `source.path: {{{each}}}`"
+            raise DataError(
+                f"the images of {roots} lie deeper than in its sub-folders, such as {deep[0]}; name the folder above"
+                f" the classes: {choice}"
+            )
+        raise DataError(
+            f"there is no image in {roots} ({others:,} other files); `images` expects a sub-folder for each class, with"
+            " files .jpg, .jpeg, .png, .bmp, .gif, .webp, .tif or .tiff"
+        )
+    if others:
+        first = sorted([*beside, *(path for row in counts for path in row.first)])[:_SHOWN_FILES]
+        _log.warning(
+            "%s: %d files were passed over, by their names no images or not right in the folder of a class: %s%s",
+            *(roots, others, ", ".join(map(without_credentials, first)), ", ..." if others > len(first) else ""),
+        )
+    return images
+
+
+def _count_files(folders: Sequence[_Folder], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        listed = [_list(folders[index]) for index in batch.column(0).to_pylist()]
+        for folder in listed:
+            counts = {
+                "images": [len(folder.images)],
+                "others": [len(folder.others)],
+                "first": pa.array([folder.others[:_SHOWN_FILES]], pa.list_(pa.string())),
+                "deep": pa.array([folder.deep], pa.list_(pa.string())),
+            }
+            yield pa.RecordBatch.from_pydict(counts)
+
+
+def _list_images(folders: Sequence[_Folder], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for index in batch.column(0).to_pylist():
+            folder, images = folders[index], _list(folders[index]).images
+            label = folder.path.rstrip("/").rpartition("/")[2]
+            columns = {"path": images, "label": [label] * len(images), "split": [folder.split] * len(images)}
+            yield pa.RecordBatch.from_pydict({name: pa.array(part, pa.string()) for name, part in columns.items()})
+
+
+def _list(folder: _Folder) -> _Listed:
+    """All files below a folder. Runs in a task."""
+    images, others, deep = list[str](), list[str](), dict[str, str]()
+    for name in list_files(folder.path):
+        below, _, file = name.rpartition("/")
+        path, hidden = join(folder.path, name), folder.passed_over or f"/{below}".count("/.")
+        is_image = not hidden and _IMAGE_NAME.fullmatch(file)
+        (images if is_image and not below else others).append(path)
+        if is_image and below:
+            deep.setdefault(below, path)
+    return _Listed(images, others, list(deep.values()))
+
+
+def _decode(height: int, width: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = max(_BATCH_BYTES // (height * width * _CHANNELS), 1)
     for batch in batches:
         for start in range(0, len(batch), rows):
-            paths = batch.column(0).slice(start, rows)
-            names = paths.to_pylist()
-            pixels = pa.array([_pixels(path, height, width, on_error) for path in names], pa.binary())
-            labels = pa.array([path.rsplit("/", 2)[-2] for path in names], pa.string())
-            yield pa.RecordBatch.from_arrays([pixels, labels, paths], names=["image", "label", "path"])
+            paths, labels, splits = batch.slice(start, rows).columns
+            found = [_pixels(path, height, width) for path in paths.to_pylist()]
+            pixels = pa.array([image for image, _ in found], pa.binary())
+            problems = pa.array([problem for _, problem in found], _BAD)
+            names = ["image", "label", "path", "split", PROBLEM]
+            yield pa.RecordBatch.from_arrays([pixels, labels, paths, splits, problems], names=names)
 
 
-def _pixels(path: str, height: int, width: int, on_error: str) -> bytes | None:
-    from PIL import Image
-
-    content = read_file(path)
+def _pixels(path: str, height: int, width: int) -> tuple[bytes | None, dict[str, Any] | None]:
+    """The image of a file, or what is wrong with it."""
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.mode.startswith(("I", "F")):  # Pillow would make all that is over 255 white
-                raise OSError(f"it has more than 8 bits a channel (mode {image.mode})")
-            return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR).tobytes()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # the second of PNG files
-        if on_error == "null":
-            return None
-        raise DataError(f"{path} is not an image that can be decoded: {error}; repair, convert or remove it") from None
+        return decode_image(read_file(path), height, width).tobytes(), None
+    except NotAnImageError as error:
+        kind, detail = error.args
+    except (FileNotFoundError, PermissionError) as error:
+        kind, detail = "cannot be read", str(error.strerror or error)
+    return None, {"kind": kind, "file": path, "line": None, "detail": detail}

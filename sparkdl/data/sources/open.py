@@ -1,7 +1,9 @@
 """Open a raw table as a DataFrame, whatever it is stored as."""
 
-from typing import TYPE_CHECKING, Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from sparkdl.data.job_errors import own_errors
 from sparkdl.data.sources.debian import read_debian
 from sparkdl.data.sources.dictionary import read_dictionary
 from sparkdl.data.sources.idx import read_idx
@@ -11,7 +13,7 @@ from sparkdl.data.sources.xc import read_xc
 from sparkdl.errors import DataError
 from sparkdl.sessions import python_types
 from sparkdl.settings import Source
-from sparkdl.storage import spark_url
+from sparkdl.storage import PATTERN_SIGNS, exists, list_folder, spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,44 +21,67 @@ if TYPE_CHECKING:
 __all__ = ["known_image_shape", "open_source"]
 
 _VECTORS = {"pyspark.ml.linalg.VectorUDT", "pyspark.ml.linalg.MatrixUDT"}
+_OF_IMAGES = {"idx": read_idx, "images": read_images}
 _OWN = {"debian": read_debian, "dictionary": read_dictionary, "wordnet": read_wordnet, "xc": read_xc}
 """Formats whose readers say themselves what is wrong."""
 _SHAPE_KEY = "sparkdl.image_shape"
 """In a column's metadata: the (height, width, channels) of its images."""
 
 
-def open_source(source: Source, spark: "SparkSession", *, on_error: Literal["fail", "null"] = "fail") -> "DataFrame":
+def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
     """The raw rows of a source. Runs on the driver; rows are read by tasks.
 
     ``idx`` gives the columns ``image`` (binary, one byte a pixel), ``label`` and ``split`` (``train`` or ``test``, from
-    the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``; for ``debian``,
-    ``dictionary``, ``wordnet`` and ``xc`` see the functions that read them. All other formats give what Spark's reader
-    gives. Raises :class:`DataError` when the source is missing, empty or cannot be
-    read. Files of ``images`` that cannot be decoded make the tasks fail; with ``on_error="null"``, their image is null.
+    the file's name); ``images`` gives ``image``, ``label`` (the sub-folder's name) and ``path``, and with a path for
+    each split ``split``; for ``debian``, ``dictionary``, ``wordnet`` and ``xc`` see the functions that read them. All
+    other formats give what Spark's reader gives. Of ``images`` and ``xc``, rows that cannot be used are rows, too, with
+    nulls: the column :data:`~sparkdl.data.bad_rows.PROBLEM` says why (``kind``, ``file``, ``line``, ``detail``), and is
+    null for all others. Raises :class:`DataError` when the source is missing, empty or cannot be read.
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
-    try:
-        if source.format in ("idx", "images"):
-            is_idx = source.format == "idx"
-            rows, shape = read_idx(source, spark) if is_idx else read_images(source, spark, on_error=on_error)
-            rows = rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
-        elif source.format in _OWN:
-            return _OWN[source.format](source, spark)
-        elif source.format == "table":
-            rows = spark.read.options(**source.options).table(str(source.path))
-        else:
-            rows = spark.read.format(source.format).options(**source.options).load(spark_url(str(source.path)))
-        _refuse_foreign_types(rows, source)
-        empty = rows.isEmpty()
-    except (AnalysisException, IllegalArgumentException) as error:
-        raise DataError(
-            f"cannot read the {source.format} source {source.path}: {_first_line(error)}. "
-            "Check the path and the format."
-        ) from None
+    with own_errors():
+        try:
+            if source.format in _OWN:
+                return _OWN[source.format](source, spark)
+            if source.format in _OF_IMAGES:
+                rows, shape = _OF_IMAGES[source.format](source, spark)
+                return rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
+            reader = spark.read.options(**source.options)
+            if source.format == "table":
+                rows = reader.table(str(source.path))
+            else:
+                rows = reader.format(source.format).load(spark_url(str(source.path), literal=_is_there(source)))
+            _refuse_foreign_types(rows, source)
+            empty = rows.isEmpty()
+        except (AnalysisException, IllegalArgumentException) as error:
+            raise DataError(
+                f"cannot read the {source.format} source {source.path}: {_first_line(error)}. "
+                f"Check the path and the format{_of_hidden(source)}."
+            ) from None
     if empty:
-        raise DataError(f"the {source.format} source {source.path} is empty; there is nothing to learn from")
+        raise DataError(
+            f"the {source.format} source {source.path} is empty; there is nothing to learn from{_of_hidden(source)}"
+        )
     return rows
+
+
+def _is_there(source: Source) -> bool:
+    """Whether signs of a pattern in the path are those of a name."""
+    return any(sign in str(source.path) for sign in PATTERN_SIGNS) and exists(str(source.path))
+
+
+def _of_hidden(source: Source) -> str:
+    """What to know of hidden files, if the path is one or a folder has some."""
+    if source.format == "table":
+        return ""
+    with suppress(Exception):  # storage that Spark may know all the same
+        path = str(source.path)
+        names = [path.rstrip("/").rpartition("/")[2], *(entry.name for entry in list_folder(path))]
+        hidden = [name for name in names if name.startswith(("_", ".")) and not name.endswith(("_SUCCESS", ".crc"))]
+        if hidden:
+            return f"; Spark passes over files whose names begin with _ or a dot, as {hidden[0]}: rename them"
+    return ""
 
 
 def _refuse_foreign_types(rows: "DataFrame", source: Source) -> None:

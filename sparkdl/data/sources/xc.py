@@ -4,12 +4,15 @@ The first line is ``rows features labels``; each other line is ``label,label fea
 labels and features are numbered from 0. A line that starts with a space has no labels.
 """
 
+import gzip
 import io
 import re
+import sys
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +21,7 @@ from sparkdl.data.bad_rows import PROBLEM, PROBLEM_TYPE
 from sparkdl.data.sources.xc_lines import LARGEST, BadLine, Lines, parse_lines
 from sparkdl.errors import DataError
 from sparkdl.settings import Source
-from sparkdl.storage import glob, join, list_folder, local_path, open_file, read_file
+from sparkdl.storage import expand, join, list_folder, local_path, open_file, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +32,11 @@ _CHUNK_BYTES = 1 << 24
 """What one task reads: much more than a line, much less than a file worth splitting."""
 _BLOCK_BYTES = 1 << 20
 """What is parsed at a time: numbers of this many characters still fit into a core's cache."""
+_UNKNOWN = sys.maxsize
+_DAMAGES = EOFError, gzip.BadGzipFile, zlib.error
+"""What is raised for a gzipped file that was cut or altered."""
+_GZIP_MAGIC, _MARK = b"\x1f\x8b", b"\xef\xbb\xbf"
+"""What a gzipped file begins with, and what some editors put before text in UTF-8."""
 _SPLITS = {"train": r"train|trn", "test": r"test|tst", "validation": r"valid|val|dev"}
 """What the name of a file in a folder contains, by the split that it stands for."""
 _VECTOR = pa.struct(
@@ -52,9 +60,15 @@ class _File:
     split: str
     begin: int
     end: int
+    """Where its lines begin and end; of a gzipped file, the end is not known."""
     rows: int
     features: int
     labels: int
+
+    @property
+    def is_gzipped(self) -> bool:
+        """Whether its places are those of what is unpacked, which a single task reads from the beginning on."""
+        return self.end == _UNKNOWN
 
 
 class _Chunk(NamedTuple):
@@ -71,8 +85,9 @@ def read_xc(source: Source, spark: "SparkSession") -> "DataFrame":
     Gives ``features`` (a sparse vector), ``label`` (an array of whole numbers), ``_problem`` (what is wrong with a
     line, its file and its number, or null), and, unless there is a single file, ``split``: the key of ``source.path``,
     or from the names of the files in a folder. Bad lines have no features and labels. They are lines that are
-    not in the format, labels or features beyond the header, no labels, no features, and a header that promises another
-    number of rows. Raises :class:`DataError` when there is no file, a header is wrong, or headers do not agree.
+    not in the format, labels or features beyond the header, a feature twice, no labels, no features, and a header that
+    promises another number of rows. A label that a line has twice counts once. Files may be gzipped: one task reads
+    each of them. Raises :class:`DataError` when there is no file, a header is wrong, or headers do not agree.
     """
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
@@ -83,9 +98,9 @@ def read_xc(source: Source, spark: "SparkSession") -> "DataFrame":
         said = "; ".join(f"{file.path}: {file.features} features, {file.labels} labels" for file in files)
         raise DataError(f"the files' first lines do not agree: {said}")
     chunks = [
-        _Chunk(file, begin, min(begin + _CHUNK_BYTES, file.end))
+        _Chunk(file, begin, file.end if file.is_gzipped else min(begin + _CHUNK_BYTES, file.end))
         for file in files
-        for begin in range(file.begin, file.end, _CHUNK_BYTES)
+        for begin in ([file.begin] if file.is_gzipped else range(file.begin, file.end, _CHUNK_BYTES))
     ]
     counted = _map_chunks(spark, len(chunks), partial(_count_lines, chunks), "chunk bigint, lines bigint").collect()
     lines = [row.lines for row in sorted(counted, key=lambda row: row.chunk)]
@@ -124,35 +139,37 @@ def _find_files(path: str | dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _glob(path: str) -> list[str]:
-    path = str(local_path(path) or path)  # a task's working directory is not the driver's
-    if any(sign in path for sign in "*?["):
-        names = glob(path)
-    else:
-        names = [join(path, entry.name) for entry in list_folder(path) if not entry.is_folder] or [path]
-    if not names:
-        raise DataError(f"there are no files in {path}")
-    return names
+    found = expand(str(local_path(path) or path))  # a task's working directory is not the driver's
+    if not found:
+        raise DataError(f"there is no file {path}; `xc` expects text with the first line `rows features labels`")
+    below = {place: [join(place, entry.name) for entry in list_folder(place) if not entry.is_folder] for place in found}
+    return [name for place, names in below.items() for name in names or [place]]
 
 
 def _open(path: str, split: str) -> _File:
     try:
         with open_file(path) as stream:
-            header = stream.readline()
-            size = stream.seek(0, io.SEEK_END)
+            is_gzipped = stream.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            stream.seek(0)
+            header = (gzip.GzipFile(fileobj=stream) if is_gzipped else stream).readline()
+            size = _UNKNOWN if is_gzipped else stream.seek(0, io.SEEK_END)
     except (FileNotFoundError, IsADirectoryError):
         raise DataError(
             f"there is no file {path}; `xc` expects text with the first line `rows features labels`"
         ) from None
+    except _DAMAGES as error:
+        raise DataError(f"{path} cannot be unpacked: {error}; fetch it again") from None
+    begin, header = len(header), header.removeprefix(_MARK)
     if not re.fullmatch(rb"\s*\d+\s+\d+\s+\d+\s*", header):
         raise DataError(f"{path}:1 must be `rows features labels`, three whole numbers, not {header[:60]!r}")
     rows, features, labels = map(int, header.split())
-    if not rows or not features or not labels or size <= len(header):
+    if not rows or not features or not labels or size <= begin:
         raise DataError(
             f"{path} promises {rows} rows of {features} features and {labels} labels; there is nothing to learn"
         )
     if max(features, labels) > LARGEST:
         raise DataError(f"{path} promises {features} features and {labels} labels; at most {LARGEST:,} of each can be")
-    return _File(path, split, len(header), size, rows, features, labels)
+    return _File(path, split, begin, size, rows, features, labels)
 
 
 def _map_chunks(spark: "SparkSession", count: int, function: Any, schema: Any) -> "DataFrame":
@@ -164,6 +181,9 @@ def _count_lines(chunks: Sequence[_Chunk], batches: Iterable[pa.RecordBatch]) ->
         found = []
         for index in batch.column(0).to_pylist():
             chunk = chunks[index]
+            if chunk.file.is_gzipped:  # no other chunk comes after it
+                found.append(0)
+                continue
             found.append(read_file(chunk.file.path, start=chunk.begin - 1, end=chunk.end - 1).count(b"\n"))
         yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(found, pa.int64())], names=["chunk", "lines"])
 
@@ -210,16 +230,19 @@ def _read_chunk(chunk: _Chunk, number: int) -> Iterator[pa.RecordBatch]:
 
 def _blocks(chunk: _Chunk) -> Iterator[bytes]:
     """The chunk's lines, some whole ones at a time."""
-    with open_file(chunk.file.path) as stream:
-        stream.seek(chunk.begin - 1)
-        # The line that spans the border belongs to the chunk that it begins in.
-        at = chunk.begin - 1 + len(stream.readline())
-        while at < chunk.end:
-            block = stream.read(min(_BLOCK_BYTES, chunk.end - at))
-            if not block.endswith(b"\n"):
-                block += stream.readline()
-            at += len(block)
-            yield block
+    with open_file(chunk.file.path) as opened:
+        stream: IO[bytes] = gzip.GzipFile(fileobj=opened) if chunk.file.is_gzipped else opened  # type: ignore[assignment]
+        try:
+            stream.seek(chunk.begin - 1)
+            # The line that spans the border belongs to the chunk that it begins in.
+            at = chunk.begin - 1 + len(stream.readline())
+            while at < chunk.end and (block := stream.read(min(_BLOCK_BYTES, chunk.end - at))):
+                if not block.endswith(b"\n"):
+                    block += stream.readline()
+                at += len(block)
+                yield block
+        except _DAMAGES as error:
+            raise DataError(f"{chunk.file.path} cannot be unpacked: {error}; fetch it again") from None
 
 
 def _to_batch(lines: Lines, file: _File) -> pa.RecordBatch:

@@ -49,14 +49,14 @@ def parse_lines(text: bytes, features: int, labels: int) -> Lines:
     """Parse whole lines. Runs in a task. Features of a row come in ascending order.
 
     A bad line is one that is not in the format, names a feature twice, has a label that is not below ``labels`` or a
-    feature that is not below ``features``, or has no labels or no features.
+    feature that is not below ``features``, or has no labels or no features. A label that a line has twice counts once.
     """
     if not text.endswith(b"\n"):
         text += b"\n"
     lines = _parse_together(text)
-    if lines is not None and not _looks_bad(lines, features, labels):
-        return lines
-    return _parse_one_by_one(text, features, labels)
+    if lines is None or _looks_bad(lines, features, labels):
+        lines = _parse_one_by_one(text, features, labels)
+    return _without_repetition(lines)
 
 
 def _parse_together(text: bytes) -> Lines | None:
@@ -112,6 +112,17 @@ def _parse_together(text: bytes) -> Lines | None:
 
 
 _TO_SPACES = bytes.maketrans(b",:\n", b"   ")
+
+
+def _without_repetition(lines: Lines) -> Lines:
+    """Each label of a row once, where it stands first."""
+    row = np.repeat(np.arange(len(lines.label_offsets) - 1), np.diff(lines.label_offsets))
+    _, first = np.unique(row * (LARGEST + 1) + lines.labels, return_index=True)
+    if len(first) == len(lines.labels):
+        return lines
+    first.sort()
+    counts = np.bincount(row[first], minlength=len(lines.label_offsets) - 1)
+    return lines._replace(labels=lines.labels[first], label_offsets=_offsets(counts))
 
 
 def _looks_bad(lines: Lines, features: int, labels: int) -> bool:

@@ -50,7 +50,7 @@ def test_rows_come_back_as_they_were_written(rows: list[tuple[list[int], dict[in
     lines = parse_lines(text_of(rows), FEATURES, LABELS)
     assert not lines.bad
     assert lines.num_lines == len(rows)
-    assert rows_of(lines) == rows
+    assert rows_of(lines) == [(list(dict.fromkeys(labels)), features) for labels, features in rows]
     ends = set(lines.offsets.tolist())
     assert all(
         after > before or i + 1 in ends
@@ -104,3 +104,9 @@ def test_windows_line_ends_and_more_spaces_are_accepted() -> None:
     lines = parse_lines(b"1 2:3 \r\n4  5:6\t7:8\r\n", FEATURES, LABELS)
     assert not lines.bad
     assert rows_of(lines) == [([1], {2: 3.0}), ([4], {5: 6.0, 7: 8.0})]
+
+
+def test_a_label_that_stands_twice_in_a_line_counts_once() -> None:
+    lines = parse_lines(b"3,1,3 2:3\n3,3 5:6\n?\n4,4,1,4 7:8\n", FEATURES, LABELS)
+    assert rows_of(lines) == [([3, 1], {2: 3.0}), ([3], {5: 6.0}), ([4, 1], {7: 8.0})]
+    assert [bad.number for bad in lines.bad] == [2]
