@@ -14,26 +14,34 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large"
 """What the operating system says (ENOSPC, EDQUOT, EFBIG), in Python's errors and in Java's."""
 
 
+_NO_SCHEME = re.compile(r"No FileSystem for scheme \"?(\w+)")
+
+
 @contextmanager
-def own_errors() -> Iterator[None]:
-    """Raise the :class:`DataError` that a task failed with, in its one line. Runs on the driver."""
+def own_errors(place: str) -> Iterator[None]:
+    """Turn what tasks and the JVM failed with, while they used ``place``, into an error of ours. Runs on the driver.
+
+    Raises :class:`DataError` as a task raised it, in its one line, and :class:`StorageError` for a scheme that Spark
+    does not know. Everything else passes.
+    """
     try:
         yield
     except _failures() as error:
         if own := _OWN.search(str(error)):
             raise DataError(own[1]) from None
+        if unknown := _NO_SCHEME.search(str(error)):
+            raise StorageError(
+                f"Spark cannot reach {place}: it knows no file system for {unknown[1]}://. Add Hadoop's package for it"
+                " to `spark.jars.packages` (for s3a://, `hadoop-aws` in Hadoop's version), or choose another place."
+            ) from None
         raise
 
 
 @contextmanager
 def explained(output: str) -> Iterator[None]:
-    """Turn what tasks and the JVM failed with, while they wrote ``output``, into an error of ours. Runs on the driver.
-
-    Raises :class:`DataError` as a task raised it, and :class:`StorageError` where a disk is full. Everything else
-    passes.
-    """
+    """As :func:`own_errors` for a place that is written, which may be full: that is a :class:`StorageError`, too."""
     try:
-        with own_errors():
+        with own_errors(output):
             yield
     except _failures() as error:
         if full := _FULL.search(str(error)):

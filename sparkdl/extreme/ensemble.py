@@ -16,6 +16,7 @@ from sparkdl.data import Dataset, InputSpec, SparseBatch, SparseLoader, decode_s
 from sparkdl.data.card import LabelsFile
 from sparkdl.data.labels import read_labels
 from sparkdl.data.model_inputs import keep_inputs
+from sparkdl.data.reading.arrays import require_finite
 from sparkdl.data.reading.sparse import to_batch
 from sparkdl.data.sparse_rows import Rows
 from sparkdl.errors import DataError, DatasetError, ModelError
@@ -218,9 +219,10 @@ class EnsembleModel:
         """The k likeliest classes of each row and their probabilities, both of shape (n, k).
 
         ``column`` holds Spark's vectors as :func:`sparkdl.data.decode_sparse` reads them. Raises :class:`DataError` for
-        rows that are null, of another width, or give no finite result.
+        rows that are null, of another width, not finite, or give no finite result.
         """
         indices, values, offsets = decode_sparse(column, self.input)
+        require_finite(values, self.input)
         rows = Rows(indices, values, offsets, np.empty(0, np.int64), np.zeros_like(offsets))
         classes, scores = np.empty((rows.rows, k), np.int64), np.empty((rows.rows, k), np.float64)
         for start in range(0, rows.rows, batch_size):

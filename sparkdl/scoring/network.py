@@ -12,7 +12,7 @@ from scipy import sparse
 from torch import nn
 
 from sparkdl.data.card import InputSpec
-from sparkdl.data.reading.arrays import decode
+from sparkdl.data.reading.arrays import decode, require_finite
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import DataError
 from sparkdl.models import NETWORK_FILE, load_network
@@ -33,7 +33,7 @@ class NetworkModel:
     def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
         """What the network answers for an Arrow column: float32 of shape (n, num_outputs).
 
-        Raises :class:`DataError` for rows that are null, of another size, or give no finite result.
+        Raises :class:`DataError` for rows that are null, of another size, not finite, or give no finite result.
         """
         return self.outputs_of(self._rows(column), batch_size=batch_size)
 
@@ -59,8 +59,11 @@ class NetworkModel:
         """What :meth:`outputs_of` takes."""
         if self.input.kind == "sparse":
             indices, values, offsets = decode_sparse(column, self.input)
+            require_finite(values, self.input)
             return sparse.csr_array((values, indices, offsets), shape=(len(offsets) - 1, *self.input.shape))
-        return decode(column, self.input)
+        rows = decode(column, self.input)
+        require_finite(rows, self.input)
+        return rows
 
     def outputs_of(self, rows: Any, *, batch_size: int = BATCH_SIZE) -> torch.Tensor:
         """The same for an array of shape (n, ...), or a sparse one, which becomes whole a batch at a time.

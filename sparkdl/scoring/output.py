@@ -43,7 +43,7 @@ def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
                     raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
         else:
             scored.write.mode("errorifexists").parquet(output)  # Spark looks before it scores
-        written = scored.sparkSession.read.parquet(spark_url(output) if _is_local(output) else output)
+        written = scored.sparkSession.read.parquet(spark_url(output, literal=True))
         failed = F.count(F.when(F.col("prediction").isNull(), 1))
         found = written.agg(F.count("*").alias("rows"), failed.alias("failed")).collect()[0]
     return WrittenPredictions(output, found["rows"], found["failed"])
@@ -56,7 +56,4 @@ def check_output(output: str) -> None:
 
 
 def _is_local(output: str) -> bool:
-    try:
-        return local_path(output) is not None
-    except (ImportError, ValueError):  # storage that Spark may know all the same
-        return False
+    return local_path(output) is not None

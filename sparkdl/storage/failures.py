@@ -8,7 +8,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-__all__ = ["patient"]
+from sparkdl.errors import StorageError
+from sparkdl.storage.paths import local_path, scheme
+
+__all__ = ["FailureError", "OutageError", "RefusalError", "patient"]
 
 PATIENCE_SECONDS = 300.0
 """How long an outage is waited out: longer than servers take to start, shorter than ``cluster.stall_timeout``."""
@@ -22,6 +25,7 @@ _CLIENTS = {"adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "go
 _BY_NAME = {
     "aiohttp.client_exceptions.ClientConnectionError": _OUTAGE,
     "aiohttp.client_exceptions.ClientPayloadError": _OUTAGE,
+    "azure.core.exceptions.ClientAuthenticationError": errno.EACCES,
     "azure.core.exceptions.ServiceRequestError": _OUTAGE,
     "azure.core.exceptions.ServiceResponseError": _OUTAGE,
     "botocore.exceptions.ConnectionError": _OUTAGE,
@@ -57,10 +61,40 @@ _BY_CLASS: dict[type[OSError], int] = {
 _OUTAGE_NUMBERS = {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
 _OUTAGE_NUMBERS |= {errno.ESTALE, _LIBHDFS_UNKNOWN}
 
+_CREDENTIALS = {
+    **dict.fromkeys(
+        ("s3", "s3a"), "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE and the file ~/.aws/credentials"
+    ),
+    **dict.fromkeys(("gs", "gcs"), "GOOGLE_APPLICATION_CREDENTIALS, the path of a key file"),
+    **dict.fromkeys(
+        ("abfs", "abfss", "az"),
+        "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_CONNECTION_STRING",
+    ),
+}
+"""By the scheme of a path, what its client takes credentials from; of others, fsspec reads variables of its own."""
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
+
+
+class RefusalError(StorageError, PermissionError):
+    """Storage that lets nobody in who has no credentials, or not the right ones."""
+
+    errno = errno.EACCES
+
+
+class OutageError(StorageError, TimeoutError):
+    """Storage that has not answered for :data:`PATIENCE_SECONDS`."""
+
+    errno = errno.ETIMEDOUT
+
+
+class FailureError(StorageError, OSError):
+    """What else a store, or the client that speaks to it, fails with."""
+
+    errno = errno.EIO
 
 
 def patient(operation: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -68,7 +102,8 @@ def patient(operation: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
     An outage is tried again for :data:`PATIENCE_SECONDS`, which is told, and is a TimeoutError then. Everything else
     fails at once: FileNotFoundError, PermissionError, and OSError for a full disk and for what a store or its client
-    says besides. The operation must be one that can be done twice.
+    says besides. Of storage that is not local, these are :class:`~sparkdl.errors.StorageError`, too, in one line that
+    says what to do, but for what is missing, there already, or full. The operation must be one that can be done twice.
     """
 
     @wraps(operation)
@@ -102,10 +137,30 @@ def _tell(path: str, state: RetryCallState) -> None:
 def _as_os_error(error: Exception, path: str) -> Exception:
     """The same in the terms of Python; what has nothing to do with storage stays as it is."""
     meaning = _meaning(error)
-    if meaning is None or (isinstance(error, OSError) and error.errno == meaning):
+    if meaning is None or isinstance(error, StorageError):
         return error
-    told = str(error) or type(error).__name__
-    return OSError(meaning, f"no answer for {PATIENCE_SECONDS:g} s: {told}" if meaning == _OUTAGE else told, path)
+    told = " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())
+    if local_path(path) is None:
+        if meaning == errno.EACCES:
+            return _of_ours(RefusalError, path, f"{told.rstrip('.')}; {_remedy(path)}")
+        if meaning == _OUTAGE:
+            return _of_ours(OutageError, path, f"no answer for {PATIENCE_SECONDS:g} s: {told}")
+        if meaning == errno.EIO:
+            return _of_ours(FailureError, path, told)
+    if isinstance(error, OSError) and error.errno == meaning:
+        return error
+    return OSError(meaning, told, path)
+
+
+def _of_ours(kind: type[RefusalError | OutageError | FailureError], path: str, reason: str) -> Exception:
+    error = kind(f"{path}: {reason}")
+    error.strerror = reason  # for those who tell of the path in their own words
+    return error
+
+
+def _remedy(path: str) -> str:
+    variables = _CREDENTIALS.get(scheme(path), f"the variables FSSPEC_{scheme(path).upper()}_... of its client")
+    return f"set {variables}, where driver and executors run, and see that they may read and write there"
 
 
 def _meaning(error: BaseException) -> int | None:

@@ -6,26 +6,41 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
-__all__ = ["PATTERN_SIGNS", "cache_folder", "join", "local_path", "locate", "renames", "spark_url"]
+from sparkdl.errors import StorageError
+
+__all__ = ["PATTERN_SIGNS", "cache_folder", "join", "local_path", "locate", "renames", "scheme", "spark_url"]
 
 _DBFS_MOUNT = Path("/dbfs")
 """On Databricks, the folder under which ``dbfs:/`` is mounted on the driver and on every executor."""
 PATTERN_SIGNS = "*?[]{}"
 """What Hadoop takes for the signs of a pattern."""
-_LOCAL = {"file"}
+_LOCAL = {"file", "local"}
 _HDFS = {"hdfs", "arrow_hdfs", "webhdfs", "webHDFS"}
 
 
 def locate(path: str) -> tuple[Any, str]:
     """The fsspec filesystem of a path or URI, and the path on it. Runs anywhere.
 
-    Nothing is remembered of a folder's listing: other processes write there, too.
+    Nothing is remembered of a folder's listing: other processes write there, too. Raises
+    :class:`~sparkdl.errors.StorageError` for a scheme that no installed package knows.
     """
     if path.startswith("dbfs:/") and _DBFS_MOUNT.is_dir():
         path = str(_DBFS_MOUNT / path.removeprefix("dbfs:").lstrip("/"))
-    filesystem, located = fsspec.url_to_fs(path, use_listings_cache=False)
+    try:
+        filesystem, located = fsspec.url_to_fs(path, use_listings_cache=False)
+    except (ImportError, ValueError) as error:
+        raise StorageError(
+            f"{path}: {str(error).rstrip('.')}; install the package that speaks to this storage where driver and"
+            " executors run, or choose another place"
+        ) from None
     return filesystem, str(located).rstrip("/")
+
+
+def scheme(path: str) -> str:
+    """What the path begins with before ``://``; ``file`` where nothing stands there."""
+    return path.partition("://")[0] if "://" in path else "file"
 
 
 def join(path: str, *parts: str) -> str:
@@ -45,7 +60,10 @@ def spark_url(path: str, *, literal: bool = False) -> str:
 
 def local_path(path: str) -> Path | None:
     """The same place for the operating system; None where it is not this machine's to open."""
-    return None if _LOCAL.isdisjoint(_protocols(path)) else Path(locate(path)[1])
+    if path.startswith("dbfs:/") or scheme(path) in _LOCAL:
+        filesystem, located = locate(path)
+        return Path(located) if isinstance(filesystem, LocalFileSystem) else None
+    return None
 
 
 def cache_folder() -> Path:
@@ -55,9 +73,4 @@ def cache_folder() -> Path:
 
 def renames(path: str) -> bool:
     """Whether a file or a folder is renamed in one step there; object stores copy, but show a file once it is whole."""
-    return not _protocols(path).isdisjoint(_LOCAL | _HDFS)
-
-
-def _protocols(path: str) -> set[str]:
-    protocol = locate(path)[0].protocol
-    return {protocol} if isinstance(protocol, str) else set(protocol)
+    return local_path(path) is not None or scheme(path) in _HDFS

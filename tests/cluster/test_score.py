@@ -1,3 +1,4 @@
+import math
 import shutil
 import signal
 import subprocess
@@ -15,12 +16,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from pyspark import SparkFiles
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
-from sparkdl.data import Dataset, prepare
+from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.card import Card, InputSpec
 from sparkdl.errors import ConfigError, DataError, DatasetError, RegistryError
 from sparkdl.models import NETWORK_FILE, build, export_network
@@ -30,7 +32,7 @@ from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.output import write_predictions
 from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.pyfunc import PyfuncModel
-from sparkdl.settings import Prepare, Split, Stage, Tracking
+from sparkdl.settings import Prepare, Source, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
 
 PIXELS = 48  # 8 x 6
@@ -257,6 +259,32 @@ def test_a_poisoned_row_is_told_by_its_key_and_all_others_are_scored_where_that_
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_file_that_is_no_image_is_told_by_its_name(
+    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path
+) -> None:
+    card = ModelCard(
+        input=InputSpec(column="image", kind="image", shape=(8, 6, 3), dtype="uint8"),
+        label_names=("cat", "dog"),
+        raw_columns={"image": "binary"},
+        preprocessing=False,
+    )
+    for name in ("model", "raw"):
+        (tmp_path / name).mkdir()
+    _write(tmp_path / "model", card, "cnn")
+    uri = register(tmp_path / "model", dict(card.raw_columns))
+    Image.new("RGB", (9, 9)).save(tmp_path / "raw" / "_DSC0001.JPG")
+    (tmp_path / "raw" / "page.jpg").write_text("<html>")
+    rows = open_source(
+        Source(format="images", path=str(tmp_path / "raw"), options={"height": 8, "width": 6}), spark
+    ).orderBy("path")
+    scored = score(rows, uri, tracking=tracking, on_error="null")
+    assert scored.columns == ["image", "label", "path", "prediction", "probability", "top_k", "error"]
+    reason = f"{tmp_path}/raw/page.jpg: no image (it begins with b'<html>')"
+    assert [row.error for row in scored.collect()] == [None, reason]
+    with pytest.raises(DataError, match=r"1 of \d rows cannot be scored: .*page\.jpg: no image \(it begins"):
+        write_predictions(score(rows, uri, tracking=tracking), str(tmp_path / "failed"))
+
+
 def test_a_job_killed_while_it_scores_leaves_nothing_that_looks_whole(
     spark: SparkSession, images: str, tracking: Tracking, tmp_path: Path
 ) -> None:
@@ -459,6 +487,16 @@ def test_rows_that_would_end_a_stage_of_spark_leave_the_others_alone(
         }
         likely = [row.probability for row in expected[7:]]
         assert [row.probability for row in found[7:]] == pytest.approx(likely, rel=1e-4)
+    strange = {7: F.array(F.lit(math.nan), F.lit(1.0)), 8: F.array(F.lit(1.0), F.lit(-math.inf))}
+    for number, pair in strange.items():
+        vectors = vectors.withColumn(
+            "pair", F.when(F.col("id") == number, array_to_vector(pair)).otherwise(F.col("pair"))
+        )
+    found = score(vectors, uri, tracking=tracking, on_error="null").orderBy("id").collect()
+    assert {row.id for row in found if row.error} == {2, 3, 4, 5, 6, 7, 8}
+    assert "has values that are NaN, infinite or beyond float32" in found[7].error + found[8].error
+    skipping = settings.model_copy(update={"output": str(tmp_path / "skipping"), "on_bad_rows": "skip"})
+    assert prepare(vectors, skipping, spark=spark).rows("train") == 40 - 7  # what is not scored is not learned from
 
 
 def test_a_column_named_error_counts_no_failures(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sparkdl.data.card import InputSpec
 from sparkdl.errors import DataError
 
-__all__ = ["decode"]
+__all__ = ["decode", "require_finite"]
 
 
 def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[Any]:
@@ -25,6 +25,15 @@ def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[Any]
     if len(arrays) == 1:
         return arrays[0]
     return np.concatenate(arrays) if arrays else np.empty((0, *input.shape), dtype=input.dtype)
+
+
+def require_finite(values: NDArray[Any], input: InputSpec) -> None:
+    """Raise :class:`DataError` for values that no row has that was trained on: NaN, infinity, more than float32 holds.
+
+    A network may answer them all the same, such as minus infinity before a ReLU.
+    """
+    if values.dtype != np.uint8 and not np.isfinite(values).all():
+        raise DataError(f"column {input.column!r} has values that are NaN, infinite or beyond float32")
 
 
 def _decode_chunk(chunk: pa.Array, input: InputSpec) -> NDArray[Any]:

@@ -40,7 +40,7 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
-    with own_errors():
+    with own_errors(str(source.path)):
         try:
             if source.format in _OWN:
                 return _OWN[source.format](source, spark)

@@ -14,7 +14,9 @@ POISON: dict[int, tuple[list[float | None] | None, str]] = {
     0: (None, "column 'features' has 1 null rows"),
     70: ([1.0, 2.0], "column 'features': 1 rows do not have the size of (4,)"),
     71: ([1.0, None, 3.0, 4.0], "column 'features' has 1 null elements"),
-    199: ([float("nan")] * WIDTH, "column 'features': 1 rows give no finite result"),
+    72: ([float("inf")] * WIDTH, "column 'features' has values that are NaN, infinite or beyond float32"),
+    198: ([float("nan")] * WIDTH, "column 'features' has values that are NaN, infinite or beyond float32"),
+    199: ([3e38] * WIDTH, "column 'features': 1 rows give no finite result"),
 }
 
 

@@ -2,9 +2,10 @@
 
 import errno
 import logging
+import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -12,9 +13,26 @@ import botocore.exceptions
 import google.auth.exceptions
 import pytest
 import requests
+from s3fs import S3FileSystem
 
-from sparkdl.storage import claim_file, failures, list_folder, move_files, open_file, read_file, remove, write_file
-from sparkdl.storage.failures import patient
+from sparkdl.data import open_source, prepare
+from sparkdl.errors import ExitCode, StorageError
+from sparkdl.settings import Prepare, Source
+from sparkdl.storage import (
+    check_writable,
+    claim_file,
+    exists,
+    failures,
+    list_folder,
+    local_path,
+    move_files,
+    open_file,
+    read_file,
+    remove,
+    spark_url,
+    write_file,
+)
+from sparkdl.storage.failures import RefusalError, patient
 
 from ...s3_server import S3Server
 
@@ -79,6 +97,64 @@ def test_what_no_waiting_changes_is_told_at_once(s3: S3Server) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.fixture
+def stranger(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has no credentials, nor a machine that would give it some."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, "/nowhere")
+    S3FileSystem.clear_instance_cache()  # it remembers what it was let in with
+    yield
+    monkeypatch.undo()
+    S3FileSystem.clear_instance_cache()
+
+
+NO_CREDENTIALS = "Unable to locate credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+PLACE = "s3://tests/place"
+
+
+@pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize(
+    "door",
+    [
+        lambda: exists(PLACE),
+        lambda: open_file(PLACE),
+        lambda: check_writable(PLACE),
+        lambda: prepare(Source(format="idx", path="raw"), Prepare(output=PLACE)),
+        *[
+            lambda kind=kind: open_source(Source(format=kind, path=PLACE, options={"height": 4, "width": 4}), None)
+            for kind in ("idx", "images", "xc", "wordnet", "debian", "dictionary")
+        ],
+    ],
+)
+def test_credentials_that_are_missing_are_one_line_that_says_where_to_set_them(door: Callable[[], object]) -> None:
+    with pytest.raises(StorageError) as raised:
+        door()
+    message = str(raised.value)
+    assert PLACE in message and NO_CREDENTIALS in message and "\n" not in message
+    assert raised.value.exit_code == ExitCode.STORAGE
+
+
+def test_a_bucket_that_is_not_there_is_named_before_anything_is_written(s3: S3Server) -> None:
+    with pytest.raises(StorageError, match=r"cannot write to s3://no-such-bucket/place: .*bucket does not exist"):
+        check_writable("s3://no-such-bucket/place")
+
+
+@pytest.mark.parametrize("path", ["oss://bucket/x", "abfss://box@account.dfs.core.windows.net/x", "nonsense://x"])
+def test_storage_that_no_installed_package_speaks_to_is_named_and_still_spark_may_know_it(path: str) -> None:
+    with pytest.raises(StorageError, match="install the package that speaks to this storage") as raised:
+        exists(path)
+    assert path.partition("://")[0] in str(raised.value)
+    assert local_path(path) is None and spark_url(path) == path
+
+
+def test_an_error_of_storage_comes_back_from_another_process_as_it_was() -> None:
+    error = pickle.loads(pickle.dumps(RefusalError("s3://bucket/x: refused")))
+    assert (type(error), str(error), error.errno) == (RefusalError, "s3://bucket/x: refused", errno.EACCES)
+
+
 def client_error(status: int) -> botocore.exceptions.ClientError:
     answer = {"Error": {"Code": str(status), "Message": "said"}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return botocore.exceptions.ClientError(answer, "PutObject")
@@ -102,7 +178,7 @@ PASSING = [
     OSError(errno.ESTALE, "stale file handle"),
 ]
 LASTING = [
-    (client_error(403), PermissionError),
+    (client_error(403), RefusalError),
     (http_error(401), PermissionError),
     (botocore.exceptions.NoCredentialsError(), PermissionError),
     (client_error(404), FileNotFoundError),
