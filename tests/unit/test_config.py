@@ -188,7 +188,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("prepare: {output: x, split: {fractions: {test: 0.6, validation: 0.5}}}", [], ["add up to 1.1"]),
         ("prepare: {output: x, image: a, features: [b]}", [], ["either `image` or `features`"]),
         ("prepare: {output: x, image: a, sparse: true}", [], ["`sparse` and `unit_norm` are for `features`"]),
-        ("prepare: {output: x, source: {format: csv, path: {train: a}}}", [], ["is for the format `xc`"]),
+        ("prepare: {output: x, source: {format: csv, path: {train: a}}}", [], ["is for the formats `images` and `xc`"]),
         ("prepare: {output: x, image: a, stages: [{kind: index, columns: [b]}]}", [], ["inside the network"]),
         ("tracking: {register_as: a/b}", [], ["tracking.register_as", "'a/b'", "without '/' and ':'"]),
         ("tracking: {register_as: ' '}", [], ["tracking.register_as"]),
