@@ -47,6 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """See to it that interrupts are heard and no core is wasted; the workers of pytest-xdist inherit the latter."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores them for what it starts with &
+    before = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")  # a proxy does not know our S3 server
+    os.environ["no_proxy"] = ",".join([*filter(None, [before]), "localhost", "127.0.0.1"])
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the cores from other tests
     if not hasattr(config, "workerinput") and not all({"unit", "ranks"} & set(Path(arg).parts) for arg in config.args):
         options = subprocess.run(

@@ -26,6 +26,8 @@ __all__ = ["Connection", "Credentials", "Endpoint"]
 NAME = "sparkdl"
 """Whom the certificate is for: not a host, since any task of the run may have it."""
 CERTIFICATE_DAYS = 365  # longer than any run; it is worth nothing after its run
+DIRECTLY = [("grpc.enable_http_proxy", 0)]
+"""gRPC would ask the proxy of ``http_proxy``, ``https_proxy`` or ``grpc_proxy`` for the tasks of this very run."""
 CLOCK_DAYS = 1  # by which the clocks of two hosts may differ
 
 
@@ -111,7 +113,10 @@ class Connection:
             flight.FlightClient(f"grpc+unix://{door}")
             if door
             else flight.FlightClient(
-                f"grpc+tls://{address}", tls_root_certs=credentials.certificate, override_hostname=NAME
+                f"grpc+tls://{address}",
+                tls_root_certs=credentials.certificate,
+                override_hostname=NAME,
+                generic_options=DIRECTLY,
             )
         )
         headers = [(b"authorization", f"Bearer {credentials.token}".encode())]

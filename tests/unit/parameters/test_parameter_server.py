@@ -72,6 +72,15 @@ def test_a_lost_server_is_looked_for_again_and_the_call_repeated(servers: Server
     assert torch.equal(pulled(client)["weight"], VALUES["weight"])
 
 
+def test_no_proxy_is_asked_for_a_task_of_the_run(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sparkdl.parameters.calls.find_door", lambda *_: None)  # as from another host
+    assert Connection(servers.running[0].address, CREDENTIALS, timeout=5).call("tally") is not None
+
+
 @pytest.mark.parametrize(
     ("credentials", "cause"),
     [
