@@ -253,5 +253,10 @@ def _show(summary: dict[str, str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the ``sparkdl`` command; ``arguments`` default to those of the process. Runs on the driver."""
+    """Run the ``sparkdl`` command; ``arguments`` default to those of the process. Runs on the driver.
+
+    Modules of the current folder can be imported, as with ``python -m``, but stand behind all that is installed.
+    """
+    if not {"", here := str(Path.cwd())} & set(sys.path):
+        sys.path.append(here)
     commands(args=list(arguments) if arguments is not None else None, prog_name="sparkdl")

@@ -26,8 +26,9 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
 
     Runs on the driver. Values on the command line are YAML, so ``train.epochs=3`` is a number and
     ``prepare.features=[age,fare]`` a list. Reading a file runs nothing and imports nothing, and a file cannot bring
-    code along: a job imports what ``train.model``, ``train.loss`` and ``train.optimizer`` name among what is installed.
-    Of Spark's settings a file may make those that only say how much or how long; overrides may make any.
+    code along: a job imports what ``train.model``, ``train.loss`` and ``train.optimizer`` name among what is installed
+    or lies in the current folder. Of Spark's settings a file may make those that only say how much or how long;
+    overrides may make any.
 
     Raises :class:`ConfigError`, which names the file, the key and what would be right, and never shows a secret.
     """
@@ -79,7 +80,8 @@ def import_object(path: str, *, key: str, names: Iterable[str] = ()) -> Any:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise ConfigError(
-            f"{key}: cannot import {module!r} ({error}); is it installed on driver and executors?"
+            f"{key}: cannot import {module!r} ({error}): it is neither installed, nor beside the script, nor in the"
+            f" current folder, {Path.cwd()}; install it on driver and executors, or start where it is"
         ) from None
     except AttributeError:
         raise ConfigError(f"{key}: the module {module!r} has no {name!r}") from None

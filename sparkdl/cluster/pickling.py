@@ -1,23 +1,30 @@
-"""Pickle the user's function for the ranks, or say which part of it cannot be pickled. Runs on the driver."""
+"""Pickle the user's function for the ranks, or say which part of it cannot be pickled, and unpickle it there."""
 
 import functools
 import inspect
+import pickle
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cloudpickle
 
+from sparkdl.cluster.modules import importable, program_folders, sources_for
 from sparkdl.errors import ConfigError
 
-__all__ = ["pickle_function"]
+__all__ = ["pickle_function", "unpickled_function"]
 
 MAX_DEPTH = 4  # how deep the culprit is searched for; below, the nearest owner is named
 
 
 def pickle_function(function: Callable[..., Any]) -> bytes:
-    """The function with all that it refers to. Raises :class:`ConfigError`, which names the part that cannot travel."""
+    """The function with all that it refers to, and the program's own modules among it, for :func:`unpickled_function`.
+
+    Runs on the driver. Raises :class:`ConfigError`, which names the part that cannot travel.
+    """
     try:
-        return cloudpickle.dumps(function)  # type: ignore[no-any-return]
+        pickled: bytes = cloudpickle.dumps(function)
+        return pickle.dumps((pickled, sources_for(pickled), [str(folder) for folder in program_folders()]))
     except Exception as error:
         path, value = _culprit(function, MAX_DEPTH)
         what = f"{path} (a {type(value).__module__}.{type(value).__qualname__})" if path else "it"
@@ -25,6 +32,26 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
             f"cannot send the function {_name(function)!r} to the ranks: {what} cannot be pickled:"
             f" {type(error).__name__}: {error}. Create it inside the function, or hand in plain values"
         ) from None
+
+
+@contextmanager
+def unpickled_function(content: bytes) -> Iterator[Callable[..., Any]]:
+    """The function, with what it imports for as long as this lasts. Runs on a rank or in a task.
+
+    Raises ModuleNotFoundError for a module that is neither installed here nor the program's own.
+    """
+    pickled, sources, folders = pickle.loads(content)
+    with importable(sources):
+        try:
+            function = pickle.loads(pickled)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"the function needs the module {error.name!r}, which is not installed where ranks run and did not come"
+                f" with it, since it is not below the program's folders on the driver ({', '.join(folders)}); install"
+                " it on the executors, or put it below one of them",
+                name=error.name,
+            ) from None
+        yield function
 
 
 def _culprit(owner: Any, depth: int) -> tuple[str, Any]:

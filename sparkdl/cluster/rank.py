@@ -1,7 +1,6 @@
 """What a rank is, and how one runs the user's function. Runs on a rank."""
 
 import os
-import pickle
 import socket
 import traceback
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.devices import limited_threads, own_cores, retained_memory
 from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
 from sparkdl.cluster.logs import captured_output, own_streams
+from sparkdl.cluster.pickling import unpickled_function
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 from sparkdl.cluster.sender import Sender
 
@@ -123,7 +123,8 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     try:
         with heartbeat, _environment(variables), cores, limited_threads(threads), retained_memory(), output:
             try:
-                result = _picklable(pickle.loads(assignment.function)(rank))
+                with unpickled_function(assignment.function) as function:
+                    result = _picklable(function(rank))
             except BaseException as error:
                 follows = backend is not None and any(map(backend.is_echo, _causes(error)))
                 sender.send("failure", {**describe_failure(error), "follows": follows, "step": heartbeat.step})

@@ -1,12 +1,11 @@
 """Starts the tasks of an asynchronous run. Runs on the driver."""
 
-import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Protocol
 
-from sparkdl.cluster.pickling import pickle_function
+from sparkdl.cluster.pickling import pickle_function, unpickled_function
 from sparkdl.settings import Cluster, Resources
 from sparkdl.training.asynchronous.line import Invitation, Role
 from sparkdl.training.asynchronous.serve import serve
@@ -54,7 +53,8 @@ class TaskStarter:
         pickled = self._pickled[role]
 
         def run() -> list[str]:
-            lines: list[str] = pickle.loads(pickled)(invitation, number)
+            with unpickled_function(pickled) as function:
+                lines: list[str] = function(invitation, number)
             return lines
 
         resources = self._resources if role == "worker" else None

@@ -1,16 +1,16 @@
-import pickle
 import threading
 from functools import partial
 
 import pytest
 
-from sparkdl.cluster.pickling import pickle_function
+from sparkdl.cluster.pickling import pickle_function, unpickled_function
 from sparkdl.errors import ConfigError
 
 
 def test_a_closure_travels() -> None:
     offset = 41
-    assert pickle.loads(pickle_function(lambda rank: rank + offset))(1) == 42
+    with unpickled_function(pickle_function(lambda rank: rank + offset)) as function:
+        assert function(1) == 42
 
 
 class Trainer:

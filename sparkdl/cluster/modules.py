@@ -1,0 +1,180 @@
+"""The program's own modules on ranks: files beside the script or the notebook, which executors have not.
+
+Ranks get the sources of the modules that a pickled function names, and of those that these import, as part of the
+function's own payload: so the same holds for embedded Spark, clusters and Spark Connect, nothing is written to an
+executor's disk, and classes are imported there as they are here. They are there for one call: a Python worker that
+Spark uses again gets those of the next call.
+"""
+
+import ast
+import importlib.abc
+import importlib.util
+import os
+import pickletools
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from typing_extensions import override
+
+__all__ = ["ModuleSource", "importable", "program_folders", "sources_for"]
+
+MAX_WORD = 500  # characters; a longer text is no name
+INSTALLED = {"site-packages", "dist-packages"}
+NOT_OURS_TO_SEND = {*sys.stdlib_module_names, "sparkdl", "pyspark", "py4j"}
+
+
+class ModuleSource(NamedTuple):
+    """One module."""
+
+    text: str
+    file: str
+    """Where the driver has it, as tracebacks show."""
+    is_package: bool
+
+
+def program_folders() -> list[Path]:
+    """The folder of the script that runs, and the current one, which is a notebook's. Runs on the driver."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = [Path(script).absolute().parent] if script else []
+    return list(dict.fromkeys([*folders, Path.cwd()]))
+
+
+def sources_for(pickled: bytes) -> dict[str, ModuleSource]:
+    """The program's modules that unpickling and calling may import, by name, also where a setting names them.
+
+    Runs on the driver. A module is the program's when its source lies below one of :func:`program_folders`, and is
+    neither installed nor a part of Python. What a function imports while it runs is among them, what it calculates the
+    name of is not.
+    """
+    found: dict[str, ModuleSource] = {}
+    words = {str(text) for _, text, _ in pickletools.genops(pickled) if isinstance(text, str)}
+    names = {word.partition(":")[0] for word in words if len(word) < MAX_WORD}
+    beside = {entry.name.partition(".")[0] for folder in program_folders() for entry in folder.iterdir()}
+    _collect({name for name in names if name.partition(".")[0] in {*beside, *sys.modules}}, found)
+    # `from package import module` inside a function leaves two words of it
+    _collect({f"{package}.{name}" for package in [*found] if found[package].is_package for name in names}, found)
+    return found
+
+
+def _collect(names: Iterable[str], found: dict[str, ModuleSource]) -> None:
+    """Add modules of these names, the packages that they are in, and what all of them import."""
+    open_names = set(names)
+    while open_names:
+        name = open_names.pop()
+        if name in found or not all(part.isidentifier() for part in name.split(".")):
+            continue
+        source = _read(name)
+        if source:
+            found[name] = source
+            open_names |= {name.rpartition(".")[0]} - {""}
+            open_names |= _imports(source, package=name if source.is_package else name.rpartition(".")[0])
+
+
+def _read(name: str) -> ModuleSource | None:
+    """The source of a module of the program; None for any other module, and for what is none."""
+    if name.partition(".")[0] in NOT_OURS_TO_SEND:
+        return None
+    for path in _places(name):
+        if path.is_dir():  # a package without a file of its own
+            return ModuleSource("", str(path / "__init__.py"), is_package=True)
+        if _is_the_programs(path):
+            try:
+                text = importlib.util.decode_source(path.read_bytes())
+            except (OSError, SyntaxError, UnicodeDecodeError):
+                return None  # whoever imports it here is told
+            return ModuleSource(text, str(path), is_package=path.name == "__init__.py")
+    return None
+
+
+def _places(name: str) -> Iterator[Path]:
+    """Where a module may lie: where it was imported from, else below the folders that are searched for modules."""
+    module = sys.modules.get(name)
+    if module is not None:
+        file = getattr(module, "__file__", None)
+        folders = [str(each) for each in getattr(module, "__path__", [])]
+        if file and file.endswith(".py"):
+            yield Path(file).absolute()
+        elif not file and any(_is_the_programs(Path(each)) for each in folders):
+            yield Path(folders[0])
+        return
+    searched = {Path(entry or ".").absolute() for entry in sys.path}
+    top, *below = name.split(".")
+    if top in sys.modules and not _read(top):  # another module has the name
+        return
+    for folder in program_folders():
+        path = folder.joinpath(top, *below)
+        if folder in searched and _is_the_programs(path):
+            yield from filter(Path.is_file, (path / "__init__.py", path.with_name(f"{path.name}.py")))
+
+
+def _is_the_programs(path: Path) -> bool:
+    if INSTALLED & set(path.parts):
+        return False
+    python = Path(sysconfig.get_path("stdlib"))
+    return not path.is_relative_to(python) and any(path.is_relative_to(folder) for folder in program_folders())
+
+
+def _imports(source: ModuleSource, *, package: str) -> set[str]:
+    """The names of what a module imports, anywhere in it; of ``from a import b`` both that may be modules."""
+    names: set[str] = set()
+    try:
+        tree = ast.parse(source.text)
+    except SyntaxError:
+        return names  # whoever imports it here is told
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            names |= {module} | {f"{module}.{each.name}" for each in node.names}
+    return names - {""}
+
+
+@contextmanager
+def importable(sources: Mapping[str, ModuleSource]) -> Iterator[None]:
+    """While this lasts, these modules can be imported, before any other of their names. Runs on a rank or in a task."""
+    finder = _Finder(sources)
+    before = _taken(sources)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        _taken(sources)
+        sys.modules.update(before)
+
+
+def _taken(sources: Mapping[str, ModuleSource]) -> dict[str, ModuleType]:
+    """The modules of these names, and what is in them, which are imported anew from now on."""
+    tops = {name.partition(".")[0] for name in sources}
+    return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in tops}
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
+    """Finds and loads modules whose source it has."""
+
+    def __init__(self, sources: Mapping[str, ModuleSource]) -> None:
+        self._sources = sources
+
+    @override
+    def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+        return importlib.util.spec_from_loader(fullname, self) if fullname in self._sources else None
+
+    @override
+    def is_package(self, fullname: str) -> bool:
+        return self._sources[fullname].is_package
+
+    @override
+    def get_source(self, fullname: str) -> str:
+        return self._sources[fullname].text
+
+    @override
+    def get_filename(self, fullname: str) -> str:
+        return os.path.normpath(self._sources[fullname].file)
