@@ -22,6 +22,7 @@ from sparkdl.masking import without_credentials
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.explain import nearest
 from sparkdl.settings.section import TaskName
+from sparkdl.tracking import active_run, under
 from sparkdl.training.train import train
 
 __all__ = ["TorchClassifier", "TorchRanker", "TorchRegressor"]
@@ -97,9 +98,13 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         estimators = [self.copy(each) for each in paramMaps]
         wanted = [each._preparation() for each in estimators]
         shared = {each: SharedRows(dataset, each, fits=fits) for each, fits in Counter(wanted).items()}
-        return _FitMultipleIterator(
-            lambda index: estimators[index]._train(dataset, shared[wanted[index]]), len(estimators)
-        )
+        caller = active_run()
+
+        def fit(index: int) -> FittedModel:
+            with under(caller):  # a thread of the grid search's own asks
+                return estimators[index]._train(dataset, shared[wanted[index]])
+
+        return _FitMultipleIterator(fit, len(estimators))
 
     @override
     def _fit(self, dataset: DataFrame) -> FittedModel:
@@ -126,6 +131,9 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
     def _train(self, dataset: DataFrame, shared: SharedRows) -> FittedModel:
         """Train on the copy of the rows, and leave it, whether training ends well or not."""
         tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
+        tracking = Tracking(uri=tracking_uri)
+        if self.isSet(self.experiment):
+            tracking = tracking.model_copy(update={"experiment": self.getOrDefault(self.experiment)})
         with shared:
             folder = f"{self.getOrDefault(self.store)}/{uuid.uuid4().hex}"
             recipe = {name: self.getOrDefault(name) for name in self.FIELDS}
@@ -135,7 +143,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
                 rows.dataset,
                 settings,
                 cluster=Cluster(num_ranks=rows.num_ranks),
-                tracking=Tracking(uri=tracking_uri, experiment=self.getOrDefault(self.experiment)),
+                tracking=tracking,
                 spark=dataset.sparkSession,
             )
         model = self.MODEL(

@@ -103,7 +103,7 @@ class FitParams(HasWeightCol, HasValidationIndicatorCol):
         Params._dummy(), "validation", "share of rows that decides which epoch was best", _share
     )
     store: Param[str] = Param(Params._dummy(), "store", "a folder that driver and executors reach")
-    experiment: Param[str] = Param(Params._dummy(), "experiment", "the MLflow experiment")
+    experiment: Param[str] = Param(Params._dummy(), "experiment", "the MLflow experiment; see tracking.experiment")
     tracking_uri: Param[str] = Param(Params._dummy(), "tracking_uri", "the MLflow tracking URI")
 
 

@@ -59,7 +59,8 @@ class Tracking(Section):
     uri: Annotated[str | None, Field(repr=False)] = None
     """A tracking URI; by default ``MLFLOW_TRACKING_URI``, else SQLite in ``output/mlflow.db``."""
     experiment: str = "sparkdl"
-    """The experiment's name."""
+    """The experiment's name. Where it is not set, that of the run that the caller has open in the same store, else the
+    one that MLflow's environment variables name (``MLFLOW_EXPERIMENT_NAME``, ``MLFLOW_EXPERIMENT_ID``)."""
     run_name: str | None = None
     offline: bool = False
     """Start also when the store does not answer: everything is kept on disk, and ``sparkdl sync`` delivers it."""

@@ -5,12 +5,15 @@ from sparkdl.tracking.download import download, download_whole
 from sparkdl.tracking.registry import Registered, check_gate
 from sparkdl.tracking.run import Run
 from sparkdl.tracking.start import start_run
-from sparkdl.tracking.store import check_store, page_command, tracking_uri
+from sparkdl.tracking.store import page_command, tracking_uri
+from sparkdl.tracking.store_check import check_store
+from sparkdl.tracking.surroundings import active_run, under
 
 __all__ = [
     "Registered",
     "Run",
     "Synced",
+    "active_run",
     "check_gate",
     "check_store",
     "download",
@@ -19,4 +22,5 @@ __all__ = [
     "start_run",
     "sync",
     "tracking_uri",
+    "under",
 ]

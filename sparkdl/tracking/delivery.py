@@ -23,7 +23,8 @@ from sparkdl.settings import Tracking
 from sparkdl.storage import hash_folder
 from sparkdl.tracking.journal import Entry, Journal
 from sparkdl.tracking.registry import Registered, register
-from sparkdl.tracking.store import check_reachable, connect, experiment_id, is_refusal, told
+from sparkdl.tracking.store import check_reachable, connect, is_refusal, told
+from sparkdl.tracking.surroundings import Surroundings, find_experiment
 
 __all__ = ["CREATED_AS", "OPENED_AS", "Delivery"]
 
@@ -118,7 +119,9 @@ class Delivery:
     def create(self) -> RunEntity:
         """Make the run that the journal's header describes, unless that has happened."""
         header = self._journal.header
-        experiment = experiment_id(self._client, self._settings.model_copy(update={"experiment": header["experiment"]}))
+        experiment = find_experiment(
+            self._client, Surroundings(header.get("parent"), header["experiment"], header.get("experiment_id"))
+        )
         try:
             run = self._created(experiment, header["tags"][CREATED_AS]) or self._client.create_run(
                 experiment, start_time=header["started"], run_name=header["run_name"], tags=header["tags"]

@@ -1,7 +1,7 @@
 """How a run begins, is continued, and ends. Runs on the driver.
 
-Everything goes through a client with this run's id, never through MLflow's global active run: a notebook may have a
-run of its own open.
+Everything goes through a client with this run's id, never through MLflow's active run: a notebook may have a run of its
+own open, of which this one is then a child.
 """
 
 import logging
@@ -19,7 +19,7 @@ from mlflow.entities import Run as RunEntity
 from mlflow.exceptions import MlflowException
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.git_utils import get_git_commit
-from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
+from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_PARENT_RUN_ID
 
 from sparkdl.errors import RunCancelledError, TrackingError
 from sparkdl.extras import DISTRIBUTION
@@ -30,7 +30,8 @@ from sparkdl.tracking.courier import Courier
 from sparkdl.tracking.delivery import CREATED_AS, OPENED_AS, Delivery
 from sparkdl.tracking.journal import Journal, read_header
 from sparkdl.tracking.run import PREFIX, Run
-from sparkdl.tracking.store import connect, experiment_id, is_refusal, our_calls, told, tracking_uri
+from sparkdl.tracking.store import connect, is_refusal, our_calls, told, tracking_uri
+from sparkdl.tracking.surroundings import find_experiment, surroundings
 from sparkdl.tracking.translate import flatten
 
 __all__ = ["start_run"]
@@ -94,7 +95,9 @@ def _open(settings: Tracking, params: Mapping[str, Any], tags: dict[str, str], r
         journal = Journal(folder or spool / local, header)
     else:
         created_as = {CREATED_AS: local, OPENED_AS: header["opened_as"]}
-        header |= {"experiment": settings.experiment, "run_name": settings.run_name, "tags": {**tags, **created_as}}
+        place = surroundings(settings)
+        nested = {MLFLOW_PARENT_RUN_ID: place.parent} if place.parent else {}
+        header |= place._asdict() | {"run_name": settings.run_name, "tags": {**tags, **created_as, **nested}}
         journal = Journal(spool / local, header | {"started": time.time_ns() // 1_000_000})
     delivery = Delivery(journal, settings, client=client)
     if resume:
@@ -125,7 +128,7 @@ def _find(client: MlflowClient, settings: Tracking, run_id: str) -> RunEntity:
     except MlflowException as error:
         if not is_refusal(error):
             raise
-        experiment = experiment_id(client, settings)
+        experiment = find_experiment(client, surroundings(settings))
         before = re.sub(r"[^\w-]", "", run_id)
         found = client.search_runs([experiment], f"tags.`{CREATED_AS}` = '{before}'")
         if not found:

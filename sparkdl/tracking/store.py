@@ -15,21 +15,22 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES, MLFLOW
 from mlflow.exceptions import MlflowException
 from mlflow.utils.credentials import get_default_host_creds
 from pydantic import ValidationError
+from requests.utils import get_environ_proxies
 
-from sparkdl.errors import RegistryError, StorageError, TrackingError
+from sparkdl.errors import RegistryError, TrackingError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
-from sparkdl.storage import check_writable
 
 __all__ = [
     "check_reachable",
-    "check_store",
     "connect",
     "experiment_id",
     "is_refusal",
     "on_databricks",
     "our_calls",
     "page_command",
+    "refuse_deleted",
+    "sqlite_folder",
     "told",
     "tracking_uri",
 ]
@@ -37,6 +38,7 @@ __all__ = [
 DEFAULT_URI = "sqlite:///output/mlflow.db"
 REACH_SECONDS = 10.0  # a healthy server answers in milliseconds; MLflow's own retries would take four minutes
 OURS = {MLFLOW_HTTP_REQUEST_MAX_RETRIES.name: "0", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.name: "true"}
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 REFUSALS = {"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"}
 
 
@@ -62,7 +64,7 @@ def connect(settings: Tracking) -> MlflowClient:
     """
     uri = tracking_uri(settings)
     check_reachable(uri)
-    if folder := _sqlite_folder(uri):
+    if folder := sqlite_folder(uri):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -79,57 +81,35 @@ def connect(settings: Tracking) -> MlflowClient:
     return client
 
 
-def check_store(settings: Tracking) -> str:
-    """Whether runs can be recorded, in words; makes nothing.
-
-    Raises :class:`TrackingError` if the store cannot be used, unless runs may start without it.
-    """
-    uri = tracking_uri(settings)
-    where = f"{without_credentials(uri)}, experiment {settings.experiment}"
-    folder = _sqlite_folder(uri)
-    try:
-        if folder and not Path(urlsplit(uri).path[1:]).exists():
-            check_writable(str(folder.absolute()))
-        else:
-            found = connect(settings).get_experiment_by_name(settings.experiment)
-            _refuse_deleted(found, settings)
-    except StorageError as error:
-        raise TrackingError(f"cannot keep MLflow's records: {error}; set tracking.uri to another place") from None
-    except TrackingError as error:
-        if not settings.offline:
-            raise
-        return f"{where}: {error}; records are kept in {settings.spool} until it answers"
-    return where
-
-
-def experiment_id(client: MlflowClient, settings: Tracking) -> str:
-    """The id of the configured experiment, which is made if it is new.
+def experiment_id(client: MlflowClient, name: str) -> str:
+    """The id of the experiment with this name, which is made if it is new.
 
     Raises :class:`TrackingError` if the experiment was deleted or may not be made.
     """
     try:
-        found = client.get_experiment_by_name(settings.experiment)
+        found = client.get_experiment_by_name(name)
         if found is None:
-            folder = _sqlite_folder(tracking_uri(settings))
+            folder = sqlite_folder(str(client.tracking_uri))
             artifacts = (folder.resolve() / "mlartifacts").as_uri() if folder else None
             try:
-                return str(client.create_experiment(settings.experiment, artifact_location=artifacts))
+                return str(client.create_experiment(name, artifact_location=artifacts))
             except MlflowException:
-                found = client.get_experiment_by_name(settings.experiment)
+                found = client.get_experiment_by_name(name)
                 if found is None:  # else another run has made it meanwhile, as fits of a grid search do
                     raise
     except MlflowException as error:
         if not is_refusal(error):
             raise
-        raise TrackingError(f"cannot use the MLflow experiment {settings.experiment!r}: {told(error)}") from None
-    _refuse_deleted(found, settings)
+        raise TrackingError(f"cannot use the MLflow experiment {name!r}: {told(error)}") from None
+    refuse_deleted(found)
     return str(found.experiment_id)
 
 
-def _refuse_deleted(experiment: Experiment | None, settings: Tracking) -> None:
+def refuse_deleted(experiment: Experiment | None) -> None:
+    """Raise :class:`TrackingError` for an experiment that was deleted."""
     if experiment and experiment.lifecycle_stage == "deleted":
         raise TrackingError(
-            f"the MLflow experiment {settings.experiment!r} was deleted; restore it (mlflow experiments restore"
+            f"the MLflow experiment {experiment.name!r} was deleted; restore it (mlflow experiments restore"
             f" --experiment-id {experiment.experiment_id}) or set another name in tracking.experiment"
         )
 
@@ -142,6 +122,7 @@ def check_reachable(uri: str) -> None:
     """
     if urlsplit(uri).scheme not in ("http", "https"):
         return
+    _past_proxies(uri)
     try:
         parts = urlsplit(uri)
         bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
@@ -194,6 +175,16 @@ def our_calls() -> AbstractContextManager[None]:
     return _our_calls
 
 
+def _past_proxies(uri: str) -> None:
+    """See to it that no proxy is asked for a server on this very machine, for as long as this process lasts.
+
+    MLflow asks for each call which proxy the environment names; what a user wants for other servers stays.
+    """
+    if urlsplit(uri).hostname in LOOPBACK and get_environ_proxies(uri):
+        before = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        os.environ["no_proxy"] = ",".join([*filter(None, [before]), *LOOPBACK])
+
+
 def on_databricks(client: MlflowClient) -> bool:
     """Whether the registry is Databricks' own, which finds and hands out files in its own way."""
     return str(client._registry_uri).startswith("databricks")
@@ -214,7 +205,7 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, RegistryError | FileNotFoundError | ValidationError)
 
 
-def _sqlite_folder(uri: str) -> Path | None:
+def sqlite_folder(uri: str) -> Path | None:
     """The folder of a SQLite store, which keeps the artifacts too; None for every other store."""
     parts = urlsplit(uri)
     return Path(parts.path[1:]).parent if parts.scheme == "sqlite" and parts.path not in ("", "/") else None

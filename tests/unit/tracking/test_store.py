@@ -13,7 +13,8 @@ from mlflow import MlflowClient
 
 from sparkdl.errors import TrackingError
 from sparkdl.settings import Tracking
-from sparkdl.tracking.store import check_store, connect, experiment_id, our_calls
+from sparkdl.tracking import check_store
+from sparkdl.tracking.store import check_reachable, connect, experiment_id, our_calls
 
 CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=DNS:localhost"
 
@@ -125,9 +126,21 @@ def test_runs_that_make_an_experiment_at_the_same_time_share_it(store: str) -> N
         found = []
         for number in range(5):
             together.wait()
-            found.append(experiment_id(client, Tracking(uri=store, experiment=f"new {number}")))
+            found.append(experiment_id(client, f"new {number}"))
         return found
 
     with ThreadPoolExecutor(4) as threads:
         first, *others = threads.map(made, [MlflowClient(store) for _ in range(4)])
     assert others == [first] * 3
+
+
+def test_no_proxy_is_asked_for_a_server_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "intranet")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        check_reachable(f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert os.environ["no_proxy"].startswith("intranet,")
+    with pytest.raises(TrackingError, match="proxy"):  # the user's own, for everything else
+        check_reachable("http://mlflow.example:5000")

@@ -1,0 +1,110 @@
+"""What a new run is part of: the caller's run, and an experiment. Runs on the driver, in the caller's thread."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Run as RunEntity
+from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID
+from mlflow.exceptions import MlflowException
+
+from sparkdl.errors import TrackingError
+from sparkdl.masking import without_credentials
+from sparkdl.settings import Tracking
+from sparkdl.tracking.store import experiment_id, is_refusal, told, tracking_uri
+
+__all__ = ["Surroundings", "active_run", "find_experiment", "surroundings", "under"]
+
+log = logging.getLogger(__name__)
+
+_handed: ContextVar[RunEntity | None] = ContextVar("handed", default=None)
+
+
+class Surroundings(NamedTuple):
+    """Where a run belongs; of an experiment, either the name or the id."""
+
+    parent: str | None
+    """The id of the run that it is nested in."""
+    experiment: str | None
+    experiment_id: str | None
+
+
+def active_run() -> RunEntity | None:
+    """The run that this thread has open in MLflow, or works for: see :func:`under`."""
+    return _handed.get() or mlflow.active_run()
+
+
+@contextmanager
+def under(run: RunEntity | None) -> Iterator[None]:
+    """While this lasts, the thread works for a run that another thread has open: MLflow knows them by thread."""
+    token = _handed.set(run)
+    try:
+        yield
+    finally:
+        _handed.reset(token)
+
+
+def surroundings(settings: Tracking) -> Surroundings:
+    """Where a run that begins now belongs.
+
+    Its parent is the run that the caller has open, else the one that ``MLFLOW_RUN_ID`` names; a run that is open in
+    another store cannot be, and is told of. Its experiment is ``tracking.experiment`` where that is set, else the
+    parent's, else that of ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID`` (which ``mlflow.set_experiment``
+    sets), else the default.
+    """
+    active, ours, theirs = active_run(), tracking_uri(settings), mlflow.get_tracking_uri()
+    same = _place(ours) == _place(theirs)
+    if active and not same:
+        log.warning(
+            "the run %s is open in %s, and this run is recorded in %s, where it has no parent; set tracking.uri to the"
+            " first to nest it",
+            active.info.run_id,
+            without_credentials(theirs),
+            without_credentials(ours),
+        )
+    parent = (active.info.run_id if active else os.environ.get(MLFLOW_RUN_ID.name)) if same else None
+    if "experiment" in settings.model_fields_set:
+        return Surroundings(parent, settings.experiment, None)
+    if active and parent:
+        return Surroundings(parent, None, active.info.experiment_id)
+    if parent:
+        return Surroundings(parent, None, None)  # the parent's, which the store knows
+    if name := os.environ.get(MLFLOW_EXPERIMENT_NAME.name):
+        return Surroundings(None, name, None)
+    if same and (number := os.environ.get(MLFLOW_EXPERIMENT_ID.name)):
+        return Surroundings(None, None, number)
+    return Surroundings(None, settings.experiment, None)
+
+
+def find_experiment(client: MlflowClient, place: Surroundings) -> str:
+    """The id of the experiment, which is made if it has a name and is new.
+
+    Raises :class:`TrackingError` for an experiment that cannot be used, or a parent that the store does not have.
+    """
+    if place.experiment is not None:
+        return experiment_id(client, place.experiment)
+    if place.experiment_id is not None:
+        return place.experiment_id
+    try:
+        return str(client.get_run(str(place.parent)).info.experiment_id)
+    except MlflowException as error:
+        if not is_refusal(error):
+            raise
+        raise TrackingError(f"there is no run {place.parent}, which {MLFLOW_RUN_ID} names: {told(error)}") from None
+
+
+def _place(uri: str) -> str:
+    """The store's address, whoever asks and however its path is written."""
+    parts = urlsplit(without_credentials(uri))
+    if parts.scheme == "sqlite":
+        return f"sqlite:{os.path.realpath(parts.path[1:])}"
+    if parts.scheme in ("", "file"):
+        return os.path.realpath(Path(parts.path or uri))
+    return parts.geturl().rstrip("/")
