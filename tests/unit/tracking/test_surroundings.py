@@ -67,7 +67,9 @@ def test_a_run_in_another_store_is_no_parent_and_the_log_says_so(
     tmp_path: Path,
     use_store: Callable[[str], None],
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # MLflow makes a folder for its artifacts
     use_store(f"sqlite:///{tmp_path}/other.db")
     with mlflow.start_run() as theirs, caplog.at_level(logging.WARNING, "sparkdl"):
         assert begun(client, place) == (None, "sparkdl")
