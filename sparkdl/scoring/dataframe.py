@@ -71,10 +71,10 @@ def score(
     model and Spark brings it to the executors, where each Python worker loads it once; executors need no access to
     MLflow.
 
-    A row may be one that the model cannot answer: null, of another size, NaN, or with a number that is none of the type
-    that the model was trained on, such as 1.5 where that is int. With ``on_error="fail"`` its task fails with a
-    :class:`~sparkdl.errors.DataError` that names the row by the column ``key`` and says why; with ``"null"`` the row
-    has no prediction, one more column ``error`` says why, and all other rows are scored.
+    A row may be one that the model cannot answer: null, of another size, NaN or infinite, or with a number that is none
+    of the type that the model was trained on, such as 1.5 where that is int. With ``on_error="fail"`` its task fails
+    with a :class:`~sparkdl.errors.DataError` that names the row by the column ``key`` and says why; with ``"null"`` the
+    row has no prediction, one more column ``error`` says why, and all other rows are scored.
 
     Nothing in a model's folder is executed. Preprocessing with stages of your own (``prepare(pipeline=...)``) is loaded
     when their classes are among ``trusted_stages``, each as ``package.module.Class``.

@@ -128,8 +128,12 @@ def test_the_pyfunc_and_spark_udf_say_the_same_as_score(
     np.testing.assert_allclose(scored["probability"], plain["probability"], rtol=1e-4)
 
 
-def test_empty_partitions_and_empty_tables_are_fine(spark: SparkSession, images: str, tracking: Tracking) -> None:
+def test_empty_partitions_and_empty_tables_are_fine(
+    spark: SparkSession, images: str, tracking: Tracking, configure: Callable[[str, str], None]
+) -> None:
     assert score(_pictures(spark, 2, parts=5), images, tracking=tracking).count() == 2
+    configure("spark.sql.execution.arrow.maxRecordsPerBatch", "-1")  # then empty partitions are empty batches
+    assert len(score(_pictures(spark, 2, parts=5), images, tracking=tracking).collect()) == 2
     assert score(_pictures(spark, 2).where("id < 0"), images, tracking=tracking).collect() == []
 
 
