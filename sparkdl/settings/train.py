@@ -31,10 +31,25 @@ def _by_label(weights: Any) -> Any:
 
 
 FigureName = Literal[
-    "loss", "accuracy", "mean_average_precision", "f1", "r2", "rmse", "mae", "ndcg_at_10", "mean_reciprocal_rank"
+    "loss",
+    "accuracy",
+    "area_under_roc",
+    "area_under_pr",
+    "precision",
+    "recall",
+    "f1",
+    "macro_f1",
+    "top_5_accuracy",
+    "log_loss",
+    "mean_average_precision",
+    "r2",
+    "rmse",
+    "mae",
+    "ndcg_at_10",
+    "mean_reciprocal_rank",
 ]
 """Which of them there are is the task's to say."""
-SMALLER_IS_BETTER = ("loss", "rmse", "mae")
+SMALLER_IS_BETTER = ("loss", "log_loss", "rmse", "mae")
 """The figures that are better when smaller."""
 ClassWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_by_label)]
 WITH_MOMENTUM = ("adam", "adamw", "lars", "lamb")
@@ -84,7 +99,7 @@ class Target(Section):
     metric: Annotated[str, Field(pattern=rf"^(train|validation)_({'|'.join(get_args(FigureName))})$")] = (
         "validation_accuracy"
     )
-    """A figure of an epoch: ``validation_accuracy``, ``train_loss``, ``validation_r2``."""
+    """A figure of an epoch: ``validation_area_under_roc``, ``train_loss``, ``validation_r2``."""
     value: float
 
     def reached(self, figures: Mapping[str, float]) -> bool:

@@ -20,7 +20,9 @@ __all__ = [
     "gain_by_place",
     "loss_curve",
     "precision_curve",
+    "precision_recall_curve",
     "predicted_over_true",
+    "roc_curve",
 ]
 
 COLOURS = {"train": "#4C72B0", "validation": "#DD8452", "test": "#55A868"}
@@ -111,14 +113,43 @@ def confusion_matrix(counts: Any, class_names: Sequence[str]) -> Figure:
     return figure
 
 
-def class_scores(right: Any, wrong: Any, missing: Any, class_names: Sequence[str]) -> Figure:
-    """Precision and recall of each class, from counts of shape (classes,); the 40 most frequent ones at most."""
-    right, wrong, missing = (np.asarray(counts, dtype=np.float64) for counts in (right, wrong, missing))
-    shown = np.argsort(-(right + missing), kind="stable")[:MAX_LABELLED][::-1]
+def roc_curve(false_positives: Any, true_positives: Any, area: float, positive: str) -> Figure:
+    """The share of true positives over that of false ones, at all thresholds, of the class ``positive``."""
+    figure, axes = _unit_square(f"Area under the ROC curve of {_shorten(positive)}: {area:.4f}")
+    axes.plot([0, 1], [0, 1], color="#30303a", linewidth=0.8, linestyle=":")
+    axes.plot(false_positives, true_positives, linewidth=1.8)
+    axes.set_xlabel("false positives (share of the negative rows)")
+    axes.set_ylabel("true positives (share of the positive rows)")
+    return figure
+
+
+def precision_recall_curve(recall: Any, precision: Any, area: float, positive: str) -> Figure:
+    """The precision over the recall, at all thresholds, of the class ``positive``."""
+    figure, axes = _unit_square(f"Area under the precision-recall curve of {_shorten(positive)}: {area:.4f}")
+    axes.step(np.concatenate([[0.0], recall]), np.concatenate([precision[:1], precision]), where="pre", linewidth=1.8)
+    axes.axhline(float(precision[-1]), color="#30303a", linewidth=0.8, linestyle=":")  # of guesses
+    axes.set_xlabel("recall (share of the positive rows that are found)")
+    axes.set_ylabel("precision (share of positive rows among those found)")
+    return figure
+
+
+def _unit_square(title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.02), aspect="equal")
+    axes.set_title(title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(linewidth=0.5, alpha=0.4)
+    return figure, axes
+
+
+def class_scores(precision: Any, recall: Any, rows: Any, class_names: Sequence[str]) -> Figure:
+    """Precision and recall of each class, each of shape (classes,), as ``rows``; the 40 most frequent ones at most."""
+    shown = np.argsort(-np.asarray(rows), kind="stable")[:MAX_LABELLED][::-1]
     figure = Figure(figsize=(7, 1.6 + 0.26 * len(shown)), layout="constrained")
     axes = figure.subplots()
-    for counts, name, height in ((right + wrong, "precision", 0.2), (right + missing, "recall", -0.2)):
-        axes.barh(np.arange(len(shown)) + height, right[shown] / np.maximum(counts[shown], 1), 0.38, label=name)
+    for scores, name, height in ((precision, "precision", 0.2), (recall, "recall", -0.2)):
+        axes.barh(np.arange(len(shown)) + height, np.asarray(scores)[shown], 0.38, label=name)
     axes.set_yticks(range(len(shown)), [_shorten(class_names[place]) for place in shown], fontsize=7)
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, symbol=""))
@@ -169,7 +200,7 @@ def _curve(history: Sequence[Mapping[str, float]], what: str) -> tuple[Figure, A
     figure = Figure(figsize=(7, 4.2))
     axes = figure.subplots(gridspec_kw=MARGINS)  # a layout would draw everything a second time
     epochs = np.arange(1, len(history) + 1)
-    splits = [key.removesuffix(f"_{what}") for key in (history[0] if history else ()) if key.endswith(f"_{what}")]
+    splits = [split for split in COLOURS if any(f"{split}_{what}" in figures for figures in history)]
     ends = []
     for split in splits:
         values = np.array([figures.get(f"{split}_{what}", np.nan) for figures in history])

@@ -141,10 +141,14 @@ def _decided(settings: Train, task: Task) -> Train:
 def _check_figures(settings: Train, task: Task, *, has_validation: bool, path: str) -> None:
     """Raise an error for figures that decide something and that there will not be."""
     target = settings.target.metric if settings.target else None
+    of_training = target is not None and target.startswith("train_")
     for key, figure in (("target.metric", target and target.partition("_")[2]), ("best_by", settings.best_by)):
-        if figure and figure not in ("loss", *task.figure_names):
+        only_train = key == "target.metric" and of_training
+        names = "loss", *(task.train_figures if only_train else task.figure_names)
+        if figure and figure not in names:
+            where = " in training" if only_train else ""
             raise ConfigError(
-                f"train.{key} names {figure}, which {task.name} has not; it has loss, {', '.join(task.figure_names)}"
+                f"train.{key} names {figure}, which {task.name} has not{where}; it has {', '.join(names)}"
             )
     keys = {"target.metric": target is not None and target.startswith("validation"), "patience": settings.patience}
     for key, needs_validation in keys.items():

@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sparkdl.collectives import Communicator
@@ -28,8 +30,8 @@ class Evaluation:
     figures: dict[str, float]
     """``loss``, the mean over all rows without label smoothing, and the task's own. Rows count by their weights."""
     rows: int
-    picture: list[float]
-    """What :meth:`Task.pictures` draws; empty where that would be too much."""
+    counts: NDArray[np.float64]
+    """What :meth:`Task.pictures` draws, and :meth:`Task.table` tells."""
 
 
 def evaluate(
@@ -59,13 +61,13 @@ def add_up(
 ) -> torch.Tensor:
     """Sums over rows, float64, that can be added to those of other rows.
 
-    They are loss, what rows count in it, weight, rows, figures, picture.
+    They are loss, what rows count in it, weight, rows, figures, counts.
     """
     model.eval()
     together = isinstance(model, LayerByLayer)  # which ranks without rows call, too
     loss_sum, loss_weight, weight, rows = torch.zeros(4, 1, dtype=torch.float64, device=device)
     sums = torch.zeros(task.sum_size, dtype=torch.float64, device=device)
-    picture = torch.zeros(task.picture_size, dtype=torch.float64, device=device)
+    counts = torch.zeros(task.count_size, dtype=torch.float64, device=device)
     with context:
         for batch in batches:
             if not len(batch.labels) and not together:
@@ -80,13 +82,14 @@ def add_up(
             weight += len(labels) if weights is None else weights.double().sum()
             rows += len(labels)
             sums += task.sums(outputs, labels, weights)
-            if task.picture_size:
-                picture += task.count_for_picture(outputs, labels)
-    return torch.cat([loss_sum, loss_weight, weight, rows, sums, picture])
+            task.count(counts, outputs, labels, weights)
+    return torch.cat([loss_sum, loss_weight, weight, rows, sums, counts])
 
 
 def evaluation_of(sums: torch.Tensor, task: Task) -> Evaluation:
     """The figures of a split from the sums over its rows."""
-    loss, loss_weight, weight, rows, *others = sums.tolist()
-    figures = {"loss": loss / loss_weight, **task.figures(others[: task.sum_size], weight)}
-    return Evaluation(figures, int(rows), others[task.sum_size :])
+    totals, counts = sums.split([sums.numel() - task.count_size, task.count_size])
+    loss, loss_weight, weight, rows, *of_rows = totals.tolist()
+    found = counts.cpu().numpy()
+    figures = {"loss": loss / loss_weight, **task.figures(of_rows, weight), **task.counted_figures(found, weight)}
+    return Evaluation(figures, int(rows), found)

@@ -231,9 +231,10 @@ def _finish(
     for name, picture in task.curves(outcome.history).items():
         run.log_figure(picture, f"{name}.png")
     for split, found in outcome.evaluations.items():
-        if found.picture:
-            for name, picture in task.pictures(found.picture, dataset.class_names).items():
-                run.log_figure(picture, f"{name}_{split}.png")
+        for name, picture in task.pictures(found.counts, dataset.class_names).items():
+            run.log_figure(picture, f"{name}_{split}.png")
+        if table := task.table(found.counts, dataset.class_names):
+            run.log_text(table, f"classes_{split}.csv")
     with TemporaryDirectory() as folder:
         write_model_folder(folder, dataset, job.settings, outcome.checkpoint, traced=traced)
         model_uri = run.log_model(

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
+from sparkdl.training.tasks.areas import CELLS, ThresholdCurves, cells, curves
+from sparkdl.training.tasks.by_class import ByClass
 from sparkdl.training.tasks.learning import Task, mean_of_shares
 from sparkdl.training.tasks.likeliest import PAIRS, lists, ranked
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassVectors", "Classification"]
 
+OF_TWO = "area_under_roc", "area_under_pr", "precision", "recall", "f1"
+TOP = 5
 LARGEST_CONFUSION = 1000  # classes; beyond, a matrix of all pairs is neither readable nor cheap to add up
 
 
@@ -25,7 +30,7 @@ class Classification(Task):
     name = "classification"
     loss = "cross_entropy"
     best_by = step_figure = "accuracy"
-    figure_names = ("accuracy",)
+    train_figures = ("accuracy",)
     sum_size = 1
     answer = pa.schema([("prediction", pa.string()), ("probability", pa.float64()), ("top_k", PAIRS)])
 
@@ -33,7 +38,12 @@ class Classification(Task):
         """``class_weights`` are what rows count in the loss, by class index, beside their own weights."""
         self.outputs = num_classes
         self._class_weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float64)
-        self.picture_size = num_classes**2 if num_classes <= LARGEST_CONFUSION else 0
+        pairs = num_classes**2 if num_classes <= LARGEST_CONFUSION else 0
+        self._parts = [4 * num_classes, 2, pairs, 2 * CELLS if num_classes == 2 else 0]
+        self.count_size = sum(self._parts)
+        of_many = ("top_5_accuracy",) if num_classes > TOP else ()
+        others = OF_TWO if num_classes == 2 else ("macro_f1", *of_many)
+        self.figure_names = ("accuracy", *others, "log_loss")
 
     @override
     def loss_weights(self, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:
@@ -56,21 +66,77 @@ class Classification(Task):
         return {"accuracy": mean_of_shares(sums[0], weight)}
 
     @override
-    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """How often class i was taken for class j, at the place i * classes + j."""
-        return torch.bincount(labels * self.outputs + outputs.argmax(dim=1), minlength=self.picture_size)
+    def count(
+        self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> None:
+        """Of each class: rows rightly predicted, predicted, true, by weight, and their number; the rest by its name."""
+        predicted, ones = outputs.argmax(dim=1), torch.ones(len(labels), dtype=torch.float64, device=labels.device)
+        weights = ones if weights is None else weights.double()
+        of_classes, of_rows, pairs, scores = counts.split(self._parts)
+        right, found, true, rows = of_classes.view(4, -1)
+        right.index_add_(0, labels, weights * (predicted == labels))
+        found.index_add_(0, predicted, weights)
+        true.index_add_(0, labels, weights)
+        rows.index_add_(0, labels, ones)
+        probabilities = torch.log_softmax(outputs.double(), dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)
+        likeliest = outputs.topk(min(TOP, self.outputs), dim=1).indices
+        among_first = (likeliest == labels.unsqueeze(1)).any(dim=1)
+        of_rows += torch.stack([-(probabilities * weights).sum(), (weights * among_first).sum()])
+        if self._parts[2]:
+            pairs.index_add_(0, labels * self.outputs + predicted, ones)
+        if self._parts[3]:
+            scores.index_add_(0, labels * CELLS + cells(outputs), weights)
+
+    @override
+    def counted_figures(self, counts: NDArray[np.float64], weight: float) -> dict[str, float]:
+        """With two classes, those of the second one; precision and recall are at the threshold of one half."""
+        of_classes, (loss, among_first), _, _ = self._apart(counts)
+        found = {
+            "top_5_accuracy": mean_of_shares(among_first, weight),
+            "macro_f1": of_classes.macro_f1,
+            "log_loss": loss / weight,
+        }
+        if self.outputs == 2:
+            found |= {name: float(getattr(of_classes, name)[1]) for name in ("precision", "recall", "f1")}
+            if shape := self._curves(counts):
+                found |= {"area_under_roc": shape.area_under_roc, "area_under_pr": shape.area_under_pr}
+        return {name: found[name] for name in self.figure_names if name in found}
+
+    @override
+    def table(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> str:
+        return self._apart(counts)[0].to_csv(class_names)
 
     @override
     def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
-        from sparkdl.tracking.figures import accuracy_curve, loss_curve  # which need matplotlib
+        from sparkdl.tracking.figures import accuracy_curve  # which needs matplotlib
 
-        return {"loss": loss_curve(history, self.loss_unit), "accuracy": accuracy_curve(history)}
+        return super().curves(history) | {"accuracy": accuracy_curve(history)}
 
     @override
-    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
-        from sparkdl.tracking.figures import confusion_matrix
+    def pictures(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> "dict[str, Figure]":
+        from sparkdl.tracking.figures import confusion_matrix, precision_recall_curve, roc_curve
 
-        return {"confusion": confusion_matrix(np.reshape(counts, (self.outputs, self.outputs)), class_names)}
+        found, (*_, confusion, _) = {}, self._apart(counts)
+        if len(confusion):
+            found["confusion"] = confusion_matrix(np.reshape(confusion, (self.outputs, self.outputs)), class_names)
+        if shape := self._curves(counts):
+            positive = class_names[1]
+            found["roc"] = roc_curve(shape.false_positives, shape.true_positives, shape.area_under_roc, positive)
+            recall = shape.true_positives[1:]
+            found["precision_recall"] = precision_recall_curve(recall, shape.precision, shape.area_under_pr, positive)
+        return found
+
+    def _apart(
+        self, counts: NDArray[np.float64]
+    ) -> tuple[ByClass, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """What was counted of classes, of all rows, of pairs of classes, and of scores."""
+        of_classes, of_rows, confusion, scores = np.split(counts, np.cumsum(self._parts)[:-1])
+        return ByClass.of(of_classes), of_rows, confusion, scores
+
+    def _curves(self, counts: NDArray[np.float64]) -> ThresholdCurves | None:
+        """None unless there are two classes, and rows of both."""
+        scores = self._apart(counts)[3]
+        return curves(scores[:CELLS], scores[CELLS:]) if len(scores) else None
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:

@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from sparkdl.settings.section import TaskName
 
@@ -24,8 +26,10 @@ class Task(ABC):
     name: ClassVar[TaskName]
     loss: ClassVar[str]
     """The name in ``torch.nn.functional`` of what is usually minimised."""
-    figure_names: ClassVar[tuple[str, ...]]
-    """What :meth:`figures` finds."""
+    figure_names: tuple[str, ...]
+    """The figures of a split that is held out."""
+    train_figures: ClassVar[tuple[str, ...]]
+    """Those of them that :meth:`figures` finds, in training, too."""
     best_by: ClassVar[str]
     """The figure that usually decides which epoch is the best one."""
     step_figure: ClassVar[str]
@@ -66,12 +70,28 @@ class Task(ABC):
     def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
         """The figures of all rows that were summed up; ``weight`` is the sum of theirs, or else their number."""
 
-    picture_size: int
-    """How many counts :meth:`count_for_picture` has; none where there would be too many to be added up."""
+    count_size: int
+    """How many numbers :meth:`count` adds to."""
 
     @abstractmethod
-    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Counts of a split's rows, of shape (picture_size,), that are added up for :meth:`pictures`."""
+    def count(
+        self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> None:
+        """Add to ``counts``, float64 of shape (count_size,), what evaluation finds of these rows beside their sums.
+
+        Training does not: it is what would take time in each step.
+        """
+
+    def counted_figures(self, counts: NDArray[np.float64], weight: float) -> dict[str, float]:
+        """The figures of a split that :meth:`figures` does not find, from what :meth:`count` added up.
+
+        One that has no meaning for these rows is left out, such as an area under a curve of one class.
+        """
+        return {}
+
+    def table(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> str | None:
+        """Figures of each class of one split, as CSV; None where there are no classes."""
+        return None
 
     loss_unit: str = ""
     """What the loss is measured in; empty where that is the loss's own affair."""
@@ -88,8 +108,8 @@ class Task(ABC):
         return {"loss": loss_curve(history, self.loss_unit), **figures}
 
     @abstractmethod
-    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
-        """Pictures of one split, by the beginning of their names, from what :meth:`count_for_picture` added up."""
+    def pictures(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> "dict[str, Figure]":
+        """Pictures of one split, by the beginning of their names, from what :meth:`count` added up."""
 
     @abstractmethod
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:

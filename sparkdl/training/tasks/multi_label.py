@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
+from sparkdl.training.tasks.by_class import ByClass
 from sparkdl.training.tasks.learning import Task, mean_of_shares
 from sparkdl.training.tasks.likeliest import PAIRS, ranked
 
@@ -23,20 +25,21 @@ class MultiLabel(Task):
     ``mean_average_precision`` is the mean over rows of the average precision of the row's ranking of all classes, as in
     retrieval (Manning, Raghavan, Schuetze, 2008, section 8.4); rows without a class do not count. ``f1`` is the
     harmonic mean of precision and recall over all pairs of row and class (micro-averaged), where probabilities above
-    one half are predictions.
+    one half are predictions, and ``macro_f1`` the mean of that of each class.
     """
 
     name = "multi_label"
     loss = "binary_cross_entropy_with_logits"
     best_by = "mean_average_precision"
     step_figure = "f1"
-    figure_names = ("mean_average_precision", "f1")
+    figure_names = ("mean_average_precision", "f1", "macro_f1")
+    train_figures = ("mean_average_precision", "f1")
     sum_size = 5
     answer = pa.schema([("prediction", pa.list_(pa.string())), ("top_k", PAIRS)])
 
     def __init__(self, num_classes: int) -> None:
         self.outputs = num_classes
-        self.picture_size = 3 * num_classes
+        self.count_size = 4 * num_classes
 
     @override
     def targets(self, labels: torch.Tensor) -> torch.Tensor:
@@ -66,16 +69,29 @@ class MultiLabel(Task):
         }
 
     @override
-    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Of each class: right predictions; then of each class, wrong ones; then missing ones."""
-        return torch.cat([found.sum(dim=0) for found in _compared(outputs, labels)])
+    def count(
+        self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> None:
+        """Of each class: rows rightly predicted, predicted and true, by weight, and the number of the true ones."""
+        predicted, true = outputs > 0, labels.bool()
+        for total, found in zip(counts.view(4, -1), (predicted & true, predicted, true), strict=False):
+            total += (found if weights is None else found * weights.double().unsqueeze(1)).sum(dim=0)
+        counts[-self.outputs :] += true.sum(dim=0)
 
     @override
-    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
+    def counted_figures(self, counts: NDArray[np.float64], weight: float) -> dict[str, float]:
+        return {"macro_f1": ByClass.of(counts).macro_f1}
+
+    @override
+    def table(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> str:
+        return ByClass.of(counts).to_csv(class_names)
+
+    @override
+    def pictures(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> "dict[str, Figure]":
         from sparkdl.tracking.figures import class_scores
 
-        right, wrong, missing = np.reshape(counts, (3, self.outputs))
-        return {"classes": class_scores(right, wrong, missing, class_names)}
+        found = ByClass.of(counts)
+        return {"classes": class_scores(found.precision, found.recall, found.rows, class_names)}
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:

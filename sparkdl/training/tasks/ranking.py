@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from sparkdl.training.tasks.learning import Task, mean_of_shares
@@ -36,11 +38,11 @@ class Ranking(Task):
     name = "ranking"
     loss = "sparkdl.training.tasks.ranking:listnet"
     best_by = step_figure = "ndcg_at_10"
-    figure_names = ("ndcg_at_10", "mean_reciprocal_rank")
+    figure_names = train_figures = ("ndcg_at_10", "mean_reciprocal_rank")
     sum_size = 2
     answer = pa.schema([("prediction", pa.float64())])
     outputs = 1
-    picture_size = PLACES + 1
+    count_size = PLACES + 1
 
     @override
     def some_labels(self, rows: int) -> torch.Tensor:
@@ -60,13 +62,15 @@ class Ranking(Task):
         return {name: mean_of_shares(total, weight) for name, total in zip(self.figure_names, sums, strict=True)}
 
     @override
-    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def count(
+        self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> None:
         """NDCG of the first place, of the first two and so on, summed over groups; and how many groups there are."""
         sums = _ndcg(outputs, labels, PLACES).sum(dim=0)
-        return torch.cat([sums, sums.new_tensor([len(labels)])])
+        counts += torch.cat([sums, sums.new_tensor([len(labels)])])
 
     @override
-    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
+    def pictures(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> "dict[str, Figure]":
         from sparkdl.tracking.figures import gain_by_place
 
         *sums, groups = counts

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from sparkdl.data.card import LinkFunction
@@ -36,11 +37,11 @@ class Regression(Task):
     loss = "mse_loss"
     best_by = "r2"
     step_figure = "rmse"
-    figure_names = ("r2", "rmse", "mae")
+    figure_names = train_figures = ("r2", "rmse", "mae")
     sum_size = 4
     answer = pa.schema([("prediction", pa.float64())])
     outputs = 1
-    picture_size = CELLS**2
+    count_size = CELLS**2
 
     def __init__(
         self, mean: float = 0.0, std: float = 1.0, *, standardised: bool = True, link: LinkFunction = "identity"
@@ -79,13 +80,15 @@ class Regression(Task):
         }
 
     @override
-    def count_for_picture(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def count(
+        self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+    ) -> None:
         """How many rows lie in each cell: the true number gives the column, the predicted one the row."""
         true, predicted = (_cell(values) for values in (self._standardised(labels), self._predicted(outputs)))
-        return torch.bincount(predicted * CELLS + true, minlength=self.picture_size)
+        counts += torch.bincount(predicted * CELLS + true, minlength=self.count_size)
 
     @override
-    def pictures(self, counts: Sequence[float], class_names: Sequence[str]) -> "dict[str, Figure]":
+    def pictures(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> "dict[str, Figure]":
         from sparkdl.tracking.figures import predicted_over_true
 
         extent = self.mean - REACH * self.std, self.mean + REACH * self.std

@@ -1,6 +1,7 @@
 """Each task's figures beside scikit-learn's, what is predicted, and pictures."""
 
 import io
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from sklearn import metrics
 from sparkdl.data.card import LabelScale
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Train
+from sparkdl.settings.train import FigureName
 from sparkdl.training.losses import build_loss
 from sparkdl.training.tasks import Classification, MultiLabel, Ranking, Regression, Task, create_task
 
@@ -23,7 +25,16 @@ def figures(task: Task, outputs: torch.Tensor, labels: torch.Tensor, weights: to
     """Found in two parts, as two ranks do."""
     parts = [slice(0, 70), slice(70, None)]
     sums = sum(task.sums(outputs[part], labels[part], None if weights is None else weights[part]) for part in parts)
-    return task.figures(sums.tolist(), float(len(labels) if weights is None else weights.sum()))
+    weight = float(len(labels) if weights is None else weights.sum())
+    counts = sum(counted(task, outputs[p], labels[p], None if weights is None else weights[p]) for p in parts)
+    return task.figures(sums.tolist(), weight) | task.counted_figures(counts, weight)
+
+
+def counted(task: Task, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> np.ndarray:
+    """What evaluation adds up of some rows beside their sums."""
+    counts = torch.zeros(task.count_size, dtype=torch.float64)
+    task.count(counts, outputs, labels, weights)
+    return counts.numpy()
 
 
 def test_regression_finds_the_figures_that_scikit_learn_does_with_weights_and_without() -> None:
@@ -61,8 +72,64 @@ def test_classification_counts_as_scikit_learn_does() -> None:
     outputs, labels = torch.randn(ROWS, CLASSES, generator=RANDOM), torch.randint(CLASSES, (ROWS,), generator=RANDOM)
     task, predicted = Classification(CLASSES), outputs.argmax(dim=1)
     assert figures(task, outputs, labels)["accuracy"] == metrics.accuracy_score(labels, predicted)
-    counts = task.count_for_picture(outputs, labels).reshape(CLASSES, CLASSES)
+    counts = counted(task, outputs, labels)[4 * CLASSES + 2 :].reshape(CLASSES, CLASSES)
     assert counts.tolist() == metrics.confusion_matrix(labels, predicted).tolist()
+
+
+@pytest.mark.parametrize("weights", [None, torch.rand(ROWS, generator=RANDOM).double()], ids=["all alike", "weighted"])
+def test_classes_have_the_figures_that_scikit_learn_finds(weights: torch.Tensor | None) -> None:
+    labels = torch.randint(7, (ROWS,), generator=RANDOM)
+    outputs = torch.randn(ROWS, 8, generator=RANDOM)  # no row is of the last class
+    options = {"sample_weight": weights}
+    found, probabilities = figures(Classification(8), outputs, labels, weights), outputs.double().softmax(dim=1)
+    predicted = outputs.argmax(dim=1)
+    assert found["macro_f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="macro", **options))
+    theirs = metrics.top_k_accuracy_score(labels, outputs, k=5, labels=range(8), **options)
+    assert found["top_5_accuracy"] == pytest.approx(theirs)
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(labels, probabilities, labels=range(8), **options))
+    several, logits = torch.rand(ROWS, CLASSES, generator=RANDOM) > 0.6, torch.randn(ROWS, CLASSES, generator=RANDOM)
+    found = figures(MultiLabel(CLASSES), logits, several.to(torch.uint8), weights)
+    assert found["macro_f1"] == pytest.approx(metrics.f1_score(several, logits > 0, average="macro", **options))
+
+
+SCORES = {
+    "plain": torch.randn(5_000, generator=RANDOM, dtype=torch.float64) * 2,
+    "ties": torch.randint(-3, 4, (5_000,), generator=RANDOM).double(),
+    "saturated": torch.randn(5_000, generator=RANDOM, dtype=torch.float64) * 200,
+    "close together": torch.randn(5_000, generator=RANDOM, dtype=torch.float64) * 0.05 - 4.6,
+    "few": torch.randn(100, generator=RANDOM, dtype=torch.float64) * 3,
+    "alike": torch.full((200,), 1.5, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["all alike", "weighted"])
+@pytest.mark.parametrize("scores", SCORES)
+def test_areas_under_the_curves_of_two_classes_are_those_of_scikit_learn(scores: str, weighted: bool) -> None:
+    margins = SCORES[scores].float()
+    rows = len(margins)
+    spread = (margins - margins.mean()) / (margins.std() + 1e-9)
+    labels = (spread + torch.randn(rows, generator=RANDOM) > 1).long()
+    outputs = torch.stack([torch.zeros(rows), margins], dim=1)
+    weights = torch.rand(rows, generator=RANDOM).double() if weighted else None
+    found, options = figures(Classification(2), outputs, labels, weights), {"sample_weight": weights}
+    assert found["area_under_roc"] == pytest.approx(metrics.roc_auc_score(labels, margins, **options), abs=1e-4)
+    theirs = metrics.average_precision_score(labels, margins, **options)
+    # Rows of one cell are ties, of which the average precision takes the lowest, and the other area the mean.
+    crowded = scores in ("saturated", "close together")
+    assert found["area_under_pr"] == pytest.approx(theirs, abs=3e-3 if crowded else 1e-4)
+    for name in ("precision", "recall", "f1"):
+        theirs = getattr(metrics, f"{name}_score")(labels, margins > 0, zero_division=0, **options)
+        assert found[name] == pytest.approx(theirs)
+
+
+def test_of_one_class_there_is_no_area_under_a_curve() -> None:
+    task, outputs, labels = Classification(2), torch.tensor([[0.0, 40.0], [0.0, -1.0]]), torch.tensor([1, 1])
+    found = figures(task, outputs, labels)
+    assert set(found) == {"accuracy", "precision", "recall", "f1", "log_loss"}
+    assert (found["precision"], found["recall"]) == (1.0, 0.5)
+    assert set(task.pictures(counted(task, outputs, labels), ["a", "b"])) == {"confusion"}
+    rows = task.table(counted(task, outputs, labels), ["a", "b, or not"]).splitlines()
+    assert rows == ["class,precision,recall,f1,rows", "a,0,0,0,0", '"b, or not",1,0.5,0.666667,2']
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -114,7 +181,7 @@ def test_ranking_finds_the_figures_that_scikit_learn_does_with_weights_and_witho
         found = task.figures((sums[0] + sums[1]).tolist(), total)
         assert found["ndcg_at_10"] == pytest.approx(np.average(ndcg, weights=weights))
         assert found["mean_reciprocal_rank"] == pytest.approx(np.average(reciprocals, weights=weights))
-    *sums, count = task.count_for_picture(outputs, labels).tolist()
+    *sums, count = counted(task, outputs, labels).tolist()
     assert count == len(groups) and sums[9] == pytest.approx(sum(ndcg))
     assert sums[0] == pytest.approx(sum(metrics.ndcg_score(*pair, k=1) for pair in pairs[1:-1]) + 2)
 
@@ -135,7 +202,7 @@ def test_the_loss_of_ranking_is_the_cross_entropy_of_each_group_alone() -> None:
     assert torch.allclose(gradient, other, atol=1e-6) and gradient.isfinite().all()
 
 
-TASKS = Classification(CLASSES), MultiLabel(CLASSES), Ranking(), Regression(5.0, 2.0)
+TASKS = Classification(CLASSES), Classification(2), MultiLabel(CLASSES), Ranking(), Regression(5.0, 2.0)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -143,15 +210,15 @@ def test_what_a_task_says_of_itself_is_what_it_does(task: Task) -> None:
     labels, outputs = task.some_labels(7), torch.randn(7, task.outputs, generator=RANDOM)
     assert task.sums(outputs, labels, None).shape == (task.sum_size,)
     found = figures(task, outputs, labels)
-    assert tuple(found) == task.figure_names and {task.best_by, task.step_figure} <= found.keys()
-    answer = pa.table(task.answers(outputs, NAMES, top_k=3), schema=task.answer)
+    assert set(found) == set(task.figure_names) and {task.best_by, task.step_figure} <= found.keys()
+    assert set(task.train_figures) <= set(task.figure_names) <= set(get_args(FigureName))
+    answer = pa.table(task.answers(outputs, NAMES, top_k=2), schema=task.answer)
     assert answer.num_rows == 7
     loss = build_loss(Train(), task)(outputs, labels, None)
     assert loss.ndim == 0 and torch.isfinite(loss)
     history = [{f"{split}_{name}": 0.5 for split in ("train", "validation") for name in ("loss", *found)}] * 2
-    counts = task.count_for_picture(outputs, labels)
-    assert counts.shape == (task.picture_size,)
-    pictures = task.curves(history) | task.pictures(counts.tolist(), list("abcde"))
+    counts = counted(task, outputs, labels)
+    pictures = task.curves(history) | task.pictures(counts, list("abcde")[: task.outputs])
     assert {"loss", task.best_by} <= pictures.keys() and len(pictures) >= 3
     for picture in pictures.values():
         picture.savefig(io.BytesIO())
@@ -159,8 +226,8 @@ def test_what_a_task_says_of_itself_is_what_it_does(task: Task) -> None:
 
 def test_the_picture_of_predicted_numbers_has_the_true_one_across() -> None:
     task = Regression(mean=10.0, std=2.0)
-    counts = task.count_for_picture(torch.tensor([[2.9], [100.0]]), torch.tensor([4.1, 10.0], dtype=torch.float64))
-    cells = np.argwhere(counts.reshape(64, 64).numpy())
+    counts = counted(task, torch.tensor([[2.9], [100.0]]), torch.tensor([4.1, 10.0], dtype=torch.float64))
+    cells = np.argwhere(counts.reshape(64, 64))
     assert cells.tolist() == [[62, 0], [63, 32]]  # predicted, true
 
 
