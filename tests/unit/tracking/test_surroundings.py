@@ -67,18 +67,17 @@ def test_a_run_in_another_store_is_no_parent_and_the_log_says_so(
     tmp_path: Path,
     use_store: Callable[[str], None],
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # MLflow makes a folder for its artifacts
+    theirs = client.create_run(experiment_id(client, "open elsewhere"))
     use_store(f"sqlite:///{tmp_path}/other.db")
-    with mlflow.start_run() as theirs, caplog.at_level(logging.WARNING, "sparkdl"):
+    with under(theirs), caplog.at_level(logging.WARNING, "sparkdl"):
         assert begun(client, place) == (None, "sparkdl")
     assert f"the run {theirs.info.run_id} is open in sqlite:///{tmp_path}/other.db" in caplog.text
 
 
 def test_a_thread_may_work_for_the_run_of_another(place: Tracking, client: MlflowClient) -> None:
     found = []
-    with mlflow.start_run() as theirs:
+    with mlflow.start_run(experiment_id=experiment_id(client, "in threads")) as theirs:
         caller = active_run()
 
         def work() -> None:
@@ -102,6 +101,7 @@ def test_what_is_delivered_after_an_outage_has_its_parent(
         mlflow.start_run(experiment_id=experiment_id(client, "through an outage")) as theirs,
         monkeypatch.context() as outage,
     ):
+        outage.setattr("sparkdl.tracking.courier.PATIENCE", 1.0)
         outage.setattr("sparkdl.tracking.start.connect", down)
         outage.setattr("sparkdl.tracking.delivery.connect", down)
         with start_run(place.model_copy(update={"offline": True}), params={}):
