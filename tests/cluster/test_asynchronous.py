@@ -111,9 +111,12 @@ class Submitted:
 
 
 def test_workers_come_and_go_in_the_middle_of_epochs_and_whatever_is_killed_the_run_goes_on(
-    clouds, tmp_path, tmp_path_factory, empty_store
+    clouds, tmp_path, tmp_path_factory, empty_store, monkeypatch
 ) -> None:
     copy(empty_store, tmp_path / "mlflow.db")
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody is, and what speaks within a run does not ask
+    monkeypatch.delenv("no_proxy", raising=False)
     with standalone_cluster(tmp_path_factory.mktemp("executors"), cores=(1, 1), pythonpath=str(ROOT)) as cluster:
         run = Submitted(cluster, clouds.path, tmp_path)
         run.start(EPOCHS)
