@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from sklearn.metrics import ndcg_score
+from sklearn import metrics
 
 import sparkdl
 from sparkdl import Cluster, Dataset, Gate, Prepare, Split, Tracking, Train, TrainedModel
@@ -111,6 +111,43 @@ def test_numbers_with_fractions_are_predicted(
     gated = tracking.model_copy(update={"gate": Gate(metric="validation_accuracy")})
     with pytest.raises(ConfigError, match="there will be validation_loss, validation_mae"):
         train(dataset, tracking=gated)
+
+
+def test_figures_of_two_classes_decide_and_are_those_of_the_predictions(
+    prepared: Callable[..., Dataset], train: Callable[..., tuple[TrainedModel, Tracking]], rows: DataFrame
+) -> None:
+    two = rows.withColumn("side", sf.expr("if(point[0] + 0.6 * sin(id) > 0.5, 'yes', 'no')"))
+    dataset = prepared("two", two, label="side", weight="weight")
+    gate = Gate(metric="validation_area_under_pr", minimum=0.5)
+    _, tracking = train(dataset, epochs=1)
+    deciding = {"best_by": "area_under_roc", "class_weights": "balanced"}
+    target = {"metric": "validation_f1", "value": 1.5}
+    trained, _ = train(dataset, tracking.model_copy(update={"gate": gate}), target=target, **deciding)
+    assert trained.registered is not None and "validation_area_under_pr" in trained.registered.reason
+    best = max(epoch["validation_area_under_roc"] for epoch in trained.history)
+    assert trained.metrics["validation_area_under_roc"] == best
+    assert "train_accuracy" in trained.history[0] and "train_f1" not in trained.history[0]
+    held_out = sparkdl.score(two, trained.model_uri, tracking=tracking).where("part = 'validation'").toPandas()
+    true, likely = held_out["side"] == "yes", held_out["prediction"] == "yes"
+    score, weights = np.where(likely, held_out["probability"], 1 - held_out["probability"]), held_out["weight"]
+    expected = {
+        "accuracy": metrics.accuracy_score(true, likely, sample_weight=weights),
+        "area_under_roc": metrics.roc_auc_score(true, score, sample_weight=weights),
+        "area_under_pr": metrics.average_precision_score(true, score, sample_weight=weights),
+        "precision": metrics.precision_score(true, likely, sample_weight=weights),
+        "recall": metrics.recall_score(true, likely, sample_weight=weights),
+        "f1": metrics.f1_score(true, likely, sample_weight=weights),
+        "log_loss": metrics.log_loss(true, score, sample_weight=weights),
+    }
+    for name, value in expected.items():
+        assert trained.metrics[f"validation_{name}"] == pytest.approx(value, abs=1e-4), name
+    client = MlflowClient(tracking.uri)
+    files = {file.path for file in client.list_artifacts(trained.run_id)}
+    assert {"roc_validation.png", "precision_recall_validation.png", "confusion_validation.png", "f1.png"} <= files
+    table = Path(client.download_artifacts(trained.run_id, "classes_validation.csv")).read_text().splitlines()
+    assert table[0] == "class,precision,recall,f1,rows" and [line.split(",")[0] for line in table[1:]] == ["no", "yes"]
+    with pytest.raises(ConfigError, match="classification has not in training; it has loss, accuracy"):
+        train(dataset, target={"metric": "train_f1", "value": 1})
 
 
 def test_a_loss_of_counts_predicts_counts(
@@ -244,7 +281,8 @@ def test_rows_are_ranked_within_their_groups(
     assert scored.columns == [*queries.columns, "prediction"]
     groups = [rows for _, rows in scored.where("part = 'validation'").toPandas().groupby("query")]
     ndcg = [
-        ndcg_score([2**rows.relevance - 1], [rows.prediction], k=10) if rows.relevance.any() else 1.0 for rows in groups
+        metrics.ndcg_score([2**rows.relevance - 1], [rows.prediction], k=10) if rows.relevance.any() else 1.0
+        for rows in groups
     ]
     found = np.average(ndcg, weights=[rows.weight.iloc[0] for rows in groups])
     assert found == pytest.approx(trained.metrics["validation_ndcg_at_10"])
