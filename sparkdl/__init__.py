@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Source,
         Split,
         Stage,
+        TimeSplit,
         Tracking,
         Train,
     )
@@ -58,6 +59,7 @@ __all__ = [
     "Source",
     "Split",
     "Stage",
+    "TimeSplit",
     "TorchClassificationModel",
     "TorchClassifier",
     "TorchEstimator",
@@ -120,6 +122,7 @@ _HOMES = {
             "Source",
             "Split",
             "Stage",
+            "TimeSplit",
             "Tracking",
             "Train",
         ],

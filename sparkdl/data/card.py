@@ -13,6 +13,7 @@ from sparkdl.settings.section import TaskName
 
 __all__ = [
     "CARD_NAME",
+    "DRAWN_BY",
     "LABELS_NAME",
     "LABEL_COLUMN",
     "METADATA_NAME",
@@ -34,6 +35,8 @@ __all__ = [
 CARD_NAME = "card.json"
 PREPROCESSING = "preprocessing"
 LABELS_NAME = "labels.parquet"
+DRAWN_BY = "row"
+"""The rule by which rows are drawn for splits today; see :attr:`Card.split_by`."""
 METADATA_NAME = "_common_metadata"
 """The file in a split's folder that stock Petastorm readers look at, and nothing in this package."""
 UNSEEN = -1
@@ -218,6 +221,9 @@ class Card(_Part):
     """Of the pipeline's folder; not part of the digest, for Spark saves random names and the time of day with it."""
     settings: dict[str, Any]
     """The settings that decided the content; preparing again with others is refused."""
+    split_by: Annotated[Literal["content", "row"], Field(exclude_if=lambda value: value == "content")] = "content"
+    """What rows were drawn by for splits: each ``row`` by itself, or by its ``content`` alone, as all were before, so
+    that equal rows are in one split and shares are of rows that differ."""
     source: str
     """Fingerprint of the raw rows, independent of their order: count and hashes of the content."""
     digest: Hash

@@ -11,9 +11,10 @@ from typing import Any
 from sparkdl.errors import ConfigError
 from sparkdl.settings.cluster import Cluster, RankRange, Resources
 from sparkdl.settings.extreme import Extreme, LinearRankerOptions, NoRankerOptions
-from sparkdl.settings.prepare import Prepare, Source, Split, Stage
+from sparkdl.settings.prepare import Prepare, Source, Stage
 from sparkdl.settings.score import Score
 from sparkdl.settings.section import Section
+from sparkdl.settings.split import Split, TimeSplit
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.settings.tracking import Gate, Tracking
 from sparkdl.settings.train import Recipe, Train
@@ -35,6 +36,7 @@ __all__ = [
     "Source",
     "Split",
     "Stage",
+    "TimeSplit",
     "Tracking",
     "Train",
 ]

@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage, TaskName
+from sparkdl.settings.section import Positive, Section, Seed, Storage, TaskName
+from sparkdl.settings.split import Split
 
-__all__ = ["Prepare", "Source", "Split", "Stage"]
+__all__ = ["Prepare", "Source", "Stage"]
 
 
 class Source(Section):
@@ -68,28 +69,6 @@ class Stage(Section):
         return self
 
 
-class Split(Section):
-    """Which rows are for training, validation and testing. Every row starts in ``train``."""
-
-    column: str | None = None
-    """A raw column that names each row's split; its values become the names of the splits."""
-    fractions: dict[str, Fraction] = Field(
-        default_factory=lambda chosen: {} if chosen.get("column") else {"validation": 0.1, "test": 0.1}
-    )
-    """Shares of the training rows that move to other splits, chosen by a hash of the row and the seed; by default a
-    tenth for ``validation`` and for ``test``, and none when there is a ``column``."""
-
-    @model_validator(mode="after")
-    def _leave_training_rows(self) -> Self:
-        if "train" in self.fractions:
-            raise ValueError("`train` is not among the fractions: it has the rows that are left")
-        if sum(self.fractions.values()) >= 1:
-            raise ValueError(
-                f"the fractions add up to {sum(self.fractions.values()):g}; they must leave rows for training"
-            )
-        return self
-
-
 def _by_text(names: Any) -> Any:
     """Labels as text, which is what a dataset keeps of them: in YAML, ``0`` is a number."""
     return {str(label): name for label, name in names.items()} if isinstance(names, dict) else names
@@ -121,7 +100,8 @@ class Prepare(Section):
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
     """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves."""
     features: list[str] | None = None
-    """The columns to learn from when there is no image; by default every column but label, split, weight and qid."""
+    """The columns to learn from when there is no image; by default every column but label, weight, qid
+    and those that ``split`` names: a customer's number or a date is learned from only where it is listed."""
     stages: list[Stage] = []
     """Preprocessing, in order; the results are assembled into one vector of float32."""
     sparse: bool = False
@@ -146,7 +126,9 @@ class Prepare(Section):
     @property
     def keys(self) -> list[str]:
         """The columns of the rows that are beside what is learned from."""
-        return [key for key in (self.label, self.split.column, self.weight, self.qid) if key]
+        time = self.split.time.column if self.split.time else None
+        named = self.label, self.split.column, self.weight, self.qid, *self.split.group, time
+        return list(dict.fromkeys(key for key in named if key))
 
     @field_validator("split", mode="before")
     @classmethod
@@ -181,6 +163,11 @@ class Prepare(Section):
             raise ValueError(f"`qid` is {self.qid!r}, which is the label, the weight or one of the features")
         if self.weight and self.weight in (self.label, *(self.features or ())):
             raise ValueError(f"`weight` is {self.weight!r}, which is the label or one of the features")
+        if self.label in self.split.columns:
+            raise ValueError(f"`split` names the label {self.label!r}: a model is to be tried on the labels it knows")
+        if self.split.stratify and (self.task not in (None, "classification") or (self.sparse and self.task is None)):
+            without = self.task or "`train-extreme`, which `sparse` without a `task` is for,"
+            raise ValueError(f"`split.stratify` deals the rows of each class, and {without} has no class for each row")
         if self.label in (self.features or ()):
             raise ValueError(f"`features` names the label {self.label!r}; a model would only copy it")
         if len(set(self.features or ())) < len(self.features or ()):

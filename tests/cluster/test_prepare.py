@@ -527,7 +527,8 @@ def test_an_output_that_cannot_be_written_is_found_before_reading(people: DataFr
 def test_the_card_is_plain_json_that_says_what_is_in_the_dataset(digits_dataset: Dataset) -> None:
     card = json.loads(Path(digits_dataset.path, "card.json").read_text())
     assert card["digest"] == digits_dataset.digest
-    assert card["settings"]["split"] == {"column": "split", "fractions": {"validation": 0.2}}
+    split = {"column": "split", "time": None, "fractions": {"validation": 0.2}, "stratify": False, "group": []}
+    assert (card["settings"]["split"], card["split_by"]) == (split, "row")
     assert set(card["splits"]["train"]["files"][0]) == {
         "path",
         "rows",

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from sparkdl.errors import ConfigError
-from sparkdl.settings import Cluster, Extreme, Prepare, Section, Settings, Split, Tracking, Train
+from sparkdl.settings import Cluster, Extreme, Prepare, Section, Settings, Split, TimeSplit, Tracking, Train
 from sparkdl.settings.describe import describe
 from sparkdl.settings.explain import find_field
 from sparkdl.settings.kinds import OneKind
@@ -60,6 +60,19 @@ class Journey(Section):
         ),
         (Prepare, {"output": "d", "task": "ranking", "qid": "q", "class_names": {0: "cat"}}, "and ranking has none"),
         (Split, {"fractions": {"train": 0.2}}, "`train` is not among the fractions"),
+        (Split, {"stratify": True, "group": ["id"]}, "either `stratify` or `group`"),
+        (Split, {"stratify": True, "column": "part"}, "`stratify` says how `fractions` are drawn"),
+        (Split, {"group": ["id"], "fractions": {}}, "`group` says how `fractions` are drawn"),
+        (Split, {"group": ["id", "id"]}, "names a column twice"),
+        (Split, {"column": "part", "time": {"column": "at", "test_from": 3}}, "either `column` or `time`"),
+        (Split, {"fractions": {"test": 0.1}, "time": {"column": "at", "test_from": 3}}, "a split that `time` makes"),
+        (Split, {"time": {"column": "at", "test_from": "tomorrow"}}, "as ISO 8601 writes it"),
+        (Split, {"time": {"column": "at", "test_from": True}}, "as ISO 8601 writes it"),
+        (TimeSplit, {"column": "at", "test_from": 3, "validation_from": 3}, "must be before `test_from`"),
+        (TimeSplit, {"column": "at", "test_from": 3, "validation_from": "2024-01-01"}, "are of two kinds"),
+        (Prepare, {"output": "d", "split": {"group": ["label"]}}, "`split` names the label 'label'"),
+        (Prepare, {"output": "d", "task": "multi_label", "split": {"stratify": True}}, "no class for each row"),
+        (Prepare, {"output": "d", "sparse": True, "split": {"stratify": True}}, "no class for each row"),
         (Train, {"seed": 2**64}, "less than"),
         (Train, {"strategy": "hogwild"}, "set optimizer to sgd without momentum"),
         (

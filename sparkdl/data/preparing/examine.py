@@ -17,6 +17,7 @@ from sparkdl.data.preparing.features import Inputs, image_fits, width_of
 from sparkdl.data.preparing.label_column import LABEL, label_problems
 from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
 from sparkdl.data.preparing.queries import Queries, count_queries
+from sparkdl.data.preparing.split_columns import split_problems
 from sparkdl.data.sql import identifier
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
@@ -53,12 +54,12 @@ class Findings:
 
 def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None) -> list[Problem]:
     """All that can be wrong with a row, whatever the others are: what comes first is what a row is counted for."""
-    problems = label_problems(rows, settings, task) + _input_problems(inputs, settings)
+    problems = label_problems(rows, settings, task) + split_problems(rows, settings) + _input_problems(inputs, settings)
     if task is None:
         problems += _feature_problems(inputs)
     if settings.split.column:
         says = f"the split column {settings.split.column!r} is null in {COUNT} rows"
-        problems.append(Problem(says, "name their split, drop them", _is_null(SPLIT)))
+        problems.append(Problem(says, "name their split, drop them", _is_null(settings.split.column)))
     return problems
 
 
@@ -232,10 +233,11 @@ def _check_split(row: Any, settings: Prepare) -> None:
 def _check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
     if "train" not in split_rows and settings.split.column:
         raise DataError(f"no row is in the split 'train'; column {settings.split.column!r} has {', '.join(split_rows)}")
-    for split, rows in ({"train": 0} | dict.fromkeys(settings.split.fractions, 0) | dict(split_rows)).items():
+    for split, rows in (dict.fromkeys(settings.split.names, 0) | dict(split_rows)).items():
         if rows < settings.num_ranks:
-            what, one = ("groups", "group's name") if settings.qid else ("rows", "row")
-            by_hash = f", with another share or `seed`: a hash of the {one} and the seed chooses"
+            what = "groups" if settings.qid else "rows"
+            drawn = f"groups by {', '.join(settings.split.group)}" if settings.split.group else what
+            by_hash = f", with another share or `seed`: {drawn} are drawn by a hash"
             raise DataError(
                 f"split {split!r} has {rows} of {sum(split_rows.values()):,} {what}, fewer than the"
                 f" {settings.num_ranks} ranks that share it; lower `num_ranks` or give it more {what}"

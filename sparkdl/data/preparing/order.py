@@ -1,8 +1,4 @@
-"""Where each row goes: its split, and its place in a global order.
-
-Both depend on the row's content and the seed alone, so that the same rows give the same dataset however Spark
-partitioned them.
-"""
+"""Where each row goes within its split: its place in a global order, and the row group that this lies in."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,40 +11,19 @@ from sparkdl.settings import Prepare
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["CONTENT_HASH", "GROUP", "ORDER", "PLACE", "SPLIT", "hash_of", "num_groups", "with_groups", "with_split"]
+__all__ = ["CONTENT_HASH", "GROUP", "ORDER", "PLACE", "SPLIT", "hash_of", "num_groups", "with_groups"]
 
 SPLIT, GROUP, PLACE = f"{WORKING}split", f"{WORKING}group", f"{WORKING}place"
 CONTENT_HASH = f"{WORKING}content"
 """A hash of the row that does not depend on the seed; it also decides between rows whose order collides."""
 ORDER = f"{WORKING}order"
-"""A hash of the row and the seed, which rows are sorted by."""
+"""A hash of the row, of its number among those that are equal to it, and of the seed: what rows are sorted by."""
 _GROUP_BYTES = 1 << 28
 """About the most inputs that a row group holds: a task has a whole one in memory, a rank several."""
 _BUCKET_ROWS = 4096
 """Rows that one window of the ordering sorts: small enough for memory, large enough to keep windows few."""
 _MAX_BUCKETS = 1 << 16
 """The counts of all buckets are collected on the driver."""
-_UNIT = 1 << 53
-"""Hashes modulo this, divided by it, are exact doubles that are uniform in [0, 1)."""
-
-
-def with_split(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> "DataFrame":
-    """Add each row's split and hashes. Runs on the driver, lazily. ``content`` are the columns that identify a row.
-
-    The rows of a group that is ranked within go to the same split.
-    """
-    from pyspark.sql import functions as sf
-
-    split = sf.col(identifier(settings.split.column)).cast("string") if settings.split.column else sf.lit("train")
-    in_train = split == "train" if settings.split.column else sf.lit(True)  # Spark warns of what is plainly true
-    together = [settings.qid] if settings.qid else content
-    share = sf.pmod(hash_of(together, settings.seed, "split"), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
-    moved, limit = split, 0.0
-    for name, fraction in sorted(settings.split.fractions.items()):
-        moved = sf.when(in_train & (share >= limit) & (share < limit + fraction), sf.lit(name)).otherwise(moved)
-        limit += fraction
-    order = hash_of(content, settings.seed, "order").alias(ORDER)
-    return rows.select("*", moved.alias(SPLIT), order, hash_of(content, 0, "content").alias(CONTENT_HASH))
 
 
 def num_groups(rows: int, row_bytes: int, settings: Prepare, *, each: float = 1.0) -> int:

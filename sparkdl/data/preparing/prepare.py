@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.data.bad_rows import NAMED, PROBLEM, named, take_good_lines
+from sparkdl.data.bad_rows import NAMED, PROBLEM, named, take_good_lines, what_is_wrong
 from sparkdl.data.card import (
     CARD_NAME,
+    DRAWN_BY,
     LABEL_COLUMN,
     PREPROCESSING,
     WEIGHT_COLUMN,
@@ -20,6 +21,7 @@ from sparkdl.data.card import (
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
+from sparkdl.data.preparing.draw import check_strata, have_equals, with_hashes, with_numbers, with_split, with_strata
 from sparkdl.data.preparing.examine import Findings, examine, find_problems, unusable
 from sparkdl.data.preparing.features import (
     Inputs,
@@ -29,7 +31,7 @@ from sparkdl.data.preparing.features import (
     require_columns,
 )
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
-from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups, with_split
+from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups
 from sparkdl.data.preparing.queries import QUERY, check_query, gathered
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import Layout, write_row_groups
@@ -57,6 +59,9 @@ _SPARSE_ROW_BYTES = 1 << 10
 _CLASS = f"{WORKING}class"
 """The working column that holds each row's class index."""
 
+_SHOWN_CLASSES = 5
+"""Classes that a warning lists."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -80,7 +85,8 @@ def prepare(
     decisions = _decisions(settings, pipeline)
     existing = _open_existing(settings.output, decisions)
     if existing is not None:
-        with explained(settings.output), _examined(source, settings, spark, pipeline) as (_, _, _, findings):
+        with explained(settings.output), _examined(source, settings, spark, pipeline, existing.card.split_by) as found:
+            (*_, findings) = found
             _require_same_content(existing, findings)
         place = without_credentials(settings.output)
         _log.info("%s holds these rows with these settings already; nothing to prepare", place)
@@ -88,7 +94,7 @@ def prepare(
     with (
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,
-        _examined(source, settings, spark, pipeline) as (rows, inputs, task, findings),
+        _examined(source, settings, spark, pipeline, DRAWN_BY) as (rows, inputs, task, findings),
     ):
         card = _write(rows, inputs, task, findings, decisions, settings, folder.path)
         write_file(join(folder.path, CARD_NAME), card.to_json().encode())
@@ -150,8 +156,7 @@ def _open_existing(output: str, decisions: dict[str, Any]) -> Dataset | None:
     if not exists(join(output, CARD_NAME)):
         return None
     existing = Dataset.open(output)
-    usual = _decisions(Prepare(output=output), None)
-    before = usual | existing.card.settings  # keys that sparkdl has learned since then
+    before = _as_of_today(existing.card.settings, output)
     differing = [
         f"{key} was {before.get(key)!r} and is now {decisions.get(key)!r}"
         for key in sorted(before.keys() | decisions.keys())
@@ -164,6 +169,15 @@ def _open_existing(output: str, decisions: dict[str, Any]) -> Dataset | None:
     return existing
 
 
+def _as_of_today(kept: dict[str, Any], output: str) -> dict[str, Any]:
+    """The decisions that a card keeps, with those that sparkdl has learned to make since then at their defaults."""
+    known = {key: value for key, value in kept.items() if key in Prepare.model_fields}
+    try:
+        return kept | _decisions(Prepare.model_validate({**known, "output": output}), None)
+    except ConfigError:  # what could be set then cannot be set now, and so is not what is asked for
+        return _decisions(Prepare(output=output), None) | kept
+
+
 def _require_same_content(existing: Dataset, findings: Findings) -> None:
     if existing.card.source != findings.fingerprint:
         raise DatasetError(
@@ -174,26 +188,50 @@ def _require_same_content(existing: Dataset, findings: Findings) -> None:
 
 @contextmanager
 def _examined(
-    source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
+    source: "DataFrame | Source",
+    settings: Prepare,
+    spark: "SparkSession | None",
+    pipeline: "Pipeline | None",
+    split_by: str,
 ) -> "Iterator[tuple[DataFrame, Inputs, TaskName | None, Findings]]":
     """The raw rows with their split and label, how they become inputs, what for, and what was found in them."""
     raw, inputs = _chosen(source, settings, spark, pipeline)
     task = find_task(raw, settings)
+    check_strata(task, settings)
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     check_names(content)
     kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
-    rows = with_split(raw.select(*map(identifier, kept_columns), named(raw)), content, settings)
+    rows = with_hashes(raw.select(*map(identifier, kept_columns), named(raw)), content, settings)
     rows = rows.withColumn(LABEL, working_label(raw, settings, task))
     if settings.weight:
         rows = rows.withColumn(WEIGHT, working_weight(raw, settings))
     kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
     try:
         rows = take_good_lines(rows, skip=settings.on_bad_rows == "skip")
-        rows, findings = examine(rows, find_problems(rows, inputs, settings, task), settings, task)
+        problems = find_problems(rows, inputs, settings, task)
+        if split_by == "row" and not settings.qid and have_equals(rows):
+            rows = with_numbers(rows, settings)
+        if settings.split.stratify:
+            rows = with_strata(rows, rows.where(what_is_wrong(problems) == 0), settings, once=True)
+        rows, findings = examine(with_split(rows, settings), problems, settings, task)
+        if settings.split.stratify:
+            _warn_of_rare_classes(findings)
         yield rows, inputs, task, findings
     finally:
         if kept is not None:
             kept.unpersist()
+
+
+def _warn_of_rare_classes(findings: Findings) -> None:
+    """Say which classes have fewer rows than it takes for one in each split."""
+    rare = []
+    for index, name in enumerate(findings.label_names):
+        counts = {split: counted[index] for split, counted in findings.class_counts.items()}
+        if without := [split for split, count in counts.items() if not count]:
+            rare.append(f"{name!r} ({sum(counts.values())} rows) in {', '.join(without)}")
+    if rare:
+        shown = f"{'; '.join(rare[:_SHOWN_CLASSES])}{'; ...' if len(rare) > _SHOWN_CLASSES else ''}"
+        _log.warning("%s classes have no row in a split: %s", f"{len(rare):,}", shown)
 
 
 def _chosen(
@@ -293,6 +331,7 @@ def _write(
         preprocessing=inputs.pipeline is not None,
         preprocessing_sha256=hash_folder(join(folder, PREPROCESSING)) if inputs.pipeline is not None else None,
         settings=decisions,
+        split_by=DRAWN_BY,
         source=findings.fingerprint,
     )
 

@@ -1,15 +1,23 @@
 """The raw rows of one split, for whoever wants to score or look at what a model was not trained on."""
 
+import re
 from typing import TYPE_CHECKING
 
-from sparkdl.data.preparing.features import choose_inputs
-from sparkdl.data.preparing.order import SPLIT, with_split
+from sparkdl.data.bad_rows import PROBLEM, what_is_wrong
+from sparkdl.data.card import CARD_NAME, DRAWN_BY, Card
+from sparkdl.data.preparing.draw import check_strata, draws_rows, with_hashes, with_numbers, with_split, with_strata
+from sparkdl.data.preparing.examine import find_problems
+from sparkdl.data.preparing.features import Inputs, choose_inputs, require_columns
+from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
+from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.sql import identifier
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
+from sparkdl.storage import exists, join, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 __all__ = ["split_rows"]
 
@@ -17,12 +25,46 @@ __all__ = ["split_rows"]
 def split_rows(rows: "DataFrame", settings: Prepare, split: str) -> "DataFrame":
     """Those of the raw rows that :func:`prepare` with these settings puts into ``split``. Runs on the driver, lazily.
 
-    With those among them that ``on_bad_rows: skip`` left out: scoring says of each what is wrong with it.
+    If the dataset is there in ``settings.output``, by the rule that it was made by: one from before rows were drawn by
+    themselves has other rows in its splits. With those among them that ``on_bad_rows: skip`` left out: scoring says of
+    each what is wrong with it.
 
     Raises :class:`DataError` for a split that the settings do not make.
     """
-    if not settings.split.column and split not in {"train", *settings.split.fractions}:
-        raise DataError(f"there is no split {split!r}; there are {', '.join(['train', *settings.split.fractions])}")
-    content = list(dict.fromkeys([*choose_inputs(rows, settings).raw_columns, *settings.keys]))
-    placed = with_split(rows, content, settings)
+    if not settings.split.column and split not in settings.split.names:
+        raise DataError(f"there is no split {split!r}; there are {', '.join(settings.split.names)}")
+    require_columns(rows, settings.keys)
+    inputs = choose_inputs(rows, settings)
+    content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
+    drawn = with_hashes(rows, content, settings)
+    if settings.split.fractions and draws_rows(settings) and _rule(settings) == "row":
+        beside = [column.name for column in rows.schema if column.name != PROBLEM and _is_hashed(column.dataType)]
+        drawn = with_numbers(drawn, settings, then_by=beside)
+    if settings.split.stratify:
+        drawn = _stratified(drawn, inputs, settings)
+    placed = with_split(drawn, settings)
     return placed.where(placed[SPLIT] == split).select(*map(identifier, rows.columns))
+
+
+def _rule(settings: Prepare) -> str:
+    """By which rule rows are drawn: the dataset's own, if it is there."""
+    path = join(settings.output, CARD_NAME)
+    return Card.from_json(read_file(path), origin=path).split_by if exists(path) else DRAWN_BY
+
+
+def _stratified(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> "DataFrame":
+    """The rows with their strata, which are made of those that can be used."""
+    task = find_task(rows, settings)
+    check_strata(task, settings)
+    rows = good = rows.withColumn(LABEL, working_label(rows, settings, task))
+    if settings.weight:
+        good = rows.withColumn(WEIGHT, working_weight(rows, settings))
+    if PROBLEM in rows.columns:
+        good = good.where(good[PROBLEM].isNull())
+    good = good.where(what_is_wrong(find_problems(good, inputs, settings, task)) == 0)
+    return with_strata(rows, good, settings)
+
+
+def _is_hashed(kind: "DataType") -> bool:
+    """Whether Spark has a hash for values of this type."""
+    return not re.search(r"\b(map<|variant\b|geo)", kind.simpleString())

@@ -1,0 +1,146 @@
+"""Which split each row is of.
+
+A split depends on the row's content, on its number among the rows that are equal to it, and on the seed alone. Equal
+rows are interchangeable, so that whichever of them has which number, the same rows give the same dataset however Spark
+partitioned them.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from sparkdl.data.preparing.label_column import LABEL
+from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, hash_of
+from sparkdl.data.preparing.split_columns import split_by_time
+from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
+from sparkdl.errors import DataError
+from sparkdl.settings import Prepare
+from sparkdl.settings.section import TaskName
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["check_strata", "draws_rows", "have_equals", "with_hashes", "with_numbers", "with_split", "with_strata"]
+
+_DRAW = f"{WORKING}draw"
+"""A hash of what is drawn together and the seed, which decides the split."""
+_NUMBER = f"{WORKING}number"
+_END = f"{WORKING}end"
+"""With a number behind it: below which share the rows of a class move to a split."""
+_UNIT = 1 << 53
+"""Hashes modulo this, divided by it, are exact doubles that are uniform in [0, 1)."""
+
+
+def draws_rows(settings: Prepare) -> bool:
+    """Whether each row is drawn by itself: rows of a group are drawn together."""
+    return not settings.qid and not settings.split.group
+
+
+def with_hashes(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> "DataFrame":
+    """Add each row's hashes. Runs on the driver, lazily. ``content`` are the columns that identify a row."""
+    together = settings.split.group or ([settings.qid] if settings.qid else content)
+    return rows.select(
+        "*",
+        hash_of(together, settings.seed, "split").alias(_DRAW),
+        hash_of(content, settings.seed, "order").alias(ORDER),
+        hash_of(content, 0, "content").alias(CONTENT_HASH),
+    )
+
+
+def have_equals(rows: "DataFrame") -> bool:
+    """Whether any row is equal to another one. Runs on the driver; tasks compare hashes, which only travel."""
+    return bool(rows.groupBy(CONTENT_HASH).count().where("count > 1").head(1))
+
+
+def with_numbers(rows: "DataFrame", settings: Prepare, *, then_by: Sequence[str] = ()) -> "DataFrame":
+    """Number the rows that are equal, and draw and order each by its number. Runs on the driver, lazily.
+
+    The first of them stays where it would be alone. ``then_by`` are columns that tell them apart, for who keeps more of
+    a row than what the dataset is made of. Rows that differ and have one hash are numbered by the other.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    others = [sf.xxhash64(*map(identifier, then_by))] if then_by else []
+    number = sf.row_number().over(Window.partitionBy(CONTENT_HASH).orderBy(ORDER, *others))
+    numbered = [ORDER, *([_DRAW] if draws_rows(settings) else [])]
+    own = {name: sf.when(sf.col(_NUMBER) == 1, sf.col(name)).otherwise(sf.xxhash64(name, _NUMBER)) for name in numbered}
+    return rows.withColumn(_NUMBER, number).withColumns(own).drop(_NUMBER)
+
+
+def with_split(rows: "DataFrame", settings: Prepare) -> "DataFrame":
+    """Add each row's split. Runs on the driver, lazily. ``rows`` have hashes, and with ``stratify`` their strata."""
+    from pyspark.sql import functions as sf
+
+    before = _given(rows, settings)
+    split = before
+    for number, (name, end) in reversed(list(enumerate(_ends(settings)))):
+        below = _share() < (sf.col(f"{_END}{number}") if settings.split.stratify else sf.lit(end))
+        split = sf.when(_in_train(before, settings) & below, sf.lit(name)).otherwise(split)
+    ends = [f"{_END}{number}" for number in range(len(settings.split.fractions))]
+    return rows.withColumn(SPLIT, split).drop(_DRAW, *ends)
+
+
+def check_strata(task: TaskName | None, settings: Prepare) -> None:
+    """Raise :class:`DataError` for ``stratify`` where there is no class for each row."""
+    if settings.split.stratify and task != "classification":
+        raise DataError(
+            f"`split.stratify` deals the rows of each class, and the label column {settings.label!r} is for {task}:"
+            " leave `stratify` out, or set `task: classification`"
+        )
+
+
+def with_strata(rows: "DataFrame", good: "DataFrame", settings: Prepare, *, once: bool = False) -> "DataFrame":
+    """Add for each row which shares its class's rows move below, so that each split has its share of the class.
+
+    Runs on the driver, lazily, unless it is to be found out ``once``, by a job that only labels and hashes travel in.
+    ``good`` are those of the rows that can be used; both have hashes and label.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    training = good.where(_in_train(_given(good, settings), settings)).select(LABEL, _share().alias(_DRAW))
+    of_class = Window.partitionBy(LABEL)
+    ranked = training.select(
+        "*",
+        (sf.row_number().over(of_class.orderBy(_DRAW)) - 1).alias("place"),
+        sf.count("*").over(of_class).alias("rows"),
+    )
+    bounds = []
+    for number, (_, end) in enumerate(_ends(settings)):
+        taken = sf.least(sf.floor(sf.lit(end) * sf.col("rows") + 0.5), sf.col("rows") - 1)  # one row stays in `train`
+        bounds.append(sf.min(sf.when(sf.col("place") >= taken, sf.col(_DRAW))).alias(f"{_END}{number}"))
+    strata = ranked.groupBy(LABEL).agg(*bounds)
+    if once:
+        strata = rows.sparkSession.createDataFrame(strata.collect(), strata.schema)
+    return rows.join(sf.broadcast(strata), LABEL, "left")
+
+
+def _given(rows: "DataFrame", settings: Prepare) -> "Column":
+    """The split that a row has before any is drawn."""
+    from pyspark.sql import functions as sf
+
+    if settings.split.time:
+        return split_by_time(rows, settings.split.time)
+    return sf.col(identifier(settings.split.column)).cast("string") if settings.split.column else sf.lit("train")
+
+
+def _in_train(split: "Column", settings: Prepare) -> "Column":
+    from pyspark.sql import functions as sf
+
+    known = not settings.split.column and not settings.split.time
+    return sf.lit(True) if known else split == "train"  # Spark warns of what is plainly true
+
+
+def _share() -> "Column":
+    """Where in [0, 1) a row was drawn."""
+    from pyspark.sql import functions as sf
+
+    return sf.pmod(sf.col(_DRAW), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
+
+
+def _ends(settings: Prepare) -> list[tuple[str, float]]:
+    """The splits that rows are drawn for, and below which share, from the first one on."""
+    fractions = dict(sorted(settings.split.fractions.items()))
+    return list(zip(fractions, accumulate(fractions.values()), strict=True))
