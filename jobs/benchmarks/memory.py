@@ -1,7 +1,7 @@
 """Which networks four ranks train under a limit of memory that the system enforces, whole and in parts.
 
-The limit is one of each process (``RLIMIT_DATA``), and counts from what it holds after its imports: PyTorch's build with
-CUDA takes twice as much as that for CPUs.
+The limit is one of each process (``RLIMIT_DATA``), and counts from what it holds after its imports: PyTorch's build
+with CUDA takes twice as much as that for CPUs.
 """
 
 import re
