@@ -3,6 +3,7 @@
 from sparkdl.models.build import build, build_without_weights, try_network
 from sparkdl.models.export import TracedNetwork, export_in_parts, export_network, trace_network, write_network
 from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights
+from sparkdl.models.state import full_state, load_full_state
 
 __all__ = [
     "NETWORK_FILE",
@@ -11,6 +12,8 @@ __all__ = [
     "build_without_weights",
     "export_in_parts",
     "export_network",
+    "full_state",
+    "load_full_state",
     "load_network",
     "load_weights",
     "trace_network",

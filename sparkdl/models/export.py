@@ -20,7 +20,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from sparkdl.errors import ModelError
 from sparkdl.models.network_file import CONSTANTS, VERSION, load_network
-from sparkdl.models.operations import operation
+from sparkdl.models.operations import decompositions, operation
+from sparkdl.models.state import full_state
 
 __all__ = ["TracedNetwork", "export_in_parts", "export_network", "trace_network", "write_network"]
 
@@ -58,7 +59,7 @@ def write_network(module: nn.Module, path: str | Path, sample: torch.Tensor, tra
     """Do what :func:`export_network` does with a network that has been traced, maybe with other weights."""
     path = Path(path)
     with _evaluating(module):
-        tensors = {**module.state_dict(), **traced.constants}
+        tensors = {**full_state(module), **traced.constants}
         kept = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         save_file(kept, path, metadata={"sparkdl": json.dumps(traced.graph)})
         _compare(module, load_network(path), sample)
@@ -120,17 +121,34 @@ def _header(path: Path) -> dict[str, Any]:
 
 
 def _trace(module: nn.Module, sample: torch.Tensor) -> torch.export.ExportedProgram:
-    """The graph of ATen operations, for any number of rows."""
+    """The graph of ATen operations, for any number of rows: what a file may not ask for is broken up if it can be."""
     rows = sample[:1].expand(2, *sample.shape[1:]).contiguous()  # one row would be taken for a constant
     try:
         with _TRACING, torch.no_grad():
-            return torch.export.export(module, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+            program = torch.export.export(module, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+            return _broken_up(program)
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(
             f"the network cannot be exported for batches of any size: {reason}. Look in its forward() for decisions"
             " that depend on values, or for a batch size written as a number"
         ) from error
+
+
+def _broken_up(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same without operations that a file may not ask for, and graphs inside it (autocast), if that can be."""
+    while True:
+        names = {str(node.target) for node in program.graph.nodes}
+        table, nested = decompositions(names), _has_graphs(program)
+        if not table and not nested:
+            return program
+        program = program.run_decompositions(table)
+        if names == {str(node.target) for node in program.graph.nodes}:
+            return program
+
+
+def _has_graphs(program: torch.export.ExportedProgram) -> bool:
+    return any(node.op == "get_attr" for node in program.graph.nodes)
 
 
 def _describe(program: torch.export.ExportedProgram) -> TracedNetwork:
@@ -143,7 +161,7 @@ def _describe(program: torch.export.ExportedProgram) -> TracedNetwork:
             inputs.append(spec.arg.name)
         elif isinstance(spec.target, str) and spec.kind is not InputKind.CUSTOM_OBJ:
             weights[spec.arg.name] = spec.target
-            if spec.target not in program.state_dict:
+            if spec.kind is InputKind.CONSTANT_TENSOR:
                 constants[spec.target] = program.constants[spec.target]
     results = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     if len(inputs) != 1 or len(results) != 1 or not isinstance(results[0].arg.name, str):
@@ -185,6 +203,11 @@ def _is_check(node: torch.fx.Node) -> bool:
 def _operation_name(node: torch.fx.Node) -> str:
     """What the file calls the operation; raises :class:`ModelError` for one that it may not ask for."""
     target: Any = node.target
+    if isinstance(target, str):
+        raise ModelError(
+            f"the network has a part {target!r} that is computed under a condition or in a loop of PyTorch's own"
+            " (torch.cond, while_loop); write it as operations on tensors (torch.where)"
+        )
     if isinstance(target, torch._ops.OpOverload):
         name = str(target)
     else:
@@ -201,6 +224,8 @@ def _encode(value: Any) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [_encode(item) for item in value]
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
     if isinstance(value, torch.device):
         return {"device": "input"}
     for kind, type_ in CONSTANTS.items():

@@ -141,6 +141,8 @@ def _decode(value: Any) -> Any:
         return _Reference(str(name))
     if kind == "device":
         return _InputDevice()
+    if kind == "complex":
+        return complex(*map(float, name))
     constant = getattr(torch, name)
     if not isinstance(constant, CONSTANTS[kind]):
         raise ModelError(f"the network asks for the {kind} {name!r}, which does not exist")

@@ -1,19 +1,22 @@
 """Which operations the file of a network may ask for: those that compute tensors from tensors and numbers.
 
-Listed is what ``torch.export`` writes for the layers and functions of ``torch.nn``. What reads files, gives memory that
-nobody has written, trusts indices that it does not check or belongs to training is not among it.
+They are PyTorch's own small set, core ATen (https://docs.pytorch.org/docs/stable/torch.compiler_ir.html), into which it
+can break up everything else that computes; what breaking up leaves as it is; and some that are kept whole, since they
+are faster or older files have them. An exporter breaks up all others (:func:`decompositions`). What reads files, calls
+other programs or Python, gives memory that nobody has written, trusts indices that it does not check, draws random
+numbers or belongs to training is not among them.
 """
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from sparkdl.errors import ModelError
 
-__all__ = ["operation"]
+__all__ = ["decompositions", "operation"]
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     f"operator.{name}": getattr(operator, name)
@@ -21,43 +24,44 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 }
 """What a graph may do with sizes, and the way to one of an operation's several results."""
 
-_LAYERS = """
-    linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
-    batch_norm instance_norm layer_norm group_norm rms_norm native_layer_norm native_group_norm
-    _native_batch_norm_legit _native_batch_norm_legit_no_training
-    embedding embedding_bag lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-    scaled_dot_product_attention dropout feature_dropout alpha_dropout feature_alpha_dropout
-    softmax log_softmax _softmax _log_softmax glu hardswish log_sigmoid mish prelu rrelu
-    max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
-    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
-    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d
+_NOT_OF_CORE = frozenset(["empty", "empty_strided", "resize", "_embedding_bag", "native_dropout"])
+"""Core ATen's that give memory as it is, trust offsets, or draw numbers; so do its derivatives and random numbers."""
+_LEFT = """
+    adaptive_max_pool2d adaptive_max_pool3d batch_norm chunk contiguous dropout alpha_dropout feature_dropout
+    feature_alpha_dropout embedding_renorm grid_sampler_3d
+    upsample_bicubic2d upsample_bilinear2d upsample_trilinear3d
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+    view view_as reshape reshape_as flatten ravel unflatten expand_as broadcast_to narrow movedim moveaxis swapaxes
+    swapdims unfold mT mH numpy_T adjoint atleast_1d atleast_2d atleast_3d hsplit vsplit dsplit tensor_split
+    diagonal_scatter cartesian_prod to lift_fresh lift_fresh_copy
+    complex polar real imag angle view_as_real view_as_complex conj _conj _conj_physical resolve_conj resolve_neg
+    kthvalue median nanmedian mode cummax cummin cumprod logcumsumexp var_mean histc bincount masked_select
+    bucketize searchsorted index_reduce repeat_interleave _unique2 unique_consecutive unique_dim
+    unique_dim_consecutive tril_indices triu_indices
+    addbmm addmv _trilinear einsum dist _fft_c2c
+    hann_window hamming_window bartlett_window blackman_window kaiser_window fft_fftfreq fft_rfftfreq
+    linalg_vector_norm linalg_matrix_exp linalg_pinv linalg_qr linalg_cholesky_ex linalg_inv_ex linalg_eig linalg_lu
+    linalg_householder_product linalg_solve_triangular linalg_diagonal _linalg_solve_ex _linalg_svd _linalg_eigh
+    _linalg_eigvals _linalg_det _linalg_slogdet cholesky cholesky_inverse cholesky_solve triangular_solve linalg_solve
+    linalg_cholesky linalg_lu_factor
+"""
+"""What PyTorch's decompositions leave beside core ATen: other layers, views, statistics, linear algebra."""
+_WHOLE = """
+    linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    instance_norm layer_norm group_norm rms_norm embedding_bag
+    lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
+    softmax log_softmax glu hardswish log_sigmoid prelu rrelu mish
+    max_pool1d max_pool2d max_pool3d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
+    upsample_linear1d upsample_nearest1d upsample_nearest3d
     _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-    pixel_shuffle pixel_unshuffle channel_shuffle affine_grid_generator grid_sampler grid_sampler_2d im2col col2im
-    pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d
-    replication_pad1d replication_pad2d replication_pad3d
+    pixel_shuffle pixel_unshuffle channel_shuffle affine_grid_generator grid_sampler im2col pad replication_pad1d
+    split stack hstack vstack unbind tile t transpose meshgrid rot90 roll diag_embed tril triu detach type_as
+    all std diff trapz quantile logsumexp aminmax argsort count_nonzero floor_divide __and__ __or__ __xor__
+    matmul dot outer tensordot kron baddbmm cdist cosine_similarity linalg_norm linalg_inv fft_rfft fft_fft2
+    masked_fill index_fill one_hot zero zeros ones zeros_like ones_like new_zeros new_ones new_full eye linspace
 """
-_SHAPES = """
-    view view_as reshape flatten ravel unflatten squeeze unsqueeze expand expand_as broadcast_to repeat tile
-    repeat_interleave permute transpose t mT movedim swapaxes cat stack hstack vstack chunk split split_with_sizes
-    unbind narrow select slice unfold flip roll rot90 diagonal diag_embed tril triu meshgrid atleast_2d
-    select_scatter slice_scatter
-    contiguous clone copy alias detach lift_fresh_copy to _to_copy type_as
-    sym_size sym_numel sym_stride sym_storage_offset sym_is_contiguous
-"""
-_VALUES = """
-    sum mean prod var std max min amax amin aminmax argmax argmin any all median mode quantile kthvalue topk sort
-    argsort cumsum cumprod cummax logcumsumexp logsumexp count_nonzero diff trapz linalg_norm linalg_vector_norm
-    matmul mm bmm addmm baddbmm dot outer einsum tensordot kron linalg_inv cdist _cdist_forward cosine_similarity
-    fft_rfft fft_fft2 _fft_r2c _fft_c2r complex polar real view_as_real
-    where masked_fill masked_scatter gather index index_select index_put index_fill scatter scatter_add scatter_reduce
-    bucketize searchsorted one_hot nonzero floor_divide __and__ __or__ __xor__
-    arange linspace eye zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor
-    fill zero _local_scalar_dense
-"""
-_COMPUTE = frozenset([*_LAYERS.split(), *_SHAPES.split(), *_VALUES.split()])
-"""What computes, beside what PyTorch itself marks as computing each number from those at its place."""
+"""What PyTorch could break up: a layer at once is faster, and files of before have these."""
+_COMPUTE = frozenset([*_LEFT.split(), *_WHOLE.split()])
 
 
 def operation(name: str) -> Callable[..., Any]:
@@ -67,13 +71,25 @@ def operation(name: str) -> Callable[..., Any]:
     """
     if name in _ARITHMETIC:
         return _ARITHMETIC[name]
-    match = re.fullmatch(r"aten\.(\w+)\.(\w+)", name, re.ASCII)
-    found = getattr(getattr(torch.ops.aten, match[1], None), match[2], None) if match else None
-    if not isinstance(found, torch._ops.OpOverload) or not _computes(found):
+    found = _found(name)
+    if found is None or not _computes(found):
         raise ModelError(
             f"the network uses {name!r}, which is not among the tensor operations that its file may ask for"
         )
     return found
+
+
+def decompositions(names: Iterable[str]) -> dict[Any, Callable[..., Any]]:
+    """How PyTorch breaks those of these operations up that a file may not ask for; none for those that it cannot."""
+    known = torch.export.default_decompositions()
+    refused = [found for name in names if (found := _found(name)) is not None and not _computes(found)]
+    return {found: known[found] for found in refused if found in known}
+
+
+def _found(name: str) -> torch._ops.OpOverload | None:
+    match = re.fullmatch(r"aten\.(\w+)\.(\w+)", name, re.ASCII)
+    found = getattr(getattr(torch.ops.aten, match[1], None), match[2], None) if match else None
+    return found if isinstance(found, torch._ops.OpOverload) else None
 
 
 def _computes(found: torch._ops.OpOverload) -> bool:
@@ -81,4 +97,22 @@ def _computes(found: torch._ops.OpOverload) -> bool:
     if any(argument.is_out for argument in found._schema.arguments):
         return False
     name = found._schema.name.removeprefix("aten::")
-    return torch.Tag.pointwise in found.tags or name in _COMPUTE or name.removesuffix("_") in _COMPUTE
+    if name in _COMPUTE or name.removesuffix("_") in _COMPUTE:
+        return True
+    if torch.Tag.nondeterministic_seeded in found.tags:
+        return False
+    return torch.Tag.pointwise in found.tags or (_is_of_core(name.removesuffix("_")) and _has_tensors(found))
+
+
+def _is_of_core(name: str) -> bool:
+    """Whether PyTorch counts an operation, in some of its forms, among core ATen, and it only computes."""
+    if name in _NOT_OF_CORE or name.endswith("_backward"):
+        return False
+    packet = getattr(torch.ops.aten, name, None)
+    forms = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else []
+    return any(torch.Tag.core in getattr(packet, form).tags for form in forms)
+
+
+def _has_tensors(found: torch._ops.OpOverload) -> bool:
+    """Whether it takes or returns tensors: TorchScript has forms of the same name for texts, lists and numbers."""
+    return any("Tensor" in str(each.type) for each in (*found._schema.arguments, *found._schema.returns))

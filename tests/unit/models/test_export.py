@@ -10,10 +10,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
 from sparkdl.errors import ModelError
 from sparkdl.models import build, export_network, load_network, load_weights, trace_network, write_network
 from sparkdl.models.networks import NETWORKS
+from sparkdl.models.operations import operation
 
 OF_IMAGES = [name for name in NETWORKS if name != "bag_of_words"]  # which reads numbers of words
 
@@ -90,6 +92,47 @@ def test_the_layers_of_torch_are_among_the_operations_of_a_file(
     torch.testing.assert_close(load_network(export_network(network, path, batch))(batch), expected)
 
 
+def _autocast(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs: torch.Tensor = layer(inputs)
+    return outputs.float()
+
+
+def _statistics(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return x.cummin(1).values + x.nanmedian(1, keepdim=True).values + x.msort() + torch.var_mean(x, 1, keepdim=True)[0]
+
+
+def _linear_algebra(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    square = x.unsqueeze(2) * x.unsqueeze(1) + torch.eye(6)
+    return torch.linalg.solve(square, x) + torch.linalg.cholesky(square).sum(1) + torch.linalg.det(square)[:, None]
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        nn.Sequential(spectral_norm(nn.Linear(6, 3))),
+        nn.Sequential(parametrizations.spectral_norm(nn.Linear(6, 3))),
+        nn.Sequential(weight_norm(nn.Linear(6, 3))),
+        nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 3))),
+        nn.Sequential(parametrizations.orthogonal(nn.Linear(6, 6))),
+        nn.Sequential(parametrizations.orthogonal(nn.Linear(6, 6), orthogonal_map="cayley")),
+        nn.Sequential(parametrizations.orthogonal(nn.Linear(6, 6), orthogonal_map="householder")),
+        _With(nn.Identity(), lambda _, x: torch.fft.fft(x).real + torch.fft.irfft(torch.fft.rfft(x))),
+        _With(nn.Identity(), lambda _, x: torch.view_as_real(torch.view_as_complex(x.view(-1, 3, 2)) * 1j).flatten(1)),
+        _With(nn.Identity(), _statistics),
+        _With(nn.Identity(), _linear_algebra),
+        _With(nn.Linear(6, 6), lambda layer, x: torch.inner(x, layer.weight).swapdims(0, 1).T @ layer.weight.mH),
+        _With(nn.Identity(), lambda _, x: x.index_add(1, torch.arange(6), x) + x.take(torch.tensor([0]))),
+        _With(nn.Linear(6, 3), _autocast),
+    ],
+)
+def test_what_only_computes_is_broken_up_into_operations_of_a_file(network: nn.Module, tmp_path: Path) -> None:
+    path, batch = tmp_path / "network.safetensors", torch.rand(3, 6)
+    with torch.no_grad():
+        expected = network.eval()(batch)
+        torch.testing.assert_close(load_network(export_network(network, path, batch))(batch), expected)
+
+
 def test_an_operation_that_a_file_may_not_ask_for_is_named_before_the_file_is_written(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"the network uses 'aten\.rand_like\.default', which is not among"):
         export_network(_With(nn.Identity(), lambda _, x: x + torch.rand_like(x)), tmp_path / "n", torch.rand(2, 4))
@@ -118,7 +161,7 @@ def test_a_users_own_network_with_computed_shapes_and_constants_is_exported(tmp_
         batch = torch.rand(rows, 48)
         with torch.no_grad():
             torch.testing.assert_close(load_network(path)(batch), network(batch))
-    assert set(load_weights(path)) == set(network.state_dict())
+    assert set(load_weights(path)) == {*network.state_dict(), "positions"}
 
 
 def test_the_weights_go_back_into_the_network_they_came_from(tmp_path: Path) -> None:
@@ -193,6 +236,14 @@ def _tamper(path: Path, **changes: object) -> Path:
         "aten.set_.source_Storage",
         "aten.max_pool2d_with_indices_backward.default",
         "aten._sparse_coo_tensor_unsafe.default",
+        "aten.empty_strided.default",
+        "aten._embedding_bag.default",
+        "aten.convolution_backward.default",
+        "aten._unsafe_index.Tensor",
+        "aten.rand.default",
+        "aten.bernoulli_.float",
+        "aten._print.default",
+        "aten.sum.int",
         "",
     ],
 )
@@ -200,6 +251,34 @@ def test_a_strangers_file_reaches_nothing_but_tensor_operations(operation: str, 
     path = export_network(nn.Linear(4, 2), tmp_path / "network.safetensors", torch.rand(1, 4))
     with pytest.raises(ModelError, match=re.escape(f"the network uses {operation!r}, which is not among")):
         load_network(_tamper(path, op=operation))
+
+
+def test_no_operation_that_a_file_may_ask_for_reaches_beyond_its_tensors() -> None:
+    """Whatever this PyTorch has: no memory as it is, no files, no random numbers but where layers have them."""
+    names = [schema.name.removeprefix("aten::") + f".{schema.overload_name or 'default'}" for schema in _schemas()]
+    reached = [name for name in names if _is_reached(f"aten.{name}")]
+    assert len(reached) > 700
+    forbidden = (
+        r"empty|resize|set_|file|print|save|warn|rand|normal|backward|unsafe|sparse|quantize|storage|cudnn|mkldnn"
+    )
+    pointwise = re.compile(
+        r"(sigmoid|tanh|gelu|silu|elu|logit|mish|hardswish|hardsigmoid|hardtanh|leaky_relu"
+        r"|softplus|threshold|log_sigmoid|native_dropout|hardshrink|softshrink)_backward"
+    )
+    odd = [name for name in reached if re.search(forbidden, name) and not pointwise.match(name)]
+    assert [name for name in odd if not name.startswith(("sym_storage_offset", "special_"))] == []
+
+
+def _schemas() -> list[torch._C.FunctionSchema]:
+    return [schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("aten::")]
+
+
+def _is_reached(name: str) -> bool:
+    try:
+        operation(name)
+    except ModelError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("argument", [{"dtype": "hub"}, {"module": "os"}, {"node": "nobody"}, {"dtype": "__name__"}])
