@@ -18,6 +18,7 @@ from torch import nn
 from sparkdl.cluster import Rank, returned_memory
 from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
+from sparkdl.models import full_state, load_full_state
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
 from sparkdl.training.best import is_over, merit
@@ -88,7 +89,7 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
         task = task_to_train(job.dataset.card, settings)
         model = (build_hollow_model if settings.in_parts else build_model)(job.dataset, settings)
         if job.start_weights and not job.checkpoint and rank.rank == 0:
-            model.load_state_dict(load_weights(job.start_weights))
+            load_full_state(model, load_weights(job.start_weights))
         replica = Replica(model, settings, task, groups, device)
         reporter = Reporter(rank, task)
         batch_size = _batching(replica, job.reference).batch_size
@@ -127,7 +128,7 @@ def _best_model(replica: Replica, best: str) -> Iterator[nn.Module]:
         with replica.strategy.consensus() as model:
             yield model
     else:
-        replica.model.load_state_dict(best_weights(best, replica.device))
+        load_full_state(replica.model, best_weights(best, replica.device))
         yield replica.model
 
 
@@ -177,7 +178,7 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
         before = state.history[state.best_epoch] if state.history else figures
         best = merit(figures, settings, task) >= merit(before, settings, task)
         wanted = replica.groups.world.rank == 0 and (best or not replica.strategy.replicas_differ)
-        weights = copied(model.state_dict()) if wanted else {}  # none in parts
+        weights = copied(full_state(model)) if wanted else {}  # none in parts
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
     saver.save(state, consensus=weights, best=best)

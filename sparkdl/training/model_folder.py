@@ -22,6 +22,8 @@ from sparkdl.models import (
     TracedNetwork,
     export_in_parts,
     export_network,
+    full_state,
+    load_full_state,
     trace_network,
     try_network,
     write_network,
@@ -90,7 +92,7 @@ def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking
     Buffers come along, the means too by which images were standardised: the weights were learned behind them.
     Raises :class:`ModelError` when not a single weight that is trained fits.
     """
-    theirs, ours = load_network_weights(download(uri, tracking) / NETWORK_FILE), model.state_dict()
+    theirs, ours = load_network_weights(download(uri, tracking) / NETWORK_FILE), full_state(model)
     fitting = {name: theirs[name] for name, weight in ours.items() if _same_shape(theirs, name, weight)}
     if fitting.keys().isdisjoint(name for name, _ in model.named_parameters()):
         raise ModelError(f"no weight of {uri} fits the network train.model builds; is it the same architecture?")
@@ -110,7 +112,7 @@ def write_model_folder(
         _write_in_parts(folder / NETWORK_FILE, dataset, settings, checkpoint)
     else:
         model = build_model(dataset, settings)
-        model.load_state_dict(best_weights(checkpoint))
+        load_full_state(model, best_weights(checkpoint))
         _write_network(model, folder / NETWORK_FILE, some_rows(dataset), traced)
     keep_inputs(dataset, folder, changed=task_to_train(dataset.card, settings).kept_with_models())
 
@@ -185,7 +187,7 @@ def _check_types(model: nn.Module, settings: Train) -> None:
                 f"the model {settings.model!r} trains {name!r}, which is of {parameter.dtype}; ranks average {types}."
                 " To compute in bfloat16, set train.precision and leave weights in float32"
             )
-    for name, value in model.state_dict().items():
+    for name, value in full_state(model).items():
         if not isinstance(value, torch.Tensor):
             raise ModelError(f"the model {settings.model!r} keeps {name!r}, which is no tensor; make it a buffer")
 

@@ -11,6 +11,7 @@ import torch
 
 from sparkdl.cluster import Rank, roam
 from sparkdl.errors import CheckpointError, TrainingError
+from sparkdl.models import full_state
 from sparkdl.settings import Train
 from sparkdl.training.checkpoint import Manifest, Shard, prune, save_best, save_manifest, save_shard
 from sparkdl.training.parted_checkpoint import save_best_parts
@@ -79,7 +80,7 @@ class Saver:
         self._unsaved_best: dict[str, torch.Tensor] | None = None
         """Weights of the best epoch that could not be written yet."""
         self._error: CheckpointError | None = None
-        state = replica.model.state_dict()
+        state = full_state(replica.model)
         self._finite = {name for name, tensor in state.items() if _is_finite(tensor)}
         """What has to stay so: a mask of attention is a buffer that is not."""
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from sparkdl.data import Phase
+from sparkdl.models import full_state, load_full_state
 from sparkdl.training.checkpoint import Manifest, load_shard, load_shared
 from sparkdl.training.parted_checkpoint import is_in_parts, load_part, pieces_of, whole_weights
 from sparkdl.training.replica import Replica
@@ -99,12 +100,12 @@ def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Par
     }
     shared: dict[str, Any] = {"strategy": strategy.state()}
     if strategy.replicas_differ:
-        own |= trainer | {"model": replica.model.state_dict()}
+        own |= trainer | {"model": full_state(replica.model)}
     else:
         shared |= trainer
         if consensus is None:
             with strategy.consensus() as model:
-                consensus = copied(model.state_dict()) if leads else {}
+                consensus = copied(full_state(model)) if leads else {}
     large = {key: own.pop(key) for key in LARGE if key in own} if strategy.sharded else {}
     weights = {} if strategy.replicas_differ else {"model": consensus}
     return Parts(copied(shared) | weights if leads else {}, copied(own) | large)
@@ -166,10 +167,10 @@ def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> 
         sharded.adopt(pieces)
     else:
         if "model" in shared:
-            replica.model.load_state_dict(shared["model"])
+            load_full_state(replica.model, shared["model"])
         elif not same:  # one rank reads all replicas, and tells the others
             if world.rank == 0:
-                replica.model.load_state_dict(consensus_weights(folder, manifest, shared))
+                load_full_state(replica.model, consensus_weights(folder, manifest, shared))
             world.broadcast_module(replica.model)
         _restore(replica, shared, read_own, alike=alike, same=same)
 
@@ -188,7 +189,7 @@ def _restore(
     if replica.strategy.sharded:
         overwrite(replica.model, own["model"])  # without a second copy
     elif same and "model" in own:
-        replica.model.load_state_dict(own["model"])
+        load_full_state(replica.model, own["model"])
     trainer = own if "optimizer" in own else shared
     # Moments of a sub-network are none of the whole one, and servers have none that a rank could go on with.
     if "optimizer" in trainer and _has_shapes(replica.model, own.get("model", {})):
@@ -202,7 +203,7 @@ def _restore(
 
 
 def _has_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
-    own = model.state_dict()
+    own = full_state(model)
     return all(own[name].shape == value.shape for name, value in weights.items())
 
 

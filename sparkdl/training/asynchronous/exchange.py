@@ -171,7 +171,8 @@ class ServerExchange(ABC):
 
     def _note_changes(self) -> None:
         for name, before in self._before.items():
-            change = self._buffers[name] - before
+            now = self._buffers[name]
+            change = torch.where(now == before, 0, now - before)  # a mask of infinities has no difference
             self._changes[name] = self._changes[name] + change if name in self._changes else change
             before.copy_(self._buffers[name])
 
@@ -240,6 +241,5 @@ class ElasticAveraging(ServerExchange):
 
 
 def shared_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that training changes by adding to them: not masks, and none that is left out of checkpoints."""
-    kept = model.state_dict().keys()
-    return {name: each for name, each in model.named_buffers() if name in kept and each.dtype != torch.bool}
+    """The buffers that training changes by adding to them: not masks."""
+    return {name: each for name, each in model.named_buffers() if each.dtype != torch.bool}

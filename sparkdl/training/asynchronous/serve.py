@@ -11,6 +11,7 @@ from torch import nn
 
 from sparkdl.cluster import limited_threads
 from sparkdl.errors import CheckpointError
+from sparkdl.models import full_state, load_full_state
 from sparkdl.parameters import RULES, Outer, ParameterServer, Part, Partition, QuasiNewton, Rule, answers_of
 from sparkdl.settings.strategies import (
     AsynchronousOptions,
@@ -64,7 +65,7 @@ def starting_model(job: Job) -> nn.Module:
     """The network as it is before it is trained: the same on every task of a run."""
     model = build_model(job.dataset, job.settings)
     if job.start_weights:
-        model.load_state_dict(load_weights(job.start_weights))
+        load_full_state(model, load_weights(job.start_weights))
     return model
 
 
@@ -85,9 +86,10 @@ def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: i
         alike = manifest.strategy == job.settings.strategy.model_dump()
         if alike and len(manifest.shards) == servers:
             shard = load_shard(job.folder, manifest.shards[number])
-        else:
+        if shard is None or not partition.shapes.keys() <= shard["model"].keys():  # older ones lack some buffers
+            shard = None
             shared = load_shared(job.folder, manifest)
-            model.load_state_dict(consensus_weights(job.folder, manifest, shared))
+            load_full_state(model, consensus_weights(job.folder, manifest, shared))
     memory = partition.new_memory(number)
     partition.cut(_shared_tensors(model), number, memory)
     part = Part(partition, number, memory, _rule(job))
@@ -99,7 +101,7 @@ def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: i
 def _not_shared(model: nn.Module) -> dict[str, torch.Tensor]:
     """What training does not change: a checkpoint is to hold the whole model."""
     changed = {name for name, each in model.named_parameters() if each.requires_grad} | shared_buffers(model).keys()
-    return {name: each for name, each in model.state_dict().items() if name not in changed}
+    return {name: each for name, each in full_state(model).items() if name not in changed}
 
 
 def _shared_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

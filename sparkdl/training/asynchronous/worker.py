@@ -18,6 +18,7 @@ from torch import nn
 from sparkdl.cluster import device_of_task, limited_threads, retained_memory
 from sparkdl.data import Batch, Loader
 from sparkdl.errors import TrainingError
+from sparkdl.models import full_state, load_full_state
 from sparkdl.parameters import ParameterClient, Push
 from sparkdl.settings.strategies import AsynchronousOptions, DownpourOptions, SteppingOptions
 from sparkdl.training.asynchronous.exchange import ServerExchange, StepNote
@@ -214,17 +215,17 @@ class _Worker:
 
     def _keep_best(self, order: dict[str, Any]) -> dict[str, Any]:
         """Write the servers' weights as those of the best epoch."""
-        weights = copied(self._pulled(None).state_dict())
+        weights = copied(full_state(self._pulled(None)))
         return save_best(self._job.folder, weights, step=order["step"], epoch=order["epoch"]).model_dump()
 
     def _pulled(self, file: str | None) -> nn.Module:
         """A model beside the one that is trained, with the servers' weights or those in a file."""
         model = self._evaluated = self._evaluated or copy.deepcopy(self._model)
         if file:
-            model.load_state_dict(best_weights(file, self._device))
+            load_full_state(model, best_weights(file, self._device))
         else:
             self._client.pull()
-            self._client.copy_to(model.state_dict())
+            self._client.copy_to(full_state(model))
         return model
 
     def _loader(self, split: str, order: dict[str, Any], batch_size: int, *, shuffle: bool = True) -> Loader:

@@ -10,7 +10,7 @@ from torch import nn
 
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.models import NETWORK_FILE, export_network, load_weights
+from sparkdl.models import NETWORK_FILE, export_network, full_state, load_weights
 from sparkdl.settings import Tracking, Train
 from sparkdl.training import model_folder
 from sparkdl.training.checkpoint import save_best
@@ -157,7 +157,7 @@ def test_the_network_of_a_checkpoint_is_written_by_the_trace_of_the_one_that_was
 ) -> None:
     settings = Train(model=model)
     network, traced = tried_model(clouds, settings)
-    weights = {name: weight + 1 for name, weight in network.state_dict().items()}
+    weights = {name: weight + 1 for name, weight in full_state(network).items()}
     kept = save_best(str(tmp_path), weights, step=1, epoch=1)
     write_model_folder(tmp_path, clouds, settings, f"{tmp_path}/{kept.name}", traced=traced)
     for name, weight in load_weights(tmp_path / NETWORK_FILE).items():
