@@ -1,6 +1,6 @@
 """Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
 
-from sparkdl.models.build import build, build_without_weights, try_network
+from sparkdl.models.build import build, build_without_weights, copied_network, name_of, try_network
 from sparkdl.models.export import TracedNetwork, export_in_parts, export_network, trace_network, write_network
 from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights
 from sparkdl.models.state import full_state, load_full_state
@@ -10,12 +10,14 @@ __all__ = [
     "TracedNetwork",
     "build",
     "build_without_weights",
+    "copied_network",
     "export_in_parts",
     "export_network",
     "full_state",
     "load_full_state",
     "load_network",
     "load_weights",
+    "name_of",
     "trace_network",
     "try_network",
     "write_network",

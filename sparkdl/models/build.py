@@ -3,6 +3,7 @@
 import copy
 import importlib
 import inspect
+import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -11,12 +12,15 @@ from typing import Any
 import cloudpickle
 import torch
 from torch import nn
+from torch._dynamo import OptimizedModule
 
 from sparkdl.config import makes
 from sparkdl.errors import ModelError
 from sparkdl.models.networks import NETWORKS
 
-__all__ = ["ScaledImages", "build", "build_without_weights", "try_network"]
+__all__ = ["ScaledImages", "build", "build_without_weights", "copied_network", "name_of", "try_network"]
+
+log = logging.getLogger(__name__)
 
 
 def build(
@@ -156,7 +160,7 @@ def _make(
 ) -> nn.Module:
     """Call it with the options and those offered arguments that it takes."""
     if isinstance(callable_, nn.Module):
-        return _copied(callable_, name)  # which is trained, and the caller's is not
+        return copied_network(_unwrapped(callable_, name), name)  # which is trained, and the caller's is not
     parameters = inspect.signature(callable_).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     arguments = {key: value for key, value in offered.items() if takes_all or key in parameters} | dict(options)
@@ -172,10 +176,31 @@ def _make(
         raise ModelError(f"the model {name!r} could not be built: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise ModelError(f"the model {name!r} returned a {type(network).__name__}, not a torch.nn.Module")
-    return network
+    return _unwrapped(network, name)
 
 
-def _copied(network: nn.Module, name: str) -> nn.Module:
+def _unwrapped(network: nn.Module, name: str) -> nn.Module:
+    """What is inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``: ranks do without them.
+
+    Raises :class:`ModelError` for a network of TorchScript, which cannot be traced to a file.
+    """
+    inside: Any = network
+    while isinstance(inside, (OptimizedModule, nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        log.info("the model %r is wrapped in %s; what is inside is trained", name, type(inside).__name__)
+        inside = inside._orig_mod if isinstance(inside, OptimizedModule) else inside.module
+    if any(isinstance(module, torch.jit.ScriptModule) for module in inside.modules()):
+        raise ModelError(
+            f"the model {name!r} is of TorchScript, which cannot be exported; hand in the torch.nn.Module from which"
+            " torch.jit made it"
+        )
+    for module in inside.modules():
+        for key, child in module.named_children():
+            if (found := _unwrapped(child, name)) is not child:
+                setattr(module, key, found)
+    return inside  # type: ignore[no-any-return]
+
+
+def copied_network(network: nn.Module, name: str) -> nn.Module:
     """A copy of a module; some that ``deepcopy`` refuses can be pickled (`weight_norm`), and the other way round."""
     try:
         return copy.deepcopy(network)

@@ -46,6 +46,7 @@ from sparkdl.training.strategies.shares import fill
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
+from sparkdl.training.trial import check_trained, try_training
 
 __all__ = ["check_model", "some_rows", "starting_weights", "tried_model", "write_model_folder"]
 
@@ -69,8 +70,10 @@ def tried_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> tuple[n
     model = narrowed(network, ownership_of(network, seed=settings.seed)) if settings.in_parts else network
     _check_types(model, settings)
     rows = some_rows(dataset)
-    weighted = dataset.card.mean_weight is not None
-    _try_loss(model.eval()(rows), settings, task_to_train(dataset.card, settings), weighted=weighted)
+    task, weighted = task_to_train(dataset.card, settings), dataset.card.mean_weight is not None
+    outputs = model.eval()(rows)
+    check_trained(model, outputs, _try_loss(outputs, settings, task, weighted=weighted), settings)
+    try_training(model, rows, settings, task, weighted=weighted or settings.class_weights is not None)
     _check_state(build_optimizer(settings, model), settings)
     if settings.gradient_noise:
         _check_noise(model.train(), rows, settings, dataset, ranks=ranks)
@@ -146,7 +149,7 @@ def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module
     return network
 
 
-def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> None:
+def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
     """Raise :class:`ModelError` for a loss that does not take what it will be given, or returns no number."""
     labels, name = task.some_labels(len(outputs)), settings.loss or task.loss
     compute = build_loss(settings, task)
@@ -159,6 +162,7 @@ def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: b
         raise ModelError(f"the loss {name!r} fails on {shapes}{by_row}: {error}") from None
     if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
         raise ModelError(f"the loss {name!r} must return one number, the mean over the batch")
+    return loss
 
 
 def _check_noise(model: nn.Module, rows: torch.Tensor, settings: Train, dataset: Dataset, *, ranks: int) -> None:

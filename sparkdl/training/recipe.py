@@ -18,7 +18,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.extras import require
 from sparkdl.settings import Recipe, Train
 
-__all__ = ["autocast", "build_optimizer", "rate_at"]
+__all__ = ["autocast", "build_optimizer", "rate_at", "takes_gradients"]
 
 
 def _of_extra(name: str, preset: dict[str, Any], groups: list[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
@@ -102,6 +102,21 @@ def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"train.optimizer_options do not fit {settings.optimizer!r}: {error}") from None
     return optimizer
+
+
+def takes_gradients(settings: Train, *, sparse: bool, device: torch.device | str = "cpu") -> bool:
+    """Whether the optimizer steps on gradients that are sparse, or on dense ones: tried on a table of two vectors."""
+    table = nn.ParameterList([nn.Parameter(torch.zeros(2, 2, device=device))])
+    optimizer = build_optimizer(settings, table)
+    rows = torch.zeros(1, dtype=torch.int64, device=device)
+    try:
+        for _ in range(2):
+            nn.functional.embedding(rows, table[0], sparse=sparse).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    except Exception:  # whatever an optimizer raises
+        return False
+    return True
 
 
 def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:

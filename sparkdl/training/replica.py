@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from sparkdl.settings import Train
 from sparkdl.training.fisher_noise import FisherNoise
 from sparkdl.training.groups import Groups
 from sparkdl.training.losses import Loss, build_loss
-from sparkdl.training.recipe import autocast, build_optimizer
+from sparkdl.training.recipe import autocast, build_optimizer, takes_gradients
 from sparkdl.training.strategies import create_strategy
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
@@ -113,10 +113,15 @@ class Replica:
         self.strategy.after_step()
         return figures
 
+    @cached_property
+    def _takes_sparse(self) -> bool:
+        return takes_gradients(self.settings, sparse=True, device=self.device)
+
     def _apply_gradients(self) -> None:
+        if _has_sparse_gradients(self.model) and (self.settings.clip_norm is not None or not self._takes_sparse):
+            make_dense(self.model)  # as those are that ranks exchange
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            make_dense(self.model)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -145,6 +150,10 @@ def back_propagate(
     scaled.backward(torch.full_like(scaled, len(labels) * row_weight))
     sums = task.sums(outputs.detach(), labels, weights)
     return BatchFigures(mean.detach(), sums, len(labels), weight=None if weights is None else weights.double().sum())
+
+
+def _has_sparse_gradients(model: nn.Module) -> bool:
+    return any(parameter.grad is not None and parameter.grad.is_sparse for parameter in model.parameters())
 
 
 def make_dense(model: nn.Module) -> None:

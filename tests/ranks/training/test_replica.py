@@ -34,6 +34,37 @@ def test_sparse_gradients_are_clipped_on_one_rank_as_on_several() -> None:
     assert run_local(clipped_step, 1, backend=BACKEND)[0] == pytest.approx(0.01, rel=1e-4)
 
 
+def stepped_with_sparse_gradients(rank: Rank) -> dict[str, torch.Tensor]:
+    """By optimizer: the vectors after two steps, of which the second has another word."""
+    found = {}
+    with BACKEND.connect() as collectives:
+        for name, options in SPARSE.items():
+            words = nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten())
+            nn.init.ones_(words[0].weight)
+            settings = Train(**{"optimizer": name, "weight_decay": 0.0, **options})
+            replica = Replica(words, settings, Classification(4), Groups(collectives, collectives), torch.device("cpu"))
+            for word in (1, 5):
+                replica.step([Batch(torch.tensor([[word]]), torch.tensor([0]), collectives.size)], rate=0.1)
+            found[name] = words[0].weight.detach()
+    return found
+
+
+SPARSE = {
+    "adamw": {},
+    "adam": {},
+    "sgd": {"weight_decay": 0.1},
+    "torch.optim:Adagrad": {},
+    "torch.optim:RMSprop": {},
+    "torch.optim:NAdam": {},
+}
+
+
+def test_every_optimizer_steps_with_sparse_gradients_on_one_rank_as_on_two() -> None:
+    alone, together = (run_local(stepped_with_sparse_gradients, size, backend=BACKEND)[0] for size in (1, 2))
+    for name in SPARSE:
+        torch.testing.assert_close(alone[name], together[name])
+
+
 def noisy_steps(backend: Backend, noise: str | None, rank: Rank) -> list[torch.Tensor]:
     """The weights after three steps over rows that are not as many on each rank, and none on one."""
     torch.manual_seed(rank.rank)

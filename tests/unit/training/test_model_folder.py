@@ -162,3 +162,93 @@ def test_the_network_of_a_checkpoint_is_written_by_the_trace_of_the_one_that_was
     write_model_folder(tmp_path, clouds, settings, f"{tmp_path}/{kept.name}", traced=traced)
     for name, weight in load_weights(tmp_path / NETWORK_FILE).items():
         torch.testing.assert_close(weight, weights[name])
+
+
+class Remembering(nn.Linear):
+    """Keeps a running mean where nobody saves it."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.mean = torch.zeros(4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean = 0.5 * self.mean + rows.detach().mean(dim=0)
+        self.last = super().forward(rows - self.mean)  # of no consequence
+        return self.last
+
+
+class Growing(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("last", torch.zeros(2, 4), persistent=False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.last = rows.detach()
+        return super().forward(rows)
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(4, 4).requires_grad_(False)
+
+
+class Detached(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows).detach()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"model": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False))},
+            "on one row, ",
+        ),
+        ({"model": lambda: nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(4, 4))}, "on one row, as the last batch of an"),
+        ({"model": Remembering}, r"remembers of training what is neither .* \(last, mean\), .* use register_buffer"),
+        ({"model": Growing}, "the buffer 'last' of the model 'Growing' changes its shape in training"),
+        ({"model": frozen}, "has no parameter that is trained"),
+        ({"model": Detached}, "the outputs of the model 'Detached' do not depend on its trained parameters"),
+        ({"loss": lambda outputs, labels: outputs.detach().sum()}, "is detached from the network's outputs"),
+        ({"loss": lambda outputs, labels: outputs.std(dim=0).sum()}, "is nan for a batch of one row"),
+    ],
+)
+def test_what_would_fail_in_a_step_of_training_is_an_error_of_one_line_before_anything_starts(
+    clouds: Dataset, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ModelError, match=says) as raised:
+        check_model(clouds, Train(**{"model": "mlp", **changes}))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused_before_anything_starts(clouds: Dataset) -> None:
+    with pytest.raises(ConfigError, match="cannot step on dense gradients by step"):
+        check_model(clouds, Train(optimizer=torch.optim.LBFGS, weight_decay=0.0))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: nn.DataParallel(nn.Linear(4, 4)),
+        lambda: torch.compile(nn.Linear(4, 4)),
+        lambda: nn.Sequential(torch.compile(nn.DataParallel(nn.Linear(4, 4)))),
+        torch.compile(nn.Linear(4, 4)),
+    ],
+)
+def test_what_is_inside_a_wrapper_is_trained_and_told(
+    clouds: Dataset, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "sparkdl"):
+        trained = check_model(clouds, Train(model=model))
+    assert {name.rpartition(".")[2] for name in trained.state_dict()} == {"weight", "bias"}
+    assert all(type(module) in (nn.Linear, nn.Sequential) for module in trained.modules())
+    assert "what is inside is trained" in caplog.text
+
+
+def test_a_network_of_torchscript_is_refused_with_the_reason(clouds: Dataset) -> None:
+    with pytest.raises(ModelError, match=r"is of TorchScript, which cannot be exported; hand in the torch\.nn\.Module"):
+        check_model(clouds, Train(model=lambda: torch.jit.script(nn.Linear(4, 4))))
