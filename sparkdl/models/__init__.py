@@ -2,8 +2,8 @@
 
 from sparkdl.models.build import build, build_without_weights, copied_network, name_of, try_network
 from sparkdl.models.export import TracedNetwork, export_in_parts, export_network, trace_network, write_network
+from sparkdl.models.full_state import full_state, load_full_state
 from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights
-from sparkdl.models.state import full_state, load_full_state
 
 __all__ = [
     "NETWORK_FILE",

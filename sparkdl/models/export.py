@@ -19,9 +19,9 @@ from torch import nn
 from torch.export.graph_signature import InputKind, OutputKind
 
 from sparkdl.errors import ModelError
+from sparkdl.models.full_state import full_state
 from sparkdl.models.network_file import CONSTANTS, VERSION, load_network
 from sparkdl.models.operations import decompositions, operation
-from sparkdl.models.state import full_state
 
 __all__ = ["TracedNetwork", "export_in_parts", "export_network", "trace_network", "write_network"]
 
