@@ -12,7 +12,6 @@ import importlib.util
 import os
 import pickletools
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
@@ -22,10 +21,11 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-__all__ = ["ModuleSource", "importable", "program_folders", "sources_for"]
+from sparkdl.program import is_the_programs, program_folders
+
+__all__ = ["ModuleSource", "importable", "sources_for"]
 
 MAX_WORD = 500  # characters; a longer text is no name
-INSTALLED = {"site-packages", "dist-packages"}
 NOT_OURS_TO_SEND = {*sys.stdlib_module_names, "sparkdl", "pyspark", "py4j"}
 
 
@@ -36,13 +36,6 @@ class ModuleSource(NamedTuple):
     file: str
     """Where the driver has it, as tracebacks show."""
     is_package: bool
-
-
-def program_folders() -> list[Path]:
-    """The folder of the script that runs, and the current one, which is a notebook's. Runs on the driver."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = [Path(script).absolute().parent] if script else []
-    return list(dict.fromkeys([*folders, Path.cwd()]))
 
 
 def sources_for(pickled: bytes) -> dict[str, ModuleSource]:
@@ -83,7 +76,7 @@ def _read(name: str) -> ModuleSource | None:
     for path in _places(name):
         if path.is_dir():  # a package without a file of its own
             return ModuleSource("", str(path / "__init__.py"), is_package=True)
-        if _is_the_programs(path):
+        if is_the_programs(path):
             try:
                 text = importlib.util.decode_source(path.read_bytes())
             except (OSError, SyntaxError, UnicodeDecodeError):
@@ -100,7 +93,7 @@ def _places(name: str) -> Iterator[Path]:
         folders = [str(each) for each in getattr(module, "__path__", [])]
         if file and file.endswith(".py"):
             yield Path(file).absolute()
-        elif not file and any(_is_the_programs(Path(each)) for each in folders):
+        elif not file and any(is_the_programs(Path(each)) for each in folders):
             yield Path(folders[0])
         return
     searched = {Path(entry or ".").absolute() for entry in sys.path}
@@ -109,15 +102,8 @@ def _places(name: str) -> Iterator[Path]:
         return
     for folder in program_folders():
         path = folder.joinpath(top, *below)
-        if folder in searched and _is_the_programs(path):
+        if folder in searched and is_the_programs(path):
             yield from filter(Path.is_file, (path / "__init__.py", path.with_name(f"{path.name}.py")))
-
-
-def _is_the_programs(path: Path) -> bool:
-    if INSTALLED & set(path.parts):
-        return False
-    python = Path(sysconfig.get_path("stdlib"))
-    return not path.is_relative_to(python) and any(path.is_relative_to(folder) for folder in program_folders())
 
 
 def _imports(source: ModuleSource, *, package: str) -> set[str]:

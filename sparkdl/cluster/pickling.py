@@ -9,8 +9,9 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.cluster.modules import importable, program_folders, sources_for
+from sparkdl.cluster.modules import importable, sources_for
 from sparkdl.errors import ConfigError
+from sparkdl.program import program_folders
 
 __all__ = ["pickle_function", "unpickled_function"]
 

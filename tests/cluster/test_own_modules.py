@@ -1,4 +1,4 @@
-"""A network, a loss and a helper in files beside the program, which no executor has, train like those of a package."""
+"""Networks, losses, stages and helpers in files beside the program, which executors lack, work as installed ones."""
 
 import json
 import subprocess
@@ -24,14 +24,28 @@ def loss(outputs, labels) -> torch.Tensor:
     import lazily  # a module that nothing has imported before
     return lazily.FACTOR * torch.nn.functional.cross_entropy(outputs, labels)
 """
+STAGES = """
+from pyspark.ml import Transformer
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
+from pyspark.sql.functions import udf
+from helpers import numbers
+
+class Doubled(Transformer, DefaultParamsReadable, DefaultParamsWritable):
+    def _transform(self, rows):
+        return rows.withColumn("features", array_to_vector(udf(numbers.doubled, "array<double>")("id")))
+"""
 LAYERS = "import torch\n\ndef middle(width):\n    return torch.nn.Linear(width, 4)\n"
 SCRIPT = """
 import json
 import sys
 from pathlib import Path
 
+from pyspark.ml import Pipeline
+
 import my_net
 import sparkdl
+from stages import Doubled
 
 dataset, folder = sys.argv[1:]
 settings = sparkdl.Train(model=my_net.Net, loss=my_net.loss, batch_size=8, run_dir=f"{folder}/runs")
@@ -41,6 +55,10 @@ for factor in (1, 1000):  # a Python worker that is used again has seen the file
     Path(folder, "lazily.py").write_text(f"FACTOR = {factor}")
     trained = sparkdl.train(sparkdl.Dataset.open(dataset), settings, cluster=sparkdl.Cluster(), tracking=tracking)
     losses.append(trained.history[0]["train_loss"])
+rows = sparkdl.get_session().range(20).selectExpr("id", "id % 2 AS label")
+plan = sparkdl.Prepare(output=f"{folder}/dataset", split=sparkdl.Split(fractions={}))
+prepared = sparkdl.prepare(rows, plan, pipeline=Pipeline(stages=[Doubled()]))
+losses.append(prepared.rows("train"))
 print(json.dumps(losses))
 """
 
@@ -51,6 +69,8 @@ def project(tmp_path: Path) -> Path:
     for name, text in {
         "my_net.py": NET,
         "helpers/layers.py": LAYERS,
+        "helpers/numbers.py": "def doubled(number):\n    return [2.0 * number]\n",
+        "stages.py": STAGES,
         "lazily.py": "FACTOR = 1",
         "program.py": SCRIPT,
     }.items():
@@ -60,8 +80,9 @@ def project(tmp_path: Path) -> Path:
 
 def test_files_beside_a_submitted_script_reach_executors_as_they_are_now(standalone, clouds, project: Path) -> None:
     done = standalone.submit(project / "program.py", clouds.path, str(project))
-    first, second = json.loads(done.stdout.splitlines()[-1])
+    first, second, prepared = json.loads(done.stdout.splitlines()[-1])
     assert second > 100 * first
+    assert prepared == 20
 
 
 def test_the_command_finds_a_network_in_the_current_folder(clouds, project: Path) -> None:

@@ -14,6 +14,7 @@ from sparkdl.data.sources.open import known_image_shape
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError, DataError
+from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare, Stage
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def apply_preprocessing(rows: "DataFrame", model: "PipelineModel", column: str, 
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as sf
 
-    transformed = model.transform(rows)
+    with pickled_by_value():
+        transformed = model.transform(rows)
     if column not in transformed.columns:
         raise DataError(f"the pipeline makes no column {column!r}; it makes {', '.join(transformed.columns)}")
     if sparse:

@@ -40,6 +40,7 @@ from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING, check_names
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.masking import without_credentials
+from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare, Source
 from sparkdl.settings.section import TaskName
 from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
@@ -263,7 +264,8 @@ def _write(
 
     ready = rows
     if inputs.pipeline is not None:
-        model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT, NAMED))
+        with pickled_by_value():
+            model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT, NAMED))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
         ready = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
         if settings.on_bad_rows == "skip" and (settings.stages or inputs.may_be_infinite):

@@ -1,0 +1,72 @@
+"""The program's own modules: those beside its script or notebook, which executors have not. Runs on the driver."""
+
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["is_the_programs", "pickled_by_value", "program_folders"]
+
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def program_folders() -> list[Path]:
+    """The folder of the script that runs, and the current one, which is a notebook's. Runs on the driver."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = [Path(script).absolute().parent] if script else []
+    return list(dict.fromkeys([*folders, Path.cwd()]))
+
+
+def is_the_programs(path: Path) -> bool:
+    """Whether a file lies below one of these folders, and is neither installed nor a part of Python."""
+    if _INSTALLED & set(path.parts):
+        return False
+    python = Path(sysconfig.get_path("stdlib"))
+    return not path.is_relative_to(python) and any(path.is_relative_to(folder) for folder in program_folders())
+
+
+@contextmanager
+def pickled_by_value() -> Iterator[None]:
+    """While this lasts, what Spark itself pickles takes the program's imported modules along, instead of their names.
+
+    For functions that Spark calls in tasks of its own, as a stage of ``pyspark.ml`` does that is written in Python.
+    Several threads may enter.
+    """
+    from pyspark import cloudpickle  # a copy of its own, without types
+
+    pickles: Any = cloudpickle
+
+    with _registering:
+        registered = pickles.list_registry_pickle_by_value()
+        ours = [module for module in _own_modules() if _users[module.__name__] or module.__name__ not in registered]
+        for module in ours:
+            pickles.register_pickle_by_value(module)
+            _users[module.__name__] += 1
+    try:
+        yield
+    finally:
+        with _registering:
+            for module in ours:
+                _users[module.__name__] -= 1
+                if not _users[module.__name__]:
+                    pickles.unregister_pickle_by_value(module)
+
+
+_registering = threading.Lock()
+_users: Counter[str] = Counter()
+"""How many are inside of :func:`pickled_by_value`, by the modules that they need."""
+
+
+def _own_modules() -> list[ModuleType]:
+    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    mine = [name for name, file in files.items() if file and name != "__main__" and not _is_sparkdl(name)]
+    return [sys.modules[name] for name in mine if is_the_programs(Path(str(files[name])).absolute())]
+
+
+def _is_sparkdl(name: str) -> bool:
+    return name.partition(".")[0] == __name__.partition(".")[0]
