@@ -214,7 +214,9 @@ class Card(_Part):
     """Of the rows of the training split; None where all rows count alike."""
     splits: Annotated[dict[str, SplitCard], Field(min_length=1)]
     raw_columns: dict[str, str]
-    """The raw columns that scoring needs, with their Spark types."""
+    """The raw columns that scoring needs, with their Spark types; ``vector`` also stands for arrays."""
+    fields: Annotated[dict[str, tuple[str, ...]], Field(exclude_if=lambda value: not value)] = {}
+    """Of raw columns that are fields of structs, or values of maps: the way to them, from the column on."""
     preprocessing: bool
     """Whether a fitted ``pyspark.ml`` pipeline is kept beside the card."""
     preprocessing_sha256: Hash | None = None

@@ -131,6 +131,15 @@ class Dataset:
         return self.card.raw_columns
 
     @property
+    def served_columns(self) -> dict[str, str]:
+        """The columns that a caller of a model hands in: raw ones, and whole structs and maps where it reads fields."""
+        fields = self.card.fields
+        return {
+            fields[name][0] if name in fields else name: "any" if name in fields else kind
+            for name, kind in self.raw_columns.items()
+        }
+
+    @property
     def preprocessing_path(self) -> str | None:
         """Where the fitted ``pyspark.ml`` pipeline is saved, if the input needs one."""
         return join(self.path, PREPROCESSING) if self.card.preprocessing else None

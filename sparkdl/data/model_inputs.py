@@ -57,6 +57,14 @@ def example_row(dataset: Dataset) -> "pd.DataFrame | None":
         **dict.fromkeys(("float", "double"), 0.0),
         **dict.fromkeys(("array<float>", "array<double>", "vector"), [0.0] * math.prod(dataset.input.shape)),
     }
-    if not set(dataset.raw_columns.values()) <= set(blanks):
+    kinds = list(dataset.raw_columns.values())
+    if not set(kinds) <= set(blanks) or ("vector" in kinds and len(kinds) > 1):  # the card does not say how wide it is
         return None
-    return pd.DataFrame({name: [blanks[sql_type]] for name, sql_type in dataset.raw_columns.items()})
+    row: dict[str, Any] = {}
+    for name, sql_type in dataset.raw_columns.items():
+        *above, last = dataset.card.fields.get(name, (name,))
+        inside = row
+        for part in above:
+            inside = inside.setdefault(part, {})
+        inside[last] = blanks[sql_type]
+    return pd.DataFrame({name: [value] for name, value in row.items()})

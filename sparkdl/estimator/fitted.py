@@ -91,7 +91,7 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         scored = score_vectors(
             self._with_features(dataset), self.model_uri, vectors=vectors, contributions=asked, tracking=self.tracking
         )
-        return scored.select(f"{ROW}.*", *[column.alias(name) for name, column in columns.items()])
+        return scored.select(f"{ROW}.*", *columns.values()).toDF(*dataset.columns, *columns)
 
 
 class NumberModel(FittedModel):

@@ -9,11 +9,12 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import array, col, concat, lit, struct, when
+from pyspark.sql.functions import array, col, concat, lit, when
 from pyspark.sql.types import ArrayType, BooleanType, DataType, NumericType, StringType
 
 from sparkdl.data.preparing.label_column import NUMBERS_FOR
 from sparkdl.data.preparing.queries import NAMED_BY, name_types
+from sparkdl.data.raw_columns import find_column, listed, select_columns, with_neighbours
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
@@ -25,23 +26,19 @@ FEATURES, LABEL, WEIGHT, SPLIT, QID = "features", "label", "weight", "split", "q
 """What the columns are called in the prepared dataset."""
 ROW = "row"
 """What holds all columns of the DataFrame, so that none of them can clash with those."""
+_PACKED = f"{WORKING}row"
+"""The same beside raw columns."""
 
 
 def with_features(rows: DataFrame, columns: Sequence[str], *, sparse: bool) -> DataFrame:
-    """The columns ``row``, which holds all there were, and ``features``: arrays of numbers, or with ``sparse`` vectors.
+    """The columns ``row``, which holds all there were under the numbers of their places, and ``features``.
 
-    Raises :class:`DataError` for a column that is missing, or holds neither numbers nor vectors nor arrays of numbers.
+    These are arrays of numbers, or with ``sparse`` vectors. Raises :class:`DataError` for a column that is missing, or
+    holds neither numbers nor vectors nor arrays of numbers.
     """
-    for name in columns:
-        _check_feature(rows, name, alone=len(columns) == 1)
-    values = [_vector(rows, name) if sparse else _array(rows, name) for name in columns]
-    if not sparse or len(values) == 1:
-        features = values[0] if len(values) == 1 else concat(*values)
-        return rows.select(struct("*").alias(ROW), features.alias(FEATURES))
-    parts = [f"{WORKING}{number}" for number in range(len(values))]
-    apart = rows.select(struct("*").alias(ROW), *[value.alias(part) for value, part in zip(values, parts, strict=True)])
-    assembled = VectorAssembler(inputCols=parts, outputCol=FEATURES, handleInvalid="keep").transform(apart)
-    return assembled.select(ROW, FEATURES)
+    _check_features(rows, columns)
+    packed = select_columns(rows, columns, row=_PACKED)
+    return _assembled(packed, columns, [col(_PACKED).alias(ROW)], sparse=sparse)
 
 
 def training_rows(
@@ -59,17 +56,18 @@ def training_rows(
     ``validation`` is a column of truth values that says which rows decide which epoch was best.
     Raises :class:`DataError` as :func:`with_features` does, and for the other columns.
     """
-    chosen = [_of_row(label).alias(LABEL)]
+    _check_features(rows, features)
     if weight is not None:
         _expect(rows, weight, "weightCol", NumericType, "a weight is a number")
-        chosen.append(_of_row(weight).alias(WEIGHT))
     if validation is not None:
         _expect(rows, validation, "validationIndicatorCol", BooleanType, "true for rows to validate with, else false")
-        chosen.append(when(_of_row(validation), lit("validation")).otherwise(lit("train")).alias(SPLIT))
     if qid is not None:
         _expect(rows, qid, "qidCol", name_types(), NAMED_BY)
-        chosen.append(_of_row(qid).alias(QID))
-    return with_features(rows, features, sparse=sparse).select(FEATURES, *chosen)
+    chosen = select_columns(rows, [*features, *filter(None, [label, weight, validation, qid])])
+    kept = [_of(name).alias(called) for called, name in ((LABEL, label), (WEIGHT, weight), (QID, qid)) if name]
+    if validation is not None:
+        kept.append(when(_of(validation), lit("validation")).otherwise(lit("train")).alias(SPLIT))
+    return _assembled(chosen, features, kept, sparse=sparse)
 
 
 def check_label(rows: DataFrame, column: str, task: TaskName) -> DataType:
@@ -79,37 +77,51 @@ def check_label(rows: DataFrame, column: str, task: TaskName) -> DataType:
     return _expect(rows, column, "labelCol", kinds, what)
 
 
-def _of_row(name: str) -> Column:
-    return col(f"{ROW}.{identifier(name)}")
+def _of(name: str) -> Column:
+    return col(identifier(name))
+
+
+def _assembled(rows: DataFrame, columns: Sequence[str], kept: Sequence[Column], *, sparse: bool) -> DataFrame:
+    """The columns that are kept, and ``features``."""
+    values = [_vector(rows, name) if sparse else _array(rows, name) for name in columns]
+    if not sparse or len(values) == 1:
+        features = values[0] if len(values) == 1 else concat(*values)
+        return rows.select(*kept, features.alias(FEATURES))
+    parts = [f"{WORKING}{number}" for number in range(len(values))]
+    apart = rows.select(*kept, *[value.alias(part) for value, part in zip(values, parts, strict=True)])
+    return VectorAssembler(inputCols=parts, outputCol=FEATURES, handleInvalid="keep").transform(apart).drop(*parts)
 
 
 def _array(rows: DataFrame, name: str) -> Column:
-    value, kind = col(identifier(name)), rows.schema[name].dataType
+    value, kind = _of(name), rows.schema[name].dataType
     if isinstance(kind, VectorUDT):
         return vector_to_array(value, "float32")
     return value if isinstance(kind, ArrayType) else array(value.cast("float"))
 
 
 def _vector(rows: DataFrame, name: str) -> Column:
-    value, kind = col(identifier(name)), rows.schema[name].dataType
-    return array_to_vector(value.cast("array<double>")) if isinstance(kind, ArrayType) else value
+    value, kind = _of(name), rows.schema[name].dataType
+    if isinstance(kind, VectorUDT):
+        return value
+    return array_to_vector((value if isinstance(kind, ArrayType) else array(value)).cast("array<double>"))
 
 
-def _check_feature(rows: DataFrame, name: str, *, alone: bool) -> None:
-    wanted = "a vector or an array of numbers" + ("" if alone else ", or a number")
-    kind = _expect(rows, name, "featuresCol", DataType, wanted)
-    is_array = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
-    is_number = isinstance(kind, NumericType | BooleanType) and not alone
-    if not (isinstance(kind, VectorUDT) or is_array or is_number):
-        raise DataError(f"the column {name!r} (featuresCol) is {kind.simpleString()}; it must be {wanted}")
+def _check_features(rows: DataFrame, columns: Sequence[str]) -> None:
+    wanted = "a vector, an array of numbers or a number"
+    for name in columns:
+        kind = _expect(rows, name, "featuresCol", DataType, wanted)
+        is_array = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
+        if not (is_array or isinstance(kind, VectorUDT | NumericType | BooleanType)):
+            raise DataError(f"the column {name!r} (featuresCol) is {kind.simpleString()}; it must be {wanted}")
 
 
 def _expect(
     rows: DataFrame, name: str, parameter: str, kinds: type[DataType] | tuple[type[DataType], ...], what: str
 ) -> DataType:
-    if name not in rows.columns:
-        raise DataError(f"there is no column {name!r} ({parameter}); there are {', '.join(rows.columns)}")
-    kind = rows.schema[name].dataType
-    if not isinstance(kind, kinds):
-        raise DataError(f"the column {name!r} ({parameter}) is {kind.simpleString()}: {what}")
-    return kind
+    found = find_column(rows.schema, name)
+    if found is None:
+        names = with_neighbours([name], rows.schema)
+        raise DataError(f"there is no column {names} ({parameter}); there are {listed(rows.columns)}")
+    if not isinstance(found.kind, kinds):
+        raise DataError(f"the column {name!r} ({parameter}) is {found.kind.simpleString()}: {what}")
+    return found.kind

@@ -117,7 +117,7 @@ def train_extreme(
             }
             model_uri = run.log_model(
                 folder,
-                inputs=dataset.raw_columns,
+                inputs=dataset.served_columns,
                 example=example_row(dataset),
                 metadata=metadata,
                 requirements=[*packages_for_inputs(Path(folder)), "numba"],  # which compiles the loops that decode

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sparkdl.errors import DataError
 from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
+from sparkdl.preprocessing.calendar_parts import CalendarParts
 from sparkdl.preprocessing.categories import Index
 from sparkdl.preprocessing.copying import Copy
 from sparkdl.preprocessing.numbers import Impute
@@ -22,6 +23,7 @@ __all__ = ["FittedPipeline", "read_pipeline"]
 
 STAGES: dict[str, type[FittedStage]] = {
     "CountVectorizerModel": CountWords,
+    "DateParts": CalendarParts,
     "HashingTF": CountHashes,
     "IDFModel": WeighWords,
     "ImputerModel": Impute,

@@ -37,7 +37,7 @@ def as_fitted(column: pa.Array, name: str, sql_type: str) -> Column:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_null(column.type):
-        column = column.cast(pa.string() if sql_type == "string" else pa.float64())
+        column = column.cast(pa.string() if sql_type == "string" else _TIMES.get(sql_type, pa.float64()))
     if sql_type == "string":
         texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         return _cast(column, pa.string(), name, sql_type, fits=texts or pa.types.is_integer(column.type))

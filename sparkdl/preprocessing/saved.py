@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sparkdl.errors import ModelError, OnlySparkError
 
-__all__ = ["COPY", "JOIN", "SavedStage", "check_preprocessing", "saved_stages"]
+__all__ = ["CAST", "COPY", "JOIN", "SavedStage", "check_preprocessing", "saved_stages"]
 
 Parameter = TypeVar("Parameter", str, int, float, bool, list[Any])
 
@@ -32,10 +32,14 @@ _STAGES = re.compile(
     "|VectorSlicer|Word2VecModel)"
 )
 """Of Spark's, what turns columns into columns and is made of numbers and words alone."""
-_OURS = frozenset({"sparkdl.data.text.LogCounts", "sparkdl.data.text.WordHashes"})
+_OURS = frozenset({"sparkdl.data.dates.DateParts", "sparkdl.data.text.LogCounts", "sparkdl.data.text.WordHashes"})
 _NAME = r"`((?:[^`$]|``|\$(?!\{))+)`"
 COPY = re.compile(rf"SELECT \*, {_NAME} AS (?:{_NAME}|(\w+)) FROM __THIS__")
 """The SQL that gives a column another name: ours, with the column and its new name, in quotes or without."""
+CAST = re.compile(
+    rf"SELECT \*, (?:CAST\({_NAME} AS (double|string)\)|unix_micros\({_NAME}\)) AS (?:{_NAME}|(\w+)) FROM __THIS__"
+)
+"""The SQL that makes of a column what Spark ML can take in its place."""
 JOIN = re.compile(rf"SELECT \*, concat\((\w+|array\('\^'\)), (\w+)\) AS (?:{_NAME}|(\w+)) FROM __THIS__")
 """The SQL that puts lists of words behind one another, or ``^`` before the first word: ours, too. Any other could start
 a program: ``TRANSFORM``, ``java_method``, and a name with ``${...}``, which Spark replaces by a setting."""
@@ -60,7 +64,9 @@ def check_preprocessing(folder: Path, *, trusted: Collection[str] = ()) -> None:
                 " code; it is not loaded. If that class is your own, name it in `score.trusted_stages`."
             )
         statements = [part["statement"] for part in (stage.given, stage.defaults) if "statement" in part]
-        if not all(isinstance(sql, str) and (COPY.fullmatch(sql) or JOIN.fullmatch(sql)) for sql in statements):
+        if not all(
+            isinstance(sql, str) and any(ours.fullmatch(sql) for ours in (COPY, CAST, JOIN)) for sql in statements
+        ):
             raise ModelError(
                 f"the preprocessing in {stage.folder} runs the SQL {statements[0]!r}, which could start any program; it"
                 f" is not loaded. If that pipeline is your own, name {stage.name!r} in `score.trusted_stages`."

@@ -1,11 +1,11 @@
 """Whether rows have the columns that a model reads, and room for those that it adds. Runs on the driver."""
 
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, NumericType
 
+from sparkdl.data.raw_columns import find_column, listed, same_name, with_neighbours
 from sparkdl.errors import DataError
 from sparkdl.scoring.model_card import ModelCard
 
@@ -14,43 +14,31 @@ __all__ = ["check_columns", "check_room"]
 
 def check_columns(df: DataFrame, card: ModelCard, key: str | None) -> None:
     """Raise :class:`DataError` where the columns are not those that the model reads, or cannot be told apart."""
-    same = _same(df)
-    counts = Counter(map(same, df.columns))
-    twins = [name for name in df.columns if counts[same(name)] > 1]
-    if twins:
+    schema = df.schema
+    found = {name: find_column(schema, name) for name in card.raw_columns}
+    if missing := [name for name, column in found.items() if column is None]:
         raise DataError(
-            f"the rows have columns of the same name: {', '.join(map(repr, twins))}; rename or drop all but one of them"
-            " before scoring"
+            f"the model reads {_describe(card)}; missing {with_neighbours(missing, schema)} among {listed(df.columns)}"
         )
-    missing = [name for name in card.raw_columns if name not in df.columns]
-    if missing:
-        raise DataError(
-            f"the model reads {_describe(card)}; missing {', '.join(map(repr, missing))} among {', '.join(df.columns)}"
-        )
-    if key is not None and key not in df.columns:
-        raise DataError(f"no column {key!r} to name rows by (`key`); the rows have {', '.join(df.columns)}")
+    if key is not None and df.columns.count(key) != 1:
+        names = with_neighbours([key], schema)
+        raise DataError(f"no column {names} to name rows by (`key`), or several; the rows have {listed(df.columns)}")
     for name, expected in card.raw_columns.items():
-        found = df.schema[name].dataType
-        if not _fits(found, expected):
+        column = found[name]
+        if column and not _fits(column.kind, expected):
             raise DataError(
-                f"column {name!r} is {found.simpleString()}, but the model was trained on {expected}; it reads"
+                f"column {name!r} is {column.kind.simpleString()}, but the model was trained on {expected}; it reads"
                 f" {_describe(card)}"
             )
 
 
 def check_room(df: DataFrame, added: Collection[str]) -> None:
     """Raise :class:`DataError` if the rows have a column already that is to be added."""
-    same = _same(df)
+    same = same_name(df.sparkSession)
     names = {same(name) for name in added}
     taken = [name for name in df.columns if same(name) in names]
     if taken:
         raise DataError(f"the rows have a column {taken[0]!r} already; rename or drop it before scoring")
-
-
-def _same(df: DataFrame) -> Callable[[str], str]:
-    """What is equal for two names that are one to the session of these rows."""
-    case_sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
-    return str if case_sensitive else str.lower
 
 
 def _describe(card: ModelCard) -> str:

@@ -26,6 +26,7 @@ from pyspark.sql.types import NumericType, StringType, StructField, StructType
 from sparkdl.data.bad_rows import PROBLEM, problem_text
 from sparkdl.data.card import PREPROCESSING, InputSpec
 from sparkdl.data.preparing.features import apply_preprocessing, image_fits, width_of
+from sparkdl.data.raw_columns import select_columns
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError
@@ -160,16 +161,16 @@ def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages:
     """
     column, sparse = card.input_column, card.input.kind == "sparse"
     # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
-    unread = problem_text() if PROBLEM in df.columns else F.lit(None).cast("string")
-    refused = unread.alias(REFUSED)
-    packed = df.select(F.struct("*").alias(ROW), *[F.col(identifier(name)) for name in card.raw_columns], refused)
+    known = [PROBLEM] if PROBLEM in df.columns else []
+    unread = problem_text() if known else F.lit(None).cast("string")
+    packed = select_columns(df, [*card.raw_columns, *known], row=ROW).withColumn(REFUSED, unread).drop(PROBLEM)
     if card.preprocessing:
         model = load_preprocessing(df.sparkSession, folder, trusted_stages=trusted_stages)
         as_fitted = [_as_fitted(packed, name, type_, model) for name, type_ in card.raw_columns.items()]
         refused = F.coalesce(REFUSED, *[reason for _, reason in as_fitted]).alias(REFUSED)
         packed = packed.select(ROW, *[value for value, _ in as_fitted], refused)
         packed = apply_preprocessing(packed, model, column, sparse=sparse)
-    kept = [F.col(f"{ROW}.{identifier(name)}") for name in df.columns if name != PROBLEM]
+    kept = [F.col(f"{ROW}.`{place}`").alias(name) for place, name in enumerate(df.columns) if name != PROBLEM]
     input = F.col(identifier(column)) if sparse else _plain(packed, column, card.input)
     return packed.select(*kept, F.when(F.col(REFUSED).isNull(), input).alias(INPUT), REFUSED)
 

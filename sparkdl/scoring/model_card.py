@@ -33,6 +33,7 @@ class ModelCard(BaseModel):
     link: LinkFunction = "identity"
     """Elsewhere: what its answers are of the numbers."""
     raw_columns: dict[str, str]
+    fields: dict[str, tuple[str, ...]] = {}
     preprocessing: bool
 
     @model_validator(mode="after")

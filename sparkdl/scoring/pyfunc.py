@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from sparkdl.data.card import PREPROCESSING
+from sparkdl.data.raw_columns import frame_column
 from sparkdl.errors import DataError, OnlySparkError
 from sparkdl.preprocessing import FittedPipeline, as_fitted, as_floats, as_structs, read_pipeline
 from sparkdl.preprocessing.values import SPARSE
@@ -35,10 +36,12 @@ class PyfuncModel:
         """
         options = {"top_k": TOP_K, "batch_size": BATCH_SIZE} | (params or {})
         card = self.predictor.card
-        missing = [name for name in card.raw_columns if name not in model_input]
+        found = {name: frame_column(model_input, name, card.fields.get(name, ())) for name in card.raw_columns}
+        missing = [name for name, column in found.items() if column is None]
         if missing:
             raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))} that the model reads")
-        inputs = self._preprocess(model_input) if card.preprocessing else _column(model_input[card.input_column], card)
+        rows = pd.DataFrame(found, index=model_input.index)
+        inputs = self._preprocess(rows) if card.preprocessing else _column(rows[card.input_column], card)
         answer = self.predictor.answer(inputs, **options)
         predictions: pd.DataFrame = pa.table(answer, schema=self.predictor.task.answer).to_pandas()
         return predictions.set_index(model_input.index)
@@ -70,7 +73,7 @@ class PyfuncModel:
         card = self.predictor.card
         if rows.empty:  # Spark cannot tell the types of no rows
             return pa.array([], SPARSE) if card.input.kind == "sparse" else _column(pd.Series([], dtype=object), card)
-        made = with_inputs(session.createDataFrame(rows[list(card.raw_columns)]), card, self.folder).select(INPUT)
+        made = with_inputs(session.createDataFrame(rows), card, self.folder).select(INPUT)
         if card.input.kind == "sparse":  # a row of numbers and lists, which pandas has no word for
             return pa.array([row[INPUT] and row[INPUT].asDict() for row in made.collect()], SPARSE)
         return _column(made.toPandas()[INPUT], card)

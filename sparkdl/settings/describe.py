@@ -4,6 +4,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterator
+from datetime import date
 from typing import Any, Literal
 
 import yaml
@@ -14,7 +15,7 @@ from sparkdl.settings.kinds import kinds_in, sections_in
 
 __all__ = ["describe", "describe_key"]
 
-_WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text"}
+_WORDS = {bool: "true | false", int: "whole number", float: "number", str: "text", date: "date"}
 _INDENT = " " * 4
 
 

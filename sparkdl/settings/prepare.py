@@ -1,5 +1,6 @@
 """The section ``prepare``: where rows come from and how they become a dataset."""
 
+from datetime import date
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -38,17 +39,31 @@ class Source(Section):
         return self
 
 
+DatePart = Literal[
+    "year", "quarter", "month", "week", "day", "day_of_week", "day_of_year", "hour", "minute", "second", "age"
+]
+_USUAL_PARTS: list[DatePart] = ["year", "month", "day", "day_of_week"]
+_EPOCH = date(1970, 1, 1)
+
+
 class Stage(Section):
     """One step of preprocessing, fitted on the training split only."""
 
-    kind: Literal["standardise", "impute", "index", "hash_text", "count_text", "hash_words"]
-    """``index`` numbers the categories. ``hash_text`` and ``count_text`` cut texts into lower-case words, count them
+    kind: Literal["standardise", "impute", "index", "date", "hash_text", "count_text", "hash_words"]
+    """``index`` numbers the categories: texts, truth values, dates, or numbers that name something. ``date`` makes a
+    number of each of the ``parts`` of a date or a time; a time is taken in UTC, and one without a zone as it stands.
+    ``hash_text`` and ``count_text`` cut texts into lower-case words, count them
     (by their hash, or those of a vocabulary) and weight them by inverse document frequency. ``hash_words`` keeps the
     first words as hashes from 1 on, and zeros behind them: for ``train.model: bag_of_words``."""
     columns: Annotated[list[str], Field(min_length=1)]
     """The raw columns it applies to; each is replaced by its result."""
     strategy: Literal["mean", "median", "mode"] = "mean"
     """``impute``: what stands in for a missing value."""
+    parts: Annotated[list[DatePart], Field(min_length=1, exclude_if=lambda parts: parts == _USUAL_PARTS)] = _USUAL_PARTS
+    """``date``: what is made of a date. Weeks are those of ISO 8601, whose days count from 1 for Monday. ``age`` is how
+    many days after ``since`` it is, with a fraction for times, and negative before it."""
+    since: Annotated[date, Field(exclude_if=lambda since: since == _EPOCH)] = _EPOCH
+    """``date``: the day that ``age`` counts from."""
     dimensions: Positive = 1024
     """``hash_text``: the width of the hashed vector. ``hash_words``: how many words, or pairs, of a text are kept."""
     vocabulary: Positive = 1 << 18
@@ -66,6 +81,16 @@ class Stage(Section):
     def _hashes_are_exact(self) -> Self:
         if self.kind == "hash_words" and self.vocabulary > 1 << 24:
             raise ValueError(f"vocabulary is {self.vocabulary}; hashes of words are at most 2^24 ({1 << 24})")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_are_of_dates(self) -> Self:
+        if {"parts", "since"} & self.model_fields_set and self.kind != "date":
+            raise ValueError(f"`parts` and `since` are for the stage `date`, and this one is `{self.kind}`")
+        if "since" in self.model_fields_set and "age" not in self.parts:
+            raise ValueError("`since` is what the part `age` counts from; add `age` to `parts`")
+        if len(set(self.parts)) < len(self.parts):
+            raise ValueError("`parts` names a part twice")
         return self
 
 
@@ -101,7 +126,9 @@ class Prepare(Section):
     """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves."""
     features: list[str] | None = None
     """The columns to learn from when there is no image; by default every column but label, weight, qid
-    and those that ``split`` names: a customer's number or a date is learned from only where it is listed."""
+    and those that ``split`` names: a customer's number or a date is learned from only where it is listed.
+    ``address.lat`` is the field ``lat`` of a struct, or of a map the value whose key is ``lat``, unless a column has
+    that name. Arrays and vectors of one width become parts of the vector."""
     stages: list[Stage] = []
     """Preprocessing, in order; the results are assembled into one vector of float32."""
     sparse: bool = False

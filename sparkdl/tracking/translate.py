@@ -24,6 +24,7 @@ Type = DataType | Array | Object | AnyType
 TYPES: dict[str, Type] = {
     **dict.fromkeys(("byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint"), AnyType()),  # type: ignore[no-untyped-call]
     **dict.fromkeys(("float", "real", "double"), DataType.double),
+    "any": AnyType(),  # type: ignore[no-untyped-call]  # structs and maps: it refuses fields it has not been told of
     "string": DataType.string,
     "boolean": DataType.boolean,
     "binary": DataType.binary,

@@ -239,7 +239,7 @@ def _finish(
         write_model_folder(folder, dataset, job.settings, outcome.checkpoint, traced=traced)
         model_uri = run.log_model(
             folder,
-            inputs=dataset.raw_columns,
+            inputs=dataset.served_columns,
             outputs={field.name: field.dataType.simpleString() for field in from_arrow_schema(task.answer)},
             example=example_row(dataset),
             requirements=packages_for_inputs(Path(folder)),

@@ -110,6 +110,19 @@ def test_arrays_of_numbers_and_several_columns_say_the_same_as_vectors(classifie
     assert [row.prediction for row in scored.collect()] == expected
     several = classifier.copy().setFeaturesCol(["x", "y"])
     assert [row.prediction for row in several.transform(points.drop("features")).collect()] == expected
+    fields = points.selectExpr("struct(x) as place", "map('y', y) as places")
+    nested = classifier.copy().setFeaturesCol(["place.x", "places.y"])
+    assert [row.prediction for row in nested.transform(fields).collect()] == expected
+
+
+def test_a_list_of_one_column_of_numbers_is_a_list_of_columns(settings, points, tmp_path):
+    network = TorchClassifier(featuresCol=["x"], **settings | {"epochs": 1})
+    network.write().save(str(tmp_path / "network"))
+    model = TorchClassifier.load(str(tmp_path / "network")).fit(points)
+    model.write().save(str(tmp_path / "model"))
+    loaded = TorchClassificationModel.load(str(tmp_path / "model"))
+    assert loaded.getFeaturesCols() == ["x"]
+    assert loaded.transform(points).collect() == model.transform(points).collect()
 
 
 def test_the_summary_tells_each_epoch_and_the_rows_that_a_column_names_decide_which_was_best(classifier, points, saved):
@@ -398,7 +411,11 @@ def test_an_unknown_setting_is_an_error_at_once():
     ("kind", "columns", "message"),
     [
         (TorchClassifier, {"featuresCol": "pixels"}, r"no column 'pixels' \(featuresCol\); there are x, y"),
-        (TorchClassifier, {"featuresCol": "x"}, r"'x' \(featuresCol\) is double; it must be a vector or an array"),
+        (
+            TorchClassifier,
+            {"featuresCol": "featurs"},
+            r"no column 'featurs' \(did you mean 'features'\?\) \(featuresCol\)",
+        ),
         (TorchClassifier, {"featuresCol": ["x", "word"]}, r"'word' \(featuresCol\) is string; it must be a vector"),
         (TorchClassifier, {"labelCol": "features"}, r"'features' \(labelCol\) is vector: a class is a whole number"),
         (TorchRegressor, {"labelCol": "word"}, r"'word' \(labelCol\) is string: regression predicts a number"),

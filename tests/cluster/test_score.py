@@ -193,11 +193,25 @@ def test_columns_that_do_not_fit_are_refused_before_a_task_starts(
         rows.withColumn("image", F.lit("text")): "column 'image' is string, but the model was trained on binary",
         rows.withColumn("top_k", F.lit(1)): "have a column 'top_k' already; rename or drop it",
         rows.withColumn("Top_K", F.lit(1)): "have a column 'Top_K' already; rename or drop it",
-        rows.crossJoin(rows.select("name")): "of the same name: 'name', 'name'; rename or drop",
-        rows.select("*", F.col("name").alias("NAME")): "of the same name: 'name', 'NAME'; rename or drop all but one",
+        rows.select("*", "image"): "the rows have 2 columns of the name 'image', as after a join; rename or drop",
     }.items():
         with pytest.raises(DataError, match=words):
             score(broken, images, tracking=tracking)
+    with pytest.raises(DataError, match="no column 'name' to name rows by"):
+        score(rows.select("*", "name"), images, tracking=tracking, key="name")
+
+
+def test_twins_that_the_model_does_not_read_come_back_as_they_were(
+    spark: SparkSession, images: str, tracking: Tracking
+) -> None:
+    rows = _pictures(spark, 20)
+    twins = rows.select("*", F.lit(7).alias("name"), F.col("image").alias("IMAGE"))
+    scored = score(twins, images, tracking=tracking)
+    assert scored.columns == ["id", "image", "name", "name", "IMAGE", "prediction", "probability", "top_k"]
+    found, expected = scored.collect(), score(rows, images, tracking=tracking).collect()
+    assert [(row[0], row[2], row[3], row[5]) for row in found] == [
+        (row.id, row.name, 7, row.prediction) for row in expected
+    ]
 
 
 def test_names_that_differ_in_case_alone_are_two_names_where_spark_says_so(

@@ -1,6 +1,8 @@
 """The command line, where it needs no Spark."""
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -157,3 +159,8 @@ def test_sync_says_when_nothing_is_waiting(tmp_path: Path, capsys: pytest.Captur
     code, text, _ = run(["sync", str(tmp_path / "pipeline.yaml")], capsys)
     assert code == 0
     assert text == f"nothing is waiting in {tmp_path}/spool\n"
+
+
+def test_python_m_runs_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "sparkdl", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("sparkdl, version ")

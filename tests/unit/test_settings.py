@@ -279,3 +279,21 @@ def test_a_bucket_for_each_class_leaves_nothing_to_cluster() -> None:
     with pytest.raises(ConfigError, match="nothing to cluster: set `hashing: random`"):
         Extreme(hash_family="identity")
     assert Extreme(hash_family="identity", hashing="random").buckets == 512
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        ({"kind": "index", "parts": ["year"]}, "`parts` and `since` are for the stage `date`, and this one is `index`"),
+        ({"kind": "date", "since": "2020-01-01"}, "`since` is what the part `age` counts from; add `age` to `parts`"),
+        ({"kind": "date", "parts": ["year", "year"]}, "`parts` names a part twice"),
+    ],
+)
+def test_what_is_said_of_a_date_goes_together(stage: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Prepare(output="x", stages=[{"columns": ["born"], **stage}])  # type: ignore[list-item]
+
+
+def test_a_stage_says_nothing_of_dates_where_nothing_was_said() -> None:
+    written = Prepare(output="x", stages=[{"kind": "index", "columns": ["a"]}]).model_dump(mode="json")  # type: ignore[list-item]
+    assert not {"parts", "since"} & written["stages"][0].keys()  # as in datasets from before

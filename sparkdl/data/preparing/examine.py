@@ -74,14 +74,19 @@ def unusable(column: str, *, sparse: bool) -> Problem:
 
 
 def examine(
-    rows: "DataFrame", problems: Sequence[Problem], settings: Prepare, task: TaskName | None
+    rows: "DataFrame",
+    problems: Sequence[Problem],
+    settings: Prepare,
+    task: TaskName | None,
+    *,
+    imputed: Collection[str] = (),
 ) -> "tuple[DataFrame, Findings]":
     """Count, fingerprint and check the raw rows; those that can be used. Runs on the driver; tasks read the rows, once.
 
     Raises :class:`DataError` with the count and the first rows for rows that cannot be used, which with ``on_bad_rows:
     skip`` are told in a warning and left out: those with a problem, and those with labels that the training split does
     not have. Raises it, too, for splits, asked-for ones without a row among them, that are smaller than the number of
-    ranks.
+    ranks, and for ``imputed`` columns of which all training rows lack a value.
     """
     from pyspark.sql import functions as sf
 
@@ -90,7 +95,11 @@ def examine(
     judged = rows.withColumn(WRONG, what_is_wrong(problems))
     found = (
         judged.groupBy(*keys, WRONG)
-        .agg(sf.count("*").alias("rows"), sf.sum(sf.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"))
+        .agg(
+            sf.count("*").alias("rows"),
+            sf.sum(sf.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"),
+            *[sf.count(_value(rows, name)).alias(f"_v{place}") for place, name in enumerate(imputed)],
+        )
         .collect()
     )
     wrong = Counter[int]()
@@ -101,6 +110,12 @@ def examine(
         raise DataError(f"there are no rows to prepare{f': none of {wrong.total():,} can be used' if wrong else ''}")
     if len(wrong) > 1:
         rows, found = judged.where(f"{WRONG} = 0").drop(WRONG), [row for row in found if not row[WRONG]]
+    for place, name in enumerate(imputed):
+        if not sum(row[f"_v{place}"] for row in found if row[SPLIT] == "train"):
+            raise DataError(
+                f"column {name!r} has no value in the rows of the split 'train', so `impute` finds nothing that could"
+                " stand in; leave it out of `features`"
+            )
     split_rows: dict[str, int] = defaultdict(int)
     for row in found:
         _check_split(row, settings)
@@ -126,6 +141,15 @@ def examine(
         raise DataError(f"`class_names` names none of the labels ({shown}); write {{label: name}}")
     class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
     return rows, Findings(label_names, class_counts, split_rows, fingerprint)
+
+
+def _value(rows: "DataFrame", name: str) -> "Column":
+    """A column's value, null where it is NaN."""
+    from pyspark.sql import functions as sf
+
+    value = sf.col(identifier(name))
+    is_fraction = rows.schema[name].dataType.simpleString() in ("float", "double")
+    return sf.when(~sf.isnan(value), value) if is_fraction else value
 
 
 def _feature_problems(inputs: Inputs) -> list[Problem]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.data.bad_rows import NAMED, PROBLEM, named, take_good_lines, what_is_wrong
+from sparkdl.data.bad_rows import NAMED, take_good_lines, what_is_wrong
 from sparkdl.data.card import (
     CARD_NAME,
     DRAWN_BY,
@@ -28,7 +28,7 @@ from sparkdl.data.preparing.features import (
     apply_preprocessing,
     choose_inputs,
     describe_pipeline,
-    require_columns,
+    raw_rows,
 )
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups
@@ -201,8 +201,7 @@ def _examined(
     check_strata(task, settings)
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     check_names(content)
-    kept_columns = [*content, *({PROBLEM} & set(raw.columns))]
-    rows = with_hashes(raw.select(*map(identifier, kept_columns), named(raw)), content, settings)
+    rows = with_hashes(raw, content, settings)
     rows = rows.withColumn(LABEL, working_label(raw, settings, task))
     if settings.weight:
         rows = rows.withColumn(WEIGHT, working_weight(raw, settings))
@@ -214,7 +213,7 @@ def _examined(
             rows = with_numbers(rows, settings)
         if settings.split.stratify:
             rows = with_strata(rows, rows.where(what_is_wrong(problems) == 0), settings, once=True)
-        rows, findings = examine(with_split(rows, settings), problems, settings, task)
+        rows, findings = examine(with_split(rows, settings), problems, settings, task, imputed=inputs.imputed)
         if settings.split.stratify:
             _warn_of_rare_classes(findings)
         yield rows, inputs, task, findings
@@ -238,13 +237,13 @@ def _warn_of_rare_classes(findings: Findings) -> None:
 def _chosen(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
 ) -> "tuple[DataFrame, Inputs]":
-    """The raw rows, and which of their columns become inputs."""
+    """The columns of the raw rows that count, and which of them become inputs, and how."""
     from pyspark.sql import SparkSession
 
     session = spark or SparkSession.builder.getOrCreate()
     raw = open_source(source, session) if isinstance(source, Source) else source
-    require_columns(raw, settings.keys)
     inputs = choose_inputs(raw, settings, pipeline)
+    raw = raw_rows(raw, inputs, settings)
     if settings.qid:
         check_query(raw, inputs, settings)
     return raw, inputs
@@ -330,6 +329,7 @@ def _write(
             for split in findings.split_rows
         },
         raw_columns=inputs.raw_columns,
+        fields=inputs.fields,
         preprocessing=inputs.pipeline is not None,
         preprocessing_sha256=hash_folder(join(folder, PREPROCESSING)) if inputs.pipeline is not None else None,
         settings=decisions,

@@ -7,10 +7,10 @@ from sparkdl.data.bad_rows import PROBLEM, what_is_wrong
 from sparkdl.data.card import CARD_NAME, DRAWN_BY, Card
 from sparkdl.data.preparing.draw import check_strata, draws_rows, with_hashes, with_numbers, with_split, with_strata
 from sparkdl.data.preparing.examine import find_problems
-from sparkdl.data.preparing.features import Inputs, choose_inputs, require_columns
+from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
 from sparkdl.data.preparing.order import SPLIT
-from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
 from sparkdl.storage import exists, join, read_file
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 __all__ = ["split_rows"]
+
+_ROW = f"{WORKING}row"
+"""The working column that holds all columns of a row."""
 
 
 def split_rows(rows: "DataFrame", settings: Prepare, split: str) -> "DataFrame":
@@ -31,19 +34,24 @@ def split_rows(rows: "DataFrame", settings: Prepare, split: str) -> "DataFrame":
 
     Raises :class:`DataError` for a split that the settings do not make.
     """
+    from pyspark.sql import functions as sf
+
     if not settings.split.column and split not in settings.split.names:
         raise DataError(f"there is no split {split!r}; there are {', '.join(settings.split.names)}")
-    require_columns(rows, settings.keys)
     inputs = choose_inputs(rows, settings)
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
-    drawn = with_hashes(rows, content, settings)
+    drawn = with_hashes(raw_rows(rows, inputs, settings, row=_ROW), content, settings)
     if settings.split.fractions and draws_rows(settings) and _rule(settings) == "row":
-        beside = [column.name for column in rows.schema if column.name != PROBLEM and _is_hashed(column.dataType)]
-        drawn = with_numbers(drawn, settings, then_by=beside)
+        beside = {
+            f"{WORKING}column{place}": sf.col(f"{_ROW}.`{place}`")
+            for place, column in enumerate(rows.schema.fields)
+            if column.name != PROBLEM and _is_hashed(column.dataType)
+        }
+        drawn = with_numbers(drawn.withColumns(beside), settings, then_by=list(beside))
     if settings.split.stratify:
         drawn = _stratified(drawn, inputs, settings)
     placed = with_split(drawn, settings)
-    return placed.where(placed[SPLIT] == split).select(*map(identifier, rows.columns))
+    return placed.where(placed[SPLIT] == split).select(f"{_ROW}.*").toDF(*rows.columns)
 
 
 def _rule(settings: Prepare) -> str:

@@ -1,6 +1,8 @@
 """What Spark saved is read, and what it never writes is named."""
 
 import json
+import re
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +118,26 @@ def test_a_text_that_is_null_is_refused_by_the_name_of_its_raw_column(tmp_path: 
         pipeline.transform({"my.text": pa.array(["a", None])}, "words")
     with pytest.raises(DataError, match=r"preprocessing reads a column 'my\.text'; there are text"):
         pipeline.transform({"text": pa.array(["a", None])}, "words")
+
+
+def test_what_index_takes_in_place_of_dates_and_truth_values_is_cast_as_spark_casts_it(tmp_path: Path) -> None:
+    day, time = date(2024, 2, 29), datetime(2024, 2, 29, 10, 0, 10, 500000)
+    columns = {"t": pa.array([True, None]), "d": pa.array([day, None]), "n": pa.array([time, time.replace(second=0)])}
+    for sql, expected in {
+        "CAST(`t` AS double)": [1.0, None],
+        "CAST(`t` AS string)": ["true", None],
+        "CAST(`d` AS string)": ["2024-02-29", None],
+        "CAST(`n` AS string)": ["2024-02-29 10:00:10.5", "2024-02-29 10:00:00.5"],
+        "unix_micros(`n`)": [1709200810500000, 1709200800500000],
+    }.items():
+        statement = {"statement": f"SELECT *, {sql} AS `out` FROM __THIS__"}
+        pipeline = save(tmp_path / re.sub(r"\W", "_", sql), ("SQLTransformer", statement, None))
+        assert pipeline.transform(dict(columns), "out").to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    "sql", ["CAST(`t` AS binary)", "CAST(java_method('a') AS string)", "unix_micros(rand())", "CAST(`${x}` AS double)"]
+)
+def test_no_other_cast_is_loaded(tmp_path: Path, sql: str) -> None:
+    with pytest.raises(ModelError, match="which could start any program"):
+        save(tmp_path / "saved", ("SQLTransformer", {"statement": f"SELECT *, {sql} AS `out` FROM __THIS__"}, None))

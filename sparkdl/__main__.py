@@ -1,0 +1,6 @@
+"""``python -m sparkdl``: the ``sparkdl`` command, where its script is not on the path."""
+
+from sparkdl.cli import main
+
+if __name__ == "__main__":
+    main()

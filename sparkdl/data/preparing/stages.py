@@ -1,0 +1,265 @@
+"""The Spark ML stages that raw columns go through, one after another, until they are one vector."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
+from sparkdl.errors import ConfigError, DataError
+from sparkdl.settings import Prepare, Stage
+from sparkdl.settings.explain import nearest
+
+if TYPE_CHECKING:
+    from pyspark.ml import Pipeline
+    from pyspark.sql.types import DataType
+
+__all__ = ["TEXT_STAGES", "build_pipeline", "check_types", "first_handled_by", "is_list_of_numbers"]
+
+TEXT_STAGES = frozenset({"hash_text", "count_text", "hash_words"})
+_NUMBERS, _TRUTH, _TEXT, _TIME, _VECTOR = "numbers", "truth values", "text", "dates", "vectors"
+"""What a column holds, as far as stages are concerned."""
+_TAKES: dict[str, tuple[str, ...]] = {
+    "standardise": (_NUMBERS, _TRUTH, _VECTOR),
+    "impute": (_NUMBERS, _TRUTH),
+    "index": (_NUMBERS, _TRUTH, _TEXT, _TIME),
+    "date": (_TIME,),
+} | dict.fromkeys(TEXT_STAGES, (_TEXT,))
+"""What each stage is for."""
+_MAKES = {"standardise": _VECTOR, "impute": _NUMBERS, "index": _NUMBERS, "date": _NUMBERS} | dict.fromkeys(
+    TEXT_STAGES, _VECTOR
+)
+"""And what it leaves."""
+_LEARNED_FROM = _NUMBERS, _TRUTH, _VECTOR
+
+Made = tuple[list[Any], list[tuple[str, ...]]]
+"""The Spark ML stages that one of ours consists of, and the columns that each of its inputs has become."""
+
+
+def check_types(types: "Mapping[str, DataType]", settings: Prepare) -> None:
+    """Raise :class:`DataError` for a column that a stage does not take, or that no stage makes numbers of."""
+    holds = {name: _holds(kind) for name, kind in types.items()}
+    for stage in settings.stages:
+        for name in filter(holds.__contains__, stage.columns):
+            if holds[name] not in _TAKES[stage.kind]:
+                raise DataError(_misfit(name, types[name], holds[name], stage, settings))
+            holds[name] = _MAKES[stage.kind]
+    for name, kind in types.items():
+        if holds[name] not in _LEARNED_FROM:
+            raise DataError(
+                f"column {name!r} is of type {kind.simpleString()}, which cannot be learned from: "
+                f"{_remedy(name, kind, settings)}"
+            )
+
+
+def first_handled_by(stages: Sequence[Stage], kinds: set[str]) -> frozenset[str]:
+    """The columns whose first stage is of one of these kinds; what ``date`` makes of a missing value is missing."""
+    first: dict[str, str] = {}
+    for stage in stages:
+        if stage.kind != "date":
+            first = dict.fromkeys(stage.columns, stage.kind) | first
+    return frozenset(column for column, kind in first.items() if kind in kinds)
+
+
+def is_list_of_numbers(kind: "DataType") -> bool:
+    """Whether a type is that of arrays of numbers."""
+    from pyspark.sql.types import ArrayType, BooleanType, NumericType
+
+    return isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType | BooleanType)
+
+
+def build_pipeline(
+    types: "Mapping[str, DataType]",
+    stages: Sequence[Stage],
+    output: str,
+    *,
+    unit_norm: bool,
+    widths: Mapping[str, int] | None,
+) -> "Pipeline":
+    """The stages for columns of these types, then one vector of all results.
+
+    ``widths`` are those of vectors; None where a lone column of vectors is the result.
+    """
+    from pyspark.ml import Pipeline
+    from pyspark.ml.feature import Normalizer, VectorAssembler, VectorSizeHint
+
+    current: dict[str, tuple[str, ...]] = {column: (column,) for column in types}
+    holds = {column: _holds(kind) for column, kind in types.items()}
+    parts: list[Any] = []
+    for number, column in enumerate(types):
+        if {".", "`"} & set(column):  # Spark ML would look for a field; the copy is a stage, so that raw rows do for it
+            current[column] = (f"{WORKING}{number}",)
+            parts.append(_named(identifier(column), *current[column]))
+    # Assemblers ask for the widths of vectors, which not all sources tell, nor rows that are to be scored.
+    parts += [
+        VectorSizeHint(inputCol=current[column][0], size=width, handleInvalid="optimistic")
+        for column, width in (widths or {}).items()
+    ]
+    for number, stage in enumerate(stages):
+        _check_columns(number, stage, current)
+        prefix = f"{WORKING}stage{number}"
+        for place, column in enumerate(stage.columns):
+            if cast := _cast(stage, holds[column], types[column], current[column][0]):
+                current[column] = (f"{prefix}_{place}_cast",)
+                parts.append(_named(cast, *current[column]))
+            holds[column] = _MAKES[stage.kind]
+        made, outputs = _STAGES[stage.kind](stage, [one for column in stage.columns for one in current[column]], prefix)
+        parts += made
+        results = iter(outputs)
+        for column in stage.columns:
+            found = [one for _ in current[column] for one in next(results)]
+            current[column] = tuple(dict.fromkeys(found))
+    assembled = f"{WORKING}unscaled" if unit_norm else output
+    vectors = list(dict.fromkeys(one for columns in current.values() for one in columns))
+    if widths is None:  # as it is: sparse ones may be of any width
+        parts.append(_named(identifier(vectors[0]), assembled))
+    else:
+        parts.append(VectorAssembler(inputCols=vectors, outputCol=assembled, handleInvalid="keep"))
+    if unit_norm:
+        parts.append(Normalizer(inputCol=assembled, outputCol=output, p=2.0))
+    return Pipeline(stages=parts)
+
+
+def _holds(kind: "DataType") -> str:
+    """What a column of this type holds; for one that nothing is made of, its type."""
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.types import BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType
+
+    if isinstance(kind, VectorUDT) or is_list_of_numbers(kind):
+        return _VECTOR
+    known = {NumericType: _NUMBERS, BooleanType: _TRUTH, StringType: _TEXT}
+    known |= dict.fromkeys((DateType, TimestampType, TimestampNTZType), _TIME)
+    return next((what for each, what in known.items() if isinstance(kind, each)), kind.simpleString())
+
+
+def _misfit(name: str, kind: "DataType", holds: str, stage: Stage, settings: Prepare) -> str:
+    """Why a stage does not take a column."""
+    *others, last = _TAKES[stage.kind]
+    wanted = f"{', '.join(others)} and {last}" if others else last
+    if stage.kind == "impute" and holds == _TEXT:
+        hint = "; to leave out rows without a value, set `on_bad_rows: skip`"
+    elif stage.kind == "date" and holds == _TEXT:
+        hint = "; read it as one (`inferSchema: true` in `source.options` of CSV files), or cast it"
+    elif holds == _VECTOR != _holds(kind):
+        hint = f"; the stages before have made a vector of it, so put `{stage.kind}` before them"
+    elif holds == kind.simpleString():
+        hint = f"; {_remedy(name, kind, settings)}"
+    else:
+        hint = ""
+    return f"column {name!r} is of type {kind.simpleString()}, and `{stage.kind}` is for {wanted}{hint}"
+
+
+def _remedy(name: str, kind: "DataType", settings: Prepare) -> str:
+    """What to do about a column that cannot be learned from."""
+    from pyspark.sql.types import ArrayType, MapType, NullType, StructType
+
+    if isinstance(kind, StructType) and kind.names:
+        return f"name its fields in `features`, such as '{name}.{kind.names[0]}'"
+    if isinstance(kind, MapType):
+        return f"name its keys in `features`, such as '{name}.key'"
+    if isinstance(kind, NullType):
+        return "it is null in all rows; leave it out of `features`"
+    if isinstance(kind, ArrayType):
+        return "its elements must be numbers; leave it out of `features`, or turn it into an array of numbers"
+    if _holds(kind) == _TIME:
+        return "add the stage `date` for its parts (`index` for categories), or leave it out of `features`"
+    hint = (
+        "add a stage (`index` for categories, `hash_text` or `count_text` for text), or leave it out of `features`"
+        if _holds(kind) == _TEXT
+        else "turn it into numbers, or leave it out of `features`"
+    )
+    if settings.source and settings.source.format == "csv" and not settings.source.options.get("inferSchema"):
+        hint += ". Numbers in CSV files are text without `inferSchema: true` in `source.options`"
+    return hint
+
+
+def _check_columns(number: int, stage: Stage, current: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise :class:`ConfigError` for a stage whose columns are not there, or are parts of a vector already."""
+    unknown = [column for column in stage.columns if column not in current]
+    if unknown:
+        raise ConfigError(
+            f"stages.{number}.columns names {', '.join(map(repr, unknown))}, which `features` does not have; "
+            f"{nearest(unknown[0], current)}"
+        )
+    inputs = [one for column in stage.columns for one in current[column]]
+    if len(set(stage.columns)) < len(stage.columns):
+        raise ConfigError(f"stages.{number}.columns names a column twice")
+    if len(set(inputs)) < len(inputs):
+        raise ConfigError(f"stages.{number}: its columns are one vector already; `standardise` comes last for them")
+    shared = [column for column, made in current.items() if set(made) & set(inputs) and column not in stage.columns]
+    if shared:
+        raise ConfigError(f"stages.{number}: {', '.join(shared)} became one vector with its columns; name them all")
+
+
+def _cast(stage: Stage, holds: str, kind: "DataType", column: str) -> str | None:
+    """The SQL of what Spark ML takes in place of a column; None where it takes the column itself.
+
+    Nothing depends on the time zone of the session: times that lie on no calendar become microseconds of UTC.
+    """
+    from pyspark.sql.types import TimestampType
+
+    if stage.kind == "impute" and holds == _TRUTH:
+        return f"CAST({identifier(column)} AS double)"
+    if stage.kind == "index" and holds in (_TRUTH, _TIME):
+        is_instant = isinstance(kind, TimestampType)
+        return f"unix_micros({identifier(column)})" if is_instant else f"CAST({identifier(column)} AS string)"
+    return None
+
+
+def _named(value: str, name: str) -> Any:
+    """The stage that gives a value of SQL a name of its own."""
+    from pyspark.ml.feature import SQLTransformer
+
+    return SQLTransformer(statement=f"SELECT *, {value} AS `{name}` FROM __THIS__")
+
+
+def _numbered(inputs: Sequence[str], prefix: str) -> list[str]:
+    return [f"{prefix}_{index}" for index in range(len(inputs))]
+
+
+def _each(outputs: Iterable[str]) -> list[tuple[str, ...]]:
+    return [(output,) for output in outputs]
+
+
+def _standardise(stage: Stage, inputs: list[str], prefix: str) -> Made:
+    from pyspark.ml.feature import StandardScaler, VectorAssembler
+
+    assembler = VectorAssembler(inputCols=inputs, outputCol=f"{prefix}_assembled", handleInvalid="keep")
+    scaler = StandardScaler(inputCol=f"{prefix}_assembled", outputCol=prefix, withMean=True, withStd=True)
+    return [assembler, scaler], [(prefix,)] * len(inputs)
+
+
+def _impute(stage: Stage, inputs: list[str], prefix: str) -> Made:
+    from pyspark.ml.feature import Imputer
+
+    outputs = _numbered(inputs, prefix)
+    return [Imputer(inputCols=inputs, outputCols=outputs, strategy=stage.strategy)], _each(outputs)
+
+
+def _index(stage: Stage, inputs: list[str], prefix: str) -> Made:
+    from pyspark.ml.feature import StringIndexer
+
+    outputs = _numbered(inputs, prefix)
+    return [StringIndexer(inputCols=inputs, outputCols=outputs, handleInvalid="keep")], _each(outputs)
+
+
+def _date(stage: Stage, inputs: list[str], prefix: str) -> Made:
+    from sparkdl.data.dates import DateParts  # which needs pyspark
+
+    outputs = [tuple(f"{each}_{part}" for part in stage.parts) for each in _numbered(inputs, prefix)]
+    made = [
+        DateParts(inputCol=column, outputCols=list(columns), parts=list(stage.parts), since=stage.since.isoformat())
+        for column, columns in zip(inputs, outputs, strict=True)
+    ]
+    return made, outputs
+
+
+def _text(stage: Stage, inputs: list[str], prefix: str) -> Made:
+    from sparkdl.data.text import text_stages  # which needs pyspark
+
+    made, outputs = text_stages(stage, inputs, prefix)
+    return made, _each(outputs)
+
+
+_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index, "date": _date} | dict.fromkeys(
+    TEXT_STAGES, _text
+)

@@ -1,0 +1,181 @@
+"""Raw columns by name: columns of their own, fields of structs (``address.lat``), and values of maps by their keys.
+
+A name is one of Spark's, with dots between a column, its fields and theirs. A column whose own name has dots comes
+first: ``address.lat`` is the column of that name where there is one.
+"""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sparkdl.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = [
+    "RawColumn",
+    "find_column",
+    "frame_column",
+    "listed",
+    "require_columns",
+    "same_name",
+    "select_columns",
+    "with_neighbours",
+]
+
+_SHOWN_COLUMNS = 50
+"""Columns of the rows that an error lists."""
+
+
+class RawColumn(NamedTuple):
+    """Where values are."""
+
+    place: int
+    """Which of the rows' columns it is, or is in: two columns may have one name."""
+    path: tuple[str, ...]
+    """That column's name, and the fields and keys that lead to the values."""
+    kind: "DataType"
+    """Of the values."""
+
+    def of(self, numbered: "DataFrame") -> "Column":
+        """The values, from rows whose columns are called by their places."""
+        value = numbered[f"`{self.place}`"]
+        for part in self.path[1:]:
+            value = value[part]
+        return value
+
+
+def find_column(schema: "StructType", name: str) -> RawColumn | None:
+    """The column, field or value of this name, or None. Raises :class:`DataError` where two columns have the name."""
+    for column, rest in _ways(name):
+        places = [place for place, each in enumerate(schema.fields) if each.name == column]
+        found = _below(schema.fields[places[0]].dataType, rest) if places else None
+        if found is None:
+            continue
+        if len(places) > 1:
+            raise DataError(
+                f"the rows have {len(places)} columns of the name {column!r}, as after a join; rename or drop all but"
+                " one of them"
+            )
+        path, kind = found
+        return RawColumn(places[0], (column, *path), kind)
+    return None
+
+
+def select_columns(rows: "DataFrame", names: Iterable[str], *, row: str | None = None) -> "DataFrame":
+    """These columns alone, each called as it was asked for. Runs on the driver, lazily.
+
+    With ``row``, a struct of that name comes first, with all columns of the rows, whose names there are their places.
+
+    Raises :class:`DataError` for a name that the rows do not have, or have twice, or that Spark takes for another one.
+    """
+    from pyspark.sql import functions as sf
+
+    schema, wanted = rows.schema, list(dict.fromkeys(names))
+    found = require_columns(rows, wanted)
+    same = same_name(rows.sparkSession)
+    counts = Counter(map(same, wanted))
+    if twins := [name for name in wanted if counts[same(name)] > 1]:
+        raise DataError(
+            f"the columns {', '.join(map(repr, twins))} differ in capitals alone, which Spark does not tell apart;"
+            " rename or leave out all but one of them, or set `spark.sql.caseSensitive: true`"
+        )
+    numbered = rows.toDF(*map(str, range(len(schema.fields))))
+    whole = [] if row is None else [sf.struct("*").alias(row)]
+    return numbered.select(*whole, *[each.of(numbered).alias(name) for name, each in found.items()])
+
+
+def require_columns(rows: "DataFrame", names: Iterable[str]) -> dict[str, RawColumn]:
+    """Where the columns of these names are. Raises :class:`DataError` that names the missing ones."""
+    schema = rows.schema
+    found = {name: find_column(schema, name) for name in names}
+    if missing := [name for name, each in found.items() if each is None]:
+        raise DataError(
+            f"no column {with_neighbours(missing, schema)}; the source has {listed(rows.columns)}{_nameless(rows)}"
+        )
+    return {name: each for name, each in found.items() if each}
+
+
+def with_neighbours(missing: Iterable[str], schema: "StructType") -> str:
+    """Names of columns that are not there, each with the one that may have been meant, for an error."""
+    known = list(_names(schema))
+    said = []
+    for name in missing:
+        near = difflib.get_close_matches(name, known, n=1)
+        said.append(f"{name!r} (did you mean {near[0]!r}?)" if near else repr(name))
+    return ", ".join(said)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The columns that there are, or the first of very many, for an error."""
+    more = f", ... ({len(names):,} in all)" if len(names) > _SHOWN_COLUMNS else ""
+    return f"{', '.join(names[:_SHOWN_COLUMNS])}{more}"
+
+
+def _names(schema: "StructType", above: str = "") -> Iterator[str]:
+    """The names of all columns, and of the fields in them."""
+    from pyspark.sql.types import StructType
+
+    for field in schema.fields:
+        yield f"{above}{field.name}"
+        if isinstance(field.dataType, StructType):
+            yield from _names(field.dataType, f"{above}{field.name}.")
+
+
+def _nameless(rows: "DataFrame") -> str:
+    """What to do about columns that have the names that Spark gives to those of CSV files."""
+    nameless = all(re.fullmatch(r"_c\d+", name) for name in rows.columns)
+    return "; for names in the first line of CSV files, set `source.options: {header: true}`" if nameless else ""
+
+
+def same_name(spark: "SparkSession") -> Callable[[str], str]:
+    """What is equal for two names that are one to this session."""
+    case_sensitive = str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    return str if case_sensitive else str.lower
+
+
+def _ways(name: str) -> Iterator[tuple[str, str | None]]:
+    """A name as a part and what is below it, at every dot; the longest part, with nothing below it, first."""
+    yield name, None
+    for place in range(len(name) - 1, -1, -1):
+        if name[place] == ".":
+            yield name[:place], name[place + 1 :]
+
+
+def _below(kind: "DataType", rest: str | None) -> "tuple[tuple[str, ...], DataType] | None":
+    """The fields and keys that the rest of a name stands for, and the type of what is there."""
+    from pyspark.sql.types import MapType, StringType, StructType
+
+    if rest is None:
+        return (), kind
+    if isinstance(kind, StructType):
+        parts = [(part, kind[part].dataType, deeper) for part, deeper in _ways(rest) if part in kind.names]
+    elif isinstance(kind, MapType) and isinstance(kind.keyType, StringType):  # the shortest key, if more is below it
+        parts = [(part, kind.valueType, deeper) for part, deeper in reversed([*_ways(rest)])]
+    else:
+        return None
+    for part, inner, deeper in parts:
+        if found := _below(inner, deeper):
+            return (part, *found[0]), found[1]
+    return None
+
+
+def frame_column(frame: "pd.DataFrame", name: str, path: Iterable[str]) -> "pd.Series[Any] | None":
+    """The same of pandas rows, in which structs and maps are dictionaries: the column, or what the path leads to."""
+    if name in frame:
+        return frame[name]
+    column, *below = path or (name,)
+    if column not in frame:
+        return None
+
+    def inside(value: Any) -> Any:
+        for part in below:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    return frame[column].map(inside)
