@@ -33,13 +33,13 @@ def demo(configuration: str, overrides: list[str]) -> None:
 
     step("4/4  Score the test rows with the registered model")
     rows = sparkdl.split_rows(sparkdl.open_source(source, spark), settings.require("prepare"), "test")
-    scored = sparkdl.score(rows, trained.model_uri, top_k=settings.score.top_k, tracking=settings.tracking)
+    scored = sparkdl.score(rows, trained, top_k=settings.score.top_k)
     if (Path(output) / "_SUCCESS").exists():  # what Spark wrote for a demo before this one, and no other folder
         shutil.rmtree(output)
     sparkdl.write_predictions(scored, output)
     predictions = spark.read.parquet(output)
     label = settings.require("prepare.label")
-    right = predictions.where(f"prediction = cast({label} as string)").count() / predictions.count()
+    right = predictions.where(f"prediction = {label}").count() / predictions.count()
 
     lines["model"] = f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     lines[""] = trained.registered.reason if trained.registered else ""

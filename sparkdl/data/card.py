@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from sparkdl.data.label_types import LABEL_TYPE
 from sparkdl.errors import DatasetError
 from sparkdl.settings.section import TaskName
 
@@ -206,6 +207,8 @@ class Card(_Part):
     """Class names by class index, from the training split; empty if they are in a file, or labels are numbers."""
     labels: LabelsFile | None = None
     """Where the class names are, if there are very many of them."""
+    label_type: Annotated[str | None, Field(pattern=f"^({LABEL_TYPE})$", exclude_if=lambda value: value is None)] = None
+    """The Spark SQL type of labels of classes, or of those in an array; None in cards that were made without it."""
     label_scale: Annotated[LabelScale | None, Field(exclude_if=lambda value: value is None)] = None
     """Of labels that are numbers."""
     mean_weight: Annotated[float | None, Field(gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None)] = (

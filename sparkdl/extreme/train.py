@@ -28,6 +28,7 @@ from sparkdl.settings import Cluster, Extreme, LinearRankerOptions, Tracking
 from sparkdl.storage import check_writable, join
 from sparkdl.tracking import Registered, Run, check_gate, check_store, start_run
 from sparkdl.tracking.figures import precision_curve
+from sparkdl.tracking.translate import ranked
 
 __all__ = ["TrainedEnsemble", "check_train_extreme", "train_extreme"]
 
@@ -61,6 +62,8 @@ class TrainedEnsemble:
     """The logged model, ready for :func:`sparkdl.score`; the registered version when there is one."""
     registered: Registered | None
     """The version in the registry and whether the alias moved to it."""
+    tracking: Tracking
+    """The store that has the model."""
 
 
 def train_extreme(
@@ -118,6 +121,7 @@ def train_extreme(
             model_uri = run.log_model(
                 folder,
                 inputs=dataset.served_columns,
+                outputs=ranked(dataset.card.label_type),
                 example=example_row(dataset),
                 metadata=metadata,
                 requirements=[*packages_for_inputs(Path(folder)), "numba"],  # which compiles the loops that decode
@@ -141,6 +145,7 @@ def train_extreme(
         model_bytes=model_bytes,
         model_uri=registered.uri if registered else model_uri,
         registered=registered,
+        tracking=tracking,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pyspark.errors import AnalysisException
 from pyspark.ml import PipelineModel
@@ -51,9 +51,18 @@ _BOUNDED = re.compile(rf"{'|'.join(_WHOLE)}|decimal\(\d+,\d+\)")
 ROW, INPUT, REFUSED = f"{WORKING}row", f"{WORKING}input", f"{WORKING}refused"
 
 
+class Trained(Protocol):
+    """What training returns, of networks and of ensembles for very many classes."""
+
+    @property
+    def model_uri(self) -> str: ...
+    @property
+    def tracking(self) -> Tracking: ...
+
+
 def score(
     df: DataFrame,
-    model_uri: str,
+    model: "str | Trained",
     *,
     top_k: int = TOP_K,
     batch_size: int = BATCH_SIZE,
@@ -64,11 +73,14 @@ def score(
 ) -> DataFrame:
     """Append a registered model's predictions to raw rows, lazily. Runs on the driver.
 
-    ``model_uri`` is ``models:/name@alias``, ``models:/name/version``, or the folder of a saved model. The result has
-    all columns of ``df``, and ``prediction`` (the label's name), ``probability`` (of that label) and ``top_k`` (an
-    array of label and probability, the likeliest first). Of a model for several labels, ``prediction`` is the array of
-    those whose probability is above one half, and there is no ``probability``; of one for regression, it is the number,
-    of one for ranking the score, higher for what should come first, and nothing else is added. The driver fetches the
+    ``model`` is what :func:`sparkdl.train` or :func:`sparkdl.train_extreme` has returned, which knows its store; or a
+    model in the store of ``tracking``, named ``models:/name@alias`` or ``models:/name/version``; or the folder of a
+    saved model. The result has all columns of ``df``, and ``prediction`` (the label, in the type that it had when the
+    dataset was prepared; a text of models that were made before cards said which), ``probability`` (of that label)
+    and ``top_k`` (an array of label and probability, the likeliest first). Of a model for several labels,
+    ``prediction`` is the array of those whose probability is above one half, and there is no ``probability``; of one
+    for regression, it is the number, of one for ranking the score, higher for what should come first, and nothing else
+    is added. The driver fetches the
     model and Spark brings it to the executors, where each Python worker loads it once; executors need no access to
     MLflow.
 
@@ -86,7 +98,10 @@ def score(
     """
     if min(top_k, batch_size) < 1:
         raise ConfigError(f"score: `top_k` is {top_k} and `batch_size` is {batch_size}; both must be 1 or more")
-    folder = download(model_uri, tracking)
+    if not isinstance(model, str):
+        tracking = tracking or model.tracking
+        model = model.model_uri
+    folder = download(model, tracking)
     card = ModelCard.load(folder)
     answer = from_arrow_schema(answering_task(card).answer)
     added = answer if on_error == "fail" else StructType([*answer, StructField(ERROR, StringType())])
@@ -113,7 +128,7 @@ def score_vectors(
 ) -> DataFrame:
     """Append what pyspark.ml's columns are made from, lazily. Runs on the driver.
 
-    Of a classifier (``vectors``), that is ``prediction`` (the label's name), ``logits`` and ``probabilities``, arrays
+    Of a classifier (``vectors``), that is ``prediction`` (the label), ``logits`` and ``probabilities``, arrays
     by class index; of a model for regression or ranking ``prediction``. With ``contributions``, an array of these comes
     last: see :func:`~sparkdl.scoring.predictor.answering_task`. Otherwise like :func:`score`, whose errors it raises.
     """

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sparkdl.data.card import CARD_NAME, InputSpec, LabelScale, LabelsFile, LinkFunction
+from sparkdl.data.label_types import LABEL_TYPE, labels_from_names
 from sparkdl.data.labels import read_labels
 from sparkdl.errors import DatasetError, ModelError
 from sparkdl.settings.section import TaskName
@@ -28,6 +29,8 @@ class ModelCard(BaseModel):
     label_names: tuple[str, ...]
     labels: LabelsFile | None = None
     """Where the class names are if ``label_names`` is empty: there are very many of them."""
+    label_type: str | None = Field(None, pattern=f"^({LABEL_TYPE})$")
+    """The Spark SQL type of a predicted label; texts in cards that were made without it."""
     label_scale: LabelScale | None = None
     """Of what regression predicts, where the network answers standardised numbers."""
     link: LinkFunction = "identity"
@@ -67,11 +70,15 @@ class ModelCard(BaseModel):
             key = ".".join(map(str, problem["loc"])) or "the card as a whole"
             raise ModelError(f"{path} is not a model's card: {key}: {problem['msg']}") from None
 
-    def read_label_names(self, folder: str | Path) -> pa.Array:
-        """The class names by class index. Runs anywhere; raises :class:`ModelError` if their file was altered."""
-        if self.labels is None:
-            return pa.array(self.label_names, pa.string())
+    def read_labels(self, folder: str | Path) -> pa.Array:
+        """The labels by class index, in their own type.
+
+        Runs anywhere; raises :class:`ModelError` if their file was altered, or they are not of that type.
+        """
         try:
-            return read_labels(str(folder), self.labels).column("name").combine_chunks()
-        except DatasetError as error:
+            if self.labels is None:
+                return labels_from_names(self.label_names, self.label_type)
+            names = read_labels(str(folder), self.labels).column("name").combine_chunks()
+            return labels_from_names(names, self.label_type)
+        except (DatasetError, ValueError) as error:
             raise ModelError(f"the model in {folder} is damaged: {error}") from None

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from sparkdl.data.label_types import arrow_type
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.training.tasks import ClassVectors, Ranking, Regression, Task, create_task
@@ -45,8 +46,8 @@ class Predictor:
 
     model: Model | RankingModel
     card: ModelCard
-    label_names: pa.Array
-    """Strings, by class index."""
+    labels: pa.Array
+    """By class index, in their own type."""
     task: Task
     """What outputs mean, and which columns are made of them."""
     contributions: bool = False
@@ -61,7 +62,7 @@ class Predictor:
         """
         card = ModelCard.load(folder)
         task = answering_task(card, vectors=vectors, contributions=contributions)
-        return cls(_open_model(Path(folder), card, task), card, card.read_label_names(folder), task, contributions)
+        return cls(_open_model(Path(folder), card, task), card, card.read_labels(folder), task, contributions)
 
     def answer(
         self, column: pa.Array | pa.ChunkedArray, *, top_k: int = TOP_K, batch_size: int = BATCH_SIZE
@@ -71,12 +72,12 @@ class Predictor:
         ``top_k`` lists that many classes, or all if there are fewer, the likeliest first. Raises
         :class:`~sparkdl.errors.DataError` for rows that are null or of another size.
         """
-        top_k = min(top_k, len(self.label_names))
+        top_k = min(top_k, len(self.labels))
         if self.card.labels:
             found = cast(RankingModel, self.model).top_k(column, top_k, batch_size=batch_size)
-            return ranked(self.label_names, *found)
+            return ranked(self.labels, *found)
         outputs = cast(Model, self.model).outputs(column, batch_size=batch_size)
-        answers = self.task.answers(outputs, self.label_names, top_k=top_k)
+        answers = self.task.answers(outputs, self.labels, top_k=top_k)
         if self.contributions:
             task, network = cast(ClassVectors | Ranking | Regression, self.task), cast("NetworkModel", self.model)
             answers.append(lists(network.contributions(column, task.values, batch_size=batch_size).numpy()))
@@ -89,7 +90,8 @@ def answering_task(card: ModelCard, *, vectors: bool = False, contributions: boo
     With ``contributions``, the last one is what each feature contributes to the logit of the predicted class, or to the
     predicted number or score (:mod:`sparkdl.scoring.contributions`).
     """
-    task = ClassVectors(card.num_classes) if vectors else create_task(card, link=card.link)
+    labels = arrow_type(card.label_type)
+    task = ClassVectors(card.num_classes, labels) if vectors else create_task(card, link=card.link)
     if contributions:
         task.answer = task.answer.append(pa.field("contributions", pa.list_(pa.float64())))
     return task

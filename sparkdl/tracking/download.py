@@ -15,6 +15,7 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from sparkdl.errors import RegistryError
+from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
 from sparkdl.tracking.registry import versions_of
 from sparkdl.tracking.store import connect, on_databricks
@@ -59,8 +60,10 @@ def download_whole(model_uri: str, settings: Tracking) -> Path:
             location = client.get_logged_model(model_uri.removeprefix("models:/")).artifact_location
         else:
             location = model_uri
-    except MlflowException as error:
-        raise RegistryError(f"there is no model {model_uri}: {error.message}") from error
+    except (MlflowException, RegistryError) as error:
+        store = without_credentials(uri)
+        problem = str(error) if isinstance(error, RegistryError) else f"there is no model {model_uri}: {error.message}"
+        raise RegistryError(f"{problem} (asked was {store}; name another store in `tracking`)") from None
 
     def fetch() -> str:
         if on_databricks(client) or location.startswith(("runs:", "models:")):

@@ -12,7 +12,7 @@ from mlflow.types.schema import AnyType, Array, Object, Property
 from sparkdl.errors import TrackingError
 from sparkdl.masking import masked
 
-__all__ = ["LOADER_MODULE", "RANKED", "flatten", "signature"]
+__all__ = ["LOADER_MODULE", "RANKED", "flatten", "ranked", "signature"]
 
 LOADER_MODULE = "sparkdl.scoring.pyfunc"
 """The module that opens a registered model: MLflow calls its ``_load_pyfunc`` with the model's folder."""
@@ -31,13 +31,25 @@ TYPES: dict[str, Type] = {
     **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), DataType.datetime),
 }
 
-RANKED = {
-    "prediction": "string",
-    "probability": "double",
-    "top_k": "array<struct<label:string,probability:double>>",
+EXACT = TYPES | {
+    **dict.fromkeys(("byte", "tinyint", "short", "smallint", "int", "integer"), DataType.integer),
+    **dict.fromkeys(("long", "bigint"), DataType.long),
+    **dict.fromkeys(("float", "real"), DataType.float),
 }
-"""The columns that a classifier answers, with their Spark SQL types."""
+"""The same of what a model answers, where no number is missing and nothing is widened."""
 
+
+def ranked(label_type: str | None) -> dict[str, str]:
+    """The columns that a classifier answers, with their Spark SQL types, for labels of a type; None is for texts."""
+    label = label_type or "string"
+    return {
+        "prediction": label,
+        "probability": "double",
+        "top_k": f"array<struct<label:{label},probability:double>>",
+    }
+
+
+RANKED = ranked(None)
 MAX_PARAM_LENGTH = 500  # characters; what the oldest servers in use take
 
 
@@ -67,25 +79,25 @@ def signature(inputs: Mapping[str, str], outputs: Mapping[str, str] = RANKED) ->
 
     Raises :class:`TrackingError` for a type that MLflow has no word for.
     """
-    return ModelSignature(inputs=_schema(inputs), outputs=_schema(outputs))
+    return ModelSignature(inputs=_schema(inputs, TYPES), outputs=_schema(outputs, EXACT))
 
 
-def _schema(columns: Mapping[str, str]) -> Schema:
-    return Schema([ColSpec(_type(name, sql_type), name) for name, sql_type in columns.items()])
+def _schema(columns: Mapping[str, str], types: Mapping[str, Type]) -> Schema:
+    return Schema([ColSpec(_type(name, sql_type, types), name) for name, sql_type in columns.items()])
 
 
-def _type(name: str, sql_type: str) -> Type:
+def _type(name: str, sql_type: str, types: Mapping[str, Type]) -> Type:
     """MLflow's word for a Spark SQL type, arrays and structs of arrays included."""
     sql_type = sql_type.strip().lower()
     if match := re.fullmatch(r"array<(.+)>", sql_type):
-        return Array(_type(name, match[1]))
+        return Array(_type(name, match[1], types))
     if match := re.fullmatch(r"struct<(.+)>", sql_type):
         fields = [field.partition(":") for field in re.split(r",(?![^<(]*[>)])", match[1])]
-        return Object([Property(field, _type(f"{name}.{field}", type_)) for field, _, type_ in fields])
+        return Object([Property(field, _type(f"{name}.{field}", type_, types)) for field, _, type_ in fields])
     if sql_type.startswith("decimal"):
         return DataType.double
     if sql_type == "vector":
         return Array(DataType.double)
-    if sql_type not in TYPES:
+    if sql_type not in types:
         raise TrackingError(f"the column {name!r} has the type {sql_type!r}, which MLflow cannot describe; cast it")
-    return TYPES[sql_type]
+    return types[sql_type]

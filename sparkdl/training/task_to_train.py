@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkdl.data.card import Card, LabelScale
+from sparkdl.data.label_types import arrow_type
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Train
 from sparkdl.settings.explain import nearest
@@ -38,7 +39,10 @@ def task_to_train(card: Card, settings: Train) -> Task:
     loss = find_loss(settings.loss or usual.loss)
     if card.label_scale is not None:
         return _regression(card.label_scale, loss, settings)
-    task = Classification(usual.outputs, _class_weights(card, settings)) if settings.class_weights else usual
+    task = usual
+    if settings.class_weights:
+        weights = _class_weights(card, settings)
+        task = Classification(usual.outputs, arrow_type(card.label_type), class_weights=weights)
     found = known(loss)
     task.loss_unit = "nats" if loss is listnet or (found and found.name in IN_NATS) else ""
     return task

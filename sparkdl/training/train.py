@@ -60,6 +60,8 @@ class TrainedModel:
     """The logged model, ready for :func:`sparkdl.score`; the registered version when there is one."""
     registered: Registered | None
     """The version in the registry and whether the alias moved to it."""
+    tracking: Tracking
+    """The store that has the model."""
 
 
 def train(
@@ -256,6 +258,7 @@ def _finish(
         checkpoint=outcome.checkpoint,
         model_uri=registered.uri if registered else model_uri,
         registered=registered,
+        tracking=tracking,
     )
 
 

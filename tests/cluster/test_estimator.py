@@ -399,7 +399,7 @@ def test_an_unknown_setting_is_an_error_at_once():
         TorchRegressor(numRanks=3)
     with pytest.raises(ConfigError, match=r"^TorchRegressor has no parameter 'qidCol'"):
         TorchRegressor(qidCol="query")
-    with pytest.raises(ConfigError, match=r"^epochs: input should be greater than 0"):
+    with pytest.raises(ConfigError, match=r"^TorchRegressor: epochs: input should be greater than 0"):
         TorchRegressor(epochs=0)
     with pytest.raises(TypeError, match=r'"num_ranks"\. It is a number from 1 on, and not 0$'):
         TorchRegressor(num_ranks=0)

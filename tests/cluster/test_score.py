@@ -110,7 +110,7 @@ def test_scoring_appends_what_the_predictor_says_and_keeps_every_column(
     assert isinstance(predictor.model, NetworkModel)
     expected = predictor.model.outputs_of(inputs).softmax(dim=1).numpy()
     assert list(found["name"]) == [f"name {i}" for i in range(300)]
-    assert list(found["prediction"]) == [predictor.card.label_names[i] for i in expected.argmax(axis=1)]
+    assert list(found["prediction"]) == [predictor.labels[int(i)].as_py() for i in expected.argmax(axis=1)]
     np.testing.assert_allclose(found["probability"], expected.max(axis=1), rtol=1e-4)
     assert all(len(pairs) == 2 and pairs[0]["probability"] >= pairs[1]["probability"] for pairs in found["top_k"])
 

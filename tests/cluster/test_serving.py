@@ -161,10 +161,10 @@ import json, sys
 import mlflow.pyfunc
 from pyspark.sql import SparkSession, functions as F
 
-model, rows, schema = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+model, rows, schema, kind = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], sys.argv[4]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
 frame = spark.createDataFrame([(i, *row) for i, row in enumerate(rows)], f"id int, {schema}")
-udf = mlflow.pyfunc.spark_udf(spark, model, env_manager="local", result_type="prediction string, probability double")
+udf = mlflow.pyfunc.spark_udf(spark, model, env_manager="local", result_type=f"prediction {kind}, probability double")
 columns = frame.columns[1:]
 for given in ([F.struct(*columns)], columns):
     answers = frame.select("id", udf(*given).alias("answer")).orderBy("id").collect()
@@ -174,18 +174,18 @@ print(json.dumps(frame.select(F.udf(lambda _: sys.executable)("id")).first()[0])
 
 
 @pytest.mark.parametrize(
-    ("served", "schema"),
-    [("plain", "features array<float>"), ("preprocessing", "age double, side string")],
+    ("served", "schema", "kind"),
+    [("plain", "features array<float>", "string"), ("preprocessing", "age double, side string", "bigint")],
     indirect=["served"],
 )
 def test_a_function_of_spark_answers_on_workers_with_nothing_but_the_models_requirements(
-    served: Served, schema: str
+    served: Served, schema: str, kind: str
 ) -> None:
     """Both ways to call it: with a struct, and with columns."""
     ensure_java()
     expected = mlflow.pyfunc.load_model(str(served.model)).predict(served.rows)
     rows = served.rows.astype(object).where(served.rows.notna(), None).to_numpy().tolist()
-    command = [sys.executable, "-c", PROGRAM, str(served.model), json.dumps(rows), schema]
+    command = [sys.executable, "-c", PROGRAM, str(served.model), json.dumps(rows), schema, kind]
     environment = {
         **served.environment(),
         "PYSPARK_PYTHON": str(served.python),

@@ -97,7 +97,7 @@ def test_numbers_with_fractions_are_predicted(
     }
     assert client.get_metric_history(trained.run_id, "step_rmse")
     assert client.get_run(trained.run_id).data.params["train.loss"] == "mse_loss"
-    scored = sparkdl.score(rows, trained.model_uri, tracking=tracking)
+    scored = sparkdl.score(rows, trained)  # which knows its store
     assert scored.columns == [*rows.columns, "prediction"]
     held_out = scored.where("part = 'validation' and weight > 0").toPandas()
     error = np.average((held_out["prediction"] - held_out["height"]) ** 2, weights=held_out["weight"])

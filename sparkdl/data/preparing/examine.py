@@ -50,6 +50,8 @@ class Findings:
     """Of the content, whatever the order of the rows."""
     queries: Queries | None = None
     """The groups that are ranked within, which ``split_rows`` counts then."""
+    label_type: str | None = None
+    """The Spark SQL type of a label, where labels are classes."""
 
 
 def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None) -> list[Problem]:

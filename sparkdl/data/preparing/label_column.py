@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["LABEL", "NUMBERS_FOR", "WEIGHT", "find_task", "label_problems", "working_label", "working_weight"]
+__all__ = [
+    "LABEL",
+    "NUMBERS_FOR",
+    "WEIGHT",
+    "find_task",
+    "label_problems",
+    "label_type",
+    "working_label",
+    "working_weight",
+]
 
 LABEL = f"{WORKING}label"
 """The working column of labels: names of classes, arrays of them, or numbers."""
@@ -55,6 +64,16 @@ def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
         several = "arrays of labels" if settings.task == "multi_label" else "one label a row"
         raise DataError(f"the label column {label!r} is {kind.simpleString()}, and {settings.task} takes {several}")
     return settings.task
+
+
+def label_type(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> str | None:
+    """The Spark SQL type of one label, in which predictions come back; None where labels are no classes."""
+    from pyspark.sql.types import ArrayType
+
+    if task in NUMBERS_FOR:
+        return None
+    kind = rows.schema[settings.label].dataType
+    return (kind.elementType if isinstance(kind, ArrayType) else kind).simpleString()
 
 
 def working_label(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "Column":

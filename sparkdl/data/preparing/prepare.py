@@ -30,7 +30,7 @@ from sparkdl.data.preparing.features import (
     describe_pipeline,
     raw_rows,
 )
-from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
+from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups
 from sparkdl.data.preparing.queries import QUERY, check_query, gathered
 from sparkdl.data.preparing.staging import Staging, staging
@@ -216,7 +216,7 @@ def _examined(
         rows, findings = examine(with_split(rows, settings), problems, settings, task, imputed=inputs.imputed)
         if settings.split.stratify:
             _warn_of_rare_classes(findings)
-        yield rows, inputs, task, findings
+        yield rows, inputs, task, replace(findings, label_type=label_type(raw, settings, task))
     finally:
         if kept is not None:
             kept.unpersist()
@@ -317,6 +317,7 @@ def _write(
         task=task or "classification",
         label_names=findings.label_names,
         labels=labels,
+        label_type=findings.label_type,
         label_scale=written.label_scale,
         mean_weight=written.mean_weight,
         splits={

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from sparkdl.data.card import LabelScale, LinkFunction
+from sparkdl.data.label_types import arrow_type
 from sparkdl.settings.section import TaskName
 from sparkdl.training.tasks.classification import Classification, ClassVectors
 from sparkdl.training.tasks.learning import Task
@@ -22,6 +23,8 @@ class Labelled(Protocol):
     def label_scale(self) -> LabelScale | None: ...
     @property
     def num_classes(self) -> int: ...
+    @property
+    def label_type(self) -> str | None: ...
 
 
 def create_task(card: Labelled, *, link: LinkFunction = "identity") -> Task:
@@ -33,6 +36,6 @@ def create_task(card: Labelled, *, link: LinkFunction = "identity") -> Task:
         case "ranking":
             return Ranking()
         case "multi_label":
-            return MultiLabel(card.num_classes)
+            return MultiLabel(card.num_classes, arrow_type(card.label_type))
         case _:
-            return Classification(card.num_classes)
+            return Classification(card.num_classes, arrow_type(card.label_type))

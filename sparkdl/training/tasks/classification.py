@@ -12,7 +12,7 @@ from typing_extensions import override
 from sparkdl.training.tasks.areas import CELLS, ThresholdCurves, cells, curves
 from sparkdl.training.tasks.by_class import ByClass
 from sparkdl.training.tasks.learning import Task, mean_of_shares
-from sparkdl.training.tasks.likeliest import PAIRS, lists, ranked
+from sparkdl.training.tasks.likeliest import lists, pairs_type, ranked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +22,7 @@ __all__ = ["ClassVectors", "Classification"]
 OF_TWO = "area_under_roc", "area_under_pr", "precision", "recall", "f1"
 TOP = 5
 LARGEST_CONFUSION = 1000  # classes; beyond, a matrix of all pairs is neither readable nor cheap to add up
+_TEXT = pa.string()
 
 
 class Classification(Task):
@@ -32,10 +33,15 @@ class Classification(Task):
     best_by = step_figure = "accuracy"
     train_figures = ("accuracy",)
     sum_size = 1
-    answer = pa.schema([("prediction", pa.string()), ("probability", pa.float64()), ("top_k", PAIRS)])
 
-    def __init__(self, num_classes: int, class_weights: Sequence[float] | None = None) -> None:
-        """``class_weights`` are what rows count in the loss, by class index, beside their own weights."""
+    def __init__(
+        self, num_classes: int, labels: pa.DataType = _TEXT, *, class_weights: Sequence[float] | None = None
+    ) -> None:
+        """``labels`` is the type that predicted ones come back in.
+
+        ``class_weights`` are what rows count in the loss, by class index, beside their own weights.
+        """
+        self.answer = pa.schema([("prediction", labels), ("probability", pa.float64()), ("top_k", pairs_type(labels))])
         self.outputs = num_classes
         self._class_weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float64)
         pairs = num_classes**2 if num_classes <= LARGEST_CONFUSION else 0
@@ -148,9 +154,10 @@ class Classification(Task):
 class ClassVectors(Classification):
     """The same, with answers that pyspark.ml's columns are made from."""
 
-    answer = pa.schema(
-        [("prediction", pa.string()), ("logits", pa.list_(pa.float64())), ("probabilities", pa.list_(pa.float64()))]
-    )
+    def __init__(self, num_classes: int, labels: pa.DataType = _TEXT) -> None:
+        super().__init__(num_classes, labels)
+        values = pa.list_(pa.float64())
+        self.answer = pa.schema([("prediction", labels), ("logits", values), ("probabilities", values)])
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:

@@ -4,23 +4,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["PAIRS", "lists", "ranked"]
+__all__ = ["lists", "pairs_type", "ranked"]
 
-PAIRS = pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
-"""The likeliest labels of a row, the first one first."""
+
+def pairs_type(labels: pa.DataType) -> pa.DataType:
+    """The type of a row's likeliest labels with their probabilities, the first one first."""
+    return pa.list_(pa.struct([("label", labels), ("probability", pa.float64())]))
 
 
 def ranked(
     label_names: pa.Array, classes: npt.NDArray[np.int64], probabilities: npt.NDArray[np.float64]
 ) -> list[pa.Array]:
-    """Each row's likeliest label, its probability, and :data:`PAIRS` of all that are given.
+    """Each row's likeliest label, its probability, and :func:`pairs_type` of all that are given.
 
     ``classes`` and ``probabilities`` are of shape (n, k), the likeliest first.
     """
     labels, doubles = label_names.take(pa.array(classes.flatten())), pa.array(probabilities.flatten())
-    pairs = pa.StructArray.from_arrays([labels, doubles], names=["label", "probability"])
+    found = pa.StructArray.from_arrays([labels, doubles], names=["label", "probability"])
     first = pa.array(np.arange(len(classes), dtype=np.int64) * classes.shape[1])
-    return [labels.take(first), doubles.take(first), _cut(pairs, classes.shape)]
+    return [labels.take(first), doubles.take(first), _cut(found, classes.shape)]
 
 
 def lists(values: npt.NDArray[np.float64]) -> pa.Array:

@@ -11,12 +11,14 @@ from typing_extensions import override
 
 from sparkdl.training.tasks.by_class import ByClass
 from sparkdl.training.tasks.learning import Task, mean_of_shares
-from sparkdl.training.tasks.likeliest import PAIRS, ranked
+from sparkdl.training.tasks.likeliest import pairs_type, ranked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["MultiLabel"]
+
+_TEXT = pa.string()
 
 
 class MultiLabel(Task):
@@ -35,9 +37,10 @@ class MultiLabel(Task):
     figure_names = ("mean_average_precision", "f1", "macro_f1")
     train_figures = ("mean_average_precision", "f1")
     sum_size = 5
-    answer = pa.schema([("prediction", pa.list_(pa.string())), ("top_k", PAIRS)])
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, labels: pa.DataType = _TEXT) -> None:
+        """``labels`` is the type that predicted ones come back in."""
+        self.answer = pa.schema([("prediction", pa.list_(labels)), ("top_k", pairs_type(labels))])
         self.outputs = num_classes
         self.count_size = 4 * num_classes
 

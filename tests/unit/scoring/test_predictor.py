@@ -37,10 +37,10 @@ def test_an_answer_is_label_probability_and_the_likeliest_classes(images: Path) 
     prediction, probability, top_k = (part.to_pylist() for part in predictor.answer(column, top_k=2))
     expected = _probabilities(images, rows)
     order = np.argsort(-expected, axis=1)
-    assert prediction == [predictor.card.label_names[i] for i in order[:, 0]]
+    assert prediction == [predictor.labels[int(i)].as_py() for i in order[:, 0]]
     np.testing.assert_allclose(probability, expected.max(axis=1))
     assert [[pair["label"] for pair in row] for row in top_k] == [
-        [predictor.card.label_names[i] for i in row] for row in order[:, :2]
+        [predictor.labels[int(i)].as_py() for i in row] for row in order[:, :2]
     ]
     assert [row[0]["probability"] for row in top_k] == probability
 

@@ -37,7 +37,7 @@ def test_the_registered_model_is_a_plain_pyfunc_for_any_number_of_rows(uri: str,
     expected = predictor.model.outputs_of(inputs).softmax(dim=1).numpy()
     assert list(answer.columns) == ["prediction", "probability", "top_k"]
     assert list(answer.index) == list(range(100, 100 + rows))
-    assert list(answer["prediction"]) == [predictor.card.label_names[i] for i in expected.argmax(axis=1)]
+    assert list(answer["prediction"]) == [predictor.labels[int(i)].as_py() for i in expected.argmax(axis=1)]
     np.testing.assert_allclose(answer["probability"], expected.max(axis=1), rtol=1e-4)
     assert [pairs[0]["label"] for pairs in answer["top_k"]] == list(answer["prediction"])
 

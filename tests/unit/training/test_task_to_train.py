@@ -74,7 +74,12 @@ def own_loss(outputs, labels):
     return functional.mse_loss(outputs, labels)
 
 
-@pytest.mark.parametrize("loss", [None, "mse_loss", "l1_loss", functional.l1_loss, nn.MSELoss()], ids=str)
+def _name(loss: object) -> str:
+    """The same in all processes of a test run, as the address of a function is not."""
+    return getattr(loss, "__name__", str(loss))
+
+
+@pytest.mark.parametrize("loss", [None, "mse_loss", "l1_loss", functional.l1_loss, nn.MSELoss()], ids=_name)
 def test_labels_are_standardised_for_a_loss_that_is_the_same_in_any_unit(numbers, loss):
     labels = torch.tensor([2.2, 3.7], dtype=torch.float64)
     task = task_to_train(numbers, Train(loss=loss))
@@ -87,7 +92,7 @@ def test_labels_are_standardised_for_a_loss_that_is_the_same_in_any_unit(numbers
     assert as_they_are.loss_unit == ""
 
 
-@pytest.mark.parametrize("loss", ["huber_loss", "smooth_l1_loss", own_loss, nn.HuberLoss(delta=2.0)], ids=str)
+@pytest.mark.parametrize("loss", ["huber_loss", "smooth_l1_loss", own_loss, nn.HuberLoss(delta=2.0)], ids=_name)
 def test_any_other_loss_is_given_labels_as_they_are(numbers, loss):
     labels, outputs = torch.tensor([2.0, 7.0], dtype=torch.float64), torch.tensor([[3.0], [5.0]])
     task = task_to_train(numbers, Train(loss=loss))

@@ -1,0 +1,41 @@
+"""The labels' own type: what a prediction of a class comes back as. Runs anywhere."""
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pyarrow as pa
+
+__all__ = ["LABEL_TYPE", "arrow_type", "labels_from_names"]
+
+LABEL_TYPE = r"tinyint|smallint|int|bigint|float|double|boolean|string|decimal\([1-9]\d?,\d\d?\)"
+"""The Spark SQL types that labels of classes can have."""
+_KINDS = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+}
+
+
+def arrow_type(label_type: str | None) -> pa.DataType:
+    """Arrow's word for a label's Spark SQL type; texts where a card does not say, as cards of before do not."""
+    if label_type is None or label_type in _KINDS:
+        return _KINDS[label_type or "string"]
+    precision, scale = map(int, re.findall(r"\d+", label_type))
+    return pa.decimal128(precision, scale)
+
+
+def labels_from_names(names: pa.Array | Sequence[str], label_type: str | None) -> pa.Array:
+    """Class names, which are texts, as the labels that they are. Raises ValueError for a name that is none."""
+    kind, texts = arrow_type(label_type), pa.array(names, pa.string()) if not isinstance(names, pa.Array) else names
+    if not pa.types.is_decimal(kind):
+        return texts.cast(kind)
+    try:
+        return pa.array(map(Decimal, texts.to_pylist()), kind)
+    except ArithmeticError as error:
+        raise ValueError(f"a class is called what is no {label_type}: {error!r}") from None
