@@ -73,7 +73,10 @@ def evaluated(settings, weights=None, task=None):
         functional.cross_entropy,
         nn.MultiMarginLoss(weight=OF_CLASSES),
     ],
-    ids=str,
+    ids=[
+        *("module, weights", "partial, weights", "module, weights, ignored class", "partial, ignored class"),
+        *("function", "another loss, weights"),
+    ],
 )
 def test_the_loss_of_an_evaluation_is_that_of_all_rows_at_once(loss):
     assert evaluated(Train(loss=loss)) == pytest.approx(loss(OUTPUTS, LABELS).item(), rel=1e-6)
