@@ -1,5 +1,8 @@
 """A step of training that is tried on the driver, before anything starts: what would fail on a rank fails here."""
 
+import copy
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -40,7 +43,8 @@ def try_training(model: nn.Module, like: torch.Tensor, settings: Train, task: Ta
     would have it. Raises :class:`ConfigError` for an optimizer that takes none of the gradients that it gets.
     """
     name = name_of(settings.model)
-    settings = settings.model_copy(update={"precision": "float32"})  # the driver may not have what ranks compute on
+    # The driver may not have what ranks compute on, and a loss may count its calls.
+    settings = settings.model_copy(update={"precision": "float32", "loss": _copied_loss(settings.loss)})
     with torch.random.fork_rng(devices=[]):
         tried = copied_network(model, name).train()
         shapes = {key: value.shape for key, value in full_state(tried).items()}
@@ -64,6 +68,14 @@ def try_training(model: nn.Module, like: torch.Tensor, settings: Train, task: Ta
                     " on it: register it with the shape that it keeps, or compute it in forward()"
                 )
         _check_memory(model, tried, _some_rows(like, 2), name)
+
+
+def _copied_loss(loss: Any) -> Any:
+    """A copy of a loss of the user's own, which may keep something; itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(loss)
+    except Exception:  # whatever an object raises that does not like it
+        return loss
 
 
 def _step(model: nn.Module, rows: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
