@@ -165,7 +165,7 @@ def test_the_ensemble_is_one_registered_model_over_raw_rows(
     poisoned = rows.limit(3).unionByName(rows.limit(1).selectExpr("part", "cast(null as string) text", "label"))
     found = score(poisoned, "models:/words@candidate", on_error="null").toPandas()
     assert [error is None for error in found["error"]] == list(found["text"].notna()) == [True, True, True, False]
-    with pytest.raises(DataError, match="1 null rows"):
+    with pytest.raises(DataError, match="column 'text' is null in 1 rows"):
         mlflow.pyfunc.load_model(str(folder.parent.parent)).predict(found[["text"]])
 
     damaged = shutil.copytree(folder.parent.parent, tmp_path / "damaged")
