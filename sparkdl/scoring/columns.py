@@ -20,9 +20,13 @@ def check_columns(df: DataFrame, card: ModelCard, key: str | None) -> None:
         raise DataError(
             f"the model reads {_describe(card)}; missing {with_neighbours(missing, schema)} among {listed(df.columns)}"
         )
-    if key is not None and df.columns.count(key) != 1:
-        names = with_neighbours([key], schema)
-        raise DataError(f"no column {names} to name rows by (`key`), or several; the rows have {listed(df.columns)}")
+    if key is not None and key not in df.columns:
+        name = with_neighbours([key], schema)
+        raise DataError(f"no column {name} to name rows by (`key`); the rows have {listed(df.columns)}")
+    if key is not None and df.columns.count(key) > 1:
+        raise DataError(
+            f"there are several columns {key!r} to name rows by (`key`); rename or drop all but one of them"
+        )
     for name, expected in card.raw_columns.items():
         column = found[name]
         if column and not _fits(column.kind, expected):

@@ -166,7 +166,9 @@ def _scored(
         **options,
     )
     numbered = prepared.toDF(*map(str, range(len(prepared.columns))))  # mapInArrow takes a dot in a name for a field's
-    return numbered.mapInArrow(task, StructType([*kept.schema.fields, *added]))
+    made = [*kept.schema.fields, *added]
+    placed = [StructField(str(place), each.dataType, each.nullable, each.metadata) for place, each in enumerate(made)]
+    return numbered.mapInArrow(task, StructType(placed)).toDF(*[each.name for each in made])
 
 
 def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages: Collection[str] = ()) -> DataFrame:

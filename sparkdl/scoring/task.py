@@ -52,7 +52,10 @@ class ScoringTask:
     """The column that names a row in an error."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The columns to keep and the predictions, batch by batch; and where rows may fail, the column ``error``."""
+        """The columns to keep and the predictions, batch by batch; and where rows may fail, the column ``error``.
+
+        Columns are called by their places: of two that have one name, Arrow keeps one.
+        """
         torch.set_num_threads(self.threads)
         predictor = _load(self.files, self.vectors, self.contributions)
         options = {"top_k": self.top_k, "batch_size": self.batch_size}
@@ -68,10 +71,10 @@ class ScoringTask:
                 reasons = pc.coalesce(batch.column(self.input + 1), reasons)
                 if self.on_error == "fail":
                     raise self._failure(batch, reasons, before) from None
-            names = [*self.keep, *predictor.task.answer.names]
             if self.on_error == "null":
-                answer, names = [*answer, reasons], [*names, ERROR]
-            yield pa.RecordBatch.from_arrays([*batch.columns[: len(self.keep)], *answer], names=names)
+                answer = [*answer, reasons]
+            made = [*batch.columns[: len(self.keep)], *answer]
+            yield pa.RecordBatch.from_arrays(made, names=[str(place) for place in range(len(made))])
             before += len(batch)
 
     def _failure(self, batch: pa.RecordBatch, reasons: pa.Array, before: int) -> DataError:

@@ -282,7 +282,7 @@ def test_more_buckets_than_classes_are_warned_of_and_one_class_or_whole_rows_are
     misspelt = TRACKING.model_copy(update={"gate": Gate(metric="test_accuracy")})
     with pytest.raises(ConfigError, match="'test_accuracy' is not measured here; there will be test_ndcg_at_1"):
         train_extreme(dataset, settings, tracking=misspelt, spark=spark)
-    hashless = settings.model_copy(update={"hash_family": "identity", "buckets": 2})
+    hashless = settings.model_copy(update={"hash_family": "identity", "hashing": "random", "buckets": 2})
     with pytest.raises(ConfigError, match=r"needs a bucket for each of the .* classes, not 2 buckets"):
         train_extreme(dataset, hashless, spark=spark)
     dense = card.model_copy(update={"input": card.input.model_copy(update={"kind": "vector"})})
