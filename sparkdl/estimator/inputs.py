@@ -83,7 +83,8 @@ def _of(name: str) -> Column:
 
 def _assembled(rows: DataFrame, columns: Sequence[str], kept: Sequence[Column], *, sparse: bool) -> DataFrame:
     """The columns that are kept, and ``features``."""
-    values = [_vector(rows, name) if sparse else _array(rows, name) for name in columns]
+    alone = len(columns) == 1
+    values = [_vector(rows, name, alone=alone) if sparse else _array(rows, name) for name in columns]
     if not sparse or len(values) == 1:
         features = values[0] if len(values) == 1 else concat(*values)
         return rows.select(*kept, features.alias(FEATURES))
@@ -99,9 +100,10 @@ def _array(rows: DataFrame, name: str) -> Column:
     return value if isinstance(kind, ArrayType) else array(value.cast("float"))
 
 
-def _vector(rows: DataFrame, name: str) -> Column:
+def _vector(rows: DataFrame, name: str, *, alone: bool) -> Column:
+    """A column as vectors; numbers beside others stay numbers, which an assembler need not be told the width of."""
     value, kind = _of(name), rows.schema[name].dataType
-    if isinstance(kind, VectorUDT):
+    if isinstance(kind, VectorUDT) or (isinstance(kind, NumericType | BooleanType) and not alone):
         return value
     return array_to_vector((value if isinstance(kind, ArrayType) else array(value)).cast("array<double>"))
 

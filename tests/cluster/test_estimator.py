@@ -430,7 +430,7 @@ def test_an_unknown_setting_is_an_error_at_once():
             {"qidCol": "word", "validationIndicatorCol": "held_out"},
             "1 groups of the column 'qid' have rows in several splits; a group belongs into one",
         ),
-        (TorchClassifier, {"labelCol": "height"}, "has 120 rows that are not whole numbers; .* `task: regression`"),
+        (TorchClassifier, {"labelCol": "height"}, "has 120 rows that are not whole numbers .*`task: regression`"),
     ],
 )
 def test_columns_that_cannot_be_learned_from_are_named_before_anything_is_written(
