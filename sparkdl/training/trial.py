@@ -79,8 +79,9 @@ def _copied_loss(loss: Any) -> Any:
 
 
 def _step(model: nn.Module, rows: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
-    count = len(rows)
-    batch = Batch(rows, task.some_labels(count), count, torch.ones(count) if weighted else None)
+    count, labels = len(rows), task.some_labels(len(rows))
+    weights = torch.ones(len(labels)) if weighted else None  # where rows are ranked, one for their group
+    batch = Batch(rows, labels, count, weights)
     try:
         return back_propagate(model, batch, settings, task, loss=build_loss(settings, task), row_weight=1 / count).loss
     except Exception as error:  # whatever a network may raise
