@@ -38,7 +38,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
                 cluster.start_worker(5, host=EXECUTORS)
             with inside(of_client):
                 environment = cluster.environment | {"SPARK_REMOTE": f"sc://{DRIVER}:{port}", "SPARK_LOCAL_IP": ""}
-                report = reported([sys.executable, PROGRAM, folder], environment, timeout=300)
+                report = reported([sys.executable, PROGRAM, folder], environment, timeout=600)
                 return report | hurt(cluster, folder, environment) | killed(cluster, folder, environment)
 
 
