@@ -258,7 +258,7 @@ def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: 
         model,
         reporter.watched(loader.epoch(0)),
         task=replica.task,
-        loss=build_loss(settings, replica.task, smoothing=False),
+        loss=build_loss(settings, replica.task, device=replica.device, smoothing=False),
         communicator=replica.groups.data,
         device=replica.device,
         context=autocast(settings, replica.device),

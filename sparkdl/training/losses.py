@@ -120,13 +120,16 @@ class Loss:
         kept = torch.ones_like(targets, dtype=torch.bool) if self.ignored is None else targets != self.ignored
         if self.class_weights is None:
             return kept
-        return kept * self.class_weights.to(targets.device)[targets]
+        return kept * self.class_weights[targets]
 
 
-def build_loss(settings: Train, task: Task, *, smoothing: bool = True) -> Loss:
-    """The loss; ``smoothing`` applies the recipe's label smoothing (not in evaluation). Raises :class:`ConfigError`."""
+def build_loss(settings: Train, task: Task, *, device: torch.device | str = "cpu", smoothing: bool = True) -> Loss:
+    """The loss of outputs on a device, to which what it holds of tensors goes, too.
+
+    ``smoothing`` applies the recipe's label smoothing (not in evaluation). Raises :class:`ConfigError`.
+    """
     chosen = settings.loss or task.loss
-    loss = find_loss(chosen)
+    loss = _placed(find_loss(chosen), device)
     if smoothing and settings.label_smoothing:
         if loss is not functional.cross_entropy:
             raise ConfigError(f"train.label_smoothing works with the loss 'cross_entropy', not with {chosen!r}")
@@ -141,6 +144,16 @@ def build_loss(settings: Train, task: Task, *, smoothing: bool = True) -> Loss:
         class_weights=options.get("weight"),
         ignored=ignored if ignored >= 0 else None,
     )
+
+
+def _placed(value: Any, device: torch.device | str) -> Any:
+    """A loss on a device: a module with its parameters and buffers, and what ``functools.partial`` binds likewise."""
+    if isinstance(value, nn.Module | torch.Tensor):
+        return value.to(device)
+    if isinstance(value, partial):
+        bound = {name: _placed(each, device) for name, each in value.keywords.items()}
+        return partial(_placed(value.func, device), *[_placed(each, device) for each in value.args], **bound)
+    return value
 
 
 def _of_rows(loss: Callable[..., Any]) -> Callable[..., Any]:

@@ -70,7 +70,7 @@ class Replica:
 
     def __init__(self, model: nn.Module, settings: Train, task: Task, groups: Groups, device: torch.device) -> None:
         self.settings, self.task, self.groups, self.device = settings, task, groups, device
-        self.loss = build_loss(settings, task)
+        self.loss = build_loss(settings, task, device=device)
         self.strategy = create_strategy(settings, groups.data)
         placed = self.strategy.place(model, device)
         self.model, self.optimizer = self.strategy.wrap(placed, partial(build_optimizer, settings))

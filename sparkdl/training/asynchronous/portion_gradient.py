@@ -10,7 +10,7 @@ from sparkdl.data import Loader
 from sparkdl.parameters import ParameterClient, Push
 from sparkdl.settings import Train
 from sparkdl.training.asynchronous.exchange import shared_buffers
-from sparkdl.training.losses import build_loss
+from sparkdl.training.losses import Loss
 from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import back_propagate, make_dense
 from sparkdl.training.stopwatch import RankTimes
@@ -26,9 +26,9 @@ class PortionGradient:
     portion finds the same bits, on machines of one kind with equally many threads.
     """
 
-    def __init__(self, model: nn.Module, client: ParameterClient, settings: Train, task: Task) -> None:
+    def __init__(self, model: nn.Module, client: ParameterClient, settings: Train, task: Task, loss: Loss) -> None:
         self._model, self._client, self._settings, self._task = model, client, settings, task
-        self._loss = build_loss(settings, task)
+        self._loss = loss
         self._trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._decays = build_optimizer(settings, model).param_groups
         """Which parameters decay, and how much."""

@@ -70,7 +70,7 @@ class _Worker:
         seed_everything(job.settings.seed, 0, 1 + line.number)  # equal weights, but dropout of its own
         self._evaluated: nn.Module | None = None
         self._task = task_to_train(job.dataset.card, job.settings)
-        self._loss = build_loss(job.settings, self._task)
+        self._loss = build_loss(job.settings, self._task, device=device)
         self._partition = partition_of(self._model, self._options, servers)
         self._client = ParameterClient(
             self._partition, line.invitation.credentials, line, timeout=line.invitation.patience
@@ -85,7 +85,7 @@ class _Worker:
                 workers=workers,
                 pace=_Clock(line) if self._options.staleness is not None else None,
             )
-        self._gradient = PortionGradient(self._model, self._client, job.settings, self._task)
+        self._gradient = PortionGradient(self._model, self._client, job.settings, self._task, self._loss)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-next")
 
     def run(self) -> None:
@@ -208,7 +208,7 @@ class _Worker:
             self._pulled(order["weights"]),
             self._loader(order["split"], order, batch_size, shuffle=False).epoch(0),
             task=self._task,
-            loss=build_loss(self._settings, self._task, smoothing=False),
+            loss=build_loss(self._settings, self._task, device=self._device, smoothing=False),
             device=self._device,
             context=autocast(self._settings, self._device),
         ).tolist()

@@ -1,5 +1,6 @@
 """What is minimised, and how much each row counts in it."""
 
+import copy
 import itertools
 from contextlib import nullcontext
 from functools import partial
@@ -91,3 +92,35 @@ def test_class_weights_of_a_loss_and_weights_of_rows_go_together(weights):
         twice, counts = torch.tensor([0, 1, 2, 2]), torch.tensor([1.0, 1.0, 2.0]) * 3 / 4
         found = build_loss(Train(loss=loss), Classification(CLASSES))(OUTPUTS[:3], LABELS[:3], counts)
         torch.testing.assert_close(found, loss(OUTPUTS[twice], LABELS[twice]))
+
+
+class Twice(nn.Module):
+    """A loss of the user's own that holds another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.reduction = nn.CrossEntropyLoss(weight=OF_CLASSES), "mean"
+
+    def forward(self, outputs, labels):
+        return 2 * functional.cross_entropy(outputs, labels, self.inner.weight, reduction=self.reduction)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(weight=OF_CLASSES),
+        partial(functional.cross_entropy, weight=OF_CLASSES),
+        partial(partial(functional.cross_entropy, weight=OF_CLASSES), ignore_index=2),
+        Twice(),
+    ],
+    ids=["module", "function", "function of a function", "module in a module"],
+)
+def test_what_a_loss_holds_is_where_outputs_are(loss):
+    """``meta`` stands for a GPU: PyTorch refuses to compute with tensors of both it and the CPU."""
+    found = build_loss(Train(loss=copy.deepcopy(loss)), Classification(CLASSES), device="meta")
+    rows = [each.to("meta") for each in (OUTPUTS, LABELS, WEIGHTS)]
+    with pytest.raises(RuntimeError, match="device"):
+        loss(*rows[:2])
+    for weights in (None, rows[2]):
+        assert found(*rows[:2], weights).device.type == "meta"
+        assert {each.device.type for each in found.add_up(*rows[:2], weights)} == {"meta"}
