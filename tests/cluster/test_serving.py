@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,32 @@ from ..model_environment import make_environment
 
 START_SECONDS = 120
 ROWS = 5
-PEOPLE = pd.DataFrame({"age": [1.5, None, 30.0, 7.25, 0.0], "side": ["port", "star", None, "port", "stern"]})
+PEOPLE = pd.DataFrame(
+    {
+        "age": [1.5, None, 30.0, 7.25, 0.0],
+        "side": ["port", "star", None, "port", "stern"],
+        "home": [{"lat": 50.5}, {"lat": None}, {"lat": -3.0, "lon": 1.0}, {"lat": 0.0}, {"lat": 1e6}],
+        "born": [date(1969, 7, 20), date(2000, 2, 29), None, date(1970, 1, 1), date(2100, 12, 31)],
+    }
+)
 """Rows with what training rows had, with nothing, and with what is new."""
+SCHEMA = "age double, side string, home struct<lat: double>, born date"
 
 
 @pytest.fixture(scope="module")
 def people(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """A table of two columns, a number and a category."""
-    rows = spark.range(40).selectExpr("id / 2 as age", "if(id % 3 = 0, 'port', 'star') as side", "id % 2 as label")
+    """A table of a number, a category, a field of a struct and a date."""
+    rows = spark.range(40).selectExpr(
+        *("id / 2 as age", "if(id % 3 = 0, 'port', 'star') as side", "id % 2 as label"),
+        *("named_struct('lat', id / 4, 'lon', 0) as home", "date_add(date'1999-12-20', int(id * 70)) as born"),
+    )
     settings = Prepare(
         output=str(tmp_path_factory.mktemp("people") / "dataset"),
+        features=["age", "side", "home.lat", "born"],
         stages=[
-            Stage(kind="impute", columns=["age"]),
-            Stage(kind="standardise", columns=["age"]),
+            Stage(kind="date", columns=["born"], parts=["year", "day_of_week"]),
+            Stage(kind="impute", columns=["age", "home.lat", "born"]),
+            Stage(kind="standardise", columns=["age", "home.lat", "born"]),
             Stage(kind="index", columns=["side"]),
         ],
         split=Split(fractions={}),
@@ -66,7 +80,7 @@ class Served:
         tracking = Tracking(uri=f"sqlite:///{folder}/mlflow.db", spool=str(folder / "spool"))
         with start_run(tracking, params={}) as run:
             requirements = packages_for_inputs(folder / "model")
-            uri = run.log_model(folder / "model", inputs=dataset.raw_columns, requirements=requirements)
+            uri = run.log_model(folder / "model", inputs=dataset.served_columns, requirements=requirements)
         self.model = download(uri, tracking).parent.parent
         self.python = make_environment(folder / "environment", self.model / "requirements.txt")
         self.log = folder / "server.log"
@@ -123,7 +137,7 @@ def server(served: Served) -> Iterator[str]:
 
 
 def ask(address: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
-    body = json.dumps({"dataframe_split": rows.to_dict(orient="split", index=False)}).encode()
+    body = json.dumps({"dataframe_split": rows.to_dict(orient="split", index=False)}, default=str).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -163,7 +177,8 @@ from pyspark.sql import SparkSession, functions as F
 
 model, rows, schema, kind = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], sys.argv[4]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
-frame = spark.createDataFrame([(i, *row) for i, row in enumerate(rows)], f"id int, {schema}")
+texts = spark.createDataFrame([(i, json.dumps(row)) for i, row in enumerate(rows)], "id int, row string")
+frame = texts.select("id", F.from_json("row", schema).alias("row")).select("id", "row.*")
 udf = mlflow.pyfunc.spark_udf(spark, model, env_manager="local", result_type=f"prediction {kind}, probability double")
 columns = frame.columns[1:]
 for given in ([F.struct(*columns)], columns):
@@ -175,7 +190,7 @@ print(json.dumps(frame.select(F.udf(lambda _: sys.executable)("id")).first()[0])
 
 @pytest.mark.parametrize(
     ("served", "schema", "kind"),
-    [("plain", "features array<float>", "string"), ("preprocessing", "age double, side string", "bigint")],
+    [("plain", "features array<float>", "string"), ("preprocessing", SCHEMA, "bigint")],
     indirect=["served"],
 )
 def test_a_function_of_spark_answers_on_workers_with_nothing_but_the_models_requirements(
@@ -184,8 +199,8 @@ def test_a_function_of_spark_answers_on_workers_with_nothing_but_the_models_requ
     """Both ways to call it: with a struct, and with columns."""
     ensure_java()
     expected = mlflow.pyfunc.load_model(str(served.model)).predict(served.rows)
-    rows = served.rows.astype(object).where(served.rows.notna(), None).to_numpy().tolist()
-    command = [sys.executable, "-c", PROGRAM, str(served.model), json.dumps(rows), schema, kind]
+    rows = served.rows.astype(object).where(served.rows.notna(), None).to_dict(orient="records")
+    command = [sys.executable, "-c", PROGRAM, str(served.model), json.dumps(rows, default=str), schema, kind]
     environment = {
         **served.environment(),
         "PYSPARK_PYTHON": str(served.python),
