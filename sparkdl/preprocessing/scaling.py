@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from sparkdl.errors import DataError
 from sparkdl.preprocessing.saved import SavedStage
-from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.stage import FittedStage, UnfittedStage
 from sparkdl.preprocessing.values import Column, SparseVectors, find, whole
 
 __all__ = ["Normalize", "Standardise", "vectors_of"]
@@ -63,18 +63,14 @@ class Standardise(FittedStage):
         return {self.output: matrix if self.scale is None else matrix * self.scale}
 
 
-@dataclass(frozen=True)
-class Normalize(FittedStage):
+class Normalize(UnfittedStage):
     """``Normalizer``: a vector over its Euclidean length; zeros stay."""
-
-    input: str
-    output: str
 
     @classmethod
     @override
     def read(cls, saved: SavedStage) -> Self:
         saved.require(p=2.0)
-        return cls(saved.input, saved.output)
+        return super().read(saved)
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:

@@ -1,12 +1,15 @@
 """What a stage is."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Self
+
+from typing_extensions import override
 
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.values import Column
 
-__all__ = ["FittedStage"]
+__all__ = ["FittedStage", "UnfittedStage"]
 
 
 class FittedStage(ABC):
@@ -27,3 +30,16 @@ class FittedStage(ABC):
 
         Raises :class:`~sparkdl.errors.DataError` for rows that it does not take, with the column and their count.
         """
+
+
+@dataclass(frozen=True)
+class UnfittedStage(FittedStage):
+    """A stage to which rows have nothing to say: one column becomes another."""
+
+    input: str
+    output: str
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        return cls(saved.input, saved.output)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from sparkdl.preprocessing.hashes import murmur3
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.scaling import vectors_of
-from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.stage import FittedStage, UnfittedStage
 from sparkdl.preprocessing.values import Column, SparseVectors, offsets_of
 from sparkdl.preprocessing.words import words_of
 
@@ -81,17 +81,8 @@ def _counted(lists: pa.Array, places: NDArray[np.int64], width: int, binary: boo
     return SparseVectors(width, offsets_of(lengths), cells % max(width, 1), values)
 
 
-@dataclass(frozen=True)
-class LogarithmOfCounts(FittedStage):
+class LogarithmOfCounts(UnfittedStage):
     """``sparkdl.data.text.LogCounts``: each count n above one becomes 1 + ln n."""
-
-    input: str
-    output: str
-
-    @classmethod
-    @override
-    def read(cls, saved: SavedStage) -> Self:
-        return cls(saved.input, saved.output)
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from sparkdl.errors import DataError
 from sparkdl.preprocessing.saved import SavedStage
-from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.stage import FittedStage, UnfittedStage
 from sparkdl.preprocessing.values import Column, find, offsets_of
 
 __all__ = ["CutAtPattern", "CutAtSpaces", "Neighbours", "constant_words", "joined_words", "words_of"]
@@ -59,17 +59,8 @@ class CutAtPattern(FittedStage):
         return {self.output: _lists(kept, words.filter(pa.array(there)))}
 
 
-@dataclass(frozen=True)
-class CutAtSpaces(FittedStage):
+class CutAtSpaces(UnfittedStage):
     """``Tokenizer``: what stands between single spaces, which may be nothing."""
-
-    input: str
-    output: str
-
-    @classmethod
-    @override
-    def read(cls, saved: SavedStage) -> Self:
-        return cls(saved.input, saved.output)
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
