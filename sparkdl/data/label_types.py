@@ -8,7 +8,7 @@ import pyarrow as pa
 
 __all__ = ["LABEL_TYPE", "arrow_type", "labels_from_names"]
 
-LABEL_TYPE = r"tinyint|smallint|int|bigint|float|double|boolean|string|decimal\([1-9]\d?,\d\d?\)"
+LABEL_TYPE = r"tinyint|smallint|int|bigint|float|double|boolean|string|date|decimal\([1-9]\d?,\d\d?\)"
 """The Spark SQL types that labels of classes can have."""
 _KINDS = {
     "tinyint": pa.int8(),
@@ -19,6 +19,7 @@ _KINDS = {
     "double": pa.float64(),
     "boolean": pa.bool_(),
     "string": pa.string(),
+    "date": pa.date32(),
 }
 
 

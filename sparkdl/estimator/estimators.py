@@ -149,7 +149,6 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         model = self.MODEL(
             trained.model_uri,
             tracking_uri=tracking_uri,
-            label_type=rows.label_type,
             means=rows.means,
             summary=TrainingSummary.of(trained),
         )

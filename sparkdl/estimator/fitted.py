@@ -36,12 +36,14 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         model_uri: str,
         *,
         tracking_uri: str | None = None,
-        label_type: str = "double",
+        label_type: str | None = None,
         means: Sequence[float] | None = None,
         summary: TrainingSummary | None = None,
     ) -> None:
         super().__init__()
-        self.model_uri, self.tracking_uri, self.label_type = model_uri, tracking_uri, label_type
+        self.model_uri, self.tracking_uri = model_uri, tracking_uri
+        self.label_type = label_type
+        """Of models from before the card of a model said which type its labels have; None of others."""
         self.means = means
         """What stands in for missing values of the features, by place; None where ``missing`` was not set."""
         self.trainingSummary = summary
@@ -116,7 +118,8 @@ class TorchRankingModel(NumberModel):
 class TorchClassificationModel(FittedModel, ClassifierColumns):
     """A fitted :class:`TorchClassifier`: adds the predicted label, and vectors with a place for each class.
 
-    The label is a double where labels were numbers, as everywhere in pyspark.ml, and else what it was. The places of
+    The label is a double where labels were numbers, which pyspark.ml's evaluators ask for, and else in its own type,
+    as the model's card says it. The places of
     ``probability`` and ``rawPrediction`` are those of :attr:`labels`. ``rawPrediction`` holds logits whose mean is
     zero: of two classes, half the margin with either sign.
     """
@@ -133,9 +136,11 @@ class TorchClassificationModel(FittedModel, ClassifierColumns):
 
     @override
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        names = ModelCard.load(download(self.model_uri, self.tracking)).label_names
+        card = ModelCard.load(download(self.model_uri, self.tracking))
+        names = card.label_names
         places = [names.index(label) if label is not None else None for label in _by_index(names)]
-        kind = self.label_type if self.label_type in ("string", "boolean") else "double"
+        label_type = card.label_type or self.label_type
+        kind = label_type if label_type in ("string", "boolean") else "double"
         columns = {
             self.getRawPredictionCol(): _vector("logits", places, absent=float("-inf")),
             self.getProbabilityCol(): _vector("probabilities", places, absent=0.0),

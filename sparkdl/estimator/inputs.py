@@ -70,11 +70,11 @@ def training_rows(
     return _assembled(chosen, features, kept, sparse=sparse)
 
 
-def check_label(rows: DataFrame, column: str, task: TaskName) -> DataType:
-    """The type of the labels. Raises :class:`DataError` unless they are numbers, or, for classification, texts."""
+def check_label(rows: DataFrame, column: str, task: TaskName) -> None:
+    """Raise :class:`DataError` unless labels are numbers, or, for classification, texts or truth values."""
     kinds = NumericType if task in NUMBERS_FOR else (NumericType, StringType, BooleanType)
     what = NUMBERS_FOR.get(task, "a class is a whole number, a text or a truth value")
-    return _expect(rows, column, "labelCol", kinds, what)
+    _expect(rows, column, "labelCol", kinds, what)
 
 
 def _of(name: str) -> Column:

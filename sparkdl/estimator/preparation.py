@@ -52,14 +52,13 @@ class PreparedRows:
     """
 
     dataset: Dataset
-    label_type: str
     means: list[float] | None
     """What stands in for missing values; None where none can be missing."""
     num_ranks: int
 
     def __init__(self, rows: DataFrame, wanted: Preparation) -> None:
-        label = check_label(rows, wanted.label, wanted.task)
-        self.label_type, self.means = label.simpleString(), None
+        check_label(rows, wanted.label, wanted.task)
+        self.means = None
         chosen = training_rows(
             rows,
             wanted.features,

@@ -94,7 +94,7 @@ class ModelReader(MLReader["FittedModel"]):
         summary = TrainingSummary(**ours["summary"]) if ours.get("summary") else None
         model = self.cls(
             f"{folder.name}/model",
-            label_type=ours.get("label_type", "double"),
+            label_type=ours.get("label_type"),
             means=ours.get("means"),
             summary=summary,
         )

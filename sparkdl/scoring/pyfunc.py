@@ -12,7 +12,7 @@ from sparkdl.errors import DataError, OnlySparkError
 from sparkdl.preprocessing import FittedPipeline, as_fitted, as_floats, as_structs, read_pipeline
 from sparkdl.preprocessing.values import SPARSE
 from sparkdl.scoring.model_card import ModelCard
-from sparkdl.scoring.predictor import Predictor
+from sparkdl.scoring.predictor import Predictor, answering_task
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 
 __all__ = ["PyfuncModel"]
@@ -24,6 +24,7 @@ class PyfuncModel:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.predictor = Predictor.load(folder)
+        self._answer = _in_mlflows_types(self.predictor.card)
         self._pipeline, self._only_spark = _open_preprocessing(folder, self.predictor.card)
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
@@ -43,7 +44,8 @@ class PyfuncModel:
         rows = pd.DataFrame(found, index=model_input.index)
         inputs = self._preprocess(rows) if card.preprocessing else _column(rows[card.input_column], card)
         answer = self.predictor.answer(inputs, **options)
-        predictions: pd.DataFrame = pa.table(answer, schema=self.predictor.task.answer).to_pandas()
+        table = pa.table(answer, schema=self.predictor.task.answer)
+        predictions: pd.DataFrame = table.cast(self._answer).to_pandas()
         return predictions.set_index(model_input.index)
 
     def _preprocess(self, rows: pd.DataFrame) -> pa.Array:
@@ -77,6 +79,13 @@ class PyfuncModel:
         if card.input.kind == "sparse":  # a row of numbers and lists, which pandas has no word for
             return pa.array([row[INPUT] and row[INPUT].asDict() for row in made.collect()], SPARSE)
         return _column(made.toPandas()[INPUT], card)
+
+
+def _in_mlflows_types(card: ModelCard) -> pa.Schema:
+    """What the model answers. Decimals, for which MLflow has no word, are the doubles that its signature promises."""
+    if card.label_type and card.label_type.startswith("decimal"):
+        card = card.model_copy(update={"label_type": "double"})
+    return answering_task(card).answer
 
 
 def _open_preprocessing(folder: Path, card: ModelCard) -> tuple[FittedPipeline | None, OnlySparkError | None]:

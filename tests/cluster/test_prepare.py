@@ -289,6 +289,31 @@ def test_files_of_every_format_of_spark(people: DataFrame, tmp_path: Path, spark
     assert sorted(row.age for row in rows.collect()) == sorted(float(i) for i in range(100))
 
 
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_brackets_in_a_path_are_a_name_where_there_is_one_and_a_pattern_elsewhere(
+    people: DataFrame, tmp_path: Path, spark: SparkSession, format: str
+) -> None:
+    for place, rows in {"sales [1] {a}*": people, "sales 1": people.limit(7)}.items():
+        rows.select("age", "label").write.format(format).save(str(tmp_path / "written"))
+        (tmp_path / "written").rename(tmp_path / place)
+    for path, count in {"sales [1] {a}*": 100, "sales [1]": 7, "sales {1,2}": 7}.items():
+        assert open_source(Source(format=format, path=str(tmp_path / path)), spark).count() == count  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("format", ["csv", "json", "parquet"])
+def test_files_that_spark_hides_are_named_where_there_are_no_others(
+    tmp_path: Path, spark: SparkSession, format: str
+) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "_export.csv").write_text("a,label\n1,0\n")
+    (tmp_path / "raw" / "_SUCCESS").touch()
+    for path in (tmp_path / "raw", tmp_path / "raw" / "_export.csv"):
+        with pytest.raises(
+            DataError, match=r"Spark passes over files whose names begin with _ or a dot, as _export\.csv"
+        ):
+            open_source(Source(format=format, path=str(path)), spark)  # type: ignore[arg-type]
+
+
 def test_tables_and_libsvm(people: DataFrame, tmp_path: Path, spark: SparkSession) -> None:
     people.createOrReplaceTempView("people")
     assert open_source(Source(format="table", path="people"), spark).count() == 100
@@ -452,7 +477,16 @@ TEXT_X = [Stage(kind="hash_text", columns=["x"])]
             {"task": "classification"},
             "label column 'label' has 50 rows that are not whole numbers .*; bin them first, set `task",
         ),
-        ({"label": "date'2026-01-01'"}, {}, "label column 'label' is date, which fits no task: classification takes"),
+        (
+            {"label": "timestamp'2026-01-01'"},
+            {},
+            "label column 'label' is timestamp, which fits no task: classification takes",
+        ),
+        (
+            {"label": "date'2026-01-01'"},
+            {"task": "regression"},
+            "label column 'label' is date, and regression predicts",
+        ),
         ({}, {"task": "regression"}, "label column 'label' is string, and regression predicts a number"),
         ({}, {"task": "multi_label"}, "label column 'label' is string, and multi_label takes arrays of labels"),
         (
@@ -597,6 +631,28 @@ def test_a_pipeline_that_is_missing_or_altered_is_named(people: DataFrame, tmp_p
     shutil.rmtree(str(dataset.preprocessing_path))
     with pytest.raises(DatasetError, match="preprocessing is missing"):
         Dataset.open(dataset.path)
+
+
+def test_every_broken_file_of_a_folder_is_named_by_itself(tmp_path: Path, spark: SparkSession) -> None:
+    source, settings = Source(format="idx", path=str(tmp_path)), Prepare(output=str(tmp_path / "d"), split=NO_SPLIT)
+    for prefix in ("train", "t10k"):
+        write_idx(tmp_path, prefix, np.zeros((4, 2, 2), np.uint8), np.array([0, 1, 0, 1], np.uint8))
+    broken = {
+        "t10k-labels-idx1-ubyte.gz": (b"\0\0\x08\1" + b"\0" * 3, "ends too early; download it again"),
+        "t10k-images-idx3-ubyte.gz": (b"<html>not found</html>", "is not an IDX file of unsigned bytes"),
+        "train-labels-idx1-ubyte.gz": (gzip.compress(b"\0\0\x08\1\0\0\0\4\0\1\0\1\0"), "is longer than it says"),
+    }
+    for name, (content, words) in broken.items():  # each beside those before it, which were mended
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"^{tmp_path / name} {words}"):
+            prepare(source, settings, spark=spark)
+        (tmp_path / name).write_bytes(whole)
+    for name, (content, _) in list(broken.items())[:2]:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte\.gz is not an IDX file"):
+        prepare(source, settings, spark=spark)
+    assert not (tmp_path / "d").exists()
 
 
 def test_an_altered_byte_of_a_packed_file_is_found(tmp_path: Path, spark: SparkSession) -> None:

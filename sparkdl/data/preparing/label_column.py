@@ -43,15 +43,15 @@ def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
     Runs on the driver; tasks look for a fraction where labels are floating-point numbers, which may be indices of
     classes. Raises :class:`DataError` for labels of a type that fits no task, or not the one that is asked for.
     """
-    from pyspark.sql.types import ArrayType, BooleanType, NumericType, StringType
+    from pyspark.sql.types import ArrayType, BooleanType, DateType, NumericType, StringType
 
     label, kind = settings.label, rows.schema[settings.label].dataType
     element = kind.elementType if isinstance(kind, ArrayType) else kind
     is_list, is_number = isinstance(kind, ArrayType), isinstance(kind, NumericType)
-    if not isinstance(element, NumericType | StringType | BooleanType):
+    if not isinstance(element, NumericType | StringType | BooleanType | DateType):
         raise DataError(
             f"the label column {label!r} is {kind.simpleString()}, which fits no task: classification takes whole"
-            " numbers or strings, multi_label arrays of them, regression and ranking numbers"
+            " numbers, strings, truth values or dates, multi_label arrays of them, regression and ranking numbers"
         )
     if settings.task is None:
         if settings.sparse:
