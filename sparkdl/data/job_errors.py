@@ -6,15 +6,18 @@ from contextlib import contextmanager
 
 from sparkdl.errors import DataError, StorageError
 from sparkdl.sessions import JVM_ERRORS
+from sparkdl.storage import scheme
 
 __all__ = ["explained", "own_errors"]
 
 _OWN = re.compile(r"sparkdl\.errors\.DataError: (.*)")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 """What the operating system says (ENOSPC, EDQUOT, EFBIG), in Python's errors and in Java's."""
-
-
-_NO_SCHEME = re.compile(r"No FileSystem for scheme \"?(\w+)")
+_NO_BUCKET = re.compile(r"UnknownStoreException|NoSuchBucket")
+_REFUSED = re.compile(r"AccessDeniedException: \w+://|NoAuthWithAWSException|Status Code: 40[13]\b")
+"""What Hadoop's client for S3 says, in its exceptions' names and in Amazon's answers."""
+_NO_CREDENTIALS = re.compile(r"No AWS Credentials provided|Unable to load (AWS )?credentials")
+_NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme|Class org\.apache\.hadoop\.fs\.\S*FileSystem not found")
 
 
 @contextmanager
@@ -22,18 +25,15 @@ def own_errors(place: str) -> Iterator[None]:
     """Turn what tasks and the JVM failed with, while they used ``place``, into an error of ours. Runs on the driver.
 
     Raises :class:`DataError` as a task raised it, in its one line, and :class:`StorageError` for a scheme that Spark
-    does not know. Everything else passes.
+    does not know, a bucket that does not exist, and where Spark is not let in. Everything else passes.
     """
     try:
         yield
     except _failures() as error:
         if own := _OWN.search(str(error)):
             raise DataError(own[1]) from None
-        if unknown := _NO_SCHEME.search(str(error)):
-            raise StorageError(
-                f"Spark cannot reach {place}: it knows no file system for {unknown[1]}://. Add Hadoop's package for it"
-                " to `spark.jars.packages` (for s3a://, `hadoop-aws` in Hadoop's version), or choose another place."
-            ) from None
+        if reason := _unreachable(place, str(error)):
+            raise StorageError(f"Spark cannot reach {place}: {reason}") from None
         raise
 
 
@@ -50,6 +50,27 @@ def explained(output: str) -> Iterator[None]:
                 "`output`; Spark's temporary files (`spark.local.dir`) may be what is too large, too."
             ) from None
         raise
+
+
+def _unreachable(place: str, said: str) -> str | None:
+    """Why Spark cannot reach a place, and what to do, where that is what it says."""
+    if _NO_FILE_SYSTEM.search(said):
+        return (
+            f"it knows no file system for {scheme(place)}://. Add Hadoop's package for it to `spark.jars.packages` (for"
+            " s3a:// `hadoop-aws`, for abfs:// `hadoop-azure`, in Hadoop's version), or choose another place."
+        )
+    if _NO_BUCKET.search(said):
+        return (
+            "there is no such bucket. Make it, or correct its name or Hadoop's address of the store"
+            " (`spark.hadoop.fs.s3a.endpoint`)."
+        )
+    if _REFUSED.search(said):
+        reason = "it has no credentials" if _NO_CREDENTIALS.search(said) else "access is denied"
+        return (
+            f"{reason}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where driver and executors run, or"
+            " `spark.hadoop.fs.s3a.access.key` and `.secret.key`, of an account that may read and write there."
+        )
+    return None
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -24,7 +24,7 @@ from sparkdl.storage.files import (
     write_file,
 )
 from sparkdl.storage.large_files import writing
-from sparkdl.storage.paths import PATTERN_SIGNS, cache_folder, join, local_path, locate, renames, spark_url
+from sparkdl.storage.paths import PATTERN_SIGNS, cache_folder, join, local_path, locate, renames, scheme, spark_url
 
 __all__ = [
     "PARTIAL",
@@ -52,6 +52,7 @@ __all__ = [
     "remove_unfinished",
     "rename_folder",
     "renames",
+    "scheme",
     "spark_url",
     "upload_files",
     "write_file",

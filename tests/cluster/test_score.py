@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what Spark's own document
 
 from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.card import Card, InputSpec
-from sparkdl.errors import ConfigError, DataError, DatasetError, RegistryError
+from sparkdl.errors import ConfigError, DataError, DatasetError, RegistryError, StorageError
 from sparkdl.models import NETWORK_FILE, build, export_network
 from sparkdl.scoring.dataframe import INPUT, score, with_inputs
 from sparkdl.scoring.model_card import ModelCard
@@ -440,6 +440,13 @@ def test_numbers_that_training_could_not_have_seen_are_no_numbers(
     assert found[0].probability != pytest.approx(found[1].probability, rel=1e-6)
     with pytest.raises(Exception, match=r"id = 3: column 'age': 7\.5 is no int, which"):
         score(rows, uri, tracking=tracking, key="id").collect()
+
+
+@pytest.mark.parametrize("place", ["s3a://bucket/there", "s3://bucket/there", "abfs://files/there"])
+def test_a_store_that_spark_lacks_the_package_for_is_named_in_one_line(spark: SparkSession, place: str) -> None:
+    scored = spark.range(3).selectExpr("id as prediction")
+    with pytest.raises(StorageError, match=f"^Spark cannot reach {place}: it knows no .*{place.partition(':')[0]}://"):
+        write_predictions(scored, place)
 
 
 def test_predictions_go_to_uris_and_to_places_of_any_name(
