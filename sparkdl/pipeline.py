@@ -112,14 +112,20 @@ def _arguments(settings: Settings, section: Train | Extreme) -> dict[str, Any]:
 
 def _scored(settings: Settings) -> tuple[str, Any]:
     """The model, and the rows with its predictions, which nobody has computed yet."""
-    from sparkdl.data.sql import condition  # what other commands need not import
+    # What other commands need not import.
+    from sparkdl.data.sql import condition
+    from sparkdl.scoring.held_out import check_split
+    from sparkdl.scoring.model_card import ModelCard
+    from sparkdl.tracking import download
 
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     source = settings.score.source or settings.require("prepare.source")
     options = settings.score.model_dump(include={"top_k", "batch_size", "on_error", "key", "trusted_stages"})
     rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
     if settings.score.split:
-        rows = sparkdl.split_rows(rows, settings.require("prepare"), settings.score.split)
+        prepare = settings.require("prepare")
+        check_split(ModelCard.load(download(model, settings.tracking)), prepare, origin=model)
+        rows = sparkdl.split_rows(rows, prepare, settings.score.split)
     if settings.score.where:
         rows = rows.where(condition(settings.score.where, key="score.where"))
     return model, sparkdl.score(rows, model, **options, tracking=settings.tracking)

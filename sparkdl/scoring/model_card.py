@@ -1,7 +1,7 @@
 """What scoring needs to know of the dataset that a model was trained on."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -38,6 +38,8 @@ class ModelCard(BaseModel):
     raw_columns: dict[str, str]
     fields: dict[str, tuple[str, ...]] = {}
     preprocessing: bool
+    settings: dict[str, Any] = {}
+    """Those that the dataset was prepared with; none of models of other makes."""
 
     @model_validator(mode="after")
     def _has_classes(self) -> Self:

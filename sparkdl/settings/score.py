@@ -23,7 +23,7 @@ class Score(Section):
     source: Source | None = None
     """The raw rows; by default ``prepare.source``."""
     split: str | None = None
-    """Scores only the rows that ``prepare`` puts into this split."""
+    """Scores only the rows that ``prepare`` puts into this split, by the settings that the model's dataset has."""
     where: str | None = None
     """A SQL condition that picks the rows to score, for example ``split = 'test'``: operators and plain functions."""
     output: Storage | None = None

@@ -21,6 +21,7 @@ from sparkdl.data.card import (
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
+from sparkdl.data.preparing.decisions import differing, kept_settings
 from sparkdl.data.preparing.draw import check_strata, have_equals, with_hashes, with_numbers, with_split, with_strata
 from sparkdl.data.preparing.examine import Findings, examine, find_problems, unusable
 from sparkdl.data.preparing.features import (
@@ -145,38 +146,20 @@ def _source(source: "DataFrame | Source | None", settings: Prepare) -> "DataFram
 
 
 def _decisions(settings: Prepare, pipeline: "Pipeline | None") -> dict[str, Any]:
-    """The settings that decide what a dataset holds."""
-    decisions = settings.model_dump(mode="json", exclude={"output", "source"})
-    if pipeline is not None:
-        decisions["pipeline"] = describe_pipeline(pipeline)
-    return decisions
+    """What decides what a dataset holds."""
+    return kept_settings(settings) | ({} if pipeline is None else {"pipeline": describe_pipeline(pipeline)})
 
 
-def _open_existing(output: str, decisions: dict[str, Any]) -> Dataset | None:
+def _open_existing(output: str, wanted: dict[str, Any]) -> Dataset | None:
     """The dataset that is there already, if it was made with these settings."""
     if not exists(join(output, CARD_NAME)):
         return None
     existing = Dataset.open(output)
-    before = _as_of_today(existing.card.settings, output)
-    differing = [
-        f"{key} was {before.get(key)!r} and is now {decisions.get(key)!r}"
-        for key in sorted(before.keys() | decisions.keys())
-        if before.get(key) != decisions.get(key)
-    ]
-    if differing:
+    if changed := differing(existing.card.settings, wanted):
         raise DatasetError(
-            f"{output} was prepared with other settings: {'; '.join(differing)}. Choose another `output`, or remove it."
+            f"{output} was prepared with other settings: {'; '.join(changed)}. Choose another `output`, or remove it."
         )
     return existing
-
-
-def _as_of_today(kept: dict[str, Any], output: str) -> dict[str, Any]:
-    """The decisions that a card keeps, with those that sparkdl has learned to make since then at their defaults."""
-    known = {key: value for key, value in kept.items() if key in Prepare.model_fields}
-    try:
-        return kept | _decisions(Prepare.model_validate({**known, "output": output}), None)
-    except ConfigError:  # what could be set then cannot be set now, and so is not what is asked for
-        return _decisions(Prepare(output=output), None) | kept
 
 
 def _require_same_content(existing: Dataset, findings: Findings) -> None:

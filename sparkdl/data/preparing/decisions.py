@@ -1,0 +1,35 @@
+"""The settings that decide what a dataset holds, as its card keeps them. Runs on the driver."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sparkdl.errors import ConfigError
+from sparkdl.settings import Prepare
+
+__all__ = ["differing", "kept_settings"]
+
+
+def kept_settings(settings: Prepare) -> dict[str, Any]:
+    """All settings but those that say where rows come from and where they go."""
+    return settings.model_dump(mode="json", exclude={"output", "source"})
+
+
+def differing(kept: Mapping[str, Any], now: Prepare | Mapping[str, Any], keys: Collection[str] = ()) -> list[str]:
+    """In which decisions, or in which of ``keys``, a card's are others than those of now, in words for an error."""
+    wanted = kept_settings(now) if isinstance(now, Prepare) else now
+    before = _as_of_today(kept)
+    return [
+        f"{key} was {before.get(key)!r} and is now {wanted.get(key)!r}"
+        for key in sorted(keys or before.keys() | wanted.keys())
+        if before.get(key) != wanted.get(key)
+    ]
+
+
+def _as_of_today(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """What a card keeps, with what sparkdl has learned to decide since then at its default."""
+    known = {key: value for key, value in kept.items() if key in Prepare.model_fields}
+    somewhere = "output"  # of which nothing is decided
+    try:
+        return {**kept, **kept_settings(Prepare.model_validate({**known, "output": somewhere}))}
+    except ConfigError:  # what could be set then cannot be set now, and so is not what is asked for
+        return {**kept_settings(Prepare(output=somewhere)), **kept}
