@@ -4,10 +4,10 @@ Every rank evaluates its own rows; sums, not means, are added up over the ranks 
 depend on how many ranks there were.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from sparkdl.data import Batch
 from sparkdl.training.losses import Loss
 from sparkdl.training.strategies.layer_by_layer import LayerByLayer
 from sparkdl.training.tasks import Task
+from sparkdl.training.tasks.areas import Scores, joined
 
-__all__ = ["Evaluation", "add_up", "evaluate", "evaluation_of"]
+__all__ = ["Evaluation", "Sums", "add_up", "evaluate", "evaluation_of"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class Evaluation:
     """What :meth:`Task.pictures` draws, and :meth:`Task.table` tells."""
 
 
+class Sums(NamedTuple):
+    """What one part of the rows gives: of a rank, or of a portion."""
+
+    added: torch.Tensor
+    """float64, to be added to that of other parts: loss, what rows count in it, weight, rows, figures, counts."""
+    points: torch.Tensor
+    """float64, of shape (3, points), to stand beside those of other parts; see :class:`Scores`."""
+
+
 def evaluate(
     model: nn.Module,
     batches: Iterable[Batch],
@@ -45,8 +55,11 @@ def evaluate(
     context: AbstractContextManager[Any],
 ) -> Evaluation:
     """Evaluate the model on the rows that all ranks hold together; every rank gets the same result."""
-    sums = add_up(model, batches, task=task, loss=loss, device=device, context=context)
-    return evaluation_of(communicator.all_reduce(sums, op="sum"), task)
+    parts = communicator.size
+    sums = add_up(model, batches, task=task, loss=loss, device=device, context=context, parts=parts)
+    added = communicator.all_reduce(sums.added, op="sum")
+    points = communicator.all_gather_object(sums.points.cpu()) if task.has_curves else [sums.points.cpu()]
+    return evaluation_of(added, points, task)
 
 
 @torch.no_grad()
@@ -58,16 +71,15 @@ def add_up(
     loss: Loss,
     device: torch.device,
     context: AbstractContextManager[Any],
-) -> torch.Tensor:
-    """Sums over rows, float64, that can be added to those of other rows.
-
-    They are loss, what rows count in it, weight, rows, figures, counts.
-    """
+    parts: int,
+) -> Sums:
+    """What is found of some rows; ``parts`` are what they are one of."""
     model.eval()
     together = isinstance(model, LayerByLayer)  # which ranks without rows call, too
     loss_sum, loss_weight, weight, rows = torch.zeros(4, 1, dtype=torch.float64, device=device)
     sums = torch.zeros(task.sum_size, dtype=torch.float64, device=device)
     counts = torch.zeros(task.count_size, dtype=torch.float64, device=device)
+    scores = Scores(parts=parts, device=device)
     with context:
         for batch in batches:
             if not len(batch.labels) and not together:
@@ -83,13 +95,15 @@ def add_up(
             rows += len(labels)
             sums += task.sums(outputs, labels, weights)
             task.count(counts, outputs, labels, weights)
-    return torch.cat([loss_sum, loss_weight, weight, rows, sums, counts])
+            if task.has_curves:
+                scores.add(outputs, labels, weights)
+    return Sums(torch.cat([loss_sum, loss_weight, weight, rows, sums, counts]), scores.points())
 
 
-def evaluation_of(sums: torch.Tensor, task: Task) -> Evaluation:
-    """The figures of a split from the sums over its rows."""
-    totals, counts = sums.split([sums.numel() - task.count_size, task.count_size])
+def evaluation_of(added: torch.Tensor, points: Sequence[torch.Tensor], task: Task) -> Evaluation:
+    """The figures of a split from what was added up over its parts, and the points of each."""
+    totals, counts = added.split([added.numel() - task.count_size, task.count_size])
     loss, loss_weight, weight, rows, *of_rows = totals.tolist()
-    found = counts.cpu().numpy()
+    found = torch.cat([counts.cpu(), joined(points).flatten()]).numpy()
     figures = {"loss": loss / loss_weight, **task.figures(of_rows, weight), **task.counted_figures(found, weight)}
     return Evaluation(figures, int(rows), found)

@@ -167,8 +167,10 @@ class Epochs:
         order = {"kind": "evaluate", "split": split, "weights": weights, "portions": count}
         portions = self._coordinator.deal([{**order, "portion": number} for number in range(count)])
         self._finish(portions)
-        sums = torch.tensor([portions.results[number] for number in range(count)], dtype=torch.float64).sum(0)
-        return evaluation_of(sums, self._task)
+        found = [portions.results[number] for number in range(count)]
+        added = torch.tensor([each["added"] for each in found], dtype=torch.float64).sum(0)
+        points = [torch.tensor(each["points"], dtype=torch.float64) for each in found]
+        return evaluation_of(added, points, self._task)
 
     def _beat(self) -> None:
         """Let the caller look whether the run is still its own, and hear what has been written."""

@@ -201,17 +201,19 @@ class _Worker:
         weight = sum(each.rows if each.weight is None else float(each.weight) for each in figures)
         return [loss, *map(float, sums), float(weight), float(rows)]
 
-    def _evaluate(self, order: dict[str, Any]) -> list[float]:
-        """The sums over the rows of a portion of a split, with the servers' weights or those in a file."""
+    def _evaluate(self, order: dict[str, Any]) -> dict[str, Any]:
+        """What is found of the rows of a portion of a split, with the servers' weights or those in a file."""
         batch_size = evaluation_batch(self._settings, self._task)
-        return add_up(
+        found = add_up(
             self._pulled(order["weights"]),
             self._loader(order["split"], order, batch_size, shuffle=False).epoch(0),
             task=self._task,
             loss=build_loss(self._settings, self._task, device=self._device, smoothing=False),
             device=self._device,
             context=autocast(self._settings, self._device),
-        ).tolist()
+            parts=order["portions"],
+        )
+        return {name: tensor.tolist() for name, tensor in found._asdict().items()}
 
     def _keep_best(self, order: dict[str, Any]) -> dict[str, Any]:
         """Write the servers' weights as those of the best epoch."""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from sparkdl.training.tasks.areas import CELLS, ThresholdCurves, cells, curves
+from sparkdl.training.tasks.areas import ThresholdCurves, curves
 from sparkdl.training.tasks.by_class import ByClass
 from sparkdl.training.tasks.learning import Task, mean_of_shares
 from sparkdl.training.tasks.likeliest import lists, pairs_type, ranked
@@ -45,8 +45,9 @@ class Classification(Task):
         self.outputs = num_classes
         self._class_weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float64)
         pairs = num_classes**2 if num_classes <= LARGEST_CONFUSION else 0
-        self._parts = [4 * num_classes, 2, pairs, 2 * CELLS if num_classes == 2 else 0]
+        self._parts = [4 * num_classes, 2, pairs]
         self.count_size = sum(self._parts)
+        self.has_curves = num_classes == 2
         of_many = ("top_5_accuracy",) if num_classes > TOP else ()
         others = OF_TWO if num_classes == 2 else ("macro_f1", *of_many)
         self.figure_names = ("accuracy", *others, "log_loss")
@@ -78,7 +79,7 @@ class Classification(Task):
         """Of each class: rows rightly predicted, predicted, true, by weight, and their number; the rest by its name."""
         predicted, ones = outputs.argmax(dim=1), torch.ones(len(labels), dtype=torch.float64, device=labels.device)
         weights = ones if weights is None else weights.double()
-        of_classes, of_rows, pairs, scores = counts.split(self._parts)
+        of_classes, of_rows, pairs = counts.split(self._parts)
         right, found, true, rows = of_classes.view(4, -1)
         right.index_add_(0, labels, weights * (predicted == labels))
         found.index_add_(0, predicted, weights)
@@ -90,8 +91,6 @@ class Classification(Task):
         of_rows += torch.stack([-(probabilities * weights).sum(), (weights * among_first).sum()])
         if self._parts[2]:
             pairs.index_add_(0, labels * self.outputs + predicted, ones)
-        if self._parts[3]:
-            scores.index_add_(0, labels * CELLS + cells(outputs), weights)
 
     @override
     def counted_figures(self, counts: NDArray[np.float64], weight: float) -> dict[str, float]:
@@ -135,14 +134,13 @@ class Classification(Task):
     def _apart(
         self, counts: NDArray[np.float64]
     ) -> tuple[ByClass, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """What was counted of classes, of all rows, of pairs of classes, and of scores."""
-        of_classes, of_rows, confusion, scores = np.split(counts, np.cumsum(self._parts)[:-1])
-        return ByClass.of(of_classes), of_rows, confusion, scores
+        """What was counted of classes, of all rows, of pairs of classes, and the points of curves."""
+        of_classes, of_rows, confusion, points = np.split(counts, np.cumsum(self._parts))
+        return ByClass.of(of_classes), of_rows, confusion, points.reshape(3, -1)
 
     def _curves(self, counts: NDArray[np.float64]) -> ThresholdCurves | None:
         """None unless there are two classes, and rows of both."""
-        scores = self._apart(counts)[3]
-        return curves(scores[:CELLS], scores[CELLS:]) if len(scores) else None
+        return curves(self._apart(counts)[3])
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:

@@ -72,6 +72,8 @@ class Task(ABC):
 
     count_size: int
     """How many numbers :meth:`count` adds to."""
+    has_curves: bool = False
+    """Whether the points of curves (:mod:`~sparkdl.training.tasks.areas`) come behind them, of rows of two classes."""
 
     @abstractmethod
     def count(

@@ -60,8 +60,9 @@ def evaluated(settings, weights=None, task=None):
         for start, end in itertools.pairwise(cuts)
     ]
     loss = build_loss(settings, task)
-    sums = add_up(nn.Identity(), batches, task=task, loss=loss, device=torch.device("cpu"), context=nullcontext())
-    return evaluation_of(sums, task).figures["loss"]
+    device, context = torch.device("cpu"), nullcontext()
+    sums = add_up(nn.Identity(), batches, task=task, loss=loss, device=device, context=context, parts=1)
+    return evaluation_of(sums.added, [sums.points], task).figures["loss"]
 
 
 @pytest.mark.parametrize(

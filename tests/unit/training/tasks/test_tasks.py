@@ -15,6 +15,7 @@ from sparkdl.settings import Train
 from sparkdl.settings.train import FigureName
 from sparkdl.training.losses import build_loss
 from sparkdl.training.tasks import Classification, MultiLabel, Ranking, Regression, Task, create_task
+from sparkdl.training.tasks.areas import POINTS, Scores, curves, joined
 
 ROWS, CLASSES = 200, 5
 RANDOM = torch.Generator().manual_seed(0)
@@ -26,15 +27,27 @@ def figures(task: Task, outputs: torch.Tensor, labels: torch.Tensor, weights: to
     parts = [slice(0, 70), slice(70, None)]
     sums = sum(task.sums(outputs[part], labels[part], None if weights is None else weights[part]) for part in parts)
     weight = float(len(labels) if weights is None else weights.sum())
-    counts = sum(counted(task, outputs[p], labels[p], None if weights is None else weights[p]) for p in parts)
-    return task.figures(sums.tolist(), weight) | task.counted_figures(counts, weight)
+    found = [counts_of(task, outputs[p], labels[p], None if weights is None else weights[p], parts=2) for p in parts]
+    counts = sum(counts for counts, _ in found)
+    together = np.concatenate([counts, joined([points for _, points in found]).flatten()])
+    return task.figures(sums.tolist(), weight) | task.counted_figures(together, weight)
 
 
 def counted(task: Task, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> np.ndarray:
-    """What evaluation adds up of some rows beside their sums."""
-    counts = torch.zeros(task.count_size, dtype=torch.float64)
+    """What evaluation finds of some rows beside their sums."""
+    counts, points = counts_of(task, outputs, labels, weights, parts=1)
+    return np.concatenate([counts, points.flatten()])
+
+
+def counts_of(
+    task: Task, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, *, parts: int
+) -> tuple[np.ndarray, torch.Tensor]:
+    counts, scores = torch.zeros(task.count_size, dtype=torch.float64), Scores(parts=parts, device=torch.device("cpu"))
     task.count(counts, outputs, labels, weights)
-    return counts.numpy()
+    if task.has_curves:
+        for batch in torch.arange(len(labels)).split(100_000):
+            scores.add(outputs[batch], labels[batch], None if weights is None else weights[batch])
+    return counts.numpy(), scores.points()
 
 
 def test_regression_finds_the_figures_that_scikit_learn_does_with_weights_and_without() -> None:
@@ -96,7 +109,8 @@ SCORES = {
     "plain": torch.randn(5_000, generator=RANDOM, dtype=torch.float64) * 2,
     "ties": torch.randint(-3, 4, (5_000,), generator=RANDOM).double(),
     "saturated": torch.randn(5_000, generator=RANDOM, dtype=torch.float64) * 200,
-    "close together": torch.randn(5_000, generator=RANDOM, dtype=torch.float64) * 0.05 - 4.6,
+    "close together": torch.randn(5_000, generator=RANDOM, dtype=torch.float64) * 0.001 - 4.6,
+    "of all sizes": (torch.randn(5_000, generator=RANDOM, dtype=torch.float64) * 10).exp(),
     "few": torch.randn(100, generator=RANDOM, dtype=torch.float64) * 3,
     "alike": torch.full((200,), 1.5, dtype=torch.float64),
 }
@@ -112,14 +126,30 @@ def test_areas_under_the_curves_of_two_classes_are_those_of_scikit_learn(scores:
     outputs = torch.stack([torch.zeros(rows), margins], dim=1)
     weights = torch.rand(rows, generator=RANDOM).double() if weighted else None
     found, options = figures(Classification(2), outputs, labels, weights), {"sample_weight": weights}
-    assert found["area_under_roc"] == pytest.approx(metrics.roc_auc_score(labels, margins, **options), abs=1e-4)
-    theirs = metrics.average_precision_score(labels, margins, **options)
-    # Rows of one cell are ties, of which the average precision takes the lowest, and the other area the mean.
-    crowded = scores in ("saturated", "close together")
-    assert found["area_under_pr"] == pytest.approx(theirs, abs=3e-3 if crowded else 1e-4)
+    assert found["area_under_roc"] == pytest.approx(metrics.roc_auc_score(labels, margins, **options), abs=1e-12)
+    assert found["area_under_pr"] == pytest.approx(
+        metrics.average_precision_score(labels, margins, **options), abs=1e-12
+    )
     for name in ("precision", "recall", "f1"):
         theirs = getattr(metrics, f"{name}_score")(labels, margins > 0, zero_division=0, **options)
         assert found[name] == pytest.approx(theirs)
+
+
+@pytest.mark.parametrize("parts", [1, 64])
+def test_areas_of_more_rows_than_ranks_keep_apart_agree_to_four_digits(parts: int) -> None:
+    rows, cpu = 600_000, torch.device("cpu")
+    margins = torch.randn(rows, generator=RANDOM)
+    labels = (margins + torch.randn(rows, generator=RANDOM) > 2.5).long()  # one in 25
+    outputs = torch.stack([torch.zeros(rows), 0.05 * margins - 4.6], dim=1)
+    scores = [Scores(parts=parts, device=cpu) for _ in range(parts)]
+    for part, some in enumerate(scores):
+        some.add(outputs[part::parts], labels[part::parts], None)
+    points = joined([some.points() for some in scores])
+    assert points.shape[1] <= max(POINTS, 4096 * parts) < rows
+    shape = curves(points.numpy())
+    assert shape is not None
+    assert shape.area_under_roc == pytest.approx(metrics.roc_auc_score(labels, outputs[:, 1]), abs=1e-4)
+    assert shape.area_under_pr == pytest.approx(metrics.average_precision_score(labels, outputs[:, 1]), abs=1e-4)
 
 
 def test_of_one_class_there_is_no_area_under_a_curve() -> None:
