@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "connect.py"
 CLIENT_ONLY = "import sys; sys.modules |= {'py4j': None, 'pyspark.core': None}"
 """What makes a process one of the package pyspark-client, which is PySpark without these two and without the JVM's."""
-RUN = f"{CLIENT_ONLY}; import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+BESIDE = f"sys.path.insert(0, {str(PROGRAM.parent)!r})"
+RUN = f"{CLIENT_ONLY}; {BESIDE}; import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +66,13 @@ def test_interrupted_ranks_end_and_the_run_counts_as_cancelled(report: dict) -> 
     assert report["cancelled"]["seconds"] < 15
 
 
-def test_a_table_is_prepared_trained_on_and_scored(report: dict) -> None:
+def test_a_table_is_prepared_trained_on_by_a_network_beside_the_program_and_scored(report: dict) -> None:
     assert sum(result(report, "prepare").values()) == 120
     assert result(report, "train") == {"epochs": 2, "uri": "models:/points/1"}
     assert result(report, "score") == {"rows": 120, "failed": 0}
 
 
-def test_workers_and_a_server_train_without_lockstep(report: dict) -> None:
+def test_workers_and_a_server_train_a_network_beside_the_program_without_lockstep(report: dict) -> None:
     assert result(report, "train without lockstep") == [result(report, "prepare")["train"]] * 2
 
 

@@ -5,8 +5,11 @@ import json
 from collections.abc import Callable
 from shutil import copy, copytree
 
+import mlflow
 import numpy as np
 import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import (
     BinaryClassificationEvaluator,
@@ -32,8 +35,9 @@ from sparkdl import (
     TorchRegressor,
 )
 from sparkdl.errors import ConfigError, DataError, ModelError, SparkdlError
+from sparkdl.estimator.preparation import PreparedRows
 from sparkdl.settings import AllReduceOptions, Tracking, Train
-from sparkdl.tracking.store import connect
+from sparkdl.tracking.store import connect, experiment_id
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +321,9 @@ def test_probabilities_lie_at_their_labels_and_columns_may_have_any_name(setting
         assert row.prediction == row.probability.argmax() and row.probability[0] == row.probability[2] == 0
 
 
-def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting(settings, points):
+def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting_and_is_of_the_callers_run(
+    settings, points, use_store
+):
     network = TorchClassifier(num_ranks=1, **settings)
     search = CrossValidator(
         estimator=network,
@@ -327,16 +333,39 @@ def test_a_grid_search_that_fits_two_at_once_finds_the_better_setting(settings, 
         seed=0,
         parallelism=2,
     )
-    found = search.fit(points)
+    use_store(settings["tracking_uri"])
+    with mlflow.start_run(experiment_id=experiment_id(client_of(settings), "the caller's")) as callers:
+        found = search.fit(points)
     assert found.avgMetrics[1] > max(found.avgMetrics[0], 0.8)
     assert len(copies(settings)) == 3  # one for each fold, and one for the best
+    fits = [run for run in runs(settings) if run.info.run_id != callers.info.run_id]
+    assert [run.data.tags["mlflow.parentRunId"] for run in fits] == [callers.info.run_id] * 5
+
+
+def client_of(settings) -> MlflowClient:
+    return connect(Tracking(uri=settings["tracking_uri"]))
+
+
+def runs(settings) -> list[Run]:
+    client = client_of(settings)
+    return list(client.search_runs([each.experiment_id for each in client.search_experiments()]))
 
 
 def copies(settings) -> set[str]:
     """Where the prepared rows lay that runs have been trained on."""
-    client = connect(Tracking(uri=settings["tracking_uri"]))
-    runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
-    return {run.data.params["dataset"] for run in runs}
+    return {run.data.params["dataset"] for run in runs(settings) if "dataset" in run.data.params}
+
+
+def test_the_share_to_validate_with_is_a_sample_of_a_table_of_categories(spark, tmp_path):
+    """Whoever predicts the commoner class is right in as many of its rows as of all."""
+    random = np.random.default_rng(0)
+    rows = [(*map(float, row), int(one)) for *row, one in random.random((5000, 7)) < [0.5] * 6 + [0.7]]
+    table = spark.createDataFrame(rows, ", ".join(f"x{place} double" for place in range(6)) + ", label int")
+    network = TorchClassifier(featuresCol=[f"x{place}" for place in range(6)], store=str(tmp_path), num_ranks=1)
+    prepared = PreparedRows(table, network._preparation())
+    held_out = prepared.dataset.card.splits["validation"]
+    assert held_out.rows == pytest.approx(500, abs=90)
+    assert held_out.class_counts[1] / held_out.rows == pytest.approx(0.7, abs=0.08)
 
 
 def test_fits_that_differ_in_training_alone_share_a_copy_of_the_rows_and_equal_single_fits(settings, points, tmp_path):

@@ -48,13 +48,16 @@ import sparkdl
 from stages import Doubled
 
 dataset, folder = sys.argv[1:]
-settings = sparkdl.Train(model=my_net.Net, loss=my_net.loss, batch_size=8, run_dir=f"{folder}/runs")
+chosen = {"model": my_net.Net, "loss": my_net.loss, "batch_size": 8, "run_dir": f"{folder}/runs"}
 tracking = sparkdl.Tracking(uri=f"sqlite:///{folder}/mlflow.db", spool=f"{folder}/spool")
 losses = []
 for factor in (1, 1000):  # a Python worker that is used again has seen the file as it was
     Path(folder, "lazily.py").write_text(f"FACTOR = {factor}")
-    trained = sparkdl.train(sparkdl.Dataset.open(dataset), settings, cluster=sparkdl.Cluster(), tracking=tracking)
+    trained = sparkdl.train(dataset, sparkdl.Train(**chosen), tracking=tracking)
     losses.append(trained.history[0]["train_loss"])
+apart = sparkdl.Cluster(num_ranks=1, servers=1)
+trained = sparkdl.train(dataset, sparkdl.Train(strategy="downpour", **chosen), cluster=apart, tracking=tracking)
+losses.append(trained.history[0]["train_loss"])
 rows = sparkdl.get_session().range(20).selectExpr("id", "id % 2 AS label")
 plan = sparkdl.Prepare(output=f"{folder}/dataset", split=sparkdl.Split(fractions={}))
 prepared = sparkdl.prepare(rows, plan, pipeline=Pipeline(stages=[Doubled()]))
@@ -80,8 +83,8 @@ def project(tmp_path: Path) -> Path:
 
 def test_files_beside_a_submitted_script_reach_executors_as_they_are_now(standalone, clouds, project: Path) -> None:
     done = standalone.submit(project / "program.py", clouds.path, str(project))
-    first, second, prepared = json.loads(done.stdout.splitlines()[-1])
-    assert second > 100 * first
+    first, second, by_a_server, prepared = json.loads(done.stdout.splitlines()[-1])
+    assert min(second, by_a_server) > 100 * first
     assert prepared == 20
 
 

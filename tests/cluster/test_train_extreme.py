@@ -100,7 +100,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def trained(spark: SparkSession, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> TrainedEnsemble:
     settings = Extreme(run_dir=str(tmp_path_factory.mktemp("run")), **SETTINGS)
-    return train_extreme(dataset, settings, tracking=TRACKING, spark=spark)
+    with mlflow.start_run(run_name="the caller's"):
+        return train_extreme(dataset, settings, tracking=TRACKING, spark=spark)
 
 
 def test_an_ensemble_learns_and_counts_what_it_never_saw(trained: TrainedEnsemble) -> None:
@@ -119,9 +120,12 @@ def test_nothing_is_shuffled_and_no_stage_is_a_barrier(spark: SparkSession, trai
     assert all(stage.shuffleReadBytes() == 0 and stage.shuffleWriteBytes() == 0 for stage in found)
 
 
-def test_one_run_holds_the_plan_and_a_run_for_each_repetition(trained: TrainedEnsemble, store: str) -> None:
+def test_one_run_below_the_callers_holds_the_plan_and_a_run_for_each_repetition(
+    trained: TrainedEnsemble, store: str
+) -> None:
     client = MlflowClient(store)
     parent = client.get_run(trained.run_id)
+    assert client.get_run(parent.data.tags["mlflow.parentRunId"]).info.run_name == "the caller's"
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["test_precision_at_1"] == pytest.approx(trained.evaluations["test"].precision[0])
     by_repetitions = client.get_metric_history(trained.run_id, "test_precision_at_1")
@@ -163,7 +167,8 @@ def test_the_ensemble_is_one_registered_model_over_raw_rows(
     ]
 
     poisoned = rows.limit(3).unionByName(rows.limit(1).selectExpr("part", "cast(null as string) text", "label"))
-    found = score(poisoned, "models:/words@candidate", on_error="null").toPandas()
+    found = score(poisoned, trained, on_error="null").toPandas()  # what training returned knows its model
+    assert list(found["prediction"][:3]) == list(scored["prediction"][:3])
     assert [error is None for error in found["error"]] == list(found["text"].notna()) == [True, True, True, False]
     with pytest.raises(DataError, match="column 'text' is null in 1 rows"):
         mlflow.pyfunc.load_model(str(folder.parent.parent)).predict(found[["text"]])

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import own_network  # beside this program, where no executor finds it
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -71,14 +72,15 @@ def prepare_points() -> Any:
 
 
 def train_points() -> Any:
-    settings = Train(epochs=2, batch_size=8, run_dir=f"{FOLDER}/runs")
+    settings = Train(model="own_network:Net", epochs=2, batch_size=8, run_dir=f"{FOLDER}/runs")
     cluster = Cluster(num_ranks=2, backend="torch")
     trained = sparkdl.train(f"{FOLDER}/prepared", settings, cluster=cluster, tracking=TRACKING, spark=spark)
     return {"epochs": len(trained.history), "uri": trained.model_uri}
 
 
 def train_without_lockstep() -> Any:
-    settings = Train(epochs=2, batch_size=8, strategy="downpour", run_dir=f"{FOLDER}/runs")
+    options = {"epochs": 2, "batch_size": 8, "run_dir": f"{FOLDER}/runs"}
+    settings = Train(model=own_network.Net, strategy="downpour", **options)
     tracking = TRACKING.model_copy(update={"register_as": None})
     cluster = Cluster(num_ranks=1, servers=1)
     trained = sparkdl.train(f"{FOLDER}/prepared", settings, cluster=cluster, tracking=tracking, spark=spark)
