@@ -154,11 +154,10 @@ def take_good_lines(rows: "DataFrame", *, skip: bool) -> "DataFrame":
     return rows.where(sf.col(PROBLEM).isNull()).drop(PROBLEM)
 
 
-def problem_text() -> "Column":
-    """What :data:`PROBLEM` says, as an error names it; null where it says nothing."""
+def problem_text(problem: "Column") -> "Column":
+    """What the column :data:`PROBLEM` says, as an error names it; null where it says nothing."""
     from pyspark.sql import functions as sf
 
-    problem = sf.col(PROBLEM)
     line = sf.coalesce(sf.concat(sf.lit(":"), problem["line"].cast("string")), sf.lit(""))
     detail = sf.coalesce(sf.concat(sf.lit(" ("), problem["detail"], sf.lit(")")), sf.lit(""))
     return sf.when(problem.isNotNull(), sf.concat(problem["file"], line, sf.lit(": "), problem["kind"], detail))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from sparkdl.errors import DataError
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.scaling import vectors_of
 from sparkdl.preprocessing.stage import FittedStage
-from sparkdl.preprocessing.values import Column, SparseVectors, doubles, find, offsets_of, whole
+from sparkdl.preprocessing.values import Column, SparseVectors, doubles, find, offsets_of
 
 __all__ = ["Assemble", "ExpectWidth"]
 
@@ -27,6 +27,8 @@ class Assemble(FittedStage):
 
     inputs: tuple[str, ...]
     output: str
+    kind: type[np.floating[Any]] = np.float64
+    """Of the numbers. Behind the last stage they are float32, and so are written but once."""
 
     @classmethod
     @override
@@ -37,10 +39,10 @@ class Assemble(FittedStage):
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
         parts = [_part(find(columns, name), name) for name in self.inputs]
-        if any(isinstance(part, SparseVectors) for part in parts):
+        whole = [part for part in parts if isinstance(part, np.ndarray)]
+        if len(whole) < len(parts):
             return {self.output: _beside([_sparse(part) for part in parts])}
-        matrix = np.concatenate([whole(part) for part in parts], axis=1)
-        return {self.output: matrix + 0.0}  # which turns -0 into 0: Spark's assembler leaves zeros out
+        return {self.output: _stacked(whole, self.kind)}
 
 
 @dataclass(frozen=True)
@@ -61,28 +63,47 @@ class ExpectWidth(FittedStage):
         vectors_of(columns, self.column, self.width)
         return {}
 
+    @property
+    @override
+    def needs(self) -> dict[str, int | None]:
+        return {self.column: self.width}
 
-def _part(column: Column, name: str) -> NDArray[np.float64] | SparseVectors:
+
+def _part(column: Column, name: str) -> NDArray[Any] | SparseVectors:
     if not isinstance(column, pa.Array):
         return column
     if pa.types.is_nested(column.type):
         raise DataError(f"the column {name!r} holds lists, which cannot be told to be of one length")
+    if pa.types.is_float32(column.type) and not column.null_count:
+        numbers: NDArray[np.float32] = column.to_numpy()
+        return numbers[:, None]
     try:
         return doubles(column)[:, None]
     except DataError:
         raise DataError(f"the column {name!r} holds {column.type}, which is no number") from None
 
 
-def _sparse(part: NDArray[np.float64] | SparseVectors) -> SparseVectors:
+def _stacked(parts: Sequence[NDArray[Any]], kind: type[np.floating[Any]]) -> NDArray[Any]:
+    """Matrices side by side."""
+    matrix = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), kind)
+    begin = 0
+    with np.errstate(over="ignore"):  # beyond float32 is infinity, as in Spark
+        for part in parts:
+            end = begin + part.shape[1]
+            matrix[:, begin:end] = part + 0.0  # which turns -0 into 0: Spark's assembler leaves zeros out
+            begin = end
+    return matrix
+
+
+def _sparse(part: NDArray[Any] | SparseVectors) -> SparseVectors:
     """What is not zero."""
     if isinstance(part, SparseVectors):
         kept = part.values != 0
         counts = np.bincount(part.rows[kept], minlength=len(part.offsets) - 1)
         return SparseVectors(part.width, offsets_of(counts), part.indices[kept], part.values[kept])
     rows, indices = np.nonzero(part)
-    return SparseVectors(
-        part.shape[1], offsets_of(np.bincount(rows, minlength=len(part))), indices, part[rows, indices]
-    )
+    values = part[rows, indices].astype(np.float64)
+    return SparseVectors(part.shape[1], offsets_of(np.bincount(rows, minlength=len(part))), indices, values)
 
 
 def _beside(parts: Sequence[SparseVectors]) -> SparseVectors:

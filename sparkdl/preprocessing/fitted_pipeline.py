@@ -1,9 +1,11 @@
 """All stages of a fitted pipeline, and which class of Spark's is which stage."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from sparkdl.errors import DataError
 from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
@@ -49,6 +51,11 @@ class FittedPipeline:
 
     stages: tuple[FittedStage, ...]
 
+    @property
+    def needs(self) -> dict[str, int | None]:
+        """Raw columns in which every row must have a value, and how wide it must be where it is a vector."""
+        return {name: width for stage in self.stages for name, width in stage.needs.items()}
+
     def transform(self, columns: Mapping[str, Column], output: str) -> Column:
         """The column ``output`` that the stages make of raw ones, which :func:`as_fitted` has checked. Runs anywhere.
 
@@ -62,13 +69,14 @@ class FittedPipeline:
         return find(found, output)
 
 
-def read_pipeline(folder: Path) -> FittedPipeline:
+def read_pipeline(folder: Path, *, trusted: Collection[str] = ()) -> FittedPipeline:
     """The stages that Spark has saved in a folder. Runs anywhere, without Spark; nothing in the folder is executed.
 
     Raises :class:`~sparkdl.errors.ModelError` for damaged files and for stages that could run code, and
-    :class:`~sparkdl.errors.OnlySparkError`, which names the stage, where there is one that Spark alone can apply.
+    :class:`~sparkdl.errors.OnlySparkError`, which names the stage, where there is one that Spark alone can apply; the
+    classes ``trusted`` are such.
     """
-    check_preprocessing(folder)
+    check_preprocessing(folder, trusted=trusted)
     stages: list[FittedStage] = []
     renamed: dict[str, str] = {}
     for saved in saved_stages(folder):
@@ -76,4 +84,6 @@ def read_pipeline(folder: Path) -> FittedPipeline:
         if not known or known[1] not in STAGES:
             raise saved.only_spark()
         stages.append(STAGES[known[1]].read(replace(saved, renamed=renamed)))
+    if stages and isinstance(stages[-1], Assemble):
+        stages[-1] = replace(stages[-1], kind=np.float32)
     return FittedPipeline(tuple(stages))

@@ -31,6 +31,11 @@ class FittedStage(ABC):
         Raises :class:`~sparkdl.errors.DataError` for rows that it does not take, with the column and their count.
         """
 
+    @property
+    def needs(self) -> dict[str, int | None]:
+        """Columns in which every row must have a value, and how wide it must be where it is a vector."""
+        return {}
+
 
 @dataclass(frozen=True)
 class UnfittedStage(FittedStage):

@@ -1,15 +1,27 @@
 """What a column can hold between stages, and how the forms become one another."""
 
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.errors import DataError
 
-__all__ = ["SPARSE", "Column", "SparseVectors", "as_floats", "as_structs", "doubles", "find", "offsets_of", "whole"]
+__all__ = [
+    "SPARSE",
+    "Column",
+    "SparseVectors",
+    "as_floats",
+    "as_structs",
+    "doubles",
+    "find",
+    "is_number",
+    "offsets_of",
+    "whole",
+]
 
 SPARSE = pa.struct(
     {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
@@ -34,7 +46,11 @@ class SparseVectors(NamedTuple):
 
 Column: TypeAlias = pa.Array | NDArray[np.float64] | SparseVectors
 """Numbers, texts, times and lists are Arrow arrays, where null is a missing value; vectors are a matrix of float64 with
-a row each, or sparse."""
+a row each, or sparse. The last stage may make a matrix of float32."""
+_EXACT = 2**53
+"""Up to here, a float64 holds every whole number."""
+_LARGEST_SCALE = 22
+"""Up to this power, a float64 holds powers of ten."""
 
 
 def find(columns: dict[str, Column], name: str) -> Column:
@@ -54,16 +70,40 @@ def doubles(column: pa.Array) -> NDArray[np.float64]:
     """Numbers or truth values as float64, NaN where there is none. Raises :class:`DataError` for what is no number."""
     kind = column.type
     if pa.types.is_decimal(kind):
-        found = [np.nan if value is None else float(value) for value in column.to_pylist()]
-        return np.array(found, np.float64)  # Arrow's own cast does not always give the nearest float
+        return _doubles_of_decimals(column)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(f"preprocessing takes numbers, and found a column of {kind}")
     if pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
-    values: NDArray[np.float64] = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan).to_numpy(
-        zero_copy_only=False
-    )
+    numbers = column.cast(pa.float64(), safe=False)
+    values: NDArray[np.float64] = (numbers.fill_null(np.nan) if numbers.null_count else numbers).to_numpy()
     return values
+
+
+def _doubles_of_decimals(column: pa.Array) -> NDArray[np.float64]:
+    """The nearest float of each decimal, which Arrow's own cast does not always give.
+
+    The quotient of two numbers that a float holds exactly is the nearest one (IEEE 754); most decimals are such.
+    """
+    if len(column) and pa.types.is_decimal128(column.type) and 0 <= column.type.scale <= _LARGEST_SCALE:
+        filled = column.fill_null(Decimal(0)) if column.null_count else column
+        words = np.frombuffer(filled.buffers()[1], np.int64)[2 * filled.offset : 2 * (filled.offset + len(filled))]
+        low, high = words[::2], words[1::2]
+        if ((high == low >> 63) & (low >= -_EXACT) & (low <= _EXACT)).all():
+            quotients = low / 10.0**column.type.scale
+            return np.where(np.asarray(column.is_null()), np.nan, quotients) if column.null_count else quotients
+    return np.array([np.nan if value is None else float(value) for value in column.to_pylist()], np.float64)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a type is one of numbers or truth values."""
+    tests: tuple[Callable[[pa.DataType], bool], ...] = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_boolean,
+    )
+    return any(test(kind) for test in tests)
 
 
 def whole(vectors: NDArray[np.float64] | SparseVectors) -> NDArray[np.float64]:
@@ -86,7 +126,7 @@ def as_floats(vectors: NDArray[np.float64] | SparseVectors) -> pa.Array:
     """Vectors as lists of float32, as Spark's ``vector_to_array`` makes them."""
     matrix = whole(vectors)
     with np.errstate(over="ignore"):  # beyond float32 is infinity, as in Spark
-        values = pa.array(matrix.astype(np.float32).reshape(-1))
+        values = pa.array(matrix.astype(np.float32, copy=False).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(values, matrix.shape[1])
 
 
@@ -102,6 +142,6 @@ def as_structs(vectors: NDArray[np.float64] | SparseVectors) -> pa.Array:
         kind, (count, width) = 1, vectors.shape
         indices = pa.nulls(count, SPARSE.field("indices").type)
         offsets = pa.array(np.arange(count + 1, dtype=np.int32) * width)
-        values = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
+        values = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1).astype(np.float64, copy=False)))
     parts = [pa.array(np.full(count, kind, np.int8)), pa.array(np.full(count, width, np.int32)), indices, values]
     return pa.StructArray.from_arrays(parts, fields=list(SPARSE))

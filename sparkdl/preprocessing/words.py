@@ -58,6 +58,11 @@ class CutAtPattern(FittedStage):
         kept = offsets_of(there)[offsets_of(np.asarray(cut.value_lengths()))]
         return {self.output: _lists(kept, words.filter(pa.array(there)))}
 
+    @property
+    @override
+    def needs(self) -> dict[str, int | None]:
+        return {self.input: None}
+
 
 class CutAtSpaces(UnfittedStage):
     """``Tokenizer``: what stands between single spaces, which may be nothing."""
@@ -66,6 +71,11 @@ class CutAtSpaces(UnfittedStage):
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
         words = [_cut(text.lower()) for text in _texts(columns, self.input).to_pylist()]
         return {self.output: pa.array(words, pa.list_(pa.string()))}
+
+    @property
+    @override
+    def needs(self) -> dict[str, int | None]:
+        return {self.input: None}
 
 
 def _cut(text: str) -> list[str]:

@@ -59,6 +59,10 @@ class ModelCard(BaseModel):
         """The column that holds the inputs of prepared rows: what preprocessing makes, or the only raw one."""
         return self.input.column if self.preprocessing else next(iter(self.raw_columns), self.input.column)
 
+    def preprocessed(self) -> "ModelCard":
+        """The card of the same model for rows that preprocessing is done with."""
+        return self.model_copy(update={"raw_columns": {self.input.column: "vector"}, "preprocessing": False})
+
     @classmethod
     def load(cls, folder: str | Path) -> "ModelCard":
         """Read the card in a model's folder. Runs anywhere; raises :class:`ModelError` if there is no valid one."""

@@ -1,21 +1,24 @@
 """A registered model as a plain MLflow pyfunc, over pandas rows. Runs wherever MLflow loads it."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from sparkdl.data.card import PREPROCESSING
 from sparkdl.data.raw_columns import frame_column
 from sparkdl.errors import DataError, OnlySparkError
-from sparkdl.preprocessing import FittedPipeline, as_fitted, as_floats, as_structs, read_pipeline
 from sparkdl.preprocessing.values import SPARSE
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import Predictor, answering_task
+from sparkdl.scoring.raw_inputs import RawInputs
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 
 __all__ = ["PyfuncModel"]
+
+_SHOWN = 3
+"""Reasons that an error names."""
 
 
 class PyfuncModel:
@@ -25,7 +28,7 @@ class PyfuncModel:
         self.folder = folder
         self.predictor = Predictor.load(folder)
         self._answer = _in_mlflows_types(self.predictor.card)
-        self._pipeline, self._only_spark = _open_preprocessing(folder, self.predictor.card)
+        self._raw, self._only_spark = _open_raw_inputs(folder, self.predictor.card)
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """The columns of the model's task (``prediction`` and so on) for raw rows, with their index.
@@ -42,28 +45,33 @@ class PyfuncModel:
         if missing:
             raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))} that the model reads")
         rows = pd.DataFrame(found, index=model_input.index)
-        inputs = self._preprocess(rows) if card.preprocessing else _column(rows[card.input_column], card)
+        inputs = self._in_spark(rows) if self._raw is None else self._read(rows)
         answer = self.predictor.answer(inputs, **options)
         table = pa.table(answer, schema=self.predictor.task.answer)
         predictions: pd.DataFrame = table.cast(self._answer).to_pandas()
         return predictions.set_index(model_input.index)
 
-    def _preprocess(self, rows: pd.DataFrame) -> pa.Array:
-        """The input that fitted stages make of raw rows, in their order."""
+    def _read(self, rows: pd.DataFrame) -> pa.Array:
+        """The input that is made of raw rows. Raises :class:`DataError` where some are refused."""
         card = self.predictor.card
-        if self._pipeline is None:
-            return self._in_spark(rows)
-        columns = {name: as_fitted(_arrow(rows[name]), name, kind) for name, kind in card.raw_columns.items()}
-        found = self._pipeline.transform(columns, card.input.column)
-        if isinstance(found, pa.Array):
-            raise DataError(f"the preprocessing makes {found.type} of column {card.input.column!r}, and no vectors")
-        return as_structs(found) if card.input.kind == "sparse" else as_floats(found)
+        if card.preprocessing:
+            columns = {name: _arrow(rows[name]) for name in card.raw_columns}
+        else:
+            columns = {card.input_column: _column(rows[card.input_column], card)}
+        assert self._raw is not None
+        inputs, refused = self._raw.read(columns)
+        if refused is not None:
+            counts = Counter(reason for reason in refused.to_pylist() if reason is not None)
+            shown = [f"{reason} in {count:,} rows" for reason, count in counts.most_common(_SHOWN)]
+            more = f"; and {len(counts) - _SHOWN:,} more" if len(counts) > _SHOWN else ""
+            raise DataError(f"{'; '.join(shown)}{more}")
+        return inputs
 
     def _in_spark(self, rows: pd.DataFrame) -> pa.Array:
         """The same by Spark itself."""
         try:
             from sparkdl.cluster import get_session
-            from sparkdl.scoring.dataframe import INPUT, with_inputs
+            from sparkdl.scoring.by_spark import INPUT, with_inputs
 
             session = get_session()
         except Exception as error:  # no package, no Java, a worker of Spark, a server that is gone
@@ -88,12 +96,10 @@ def _in_mlflows_types(card: ModelCard) -> pa.Schema:
     return answering_task(card).answer
 
 
-def _open_preprocessing(folder: Path, card: ModelCard) -> tuple[FittedPipeline | None, OnlySparkError | None]:
-    """The stages, if there are any that need no Spark; and why they need it."""
-    if not card.preprocessing:
-        return None, None
+def _open_raw_inputs(folder: Path, card: ModelCard) -> tuple[RawInputs | None, OnlySparkError | None]:
+    """What becomes of raw rows without Spark; or why they need it."""
     try:
-        return read_pipeline(folder / PREPROCESSING), None
+        return RawInputs.open(folder, card), None
     except OnlySparkError as error:
         return None, error
 

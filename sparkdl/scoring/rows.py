@@ -2,18 +2,46 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sparkdl.errors import DataError
 from sparkdl.scoring.predictor import Predictor
+from sparkdl.scoring.raw_inputs import ReadRows, reason_of
 
-__all__ = ["answer_each"]
+__all__ = ["answer_each", "answer_inputs"]
+
+
+def answer_inputs(
+    predictor: Predictor, inputs: ReadRows, *, top_k: int, batch_size: int
+) -> tuple[list[pa.Array], pa.Array | None]:
+    """What ``predictor.answer`` says, null for rows that are refused or cannot be answered, and for these the reason.
+
+    There are no reasons where there are no such rows.
+    """
+    column, refused = inputs
+    if refused is not None:
+        kept = np.flatnonzero(np.asarray(refused.is_null()))
+        answers, reasons = answer_inputs(
+            predictor, ReadRows(column.take(pa.array(kept)), None), top_k=top_k, batch_size=batch_size
+        )
+        places = np.full(len(column), -1)
+        places[kept] = np.arange(len(kept))
+        taken = pa.array(places, mask=places < 0)
+        reasons = refused if reasons is None else pc.coalesce(refused, reasons.take(taken))
+        return [answer.take(taken) for answer in answers], reasons
+    try:
+        return predictor.answer(column, top_k=top_k, batch_size=batch_size), None
+    except MemoryError:
+        raise
+    except Exception:
+        return answer_each(predictor, column, top_k=top_k, batch_size=batch_size)
 
 
 def answer_each(
     predictor: Predictor, column: pa.Array, *, top_k: int, batch_size: int
 ) -> tuple[list[pa.Array], pa.Array]:
-    """What ``predictor.answer`` says, null for rows that it cannot answer, and for these rows the reason.
+    """The same for rows of which some cannot be answered.
 
     Rows are tried ``batch_size`` at a time, and what fails is halved until the rows that fail alone are found: a few of
     them cost a few small passes more. All that a row can make a model raise counts, whatever it is.
@@ -37,13 +65,8 @@ def _tried(
         raise
     except Exception as error:
         if len(column) == 1:
-            yield [pa.nulls(1, kind) for kind in predictor.task.answer.types], _reason(error)
+            yield [pa.nulls(1, kind) for kind in predictor.task.answer.types], reason_of(error)
             return
     half = len(column) // 2
     for part in (column.slice(0, half), column.slice(half)):
         yield from _tried(predictor, part, top_k, batch_size)
-
-
-def _reason(error: Exception) -> str:
-    text = next(iter(str(error).strip().splitlines()), "")
-    return text if isinstance(error, DataError) else f"{type(error).__name__}: {text}"

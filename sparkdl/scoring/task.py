@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
+from zipfile import ZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,11 @@ import pyarrow.compute as pc
 import torch
 from pyspark import TaskContext
 
+from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
 from sparkdl.scoring.predictor import Predictor
-from sparkdl.scoring.rows import answer_each
+from sparkdl.scoring.raw_inputs import RawInputs, ReadRows
+from sparkdl.scoring.rows import answer_inputs
 
 __all__ = ["ERROR", "ScoringTask"]
 
@@ -35,10 +38,14 @@ class ScoringTask:
     files: tuple[tuple[str, str], ...]
     """The files of the model's folder: their names there, and among the files that Spark brought to the executor, where
     they hold a digest."""
-    input: int
-    """Which column is the network's input; the one behind it says why preprocessing refuses a row."""
     keep: tuple[str, ...]
     """The names of the first columns, which stay."""
+    reads: tuple[tuple[str, int], ...]
+    """The raw columns of the model, and which columns they are; or where Spark has preprocessed, the input alone."""
+    refused: int | None
+    """Which column says why source or preprocessing refuse a row; None where there is none."""
+    preprocessed: bool
+    """Whether Spark has preprocessed."""
     top_k: int
     batch_size: int
     threads: int
@@ -57,22 +64,17 @@ class ScoringTask:
         Columns are called by their places: of two that have one name, Arrow keeps one.
         """
         torch.set_num_threads(self.threads)
-        predictor = _load(self.files, self.vectors, self.contributions)
-        options = {"top_k": self.top_k, "batch_size": self.batch_size}
+        raw, predictor = _load(self.files, self.preprocessed, self.vectors, self.contributions)
         before = 0
         for batch in batches:
-            column = batch.column(self.input)
-            try:
-                answer, reasons = predictor.answer(column, **options), pa.nulls(len(batch), pa.string())
-            except MemoryError:
-                raise
-            except Exception:
-                answer, reasons = answer_each(predictor, column, **options)
-                reasons = pc.coalesce(batch.column(self.input + 1), reasons)
-                if self.on_error == "fail":
-                    raise self._failure(batch, reasons, before) from None
+            inputs = raw.read({name: batch.column(place) for name, place in self.reads})
+            if self.refused is not None and (said := batch.column(self.refused)).null_count < len(batch):
+                inputs = ReadRows(inputs.column, said if inputs.refused is None else pc.coalesce(said, inputs.refused))
+            answer, reasons = answer_inputs(predictor, inputs, top_k=self.top_k, batch_size=self.batch_size)
+            if reasons is not None and self.on_error == "fail":
+                raise self._failure(batch, reasons, before)
             if self.on_error == "null":
-                answer = [*answer, reasons]
+                answer = [*answer, pa.nulls(len(batch), pa.string()) if reasons is None else reasons]
             made = [*batch.columns[: len(self.keep)], *answer]
             yield pa.RecordBatch.from_arrays(made, names=[str(place) for place in range(len(made))])
             before += len(batch)
@@ -108,10 +110,19 @@ def _short(value: object) -> str:
 
 
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded
-def _load(files: tuple[tuple[str, str], ...], vectors: bool, contributions: bool) -> Predictor:
+def _load(
+    files: tuple[tuple[str, str], ...], preprocessed: bool, vectors: bool, contributions: bool
+) -> tuple[RawInputs, Predictor]:
     from pyspark import SparkFiles  # which a client of Spark Connect, that only sends this here, need not have
 
     with TemporaryDirectory(prefix="sparkdl-model-") as folder:  # for as long as files are opened
         for name, shipped in files:
-            Path(folder, name).symlink_to(SparkFiles.get(shipped))
-        return Predictor.load(folder, vectors=vectors, contributions=contributions)
+            if name == PREPROCESSING:
+                with ZipFile(SparkFiles.get(shipped)) as packed:
+                    packed.extractall(Path(folder, name))
+            else:
+                Path(folder, name).symlink_to(SparkFiles.get(shipped))
+        predictor = Predictor.load(folder, vectors=vectors, contributions=contributions)
+        card = predictor.card
+        raw = RawInputs(card.preprocessed(), None) if preprocessed else RawInputs.open(Path(folder), card)
+        return raw, predictor

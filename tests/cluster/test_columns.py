@@ -20,10 +20,11 @@ from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.preprocessing import as_fitted, as_floats, read_pipeline
 from sparkdl.scoring.columns import check_columns
-from sparkdl.scoring.dataframe import INPUT, REFUSED, with_inputs
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare, Split, Stage
 from sparkdl.tracking.translate import signature
+
+from ..raw_inputs import raw_inputs
 
 ROWS = 60
 ZONE = "spark.sql.session.timeZone"
@@ -70,12 +71,12 @@ def inputs_of(dataset: Dataset) -> list[tuple[float, ...]]:
 
 
 def scored_inputs(rows: DataFrame, dataset: Dataset) -> list[tuple[float, ...]]:
-    """The same as scoring makes it, by Spark and without."""
+    """The same as scoring makes it, and a server."""
     card = ModelCard.model_validate_json(dataset.card_json)
     check_columns(rows, card, None)
-    made = with_inputs(rows, card, Path(dataset.path)).collect()
-    assert {row[REFUSED] for row in made} == {None}
-    found = [tuple(row[INPUT]) for row in made]
+    made = raw_inputs(rows, card, Path(dataset.path))
+    assert {refused for _, refused in made} == {None}
+    found = [tuple(row) for row, _ in made]
     if card.preprocessing:
         assert Counter(served_inputs(rows, dataset, card)) == Counter(found)
     return found

@@ -18,7 +18,7 @@ from sparkdl import main
 from sparkdl.data import open_source
 from sparkdl.data.sql import condition, identifier
 from sparkdl.errors import DataError, ModelError
-from sparkdl.scoring.dataframe import load_preprocessing
+from sparkdl.scoring.by_spark import load_preprocessing
 from sparkdl.settings import Source
 
 

@@ -27,9 +27,10 @@ from sparkdl.data.preparing.label_column import LABEL
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.preprocessing import check_preprocessing
-from sparkdl.scoring.dataframe import INPUT, REFUSED, with_inputs
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare, Source, Split, Stage
+
+from ..raw_inputs import raw_inputs
 
 NO_SPLIT = Split(fractions={})
 
@@ -841,11 +842,11 @@ def test_columns_of_any_name_become_inputs_and_are_scored_the_same(people: DataF
     dataset = prepare(rows, settings)
     assert list(dataset.raw_columns) == ["a.text", *NAMES]
     card = ModelCard.model_validate_json(dataset.card_json)
-    as_scored = with_inputs(rows, card, Path(dataset.path)).select(INPUT).collect()
-    scored = Counter(np.array(row[0], np.float32).tobytes() for row in as_scored)
+    as_scored = raw_inputs(rows, card, Path(dataset.path))
+    scored = Counter(np.array(row, np.float32).tobytes() for row, _ in as_scored)
     assert scored == Counter(row for row, _ in contents(dataset, "train").elements())
     nothing = rows.withColumn("a.text", sf.lit(None).cast("string"))
-    (refused,) = {row[0] for row in with_inputs(nothing, card, Path(dataset.path)).select(REFUSED).collect()}
+    (refused,) = {reason for _, reason in raw_inputs(nothing, card, Path(dataset.path))}
     assert refused == "column 'a.text' is null"
 
 
@@ -858,8 +859,8 @@ def test_an_array_of_any_name_is_stored_under_one_that_a_row_can_have_and_scored
     assert dataset.raw_columns == {name: "array<double>"}
     assert dataset.input.column == "features"
     card = ModelCard.model_validate_json(dataset.card_json)
-    as_scored = with_inputs(rows, card, Path(dataset.path)).select(INPUT).collect()
-    scored = Counter(np.array(row[0], np.float32).tobytes() for row in as_scored)
+    as_scored = raw_inputs(rows, card, Path(dataset.path))
+    scored = Counter(np.array(row, np.float32).tobytes() for row, _ in as_scored)
     assert scored == Counter(row for row, _ in contents(dataset, "train").elements())
 
 

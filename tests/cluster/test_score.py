@@ -18,6 +18,8 @@ import pytest
 import torch
 from PIL import Image
 from pyspark import SparkFiles
+from pyspark.ml import Pipeline
+from pyspark.ml.feature import PCA, VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
@@ -26,7 +28,7 @@ from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.card import Card, InputSpec
 from sparkdl.errors import ConfigError, DataError, DatasetError, RegistryError, StorageError
 from sparkdl.models import NETWORK_FILE, build, export_network
-from sparkdl.scoring.dataframe import INPUT, score, with_inputs
+from sparkdl.scoring.dataframe import score
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.output import write_predictions
@@ -34,6 +36,8 @@ from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.pyfunc import PyfuncModel
 from sparkdl.settings import Prepare, Source, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
+
+from ..raw_inputs import raw_inputs
 
 PIXELS = 48  # 8 x 6
 Log = Callable[[Path, dict[str, str]], str]
@@ -392,6 +396,31 @@ def test_the_pyfunc_gives_no_predictions_for_no_rows(people: tuple[str, DataFram
     assert (len(answer), list(answer.columns)) == (0, ["prediction", "probability", "top_k"])
 
 
+def test_a_stage_that_is_sparks_alone_is_applied_by_spark(
+    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path
+) -> None:
+    rows = spark.range(40).selectExpr("id", "cast(id % 5 as int) as a", "id / 3 as b", "id % 2 as label")
+    stages = [
+        VectorAssembler(inputCols=["a", "b"], outputCol="beside", handleInvalid="keep"),
+        PCA(k=2, inputCol="beside", outputCol="features"),
+    ]
+    settings = Prepare(output=str(tmp_path / "dataset"), features=["a", "b"], split=Split(fractions={}))
+    dataset = prepare(rows, settings, pipeline=Pipeline(stages=stages), spark=spark)
+    (tmp_path / "model").mkdir()
+    _write(tmp_path / "model", dataset.card, "mlp")
+    Path(str(dataset.preprocessing_path)).rename(tmp_path / "model" / "preprocessing")
+    uri = register(tmp_path / "model", dict(dataset.raw_columns))
+    odd = rows.withColumn("a", F.expr("if(id = 3, 0.5D, double(a))"))
+    found = score(odd, uri, tracking=tracking, on_error="null").orderBy("id").collect()
+    assert {row.id: row.error for row in found if row.error} == {
+        3: "column 'a': 0.5 is no int, which the model was trained on"
+    }
+    served = PyfuncModel(download(uri, tracking)).predict(rows.select("a", "b").toPandas())
+    assert [row.prediction for row in found if row.id != 3] == [
+        one for i, one in enumerate(served.prediction) if i != 3
+    ]
+
+
 def test_a_column_of_vectors_is_scored_like_one_of_arrays(
     spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path, configure: Callable[[str, str], None]
 ) -> None:
@@ -463,8 +492,8 @@ def test_an_image_struct_of_another_shape_is_not_scored(spark: SparkSession, tra
         "id", "named_struct('height', if(id = 0, 8, 6), 'width', if(id = 0, 6, 8), 'nChannels', 1, 'data', image) image"
     )
     folder = download(images, tracking)
-    made = with_inputs(pictures, ModelCard.load(folder), folder).orderBy("id").collect()
-    assert [len(row[INPUT]) for row in made] == [PIXELS, 0]
+    made = raw_inputs(pictures.orderBy("id"), ModelCard.load(folder), folder)
+    assert [(len(image), refused) for image, refused in made] == [(PIXELS, None), (0, None)]
 
 
 @pytest.mark.parametrize("ansi", ["false", "true"])

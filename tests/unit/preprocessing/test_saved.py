@@ -2,7 +2,9 @@
 
 import json
 import re
+from contextlib import suppress
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from sparkdl.errors import DataError, ModelError
 from sparkdl.preprocessing import FittedPipeline, SparseVectors, as_fitted, as_structs, read_pipeline
-from sparkdl.preprocessing.values import SPARSE
+from sparkdl.preprocessing.values import SPARSE, doubles
 
 FEATURE = "org.apache.spark.ml.feature"
 
@@ -109,6 +111,22 @@ def test_what_is_not_the_same_in_the_type_of_training_is_refused_with_its_row(
 ) -> None:
     with pytest.raises(DataError, match=says):
         as_fitted(pa.array(values), "a", sql_type)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.decimal128(18, 2), pa.decimal128(38, 30), pa.decimal128(5, -2), pa.decimal256(40, 3)]
+)
+def test_a_decimal_becomes_the_nearest_float(kind: pa.DataType) -> None:
+    texts = ["0.10", "12.35", "-99999.99", "12345678901234.56", "9007199254740993", "0", None, "-0.01", "1E+2"]
+    fitting = []
+    for text in texts:
+        with suppress(pa.ArrowInvalid):
+            fitting.append(pa.scalar(text and Decimal(text), kind).as_py())
+    column = pa.array(fitting, kind)
+    for part in (column, column.slice(1), column.drop_null()):
+        np.testing.assert_array_equal(
+            doubles(part), [np.nan if one is None else float(one) for one in part.to_pylist()]
+        )
 
 
 def test_a_text_that_is_null_is_refused_by_the_name_of_its_raw_column(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from sparkdl.scoring.predictor import Model, Predictor
-from sparkdl.scoring.rows import answer_each
+from sparkdl.scoring.raw_inputs import ReadRows
+from sparkdl.scoring.rows import answer_each, answer_inputs
 
 WIDTH, BATCH = 4, 64
 POISON: dict[int, tuple[list[float | None] | None, str]] = {
@@ -77,3 +78,19 @@ def test_rows_that_all_fail_are_all_told(predictor: Predictor) -> None:
     answer, reasons = answer_each(predictor, nothing, top_k=2, batch_size=BATCH)
     assert reasons.null_count == 0
     assert all(part.null_count == 100 for part in answer)
+
+
+def test_a_row_that_is_refused_is_not_asked_about(predictor: Predictor) -> None:
+    assert isinstance(predictor.model, Counted)
+    refused = pa.array([f"row {row}" if row % 3 == 0 else None for row in range(200)])
+    inputs = column({3: [-1.0, 0, 0, 0], 100: None})
+    answer, reasons = answer_inputs(predictor, ReadRows(inputs, refused), top_k=2, batch_size=BATCH)
+    assert reasons is not None
+    assert [why for why in reasons.to_pylist() if why] == sorted(
+        [*refused.drop_null().to_pylist(), "column 'features' has 1 null rows; fill or drop them"],
+        key=lambda why: int(why[4:]) if why.startswith("row") else 100,
+    )
+    good = predictor.answer(column({}), top_k=2, batch_size=BATCH)
+    assert [label.as_py() for label in answer[0]] == [
+        None if reasons[row].is_valid else label.as_py() for row, label in enumerate(good[0])
+    ]

@@ -1,0 +1,121 @@
+"""Raw columns of vectors: Spark's own, and lists of numbers or of texts that say numbers."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkdl.errors import DataError
+from sparkdl.preprocessing.values import SPARSE, SparseVectors, doubles, is_number, offsets_of
+
+__all__ = ["is_list", "is_vector", "numbers_of_texts", "vectors"]
+
+
+class _Parts(NamedTuple):
+    """What the rows of a column hold: values behind one another."""
+
+    sizes: NDArray[np.int64]
+    """How wide each row's vector is."""
+    lengths: NDArray[np.int64]
+    """How many values each row has here."""
+    values: NDArray[np.float64]
+    places: NDArray[np.int64] | None
+    """Where in its vector a value is; None where rows have all of theirs."""
+    refused: NDArray[np.bool_]
+    """Rows that are null, or in which a number is."""
+
+
+def is_vector(kind: pa.DataType) -> bool:
+    """Whether a type is how Spark writes its vectors."""
+    return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == [field.name for field in SPARSE]
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def vectors(
+    column: pa.Array, name: str, *, width: int | None = None
+) -> tuple[NDArray[np.float64] | SparseVectors, NDArray[np.bool_] | None]:
+    """The vectors of a column, and which rows have none of this width, or lack a number; None for no rows.
+
+    Theirs are zeros. Without a width, all must be alike. Raises :class:`DataError` where they are not, and for columns
+    that hold something else.
+    """
+    parts = _parts_of_vectors(column) if is_vector(column.type) else _parts_of_lists(column, name)
+    refused = parts.refused
+    if width is None:
+        found = parts.sizes[~refused]
+        width = int(found[0]) if len(found) else 0
+        if (found != width).any():
+            raise DataError(
+                f"the vectors of column {name!r} are {found.min()} to {found.max()} wide; they must be alike"
+            )
+    else:
+        refused = refused | (parts.sizes != width)
+    if not refused.any():
+        return _as_vectors(parts, width), None
+    kept = np.repeat(~refused, parts.lengths)
+    if parts.places is None:
+        matrix = np.zeros((len(column), width))
+        matrix[~refused] = parts.values[kept].reshape(-1, width)
+        return matrix, refused
+    lengths = np.where(refused, 0, parts.lengths)
+    return _as_vectors(_Parts(parts.sizes, lengths, parts.values[kept], parts.places[kept], refused), width), refused
+
+
+def _as_vectors(parts: _Parts, width: int) -> NDArray[np.float64] | SparseVectors:
+    if parts.places is None:
+        return parts.values.reshape(len(parts.sizes), width)
+    return SparseVectors(width, offsets_of(parts.lengths), parts.places, parts.values)
+
+
+def _parts_of_lists(column: pa.Array, name: str) -> _Parts:
+    if is_list(column.type) and pa.types.is_string(column.type.value_type):
+        column = numbers_of_texts(column)
+    if not is_list(column.type) or not is_number(column.type.value_type):
+        raise DataError(f"column {name!r} holds {column.type}, and the model was trained on vector")
+    refused, lengths = np.array(column.is_null()), _lengths(column)
+    values = column.flatten()
+    if values.null_count:
+        rows = np.repeat(np.arange(len(column)), lengths)
+        refused[rows[np.asarray(values.is_null())]] = True
+    return _Parts(lengths, lengths, doubles(values), None, refused)
+
+
+def _parts_of_vectors(column: pa.Array) -> _Parts:
+    lists = pc.struct_field(column, "values")
+    lengths, values = _lengths(lists), doubles(lists.flatten())
+    refused = np.array(column.is_null())
+    whole = np.asarray(pc.struct_field(column, "type").fill_null(1)) == 1
+    if whole.all():
+        return _Parts(lengths, lengths, values, None, refused)
+    sizes = np.where(whole, lengths, np.asarray(pc.struct_field(column, "size").fill_null(0)))
+    places = np.arange(len(values)) - np.repeat(offsets_of(lengths)[:-1], lengths)
+    places[np.repeat(~whole, lengths)] = np.asarray(pc.struct_field(column, "indices").flatten())
+    return _Parts(sizes, lengths, values, places, refused)
+
+
+def _lengths(lists: pa.Array) -> NDArray[np.int64]:
+    """How long each list is, null as none."""
+    if pa.types.is_fixed_size_list(lists.type):
+        return np.where(np.asarray(lists.is_null()), 0, lists.type.list_size)
+    return np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
+
+
+def numbers_of_texts(column: pa.Array) -> pa.Array:
+    """Lists of texts as lists of the numbers that they say, null where a text says none."""
+    found = pa.array([_number(text) for text in column.flatten().to_pylist()], pa.float64())
+    absent = np.append(np.asarray(column.is_null()), False)
+    offsets = offsets_of(_lengths(column)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets, mask=absent if absent.any() else None), found)
+
+
+def _number(text: Any) -> float | None:
+    try:
+        return float(text) if text is not None and text.isascii() and "_" not in text else None
+    except ValueError:
+        return None

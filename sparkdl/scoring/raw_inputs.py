@@ -1,0 +1,162 @@
+"""From raw columns to what a predictor reads, without Spark: the way of a row in a scoring task and in a server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkdl.data.card import PREPROCESSING
+from sparkdl.errors import DataError
+from sparkdl.preprocessing import Column, FittedPipeline, as_floats, as_structs, read_pipeline
+from sparkdl.preprocessing.raw_rows import fitted_rows
+from sparkdl.preprocessing.raw_vectors import is_list, is_vector, numbers_of_texts, vectors
+from sparkdl.preprocessing.values import SPARSE
+from sparkdl.scoring.model_card import ModelCard
+
+__all__ = ["RawInputs", "ReadRows", "reason_of"]
+
+
+class ReadRows(NamedTuple):
+    """What a predictor reads."""
+
+    column: pa.Array
+    """Null, or anything, in rows that are refused."""
+    refused: pa.Array | None
+    """Why a row is refused, null where it is not; None where no row is."""
+
+
+@dataclass(frozen=True)
+class RawInputs:
+    """What becomes of raw columns before a model sees them. Safe to use from several threads."""
+
+    card: ModelCard
+    pipeline: FittedPipeline | None
+    """None of a model that takes its only raw column as it is."""
+
+    @classmethod
+    def open(cls, folder: Path, card: ModelCard) -> Self:
+        """Those of the model in a folder, in which nothing is executed.
+
+        Raises :class:`~sparkdl.errors.OnlySparkError` for a stage that Spark alone can apply, and
+        :class:`~sparkdl.errors.ModelError` for one that is damaged.
+        """
+        return cls(card, read_pipeline(folder / PREPROCESSING) if card.preprocessing else None)
+
+    def read(self, columns: Mapping[str, pa.Array]) -> ReadRows:
+        """The inputs of some rows, from the columns of ``card.raw_columns``; all are as long. Runs anywhere.
+
+        Where the rows as a whole raise something, they are halved until those are found that raise it alone.
+        """
+        (rows,) = {len(column) for column in columns.values()}
+        if not rows:
+            return ReadRows(pa.array([], self._kind), None)
+        try:
+            return self._read(columns)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if rows == 1:
+                return ReadRows(pa.nulls(1, self._kind), pa.array([reason_of(error)]))
+        half = rows // 2
+        parts = [
+            self.read({name: column.slice(begin, length) for name, column in columns.items()})
+            for begin, length in ((0, half), (half, rows - half))
+        ]
+        refused = [pa.nulls(len(part.column), pa.string()) if part.refused is None else part.refused for part in parts]
+        reasons = pa.concat_arrays(refused)
+        inputs = pa.concat_arrays([part.column.cast(self._kind) for part in parts])
+        return ReadRows(inputs, reasons if reasons.null_count < rows else None)
+
+    @property
+    def _kind(self) -> pa.DataType:
+        """What inputs are where they have no other form already."""
+        kinds = {"image": pa.binary(), "sparse": SPARSE}
+        return kinds.get(self.card.input.kind, pa.list_(pa.float32()))
+
+    def _read(self, columns: Mapping[str, pa.Array]) -> ReadRows:
+        if self.pipeline is None:
+            return self._as_it_is(columns[self.card.input_column])
+        fitted: dict[str, Column] = {}
+        refusals: list[pa.Array] = []
+        needs = self.pipeline.needs
+        for name, sql_type in self.card.raw_columns.items():
+            column, width = columns[name], needs.get(name)
+            fitted[name], refused = fitted_rows(column, name, sql_type, width=width)
+            if sql_type == "vector":
+                problem = _no_vector(name, width)
+            elif name in needs and isinstance(text := fitted[name], pa.Array) and text.type == pa.string():
+                refused, problem = (np.asarray(text.is_null()) if text.null_count else None), f"column {name!r} is null"
+                fitted[name] = text.fill_null("")
+            else:
+                problem = _no_number(column, refused, name, sql_type)
+            if refused is not None:
+                refusals.append(_reasons(refused, problem))
+        made = self.pipeline.transform(fitted, self.card.input.column)
+        if isinstance(made, pa.Array):
+            raise DataError(f"the preprocessing makes {made.type} of column {self.card.input.column!r}, and no vectors")
+        inputs = as_structs(made) if self.card.input.kind == "sparse" else as_floats(made)
+        return ReadRows(inputs, pc.coalesce(*refusals) if refusals else None)
+
+    def _as_it_is(self, column: pa.Array) -> ReadRows:
+        """The only raw column, in a form that a predictor knows."""
+        spec = self.card.input
+        if spec.kind == "vector" and is_vector(column.type):
+            width = int(np.prod(spec.shape))
+            found, refused = vectors(column, spec.column, width=width)
+            reasons = None if refused is None else _reasons(refused, _no_vector(self.card.input_column, width))
+            return ReadRows(as_floats(found), reasons)
+        if is_list(column.type) and pa.types.is_string(column.type.value_type):
+            return ReadRows(numbers_of_texts(column), None)
+        if spec.kind == "image" and pa.types.is_struct(column.type):
+            return ReadRows(_bytes_of_images(column, spec.shape), None)
+        return ReadRows(column, None)
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says of a row, in one line."""
+    text = next(iter(str(error).strip().splitlines()), "")
+    return text if isinstance(error, DataError) else f"{type(error).__name__}: {text}"
+
+
+def _no_vector(name: str, width: int | None) -> str:
+    return f"column {name!r} is null or lacks a number" + ("" if width is None else f", or is not {width} wide")
+
+
+def _no_number(column: pa.Array, refused: NDArray[np.bool_] | None, name: str, sql_type: str) -> pa.Array:
+    """The problem of each row that is refused."""
+    values = [] if refused is None else column.filter(pa.array(refused))
+    said = [f"column {name!r}: {_as_java(value)} is no {sql_type}, which the model was trained on" for value in values]
+    return pa.array(said, pa.string())
+
+
+def _reasons(refused: NDArray[np.bool_], problem: str | pa.Array) -> pa.Array:
+    """The problem in rows that are refused, or each one's own, and null in all others."""
+    if isinstance(problem, str):
+        return pc.if_else(pa.array(refused), problem, pa.scalar(None, pa.string()))
+    return pc.replace_with_mask(pa.nulls(len(refused), pa.string()), pa.array(refused), problem)
+
+
+def _as_java(value: pa.Scalar) -> str:
+    """A number as Spark writes it."""
+    if not pa.types.is_floating(value.type):
+        return str(value)
+    number = np.dtype(value.type.to_pandas_dtype()).type(value.as_py())
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return np.format_float_positional(number, trim="0")
+    if not np.isfinite(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    return np.format_float_scientific(number, trim="0", exp_digits=1).replace("e+", "E").replace("e", "E")
+
+
+def _bytes_of_images(images: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    """The bytes of Spark's image structs; none of an image of another shape, which may have as many."""
+    sizes = zip(("height", "width", "nChannels"), shape, strict=True)
+    same = [pc.equal(pc.struct_field(images, name), size) for name, size in sizes]
+    fits = pc.and_(pc.and_(same[0], same[1]), same[2])
+    found = pc.struct_field(images, "data")
+    return found if pc.all(fits, skip_nulls=False).as_py() else pc.if_else(fits, found, pa.scalar(b"", found.type))
