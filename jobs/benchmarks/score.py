@@ -1,21 +1,21 @@
-"""Rows per second of ``sparkdl.score`` beside ``mlflow.pyfunc.spark_udf`` of the same model, on one slot.
+"""Rows per second of ``sparkdl.score`` beside ``mlflow.pyfunc.spark_udf`` of the same model, on one slot; then a table.
 
 The rows lie in memory as one partition, so that one task works; both give label, probability and the five likeliest
 classes of every row, and the result is computed in full and thrown away (Spark's ``noop`` sink).
 """
 
-import time
 from statistics import median
 from tempfile import TemporaryDirectory
 
 import mlflow
 import mlflow.pyfunc
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
 import sparkdl
+from benchmarks import score_table
 from benchmarks.images import image_dataset, images
 from benchmarks.report import Report, Target
+from benchmarks.turns import take_turns
 
 __all__ = ["run"]
 
@@ -24,8 +24,13 @@ ROUNDS = 5
 RESULT = "prediction string, probability double, top_k array<struct<label:string,probability:double>>"
 
 
-def run() -> Report:
-    """Measure both in turn, with a network that is quick to compute and with one that is not. Runs on the driver."""
+def run() -> list[Report]:
+    """Measure images, then a table of numbers. Runs on the driver."""
+    return [_run_images(), score_table.run()]
+
+
+def _run_images() -> Report:
+    """Both in turn, with a network that is quick to compute and with one that is not."""
     rows: list[list[str | float]] = []
     targets: list[Target] = []
     with image_dataset(1_000) as (spark, dataset), TemporaryDirectory() as folder:
@@ -41,7 +46,7 @@ def run() -> Report:
             answer = mlflow.pyfunc.spark_udf(spark, uri, env_manager="local", result_type=RESULT)
             by_udf = raw.withColumn("answer", answer(F.struct("image")))
             ours = sparkdl.score(raw, uri, tracking=tracking)
-            mine, theirs = _take_turns(ours, by_udf, count)
+            mine, theirs = take_turns({"ours": ours, "theirs": by_udf}, count, ROUNDS).values()
             raw.unpersist()
             ratio = median(a / b for a, b in zip(mine, theirs, strict=True))
             rows += [[model, "sparkdl.score", median(mine), ratio], [model, "mlflow spark_udf", median(theirs), 1.0]]
@@ -56,15 +61,3 @@ def run() -> Report:
         " network that is quick to compute: in the convolutional one, both spend most of their time in the same"
         " convolutions.",
     )
-
-
-def _take_turns(ours: DataFrame, theirs: DataFrame, rows: int) -> tuple[list[float], list[float]]:
-    """Rows per second of each, round by round; the first round only warms up."""
-    rates: tuple[list[float], list[float]] = ([], [])
-    for round_ in range(ROUNDS + 1):
-        for frame, rate in zip((ours, theirs), rates, strict=True):
-            started = time.perf_counter()
-            frame.write.format("noop").mode("overwrite").save()
-            if round_:
-                rate.append(rows / (time.perf_counter() - started))
-    return rates
