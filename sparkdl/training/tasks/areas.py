@@ -51,6 +51,7 @@ class Scores:
         self._limit = max(POINTS // parts, _FEWEST)
         self._points = torch.zeros(3, 0, dtype=torch.float64, device=device)
         self._waiting: list[torch.Tensor] = []
+        self._waiting_rows = 0
 
     def add(self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> None:
         """Take rows whose logits are (n, 2): a score is the margin of the second one; no number counts as none."""
@@ -58,14 +59,15 @@ class Scores:
         by_class = torch.stack([labels == 0, labels == 1]).double()
         rows = torch.cat([margins.unsqueeze(0), by_class if weights is None else by_class * weights.double()])
         self._waiting.append(rows)
-        if sum(each.shape[1] for each in self._waiting) > _WAITING:
+        self._waiting_rows += len(labels)
+        if self._waiting_rows > _WAITING:
             self.points()
 
     def points(self) -> torch.Tensor:
         """Scores in their order, and the weight of the rows of each class: float64, (3, points)."""
         if self._waiting:
             self._points = _thinned(_distinct(torch.cat([self._points, *self._waiting], dim=1)), self._limit)
-            self._waiting = []
+            self._waiting, self._waiting_rows = [], 0
         return self._points
 
 
