@@ -72,7 +72,7 @@ def hurt(cluster: StandaloneCluster, folder: Path, environment: dict[str, str]) 
         )
 
     def wait_for(condition: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not (found := condition()) and client.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         return found and client.poll() is None
