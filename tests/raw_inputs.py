@@ -14,7 +14,7 @@ from sparkdl.scoring.raw_inputs import RawInputs
 
 def raw_inputs(rows: DataFrame, card: ModelCard, folder: Path) -> list[tuple[Any, str | None]]:
     """Of each row its input, and why it is refused or None; read by tasks, without Spark's preprocessing."""
-    given, read = rows_to_score(rows, card), RawInputs.open(folder, card).read
+    given, read = rows_to_score(rows, card.raw_columns), RawInputs.open(folder, card).read
     kind, reads = "binary" if card.input.kind == "image" else "array<float>", given.reads
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,14 +11,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import array, col, element_at, lit
 from typing_extensions import override
 
-from sparkdl.estimator.inputs import FEATURES, ROW, with_features
-from sparkdl.estimator.missing import filled
+from sparkdl.data.bad_rows import PROBLEM
+from sparkdl.estimator.inputs import feature_kinds
 from sparkdl.estimator.params import ClassifierColumns, Columns
 from sparkdl.estimator.saving import ModelReader, ModelWriter
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.scoring.columns import check_room
 from sparkdl.scoring.dataframe import score_vectors
 from sparkdl.scoring.model_card import ModelCard
+from sparkdl.scoring.raw_inputs import Features
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download
 
@@ -78,11 +79,11 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         """Where the model is fetched from."""
         return Tracking(uri=self.tracking_uri)
 
-    def _with_features(self, dataset: DataFrame) -> DataFrame:
-        rows = with_features(dataset, self.getFeaturesCols(), sparse=self.getOrDefault(self.sparse))
+    def _features(self, dataset: DataFrame) -> Features:
+        kinds = feature_kinds(dataset, self.getFeaturesCols(), sparse=self.getOrDefault(self.sparse))
         if self.means is None:
-            return rows
-        return rows.withColumn(FEATURES, filled(col(FEATURES), self.getOrDefault(self.missing), self.means))
+            return Features(tuple(kinds.items()))
+        return Features(tuple(kinds.items()), self.getOrDefault(self.missing), tuple(self.means))
 
     def _answered(self, dataset: DataFrame, columns: dict[str, Column], *, vectors: bool) -> DataFrame:
         """The rows with these columns, and where they are asked for with the contributions of features."""
@@ -90,10 +91,11 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         if asked:
             columns = columns | {self.getOrDefault(self.contributionsCol): array_to_vector(col("contributions"))}
         check_room(dataset, list(columns))
+        features, own = self._features(dataset), dataset.drop(PROBLEM).columns
         scored = score_vectors(
-            self._with_features(dataset), self.model_uri, vectors=vectors, contributions=asked, tracking=self.tracking
+            dataset, self.model_uri, features, vectors=vectors, contributions=asked, tracking=self.tracking
         )
-        return scored.select(f"{ROW}.*", *columns.values()).toDF(*dataset.columns, *columns)
+        return scored.select(*scored.columns[: len(own)], *columns.values()).toDF(*own, *columns)
 
 
 class NumberModel(FittedModel):

@@ -20,25 +20,20 @@ from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
 from sparkdl.settings.section import TaskName
 
-__all__ = ["FEATURES", "LABEL", "QID", "ROW", "SPLIT", "WEIGHT", "check_label", "training_rows", "with_features"]
+__all__ = ["FEATURES", "LABEL", "QID", "SPLIT", "WEIGHT", "check_label", "feature_kinds", "training_rows"]
 
 FEATURES, LABEL, WEIGHT, SPLIT, QID = "features", "label", "weight", "split", "qid"
 """What the columns are called in the prepared dataset."""
-ROW = "row"
-"""What holds all columns of the DataFrame, so that none of them can clash with those."""
-_PACKED = f"{WORKING}row"
-"""The same beside raw columns."""
 
 
-def with_features(rows: DataFrame, columns: Sequence[str], *, sparse: bool) -> DataFrame:
-    """The columns ``row``, which holds all there were under the numbers of their places, and ``features``.
+def feature_kinds(rows: DataFrame, columns: Sequence[str], *, sparse: bool) -> dict[str, str]:
+    """What a scoring task takes the columns for: ``vector`` for lists, too, and numbers as vectors hold them.
 
-    These are arrays of numbers, or with ``sparse`` vectors. Raises :class:`DataError` for a column that is missing, or
-    holds neither numbers nor vectors nor arrays of numbers.
+    Raises :class:`DataError` for a column that is missing, or holds neither numbers nor vectors nor arrays of numbers.
     """
-    _check_features(rows, columns)
-    packed = select_columns(rows, columns, row=_PACKED)
-    return _assembled(packed, columns, [col(_PACKED).alias(ROW)], sparse=sparse)
+    number = "double" if sparse else "float"
+    kinds = _check_features(rows, columns)
+    return {name: "vector" if isinstance(kind, VectorUDT | ArrayType) else number for name, kind in kinds.items()}
 
 
 def training_rows(
@@ -54,7 +49,7 @@ def training_rows(
     """The columns ``features`` and ``label``, and where they are given ``weight``, ``split`` and ``qid``.
 
     ``validation`` is a column of truth values that says which rows decide which epoch was best.
-    Raises :class:`DataError` as :func:`with_features` does, and for the other columns.
+    Raises :class:`DataError` as :func:`feature_kinds` does, and for the other columns.
     """
     _check_features(rows, features)
     if weight is not None:
@@ -108,13 +103,16 @@ def _vector(rows: DataFrame, name: str, *, alone: bool) -> Column:
     return array_to_vector((value if isinstance(kind, ArrayType) else array(value)).cast("array<double>"))
 
 
-def _check_features(rows: DataFrame, columns: Sequence[str]) -> None:
+def _check_features(rows: DataFrame, columns: Sequence[str]) -> dict[str, DataType]:
+    """The types of the columns."""
+    kinds: dict[str, DataType] = {}
     wanted = "a vector, an array of numbers or a number"
     for name in columns:
-        kind = _expect(rows, name, "featuresCol", DataType, wanted)
+        kind = kinds[name] = _expect(rows, name, "featuresCol", DataType, wanted)
         is_array = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
         if not (is_array or isinstance(kind, VectorUDT | NumericType | BooleanType)):
             raise DataError(f"the column {name!r} (featuresCol) is {kind.simpleString()}; it must be {wanted}")
+    return kinds
 
 
 def _expect(

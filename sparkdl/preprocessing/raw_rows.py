@@ -39,15 +39,16 @@ def as_fitted(column: pa.Array, name: str, sql_type: str) -> Column:
 
 
 def fitted_rows(
-    column: pa.Array, name: str, sql_type: str, *, width: int | None = None
+    column: pa.Array, name: str, sql_type: str, *, width: int | None = None, gaps: bool = False
 ) -> tuple[Column, NDArray[np.bool_] | None]:
     """A raw column as :func:`as_fitted` makes it, and which rows have nothing that is of its type; None for no rows.
 
     In their place stands null, or a vector of zeros. Vectors must be ``width`` wide, if that is given, or else all
-    alike. Raises :class:`DataError` for columns that hold something else, and for vectors that are not alike.
+    alike; with ``gaps``, they may lack numbers, which are NaN then. Raises :class:`DataError` for columns that hold
+    something else, and for vectors that are not alike.
     """
     if sql_type == "vector":
-        return vectors(column, name, width=width)
+        return vectors(column, name, width=width, gaps=gaps)
     if sql_type.startswith("array<"):
         element = sql_type.removeprefix("array<").removesuffix(">")
         kind = {**_WHOLE, **_FLOATS, "string": pa.string(), "boolean": pa.bool_()}.get(element)

@@ -38,14 +38,14 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def vectors(
-    column: pa.Array, name: str, *, width: int | None = None
+    column: pa.Array, name: str, *, width: int | None = None, gaps: bool = False
 ) -> tuple[NDArray[np.float64] | SparseVectors, NDArray[np.bool_] | None]:
     """The vectors of a column, and which rows have none of this width, or lack a number; None for no rows.
 
-    Theirs are zeros. Without a width, all must be alike. Raises :class:`DataError` where they are not, and for columns
-    that hold something else.
+    Theirs are zeros. With ``gaps`` a row may lack numbers, which are NaN. Without a width, all must be alike. Raises
+    :class:`DataError` where they are not, and for columns that hold something else.
     """
-    parts = _parts_of_vectors(column) if is_vector(column.type) else _parts_of_lists(column, name)
+    parts = _parts_of_vectors(column) if is_vector(column.type) else _parts_of_lists(column, name, gaps=gaps)
     refused = parts.refused
     if width is None:
         found = parts.sizes[~refused]
@@ -73,14 +73,14 @@ def _as_vectors(parts: _Parts, width: int) -> NDArray[np.float64] | SparseVector
     return SparseVectors(width, offsets_of(parts.lengths), parts.places, parts.values)
 
 
-def _parts_of_lists(column: pa.Array, name: str) -> _Parts:
+def _parts_of_lists(column: pa.Array, name: str, *, gaps: bool) -> _Parts:
     if is_list(column.type) and pa.types.is_string(column.type.value_type):
         column = numbers_of_texts(column)
     if not is_list(column.type) or not is_number(column.type.value_type):
         raise DataError(f"column {name!r} holds {column.type}, and the model was trained on vector")
     refused, lengths = np.array(column.is_null()), _lengths(column)
     values = column.flatten()
-    if values.null_count:
+    if values.null_count and not gaps:
         rows = np.repeat(np.arange(len(column)), lengths)
         refused[rows[np.asarray(values.is_null())]] = True
     return _Parts(lengths, lengths, doubles(values), None, refused)

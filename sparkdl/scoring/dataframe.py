@@ -3,7 +3,7 @@
 Runs on the driver; the work is done by tasks, when rows are asked for.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from sparkdl.preprocessing import read_pipeline
 from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import answering_task
+from sparkdl.scoring.raw_inputs import Features
 from sparkdl.scoring.shipping import ship
 from sparkdl.scoring.task import ERROR, ScoringTask
 from sparkdl.settings import Tracking
@@ -82,22 +83,18 @@ def score(
     card = ModelCard.load(folder)
     answer = from_arrow_schema(answering_task(card).answer)
     added = answer if on_error == "fail" else StructType([*answer, StructField(ERROR, StringType())])
-    return _scored(
-        df,
-        card,
-        folder,
-        added,
-        top_k=top_k,
-        batch_size=batch_size,
-        key=key,
-        trusted_stages=trusted_stages,
-        on_error=on_error,
-    )
+    check_columns(df, card, key)
+    check_room(df, added.names)
+    rows = _rows_to_score(df, card, folder, trusted_stages)
+    options: dict[str, Any] = {"top_k": top_k, "batch_size": batch_size, "key": key, "on_error": on_error}
+    scored = _answered(df, rows, folder, added, **options)
+    return scored.toDF(*df.drop(PROBLEM).columns, *added.names)
 
 
 def score_vectors(
     df: DataFrame,
     model_uri: str,
+    features: Features,
     *,
     vectors: bool = True,
     contributions: bool = False,
@@ -105,6 +102,8 @@ def score_vectors(
 ) -> DataFrame:
     """Append what pyspark.ml's columns are made from, lazily. Runs on the driver.
 
+    ``features`` are the columns that the model reads. The rows' own columns are called by their places, so that none
+    can clash with those that are added.
     Of a classifier (``vectors``), that is ``prediction`` (the label), ``logits`` and ``probabilities``, arrays
     by class index; of a model for regression or ranking ``prediction``. With ``contributions``, an array of these comes
     last: see :func:`~sparkdl.scoring.predictor.answering_task`. Otherwise like :func:`score`, whose errors it raises.
@@ -112,26 +111,24 @@ def score_vectors(
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)
     answer = answering_task(card, vectors=vectors, contributions=contributions).answer
-    return _scored(df, card, folder, from_arrow_schema(answer), vectors=vectors, contributions=contributions)
+    added = from_arrow_schema(answer)
+    options: dict[str, Any] = {"features": features, "vectors": vectors, "contributions": contributions}
+    scored = _answered(df, rows_to_score(df, dict(features.kinds)), folder, added, **options)
+    return scored.toDF(*scored.columns[: -len(added)], *added.names)
 
 
-def _scored(
+def _answered(
     df: DataFrame,
-    card: ModelCard,
+    rows: "RowsToScore",
     folder: Path,
     added: StructType,
     *,
     top_k: int = TOP_K,
     batch_size: int = BATCH_SIZE,
-    key: str | None = None,
-    trusted_stages: Collection[str] = (),
     **options: Any,
 ) -> DataFrame:
-    """The rows with the columns that are added."""
-    check_columns(df, card, key)
-    check_room(df, added.names)
+    """The rows with the columns that are added, all called by their places."""
     spark, kept = df.sparkSession, df.drop(PROBLEM)
-    rows = _rows_to_score(df, card, folder, trusted_stages)
     task = ScoringTask(
         files=tuple((path.name, ship(spark, path)) for path in _parts(folder, preprocessed=rows.preprocessed)),
         keep=tuple(kept.columns),
@@ -141,12 +138,11 @@ def _scored(
         top_k=top_k,
         batch_size=batch_size,
         threads=int(spark.conf.get("spark.task.cpus", "1") or 1),
-        key=key,
         **options,
     )
-    made = [*kept.schema.fields, *added]
-    placed = [StructField(str(place), each.dataType, each.nullable, each.metadata) for place, each in enumerate(made)]
-    return rows.frame.mapInArrow(task, StructType(placed)).toDF(*[each.name for each in made])
+    made = enumerate([*kept.schema.fields, *added])
+    placed = [StructField(str(place), each.dataType, each.nullable, each.metadata) for place, each in made]
+    return rows.frame.mapInArrow(task, StructType(placed))
 
 
 class RowsToScore(NamedTuple):
@@ -161,14 +157,14 @@ class RowsToScore(NamedTuple):
     preprocessed: bool
 
 
-def rows_to_score(df: DataFrame, card: ModelCard) -> RowsToScore:
-    """Rows whose raw columns go to the task as they are."""
+def rows_to_score(df: DataFrame, names: Iterable[str]) -> RowsToScore:
+    """Rows whose raw columns, which have these names, go to the task as they are."""
     columns = df.columns
     numbered = df.toDF(*map(str, range(len(columns))))
     kept = [f"`{place}`" for place, name in enumerate(columns) if name != PROBLEM]
     reads: dict[str, int] = {}
     more: list[Column] = []
-    for name, found in require_columns(df, card.raw_columns).items():
+    for name, found in require_columns(df, names).items():
         if len(found.path) == 1:
             reads[name] = kept.index(f"`{found.place}`")
         else:
@@ -193,7 +189,7 @@ def _rows_to_score(df: DataFrame, card: ModelCard, folder: Path, trusted: Collec
             width = len(made.columns)
             frame = made.toDF(*map(str, range(width)))
             return RowsToScore(frame, {card.input.column: width - 2}, width - 1, preprocessed=True)
-    return rows_to_score(df, card)
+    return rows_to_score(df, card.raw_columns)
 
 
 def _parts(folder: Path, *, preprocessed: bool) -> list[Path]:

@@ -1,7 +1,7 @@
 """From raw columns to what a predictor reads, without Spark: the way of a row in a scoring task and in a server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
 from sparkdl.preprocessing import Column, FittedPipeline, as_floats, as_structs, read_pipeline
+from sparkdl.preprocessing.assembling import Assemble
+from sparkdl.preprocessing.filling import FillPlaces
 from sparkdl.preprocessing.raw_rows import fitted_rows
 from sparkdl.preprocessing.raw_vectors import is_list, is_vector, numbers_of_texts, vectors
+from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.values import SPARSE
 from sparkdl.scoring.model_card import ModelCard
 
-__all__ = ["RawInputs", "ReadRows", "reason_of"]
+__all__ = ["Features", "RawInputs", "ReadRows", "reason_of"]
 
 
 class ReadRows(NamedTuple):
@@ -31,12 +34,25 @@ class ReadRows(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Features:
+    """Columns of an estimator, which side by side are the only raw column of its model."""
+
+    kinds: tuple[tuple[str, str], ...]
+    """Their names with ``float`` or ``double`` for numbers, and ``vector`` for lists and vectors."""
+    stands_for_none: float = float("nan")
+    means: tuple[float, ...] | None = None
+    """What stands in for missing numbers, by place; None where they are errors."""
+
+
+@dataclass(frozen=True)
 class RawInputs:
     """What becomes of raw columns before a model sees them. Safe to use from several threads."""
 
     card: ModelCard
     pipeline: FittedPipeline | None
     """None of a model that takes its only raw column as it is."""
+    gaps: bool = False
+    """Whether vectors may lack numbers."""
 
     @classmethod
     def open(cls, folder: Path, card: ModelCard) -> Self:
@@ -46,6 +62,16 @@ class RawInputs:
         :class:`~sparkdl.errors.ModelError` for one that is damaged.
         """
         return cls(card, read_pipeline(folder / PREPROCESSING) if card.preprocessing else None)
+
+    def behind(self, features: Features) -> Self:
+        """What becomes of an estimator's columns."""
+        (name,), stages = self.card.raw_columns, () if self.pipeline is None else self.pipeline.stages
+        kinds = dict(features.kinds)
+        first: list[FittedStage] = [Assemble(tuple(kinds), name, np.float64 if stages else np.float32)]
+        if features.means is not None:
+            first.append(FillPlaces(name, features.stands_for_none, features.means))
+        card = self.card.model_copy(update={"raw_columns": kinds})
+        return replace(self, card=card, pipeline=FittedPipeline((*first, *stages)), gaps=features.means is not None)
 
     def read(self, columns: Mapping[str, pa.Array]) -> ReadRows:
         """The inputs of some rows, from the columns of ``card.raw_columns``; all are as long. Runs anywhere.
@@ -86,7 +112,7 @@ class RawInputs:
         needs = self.pipeline.needs
         for name, sql_type in self.card.raw_columns.items():
             column, width = columns[name], needs.get(name)
-            fitted[name], refused = fitted_rows(column, name, sql_type, width=width)
+            fitted[name], refused = fitted_rows(column, name, sql_type, width=width, gaps=self.gaps)
             if sql_type == "vector":
                 problem = _no_vector(name, width)
             elif name in needs and isinstance(text := fitted[name], pa.Array) and text.type == pa.string():

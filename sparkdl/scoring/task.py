@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
 from sparkdl.scoring.predictor import Predictor
-from sparkdl.scoring.raw_inputs import RawInputs, ReadRows
+from sparkdl.scoring.raw_inputs import Features, RawInputs, ReadRows
 from sparkdl.scoring.rows import answer_inputs
 
 __all__ = ["ERROR", "ScoringTask"]
@@ -49,6 +49,8 @@ class ScoringTask:
     top_k: int
     batch_size: int
     threads: int
+    features: Features | None = None
+    """Of an estimator, the columns that become the model's only one."""
     vectors: bool = False
     """Whether a classifier answers what pyspark.ml's columns are made from."""
     contributions: bool = False
@@ -65,6 +67,7 @@ class ScoringTask:
         """
         torch.set_num_threads(self.threads)
         raw, predictor = _load(self.files, self.preprocessed, self.vectors, self.contributions)
+        raw = raw if self.features is None else raw.behind(self.features)
         before = 0
         for batch in batches:
             inputs = raw.read({name: batch.column(place) for name, place in self.reads})

@@ -14,7 +14,7 @@ from sparkdl.preprocessing.values import SPARSE
 from sparkdl.preprocessing.word_counts import CountHashes
 from sparkdl.preprocessing.words import CutAtSpaces
 from sparkdl.scoring.model_card import ModelCard
-from sparkdl.scoring.raw_inputs import RawInputs
+from sparkdl.scoring.raw_inputs import Features, RawInputs
 
 
 def raw_inputs(raw_columns: dict[str, str], *stages: FittedStage, **spec: Any) -> RawInputs:
@@ -145,3 +145,18 @@ def test_an_image_of_another_shape_or_without_one_is_none() -> None:
     model = raw_inputs({"image": "struct"}, kind="image", shape=(2, 1, 1), dtype="uint8")
     assert model.read({"image": images}).column.to_pylist() == [b"ab", b"", None, None]
     assert model.read({"image": images.slice(0, 1)}).column.to_pylist() == [b"ab"]
+
+
+def test_columns_of_an_estimator_are_side_by_side_and_what_is_missing_is_a_mean() -> None:
+    model = raw_inputs({"features": "array<float>"}, shape=(4,))
+    kinds = (("x", "float"), ("v", "vector"), ("n", "float"))
+    columns = {
+        "x": pa.array([1.5, None, -9.0]),
+        "v": pa.array([[1.0, None], [np.nan, 4.0], [5.0, 6.0]]),
+        "n": pa.array([1, 2, 3], pa.int64()),
+    }
+    found, refused = model.behind(Features(kinds, -9.0, (10.0, 20.0, 30.0, 40.0))).read(columns)
+    assert refused is None
+    assert found.to_pylist() == [[1.5, 1.0, 30.0, 1.0], [10.0, 20.0, 4.0, 2.0], [10.0, 5.0, 6.0, 3.0]]
+    _, refused = model.behind(Features(kinds)).read(columns)
+    assert refused.to_pylist() == ["column 'v' is null or lacks a number", None, None]

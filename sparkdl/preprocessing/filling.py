@@ -1,0 +1,34 @@
+"""Vectors in which numbers are missing."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from typing_extensions import override
+
+from sparkdl.preprocessing.saved import SavedStage
+from sparkdl.preprocessing.scaling import vectors_of
+from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.values import Column, whole
+
+__all__ = ["FillPlaces"]
+
+
+@dataclass(frozen=True)
+class FillPlaces(FittedStage):
+    """What an estimator's ``missing`` says: the mean of its place for each number that is NaN or stands for none."""
+
+    column: str
+    stands_for_none: float
+    means: tuple[float, ...]
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        raise saved.only_spark()  # no pipeline of Spark's has such a stage
+
+    @override
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        numbers = whole(vectors_of(columns, self.column, len(self.means))).astype(np.float32)
+        absent = np.isnan(numbers) | (numbers == np.float32(self.stands_for_none))
+        return {self.column: np.where(absent, np.array(self.means, np.float32), numbers)}
