@@ -29,9 +29,11 @@ class NetworkModel:
     network: nn.Module
     input: InputSpec
     num_outputs: int
+    device: str = "cpu"
+    """Where the network is, and computes."""
 
     def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
-        """What the network answers for an Arrow column: float32 of shape (n, num_outputs).
+        """What the network answers for an Arrow column: float32 of shape (n, num_outputs), in the CPU's memory.
 
         Raises :class:`DataError` for rows that are null, of another size, not finite, or give no finite result.
         """
@@ -51,7 +53,7 @@ class NetworkModel:
         rows = self._rows(column)
         found = torch.empty(rows.shape[0], self.input.shape[0] + 1, dtype=torch.float64)
         for start in range(0, rows.shape[0], batch_size):
-            batch = _whole(rows[start : start + batch_size], "float32")
+            batch = _whole(rows[start : start + batch_size], "float32").to(self.device)
             found[start : start + batch_size] = contributions(lambda places: values(self.network(places)), batch)
         return found
 
@@ -77,8 +79,8 @@ class NetworkModel:
         outputs = torch.empty(rows.shape[0], self.num_outputs)
         with torch.inference_mode():
             for start in range(0, rows.shape[0], batch_size):
-                answer = self.network(_whole(rows[start : start + batch_size], self.input.dtype))
-                outputs[start : start + batch_size] = answer
+                batch = _whole(rows[start : start + batch_size], self.input.dtype).to(self.device)
+                outputs[start : start + batch_size] = self.network(batch)
             # One logit may be minus infinity, where a network rules a class out.
             bad = int((~torch.isfinite(outputs.logsumexp(dim=1))).sum())
         if bad:
@@ -94,9 +96,9 @@ def _whole(rows: Any, dtype: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=dtype))
 
 
-def open_model(folder: Path, input: InputSpec, num_outputs: int) -> NetworkModel:
-    """The network in a model's folder; nothing there is executed.
+def open_model(folder: Path, input: InputSpec, num_outputs: int, *, device: str = "cpu") -> NetworkModel:
+    """The network in a model's folder, on a device; nothing there is executed.
 
     Raises :class:`~sparkdl.errors.ModelError` if it is missing or damaged.
     """
-    return NetworkModel(load_network(folder / NETWORK_FILE), input, num_outputs)
+    return NetworkModel(load_network(folder / NETWORK_FILE).to(device), input, num_outputs, device)

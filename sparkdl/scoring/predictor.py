@@ -54,15 +54,19 @@ class Predictor:
     """Whether the last column is what each feature contributes."""
 
     @classmethod
-    def load(cls, folder: str | Path, *, vectors: bool = False, contributions: bool = False) -> "Predictor":
+    def load(
+        cls, folder: str | Path, *, vectors: bool = False, contributions: bool = False, device: str = "cpu"
+    ) -> "Predictor":
         """Open a model's folder; see :func:`sparkdl.tracking.download`. The rest: see :func:`answering_task`.
+
+        A network computes on ``device``, an ensemble on the CPU.
 
         Raises :class:`~sparkdl.errors.ModelError` if something in it is missing, damaged, or was altered. Nothing in
         the folder is executed.
         """
         card = ModelCard.load(folder)
         task = answering_task(card, vectors=vectors, contributions=contributions)
-        return cls(_open_model(Path(folder), card, task), card, card.read_labels(folder), task, contributions)
+        return cls(_open_model(Path(folder), card, task, device), card, card.read_labels(folder), task, contributions)
 
     def answer(
         self, column: pa.Array | pa.ChunkedArray, *, top_k: int = TOP_K, batch_size: int = BATCH_SIZE
@@ -97,7 +101,7 @@ def answering_task(card: ModelCard, *, vectors: bool = False, contributions: boo
     return task
 
 
-def _open_model(folder: Path, card: ModelCard, task: Task) -> Model | RankingModel:
+def _open_model(folder: Path, card: ModelCard, task: Task, device: str) -> Model | RankingModel:
     """A network or an ensemble of hashed meta-models, of which neither loads what only the other needs."""
     if card.labels:
         from sparkdl.extreme.ensemble import open_model as open_ensemble
@@ -105,4 +109,4 @@ def _open_model(folder: Path, card: ModelCard, task: Task) -> Model | RankingMod
         return open_ensemble(folder, card.input, card.labels.classes)
     from sparkdl.scoring.network import open_model as open_network
 
-    return open_network(folder, card.input, task.outputs)
+    return open_network(folder, card.input, task.outputs, device=device)

@@ -34,7 +34,8 @@ def answer_inputs(
         return predictor.answer(column, top_k=top_k, batch_size=batch_size), None
     except MemoryError:
         raise
-    except Exception:
+    except Exception as error:
+        _raise_if_lost(error)
         return answer_each(predictor, column, top_k=top_k, batch_size=batch_size)
 
 
@@ -64,9 +65,16 @@ def _tried(
     except MemoryError:
         raise
     except Exception as error:
+        _raise_if_lost(error)
         if len(column) == 1:
             yield [pa.nulls(1, kind) for kind in predictor.task.answer.types], reason_of(error)
             return
     half = len(column) // 2
     for part in (column.slice(0, half), column.slice(half)):
         yield from _tried(predictor, part, top_k, batch_size)
+
+
+def _raise_if_lost(error: Exception) -> None:
+    """Raise an error after which a GPU answers this process no more: other rows would be refused for it."""
+    if isinstance(error, RuntimeError) and "CUDA error" in str(error):
+        raise error

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 import torch
 from pyspark import TaskContext
 
+from sparkdl.cluster.devices import device_of_task
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
 from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.raw_inputs import Features, RawInputs, ReadRows
 from sparkdl.scoring.rows import answer_inputs
 
-__all__ = ["ERROR", "ScoringTask"]
+__all__ = ["ERROR", "ScoringTask", "scoring_device"]
 
 ERROR = "error"
 """The column that says why a row has no prediction."""
@@ -66,7 +67,7 @@ class ScoringTask:
         Columns are called by their places: of two that have one name, Arrow keeps one.
         """
         torch.set_num_threads(self.threads)
-        raw, predictor = _load(self.files, self.preprocessed, self.vectors, self.contributions)
+        raw, predictor = _load(self.files, self.preprocessed, self.vectors, self.contributions, scoring_device())
         raw = raw if self.features is None else raw.behind(self.features)
         before = 0
         for batch in batches:
@@ -112,9 +113,18 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
+def scoring_device() -> str:
+    """Where the running task computes: on the GPU that Spark has given it, if PyTorch can use it, or else on the CPU.
+
+    Raises :class:`~sparkdl.errors.ConfigError` where its process cannot see that GPU.
+    """
+    context = TaskContext.get()
+    return device_of_task(context) if context and torch.cuda.is_available() else "cpu"
+
+
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded
 def _load(
-    files: tuple[tuple[str, str], ...], preprocessed: bool, vectors: bool, contributions: bool
+    files: tuple[tuple[str, str], ...], preprocessed: bool, vectors: bool, contributions: bool, device: str
 ) -> tuple[RawInputs, Predictor]:
     from pyspark import SparkFiles  # which a client of Spark Connect, that only sends this here, need not have
 
@@ -125,7 +135,7 @@ def _load(
                     packed.extractall(Path(folder, name))
             else:
                 Path(folder, name).symlink_to(SparkFiles.get(shipped))
-        predictor = Predictor.load(folder, vectors=vectors, contributions=contributions)
+        predictor = Predictor.load(folder, vectors=vectors, contributions=contributions, device=device)
         card = predictor.card
         raw = RawInputs(card.preprocessed(), None) if preprocessed else RawInputs.open(Path(folder), card)
         return raw, predictor

@@ -31,7 +31,8 @@ class Score(Section):
     top_k: Positive = TOP_K
     """How many classes are listed in the column ``top_k``."""
     batch_size: Positive = BATCH_SIZE
-    """Rows per forward pass. What it computes should fit into a core's cache: more rows are often slower."""
+    """Rows per forward pass. What it computes should fit into a core's cache: more rows are often slower. A GPU takes
+    thousands."""
     on_error: Annotated[Literal["fail", "null"], BeforeValidator(lambda value: value or "null")] = "fail"
     """What a row that cannot be scored does (an image that cannot be decoded, a vector of another width, NaN): ``fail``
     ends the job with an error that names the row; with ``null`` it has no prediction, the column ``error`` says why,
