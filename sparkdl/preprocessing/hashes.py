@@ -1,4 +1,4 @@
-"""Hashes of texts as Spark computes them, of all texts of an array at once.
+"""Hashes of texts and numbers as Spark computes them, of all values of an array at once.
 
 MurmurHash3 (32 bits, x86) is https://github.com/aappleby/smhasher, XXH64 https://github.com/Cyan4973/xxHash; both of
 the UTF-8 bytes, with Spark's seed.
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["murmur3", "xxhash64"]
+__all__ = ["murmur3", "murmur3_of_ints", "xxhash64"]
 
 SEED = 42
 
@@ -32,11 +32,21 @@ def murmur3(texts: pa.Array) -> NDArray[np.int32]:
     for place in range(3):
         rows = np.flatnonzero(rest > place)
         tails[rows] |= data.bytes(rows, 4 * blocks[rows] + place).astype(np.uint32) << np.uint32(8 * place)
-    hashes ^= _scrambled(tails)
-    hashes ^= data.lengths.astype(np.uint32)
+    return _finished(hashes ^ _scrambled(tails), data.lengths.astype(np.uint32))
+
+
+def murmur3_of_ints(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """MurmurHash3 of each number, of 32 bits."""
+    mixed = np.uint32(SEED) ^ _scrambled(numbers.view(np.uint32))
+    return _finished(_left(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64), np.uint32(4))
+
+
+def _finished(hashes: Words32, lengths: Any) -> NDArray[np.int32]:
+    hashes = hashes ^ lengths
     hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return (hashes ^ (hashes >> np.uint32(16))).view(np.int32)
+    found: NDArray[np.int32] = (hashes ^ (hashes >> np.uint32(16))).view(np.int32)
+    return found
 
 
 _P1, _P2, _P3, _P4, _P5 = np.array(

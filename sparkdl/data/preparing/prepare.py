@@ -32,13 +32,14 @@ from sparkdl.data.preparing.features import (
     raw_rows,
 )
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
-from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups, with_groups
+from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups
 from sparkdl.data.preparing.queries import QUERY, check_query, gathered
+from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import Layout, write_row_groups
 from sparkdl.data.sources.open import open_source
 from sparkdl.data.sql import identifier
-from sparkdl.data.working_columns import WORKING, check_names
+from sparkdl.data.working_columns import check_names
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.masking import without_credentials
 from sparkdl.program import pickled_by_value
@@ -57,9 +58,6 @@ READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
 
 _SPARSE_ROW_BYTES = 1 << 10
 """About what a sparse row takes: some hundred features of 8 bytes."""
-
-_CLASS = f"{WORKING}class"
-"""The working column that holds each row's class index."""
 
 _SHOWN_CLASSES = 5
 """Classes that a warning lists."""
@@ -261,21 +259,14 @@ def _write(
     if task is None:
         training = rows.where(sf.col(SPLIT) == "train")
         labels = write_labels(training.select(sf.explode(LABEL).alias(LABEL_COLUMN)), folder)
-    labelled, label = ready, LABEL
-    if task == "classification":
-        names = rows.sparkSession.createDataFrame(
-            list(enumerate(findings.label_names)), f"{_CLASS} bigint, {LABEL} string"
-        )
-        labelled, label = ready.join(sf.broadcast(names), LABEL), _CLASS
-    stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(label).alias(LABEL_COLUMN)]
+    stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(LABEL).alias(LABEL_COLUMN)]
     if settings.weight:
         stored.append(sf.col(WEIGHT).alias(WEIGHT_COLUMN))
     if settings.qid:
         stored.append(sf.col(identifier(settings.qid)).alias(QUERY))
-    examples = labelled.select(*stored, SPLIT, ORDER, CONTENT_HASH)
+    examples = ready.select(*stored, SPLIT, ORDER, CONTENT_HASH)
     if settings.qid:
         examples = gathered(examples, inputs.column, settings)
-    placed = with_groups(examples, findings.split_rows, groups)
     layout = Layout(
         input=spec,
         label=LabelSpec.of(task or "classification", len(findings.label_names)),
@@ -285,7 +276,8 @@ def _write(
         row_bytes=row_bytes * largest,
         queries=task == "ranking",
     )
-    written = write_row_groups(placed, folder, layout, groups)
+    runs = find_runs(examples, findings.split_rows, groups)
+    written = write_row_groups(examples, folder, layout, runs)
     if written.unusable:  # tasks that write know neither the raw columns of these rows nor their values
         examine(ready, [unusable(inputs.column, sparse=settings.sparse)], settings, task)
     for split, count in findings.split_rows.items():

@@ -5,11 +5,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import (
@@ -23,9 +23,11 @@ from sparkdl.data.card import (
     LabelSpec,
     SparseCounts,
 )
-from sparkdl.data.preparing.order import GROUP, PLACE, SPLIT
+from sparkdl.data.preparing.blocks import BLOCKS, KEY, opened, packed
+from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.petastorm import petastorm_metadata
 from sparkdl.data.preparing.row_group import LEVELS, row_schema, write_row_group
+from sparkdl.data.preparing.runs import Run, Runs
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, sparse_schema, write_sparse_row_group
 from sparkdl.errors import DataError
 from sparkdl.storage import join, make_folder, write_file
@@ -45,6 +47,8 @@ _FACTS = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at", "weights_
 """What of it the card says of the file."""
 _ARROW_BYTES = 1 << 26
 """Inputs that Spark hands to a task at a time, beside its own limit on rows: large images would not fit otherwise."""
+_BATCH_ROWS = 1 << 12
+"""The most rows at a time. A block that a task sends counts as a row to Spark: the fewer, the larger blocks may be."""
 
 
 class Layout(NamedTuple):
@@ -88,25 +92,21 @@ class Written(NamedTuple):
     """Rows with values that are NaN or infinite, as preprocessing may have made them."""
 
 
-def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, num_groups: dict[str, int]) -> Written:
-    """Write every row group to ``folder/<split>/``. Runs on the driver; rows are written by tasks.
+def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, runs: Runs) -> Written:
+    """Write every row group to ``folder/<split>/``. Runs on the driver; rows are dealt and written by tasks.
 
-    ``rows`` has the input column, the label, its weight where rows have such, and each row's split, group and place;
-    ``num_groups`` the number of row groups by split. A label is a class index or a number. Rows with several labels
-    have their names, which ``layout.label_names`` or the file ``layout.labels`` in ``folder`` number.
+    ``rows`` has the input column, the label, its weight where rows have such, and each row's split and hashes; ``runs``
+    says which rows a row group holds. A label is a number, or the name of a class among ``layout.label_names``. Rows
+    with several labels have their names, which these or the file ``layout.labels`` in ``folder`` number.
     """
-    spark, input = rows.sparkSession, layout.input
-    for split in num_groups:
+    input = layout.input
+    for split in runs.firsts:
         make_folder(join(folder, split))
-    keys = [SPLIT, GROUP]
-    records = (
-        rows.select(input.column, LABEL_COLUMN, *([WEIGHT_COLUMN] if layout.weighted else []), *keys, PLACE)
-        .repartition(sum(num_groups.values()), *keys)
-        .sortWithinPartitions(*keys, PLACE)
-        .mapInArrow(_writer(folder, layout), _RECORD)
-    )
-    with _small_batches(spark, layout.row_bytes):
-        found = records.collect()
+    stored = [input.column, LABEL_COLUMN, *([WEIGHT_COLUMN] if layout.weighted else [])]
+    with _small_batches(rows.sparkSession, layout.row_bytes) as batch_rows:
+        block_rows = max(_ARROW_BYTES // (batch_rows * layout.row_bytes), 1)
+        blocks = rows.select(*stored, ORDER, CONTENT_HASH, SPLIT).mapInArrow(_dealer(runs, block_rows), BLOCKS)
+        found = blocks.repartition(len(runs.all), KEY).mapInArrow(_writer(folder, layout, runs), _RECORD).collect()
     files: dict[str, list[File]] = defaultdict(list)
     for row in sorted(found, key=lambda row: (row.split, row.group)):
         name = f"{row.split}/{_file_name(row.group)}"
@@ -171,9 +171,26 @@ def _file_name(group: int) -> str:
     return f"part-{group:06d}.parquet"
 
 
-def _writer(folder: str, layout: Layout) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _dealer(runs: Runs, block_rows: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Sends each row to its row group, or to the two that it may be in."""
+
+    def dealt(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[NDArray[np.int32], pa.RecordBatch]]:
+        for batch in filter(len, batches):  # an empty partition may come as an empty batch
+            places, keys = runs.dealt(batch.column(SPLIT), batch.column(ORDER).to_numpy())
+            yield keys, batch.select([name for name in batch.schema.names if name != SPLIT]).take(places)
+
+    return lambda batches: packed(dealt(batches), block_rows=block_rows)
+
+
+def _writer(
+    folder: str, layout: Layout, runs: Runs
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    by_key = dict(zip(runs.keys.tolist(), runs.all, strict=True))
+
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for split, group, table in _groups(batches):
+        for key, sent in opened(batches).items():
+            split, group = by_key[key].split, by_key[key].number
+            table = _numbered(_in_order(sent, by_key[key]), layout.label_names)
             path = join(folder, split, _file_name(group))
             if layout.in_lists:
                 record = write_sparse_row_group(path, table, layout.input, layout.labels, folder)
@@ -203,23 +220,27 @@ def _sums(table: pa.Table) -> dict[str, float]:
     return sums
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, pa.Table]]:
-    """Runs of rows of the same split and group; a run may span batches."""
-    key: tuple[str, int] | None = None
-    pieces: list[pa.RecordBatch] = []
-    for batch in filter(len, batches):  # an empty partition may come as an empty batch
-        splits, groups = batch.column(SPLIT), batch.column(GROUP).to_numpy()
-        _, codes = np.unique(splits.to_numpy(zero_copy_only=False), return_inverse=True)
-        begins = [0, *(np.flatnonzero((np.diff(groups) != 0) | (np.diff(codes) != 0)) + 1), len(groups)]
-        for begin, end in pairwise(begins):
-            run = (splits[int(begin)].as_py(), int(groups[begin]))
-            if key not in (None, run):
-                yield *key, pa.Table.from_batches(pieces)  # type: ignore[misc]
-                pieces = []
-            key = run
-            pieces.append(batch.slice(begin, end - begin))
-    if key is not None:
-        yield *key, pa.Table.from_batches(pieces)
+def _in_order(sent: pa.Table, run: Run) -> pa.Table:
+    """The rows of a row group, of those that were sent to it. Raises :class:`DataError` if these are not all of them.
+
+    Rows of one order differ in content: those that are equal are numbered, and ordered by their numbers.
+    """
+    if len(sent) != run.sent:
+        raise DataError(
+            f"the rows changed while they were read (a part of split {run.split!r} had {run.sent:,}, then"
+            f" {len(sent):,}); prepare from a source that gives the same rows each time"
+        )
+    order = np.lexsort((sent.column(CONTENT_HASH).to_numpy(), sent.column(ORDER).to_numpy()))
+    return sent.drop([ORDER, CONTENT_HASH]).take(order[run.skipped : run.skipped + run.rows]).combine_chunks()
+
+
+def _numbered(rows: pa.Table, label_names: Sequence[str]) -> pa.Table:
+    """The rows with the index of each one's class in place of its name."""
+    place = rows.schema.get_field_index(LABEL_COLUMN)
+    if not pa.types.is_string(rows.schema.field(place).type):
+        return rows
+    classes = pc.index_in(rows.column(place), value_set=pa.array(label_names, pa.string())).cast(pa.int64())
+    return rows.set_column(place, LABEL_COLUMN, classes)
 
 
 def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -231,13 +252,15 @@ def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple
 
 
 @contextmanager
-def _small_batches(spark: "SparkSession", row_bytes: int) -> Iterator[None]:
+def _small_batches(spark: "SparkSession", row_bytes: int) -> Iterator[int]:
+    """Batches of so few rows, or blocks of rows, that they fit into memory: of how many at most."""
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(key)
     limit = int(before or 0)
-    largest = max(_ARROW_BYTES // row_bytes, 1)
-    spark.conf.set(key, min(limit, largest) if limit > 0 else largest)  # to Spark, 0 and less is no limit
+    largest = min(max(_ARROW_BYTES // row_bytes, 1), _BATCH_ROWS)
+    rows = min(limit, largest) if limit > 0 else largest  # to Spark, 0 and less is no limit
+    spark.conf.set(key, rows)
     try:
-        yield
+        yield rows
     finally:
         spark.conf.unset(key) if before is None else spark.conf.set(key, before)

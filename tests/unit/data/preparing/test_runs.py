@@ -1,0 +1,78 @@
+"""Row groups as runs of an order, found from counts: every row lands in one of them, and in the right one."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparkdl.data.preparing.blocks import KEY, keys_for, opened, packed
+from sparkdl.data.preparing.runs import Runs, plan_runs
+
+
+def dealt(runs: Runs, splits: list[str], order: np.ndarray) -> dict[int, list[int]]:
+    """By the key of each row group, the order of the rows that are sent there, through blocks of seven rows."""
+    places, keys = runs.dealt(pa.array(splits), order)
+    rows = pa.RecordBatch.from_pydict({"order": order[places]})
+    found = opened(packed([(keys, rows)], block_rows=7))
+    return {key: table.column("order").to_pylist() for key, table in found.items()}
+
+
+@pytest.mark.parametrize("bits", [0, 1, 3, 8, 16])
+@pytest.mark.parametrize("groups", [1, 2, 5, 40])
+def test_every_row_is_in_the_run_that_its_place_in_the_order_says(bits: int, groups: int) -> None:
+    random = np.random.default_rng(0)
+    limits = np.iinfo(np.int64)
+    order = random.integers(limits.min, limits.max, 900, np.int64, endpoint=True)
+    splits = ["test" if number % 9 == 0 else "train" for number in range(900)]
+    shift = 64 - bits
+    buckets = order >> shift if bits else np.zeros_like(order)
+    counts = Counter(zip(splits, buckets.tolist(), strict=True))
+    runs = plan_runs(counts, {"test": 1, "train": groups}, shift)
+    sent = dealt(runs, splits, order)
+    for split in ("test", "train"):
+        expected = np.sort(order[np.array(splits) == split])
+        found = []
+        for key, run in zip(runs.keys.tolist(), runs.all, strict=True):
+            if run.split == split:
+                assert len(sent[key]) == run.sent
+                found.append(sorted(sent[key])[run.skipped : run.skipped + run.rows])
+        assert np.concatenate(found).tolist() == expected.tolist()
+        sizes = [len(rows) for rows in found]
+        assert max(sizes) - min(sizes) <= 1
+    assert sum(map(len, sent.values())) <= 900 * (1 if groups == 1 else groups)
+
+
+def test_few_rows_travel_twice() -> None:
+    order = np.random.default_rng(0).integers(-(1 << 63), 1 << 62, 100_000)
+    counts = Counter(("train", int(bucket)) for bucket in order >> (64 - 10))
+    runs = plan_runs(counts, {"train": 32}, 64 - 10)
+    assert sum(run.sent for run in runs.all) < 1.06 * 100_000
+
+
+def test_a_row_that_was_not_counted_makes_its_row_group_one_too_large() -> None:
+    runs = plan_runs({("train", -1): 5, ("train", 0): 5}, {"train": 2}, 62)
+    order = np.array([-1] * 5 + [1] * 5 + [1 << 62], np.int64)
+    sent = dealt(runs, ["train"] * 11, order)
+    assert sorted(len(rows) - run.sent for rows, run in zip(sent.values(), runs.all, strict=True)) == [0, 1]
+
+
+@pytest.mark.parametrize("places", [1, 2, 46, 1000])
+def test_spark_sends_each_key_to_a_partition_of_its_own(places: int) -> None:
+    keys = keys_for(places)
+    assert len(set(keys.tolist())) == places
+
+
+def test_blocks_keep_rows_of_every_type_and_nothing_else() -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "text": pa.array(["a", None, "ccc", "d"]),
+            "list": pa.array([[1.0], [2.0, 3.0], [], [4.0]]),
+            "bytes": pa.array([b"1", b"", b"333", None]),
+        }
+    )
+    blocks = list(packed([(np.array([5, 2, 5, 2], np.int32), rows)], block_rows=10))
+    assert {key for block in blocks for key in block.column(KEY).to_pylist()} == {2, 5}
+    found = opened(blocks)
+    assert found[5].to_pylist() == rows.take([0, 2]).to_pylist()
+    assert found[2].to_pylist() == rows.take([1, 3]).to_pylist()
