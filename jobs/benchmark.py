@@ -23,6 +23,7 @@ NAMES = (
     "loader",
     "loop",
     "scaling",
+    "prepare",
     "score",
     "extreme",
     "checkpoint",
