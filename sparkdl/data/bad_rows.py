@@ -55,8 +55,8 @@ class Problem(NamedTuple):
     """What is wrong with so many (:data:`COUNT`) rows."""
     remedy: str
     """What to do about it."""
-    test: "Column"
-    """True for the rows where it is, or null."""
+    test: "Column | None"
+    """True for the rows where it is, or null. None where it is found by other means."""
 
 
 def named(rows: "DataFrame") -> "Column":
@@ -92,12 +92,15 @@ def describe_row(values: Mapping[str, Any]) -> str:
 
 
 def what_is_wrong(problems: Sequence[Problem]) -> "Column":
-    """The number of the first problem that a row has, from 1, or 0. A test that is null counts as true."""
+    """The number of the first problem that a row has, from 1, or 0. A test that is null counts as true.
+
+    All of the problems have tests.
+    """
     from pyspark.sql import functions as sf
 
     if not problems:
         return sf.lit(0).cast("bigint").alias(WRONG)
-    tests = [sf.coalesce(problem.test, sf.lit(True)) for problem in problems]
+    tests = [sf.coalesce(problem.test, sf.lit(True)) for problem in problems if problem.test is not None]
     # A thousand of them as branches of one `when`, or joined by |, overflow Spark's stack.
     return sf.array_position(sf.array(*tests), True).alias(WRONG)
 

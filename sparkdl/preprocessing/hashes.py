@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["murmur3", "murmur3_of_ints", "xxhash64"]
+__all__ = ["murmur3", "murmur3_of_ints", "xxhash64", "xxhash64_of_numbers"]
 
 SEED = 42
 
@@ -54,14 +54,16 @@ _P1, _P2, _P3, _P4, _P5 = np.array(
 )
 
 
-def xxhash64(texts: pa.Array) -> NDArray[np.int64]:
-    """XXH64 of each text."""
-    data, seed = _Bytes.of(texts), np.array([SEED], np.uint64)
-    hashes = np.repeat(seed + _P5, len(texts))
+def xxhash64(texts: pa.Array, seeds: Words64 | None = None) -> NDArray[np.int64]:
+    """XXH64 of each text, with Spark's seed or with a seed each. A null is taken for an empty text."""
+    data = _Bytes.of(texts)
+    if seeds is None:
+        seeds = np.full(len(texts), SEED, np.uint64)
+    hashes = seeds + _P5
     stripes = data.lengths // 32
     rows = np.flatnonzero(stripes)
     if len(rows):
-        hashes[rows] = _striped(data, rows, stripes, seed)
+        hashes[rows] = _striped(data, rows, stripes, seeds[rows])
     hashes += data.lengths.astype(np.uint64)
     places = 32 * stripes
     for _ in range(3):
@@ -78,10 +80,39 @@ def xxhash64(texts: pa.Array) -> NDArray[np.int64]:
         mixed = hashes[rows] ^ (data.bytes(rows, places[rows]).astype(np.uint64) * _P5)
         hashes[rows] = _left(mixed, 11) * _P1
         places[rows] += 1
-    hashes = (hashes ^ (hashes >> np.uint64(33))) * _P2
-    hashes = (hashes ^ (hashes >> np.uint64(29))) * _P3
-    found: NDArray[np.int64] = (hashes ^ (hashes >> np.uint64(32))).view(np.int64)
+    _finish(hashes)
+    found: NDArray[np.int64] = hashes.view(np.int64)
     return found
+
+
+def xxhash64_of_numbers(numbers: NDArray[np.signedinteger[Any]], seeds: Words64) -> None:
+    """XXH64 of each number's 4 or 8 bytes, in place of its seed.
+
+    ``seeds`` is of shape (rows,), or (hashes, rows) for hashes that differ by their seeds alone.
+    """
+    if numbers.dtype.itemsize == 4:
+        mixed, turned, factor, summand = numbers.view(np.uint32).astype(np.uint64) * _P1, 23, _P2, _P3
+    else:
+        mixed, turned, factor, summand = _round(np.zeros(1, np.uint64), numbers.view(np.uint64)), 27, _P1, _P4
+    seeds += _P5 + np.uint64(numbers.dtype.itemsize)
+    seeds ^= mixed
+    left = seeds << np.uint64(turned)
+    seeds >>= np.uint64(64 - turned)
+    seeds |= left
+    seeds *= factor
+    seeds += summand
+    _finish(seeds, left)
+
+
+def _finish(hashes: Words64, spare: Words64 | None = None) -> None:
+    """Mix the bits once more, in place."""
+    spare = np.empty_like(hashes) if spare is None else spare
+    for bits, factor in ((33, _P2), (29, _P3)):
+        np.right_shift(hashes, np.uint64(bits), out=spare)
+        hashes ^= spare
+        hashes *= factor
+    np.right_shift(hashes, np.uint64(32), out=spare)
+    hashes ^= spare
 
 
 class _Bytes(NamedTuple):
@@ -122,10 +153,9 @@ def _round(state: Words64, words: Words64) -> Any:
     return _left(state + words * _P2, 31) * _P1
 
 
-def _striped(data: _Bytes, rows: NDArray[np.int64], stripes: NDArray[np.int64], seed: Words64) -> Any:
+def _striped(data: _Bytes, rows: NDArray[np.int64], stripes: NDArray[np.int64], seeds: Words64) -> Any:
     """What the whole blocks of 32 bytes give."""
-    zero = np.array([0], np.uint64)
-    lanes = np.repeat(np.array([seed + _P1 + _P2, seed + _P2, seed + zero, seed - _P1]), len(rows), axis=1)
+    lanes = np.array([seeds + _P1 + _P2, seeds + _P2, seeds, seeds - _P1])
     for stripe in range(int(stripes[rows].max())):
         active = np.flatnonzero(stripes[rows] > stripe)
         for lane in range(4):

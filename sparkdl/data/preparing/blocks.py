@@ -1,7 +1,12 @@
-"""Rows on their way from task to task, in blocks: Spark moves a few large values instead of every row by itself."""
+"""Rows on their way to tasks and from task to task: in batches and blocks that memory has room for.
+
+Spark moves a few large values, blocks, instead of every row by itself.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -9,74 +14,96 @@ from numpy.typing import NDArray
 
 from sparkdl.preprocessing.hashes import murmur3_of_ints
 
-__all__ = ["BLOCKS", "KEY", "keys_for", "opened", "packed"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["BLOCKS", "KEY", "keys_for", "num_tasks", "opened", "packed", "rows_of_block", "small_batches"]
 
 KEY = "key"
-BLOCKS = f"{KEY} int, block binary"
-"""The columns of blocks, for Spark: where the rows of a block go to, and an Arrow message with these rows."""
-_SCHEMA = pa.schema({KEY: pa.int32(), "block": pa.binary()})
+BLOCKS = f"{KEY} int, place int, block binary"
+"""The columns of blocks, for Spark: by which key it finds the task that the rows of a block go to, which of the task's
+places they go to, and an Arrow message with these rows."""
+_ARROW_BYTES = 1 << 26
+"""Inputs that Spark hands to a task at a time, beside its own limit on rows: large images would not fit otherwise."""
+_BATCH_ROWS = 1 << 12
+"""The most rows at a time. A block that a task sends counts as a row to Spark: the fewer, the larger blocks may be."""
+_SCHEMA = pa.schema({KEY: pa.int32(), "place": pa.int32(), "block": pa.binary()})
+_TASK_BYTES = 1 << 25
+"""About the most rows that a task gets of places that are smaller: each task takes a tenth of a second to begin."""
 _WAITING_BYTES = 1 << 25
 """Rows that wait in a task until blocks are made of them: many enough that blocks are few."""
 
 
 def packed(
-    dealt: Iterable[tuple[NDArray[np.int32], pa.RecordBatch]], *, block_rows: int
+    dealt: Iterable[tuple[NDArray[np.int64], pa.RecordBatch]], keys: NDArray[np.int32], *, block_rows: int
 ) -> Iterator[pa.RecordBatch]:
     """Blocks of at most ``block_rows`` rows, each of rows that go to one place. Runs in a task.
 
-    ``dealt`` are rows, and for each of them the key of its place.
+    ``dealt`` are rows, and for each of them its place; ``keys`` are those of all places, as of :func:`keys_for`.
     """
-    keys: list[NDArray[np.int32]] = []
+    places: list[NDArray[np.int64]] = []
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for found, rows in dealt:
-        keys.append(found)
+        places.append(found)
         waiting.append(rows)
         waiting_bytes += rows.nbytes
         if waiting_bytes >= _WAITING_BYTES:
-            yield from _cut(np.concatenate(keys), waiting, block_rows)
-            keys, waiting, waiting_bytes = [], [], 0
+            yield _cut(np.concatenate(places), waiting, keys, block_rows)
+            places, waiting, waiting_bytes = [], [], 0
     if waiting:
-        yield from _cut(np.concatenate(keys), waiting, block_rows)
+        yield _cut(np.concatenate(places), waiting, keys, block_rows)
 
 
-def opened(blocks: Iterable[pa.RecordBatch]) -> dict[int, pa.Table]:
-    """By key, all rows that have come to a task. Runs in a task, whose memory they must fit into."""
+def opened(blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """By place, all rows that have come to a task. Runs in a task, whose memory they must fit into."""
     found: dict[int, list[pa.RecordBatch]] = defaultdict(list)
     for batch in blocks:
-        for key, block in zip(batch.column(0).to_numpy(), batch.column(1), strict=True):
+        for place, block in zip(batch.column(1).to_pylist(), batch.column(2), strict=True):
             with pa.ipc.open_stream(block.as_buffer()) as reader:
-                found[int(key)] += list(reader)
-    return {key: pa.Table.from_batches(batches) for key, batches in sorted(found.items())}
+                found[place] += list(reader)
+    for place in sorted(found):
+        yield place, pa.Table.from_batches(found.pop(place))
 
 
-def keys_for(places: int) -> NDArray[np.int32]:
-    """A key for each place, so that Spark's ``repartition(places, KEY)`` gives each a partition of its own.
+def num_tasks(places: int, all_bytes: int) -> int:
+    """How many tasks the rows of all places go to: few, as each takes a while to begin, but with room for all rows."""
+    return max(min(places, -(-all_bytes // _TASK_BYTES)), 1)
 
-    Spark takes the hash of a key modulo the number of partitions. The keys 0, 1, 2 … would leave a third of the
-    partitions empty, and others would hold the rows of two places and more.
+
+def keys_for(places: int, tasks: int) -> NDArray[np.int32]:
+    """A key for each place, by which Spark's ``repartition(tasks, KEY)`` gives all tasks equally many places.
+
+    Spark takes the hash of a key modulo the number of partitions. With the keys 0, 1, 2 … a third of the tasks would
+    have nothing to do, and others would need memory for twice as much and more.
     """
-    keys = np.zeros(places, np.int32)
-    missing, first = np.ones(places, bool), 0
+    keys = np.zeros(tasks, np.int32)
+    missing, first = np.ones(tasks, bool), 0
     while missing.any():
-        tried = np.arange(first, first + 2 * places, dtype=np.int32)
-        found, at = np.unique(murmur3_of_ints(tried).astype(np.int64) % places, return_index=True)
+        tried = np.arange(first, first + 2 * tasks, dtype=np.int32)
+        found, at = np.unique(murmur3_of_ints(tried).astype(np.int64) % tasks, return_index=True)
         new = missing[found]
         keys[found[new]], missing[found[new]] = tried[at[new]], False
-        first += 2 * places
-    return keys
+        first += 2 * tasks
+    of_places: NDArray[np.int32] = keys[np.arange(places) * tasks // places]
+    return of_places
 
 
-def _cut(keys: NDArray[np.int32], waiting: list[pa.RecordBatch], block_rows: int) -> Iterator[pa.RecordBatch]:
-    order = np.argsort(keys, kind="stable")
-    rows, keys = pa.Table.from_batches(waiting).take(order).combine_chunks(), keys[order]
-    begins = np.flatnonzero(np.diff(keys, prepend=np.int32(-1)))
-    ends = [*begins[1:], len(keys)]
-    for begin, end in zip(begins, ends, strict=True):
-        starts = range(int(begin), int(end), block_rows)
-        blocks = [_message(rows.slice(start, min(block_rows, int(end) - start))) for start in starts]
-        same = np.full(len(blocks), keys[begin], np.int32)
-        yield pa.RecordBatch.from_arrays([pa.array(same), pa.array(blocks, pa.binary())], schema=_SCHEMA)
+def _cut(
+    places: NDArray[np.int64], waiting: list[pa.RecordBatch], keys: NDArray[np.int32], block_rows: int
+) -> pa.RecordBatch:
+    order = np.argsort(places, kind="stable")
+    rows, places = pa.Table.from_batches(waiting).take(order).combine_chunks(), places[order]
+    begins = np.flatnonzero(np.diff(places, prepend=-1)).tolist()
+    cuts = [
+        (at, min(at + block_rows, end))
+        for begin, end in zip(begins, [*begins[1:], len(places)], strict=True)
+        for at in range(begin, end, block_rows)
+    ]
+    of_blocks = places[[begin for begin, _ in cuts]]
+    blocks = [_message(rows.slice(begin, end - begin)) for begin, end in cuts]
+    arrays = [pa.array(keys[of_blocks]), pa.array(of_blocks.astype(np.int32)), pa.array(blocks, pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
 def _message(rows: pa.Table) -> bytes:
@@ -85,3 +112,26 @@ def _message(rows: pa.Table) -> bytes:
         writer.write_table(rows)
     message: bytes = content.getvalue().to_pybytes()
     return message
+
+
+def rows_of_block(batch_rows: int, row_bytes: int) -> int:
+    """How many rows a block may have, of which Spark hands so many to a task at a time as it would rows."""
+    return max(_ARROW_BYTES // (batch_rows * row_bytes), 1)
+
+
+@contextmanager
+def small_batches(spark: "SparkSession", row_bytes: int) -> Iterator[int]:
+    """Spark hands rows, or blocks of them, to tasks in batches that fit into memory: of as many as it says, at most.
+
+    Runs on the driver, for the jobs that start in the context.
+    """
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(key)
+    limit = int(before or 0)
+    largest = min(max(_ARROW_BYTES // row_bytes, 1), _BATCH_ROWS)
+    rows = min(limit, largest) if limit > 0 else largest  # to Spark, 0 and less is no limit
+    spark.conf.set(key, rows)
+    try:
+        yield rows
+    finally:
+        spark.conf.unset(key) if before is None else spark.conf.set(key, before)

@@ -21,10 +21,24 @@ from sparkdl.settings.section import TaskName
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["check_strata", "draws_rows", "have_equals", "with_hashes", "with_numbers", "with_split", "with_strata"]
+__all__ = [
+    "DRAW",
+    "GIVEN",
+    "check_strata",
+    "draws_rows",
+    "find_strata",
+    "with_given",
+    "with_hashes",
+    "with_numbers",
+    "with_order",
+    "with_split",
+    "with_strata",
+]
 
-_DRAW = f"{WORKING}draw"
+DRAW = f"{WORKING}draw"
 """A hash of what is drawn together and the seed, which decides the split."""
+GIVEN = f"{WORKING}given"
+"""The split that a row has before any is drawn, where a column or a time says so; all others are ``train``."""
 _NUMBER = f"{WORKING}number"
 _END = f"{WORKING}end"
 """With a number behind it: below which share the rows of a class move to a split."""
@@ -37,20 +51,31 @@ def draws_rows(settings: Prepare) -> bool:
     return not settings.qid and not settings.split.group
 
 
+def with_given(rows: "DataFrame", settings: Prepare) -> "DataFrame":
+    """Add what the settings say of a row's split: the one that is given, and what is drawn together with others.
+
+    Runs on the driver, lazily.
+    """
+    if settings.split.time:
+        rows = rows.withColumn(GIVEN, split_by_time(rows, settings.split.time))
+    elif settings.split.column:
+        rows = rows.withColumn(GIVEN, rows[identifier(settings.split.column)].cast("string"))
+    together = settings.split.group or ([settings.qid] if settings.qid else [])
+    return rows.withColumn(DRAW, hash_of(together, settings.seed, "split")) if together else rows
+
+
 def with_hashes(rows: "DataFrame", content: Sequence[str], settings: Prepare) -> "DataFrame":
     """Add each row's hashes. Runs on the driver, lazily. ``content`` are the columns that identify a row."""
-    together = settings.split.group or ([settings.qid] if settings.qid else content)
-    return rows.select(
-        "*",
-        hash_of(together, settings.seed, "split").alias(_DRAW),
-        hash_of(content, settings.seed, "order").alias(ORDER),
-        hash_of(content, 0, "content").alias(CONTENT_HASH),
-    )
+    given = with_given(rows, settings)
+    hashes = [hash_of(content, 0, "content").alias(CONTENT_HASH)]
+    if DRAW not in given.columns:
+        hashes.append(hash_of(content, settings.seed, "split").alias(DRAW))
+    return with_order(given.select("*", *hashes), settings)
 
 
-def have_equals(rows: "DataFrame") -> bool:
-    """Whether any row is equal to another one. Runs on the driver; tasks compare hashes, which only travel."""
-    return bool(rows.groupBy(CONTENT_HASH).count().where("count > 1").head(1))
+def with_order(rows: "DataFrame", settings: Prepare) -> "DataFrame":
+    """Add what rows are sorted by, to rows that have the hash of their content. Runs on the driver, lazily."""
+    return rows.withColumn(ORDER, hash_of([CONTENT_HASH], settings.seed, "order"))
 
 
 def with_numbers(rows: "DataFrame", settings: Prepare, *, then_by: Sequence[str] = ()) -> "DataFrame":
@@ -63,8 +88,8 @@ def with_numbers(rows: "DataFrame", settings: Prepare, *, then_by: Sequence[str]
     from pyspark.sql import functions as sf
 
     others = [sf.xxhash64(*map(identifier, then_by))] if then_by else []
-    number = sf.row_number().over(Window.partitionBy(CONTENT_HASH).orderBy(ORDER, *others))
-    numbered = [ORDER, *([_DRAW] if draws_rows(settings) else [])]
+    number = sf.row_number().over(Window.partitionBy(CONTENT_HASH).orderBy(DRAW, *others))
+    numbered = [ORDER, *([DRAW] if draws_rows(settings) else [])]
     own = {name: sf.when(sf.col(_NUMBER) == 1, sf.col(name)).otherwise(sf.xxhash64(name, _NUMBER)) for name in numbered}
     return rows.withColumn(_NUMBER, number).withColumns(own).drop(_NUMBER)
 
@@ -73,13 +98,13 @@ def with_split(rows: "DataFrame", settings: Prepare) -> "DataFrame":
     """Add each row's split. Runs on the driver, lazily. ``rows`` have hashes, and with ``stratify`` their strata."""
     from pyspark.sql import functions as sf
 
-    before = _given(rows, settings)
+    before = _given(settings)
     split = before
     for number, (name, end) in reversed(list(enumerate(_ends(settings)))):
         below = _share() < (sf.col(f"{_END}{number}") if settings.split.stratify else sf.lit(end))
         split = sf.when(_in_train(before, settings) & below, sf.lit(name)).otherwise(split)
     ends = [f"{_END}{number}" for number in range(len(settings.split.fractions))]
-    return rows.withColumn(SPLIT, split).drop(_DRAW, *ends)
+    return rows.withColumn(SPLIT, split).drop(DRAW, GIVEN, *ends)
 
 
 def check_strata(task: TaskName | None, settings: Prepare) -> None:
@@ -91,39 +116,40 @@ def check_strata(task: TaskName | None, settings: Prepare) -> None:
         )
 
 
-def with_strata(rows: "DataFrame", good: "DataFrame", settings: Prepare, *, once: bool = False) -> "DataFrame":
-    """Add for each row which shares its class's rows move below, so that each split has its share of the class.
+def find_strata(good: "DataFrame", settings: Prepare) -> "DataFrame":
+    """For each class, which shares its rows move below, so that each split has its share of the class.
 
-    Runs on the driver, lazily, unless it is to be found out ``once``, by a job that only labels and hashes travel in.
-    ``good`` are those of the rows that can be used; both have hashes and label.
+    Runs on the driver, lazily. ``good`` are the rows that can be used, with hashes and label; only these travel.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
-    training = good.where(_in_train(_given(good, settings), settings)).select(LABEL, _share().alias(_DRAW))
+    training = good.where(_in_train(_given(settings), settings)).select(LABEL, _share().alias(DRAW))
     of_class = Window.partitionBy(LABEL)
     ranked = training.select(
         "*",
-        (sf.row_number().over(of_class.orderBy(_DRAW)) - 1).alias("place"),
+        (sf.row_number().over(of_class.orderBy(DRAW)) - 1).alias("place"),
         sf.count("*").over(of_class).alias("rows"),
     )
     bounds = []
     for number, (_, end) in enumerate(_ends(settings)):
         taken = sf.least(sf.floor(sf.lit(end) * sf.col("rows") + 0.5), sf.col("rows") - 1)  # one row stays in `train`
-        bounds.append(sf.min(sf.when(sf.col("place") >= taken, sf.col(_DRAW))).alias(f"{_END}{number}"))
-    strata = ranked.groupBy(LABEL).agg(*bounds)
-    if once:
-        strata = rows.sparkSession.createDataFrame(strata.collect(), strata.schema)
+        bounds.append(sf.min(sf.when(sf.col("place") >= taken, sf.col(DRAW))).alias(f"{_END}{number}"))
+    return ranked.groupBy(LABEL).agg(*bounds)
+
+
+def with_strata(rows: "DataFrame", strata: "DataFrame") -> "DataFrame":
+    """Add for each row what :func:`find_strata` found for its class. Runs on the driver, lazily."""
+    from pyspark.sql import functions as sf
+
     return rows.join(sf.broadcast(strata), LABEL, "left")
 
 
-def _given(rows: "DataFrame", settings: Prepare) -> "Column":
+def _given(settings: Prepare) -> "Column":
     """The split that a row has before any is drawn."""
     from pyspark.sql import functions as sf
 
-    if settings.split.time:
-        return split_by_time(rows, settings.split.time)
-    return sf.col(identifier(settings.split.column)).cast("string") if settings.split.column else sf.lit("train")
+    return sf.col(GIVEN) if settings.split.column or settings.split.time else sf.lit("train")
 
 
 def _in_train(split: "Column", settings: Prepare) -> "Column":
@@ -137,7 +163,7 @@ def _share() -> "Column":
     """Where in [0, 1) a row was drawn."""
     from pyspark.sql import functions as sf
 
-    return sf.pmod(sf.col(_DRAW), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
+    return sf.pmod(sf.col(DRAW), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
 
 
 def _ends(settings: Prepare) -> list[tuple[str, float]]:

@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal  # unlike int, of any number of digits
 from functools import reduce
 from operator import or_
@@ -18,6 +18,7 @@ from sparkdl.data.preparing.label_column import LABEL, label_problems
 from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
 from sparkdl.data.preparing.queries import Queries, count_queries
 from sparkdl.data.preparing.split_columns import split_problems
+from sparkdl.data.preparing.stacking import stacked_problems
 from sparkdl.data.sql import identifier
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
@@ -52,11 +53,24 @@ class Findings:
     """The groups that are ranked within, which ``split_rows`` counts then."""
     label_type: str | None = None
     """The Spark SQL type of a label, where labels are classes."""
+    unseen: tuple[Problem, ...] = ()
+    """What is wrong with rows whose labels no training row has."""
+
+    def usable(self, rows: "DataFrame") -> "DataFrame":
+        """Those of the rows that were counted. ``rows`` have what :func:`examine` was given."""
+        good = rows.where(f"{WRONG} = 0").drop(WRONG)
+        return good.where(what_is_wrong(self.unseen) == 0) if self.unseen else good
 
 
-def find_problems(rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None) -> list[Problem]:
-    """All that can be wrong with a row, whatever the others are: what comes first is what a row is counted for."""
-    problems = label_problems(rows, settings, task) + split_problems(rows, settings) + _input_problems(inputs, settings)
+def find_problems(
+    rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None, *, stacks: bool = False
+) -> list[Problem]:
+    """All that can be wrong with a row, whatever the others are: what comes first is what a row is counted for.
+
+    Where tasks stack the inputs (:mod:`sparkdl.data.preparing.stacking`), they test these themselves.
+    """
+    problems = label_problems(rows, settings, task) + split_problems(rows, settings)
+    problems += stacked_problems(inputs) if stacks else _input_problems(inputs, settings)
     if task is None:
         problems += _feature_problems(inputs)
     if settings.split.column:
@@ -81,22 +95,26 @@ def examine(
     settings: Prepare,
     task: TaskName | None,
     *,
+    named: "DataFrame | None" = None,
     imputed: Collection[str] = (),
-) -> "tuple[DataFrame, Findings]":
-    """Count, fingerprint and check the raw rows; those that can be used. Runs on the driver; tasks read the rows, once.
+) -> Findings:
+    """Count, fingerprint and check the raw rows. Runs on the driver; tasks read the rows, once.
+
+    ``rows`` have the number of what is wrong with them, by ``problems``. ``named`` are the same rows with the values by
+    which errors name them; by default ``rows`` have these.
 
     Raises :class:`DataError` with the count and the first rows for rows that cannot be used, which with ``on_bad_rows:
-    skip`` are told in a warning and left out: those with a problem, and those with labels that the training split does
-    not have. Raises it, too, for splits, asked-for ones without a row among them, that are smaller than the number of
-    ranks, and for ``imputed`` columns of which all training rows lack a value.
+    skip`` are told in a warning and left out (:meth:`Findings.usable`): those with a problem, and those with labels
+    that the training split does not have. Raises it, too, for splits, asked-for ones without a row among them, that are
+    smaller than the number of ranks, and for ``imputed`` columns of which all training rows lack a value.
     """
     from pyspark.sql import functions as sf
 
     skip = settings.on_bad_rows == "skip"
+    named = rows if named is None else named
     keys = [SPLIT, LABEL] if task == "classification" else [SPLIT]
-    judged = rows.withColumn(WRONG, what_is_wrong(problems))
     found = (
-        judged.groupBy(*keys, WRONG)
+        rows.groupBy(*keys, WRONG)
         .agg(
             sf.count("*").alias("rows"),
             sf.sum(sf.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"),
@@ -107,11 +125,12 @@ def examine(
     wrong = Counter[int]()
     for row in found:
         wrong[row[WRONG]] += row["rows"]
-    report(judged, problems, wrong, skip=skip)
+    report(named, problems, wrong, skip=skip)
     if not wrong[0]:
         raise DataError(f"there are no rows to prepare{f': none of {wrong.total():,} can be used' if wrong else ''}")
     if len(wrong) > 1:
-        rows, found = judged.where(f"{WRONG} = 0").drop(WRONG), [row for row in found if not row[WRONG]]
+        rows, named = (each.where(f"{WRONG} = 0") for each in (rows, named))
+        found = [row for row in found if not row[WRONG]]
     for place, name in enumerate(imputed):
         if not sum(row[f"_v{place}"] for row in found if row[SPLIT] == "train"):
             raise DataError(
@@ -128,7 +147,7 @@ def examine(
     split_rows = queries.counts if queries else dict(sorted(split_rows.items()))
     _check_sizes(split_rows, settings)
     if task not in ("classification", "multi_label"):
-        return rows, Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, queries)
+        return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, queries)
     if task == "multi_label":
         labels = rows.select(SPLIT, sf.explode(LABEL).alias(LABEL))
         found = labels.groupBy(SPLIT, LABEL).agg(sf.count("*").alias("rows")).collect()
@@ -136,13 +155,14 @@ def examine(
     for row in found:
         counts[row[SPLIT]][row[LABEL]] = row["rows"]
     if unseen := _unseen_labels(counts, settings, task):
-        return examine(rows, unseen, settings, task)  # which raises, or goes on without them
+        judged, named = (each.withColumn(WRONG, what_is_wrong(unseen)) for each in (rows, named))
+        return replace(examine(judged, unseen, settings, task, named=named), unseen=tuple(unseen))  # or it raises
     label_names = _label_names(counts["train"])
     if settings.class_names and not settings.class_names.keys() & set(label_names):
         shown = f"{', '.join(label_names[:_SHOWN_LABELS])}{', ...' if len(label_names) > _SHOWN_LABELS else ''}"
         raise DataError(f"`class_names` names none of the labels ({shown}); write {{label: name}}")
     class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
-    return rows, Findings(label_names, class_counts, split_rows, fingerprint)
+    return Findings(label_names, class_counts, split_rows, fingerprint)
 
 
 def _value(rows: "DataFrame", name: str) -> "Column":

@@ -63,6 +63,8 @@ class Inputs:
     """Of raw columns of arrays, and of vectors that are assembled."""
     imputed: frozenset[str] = field(default_factory=frozenset)
     """Raw columns of which the training split must have a value."""
+    assembles: bool = False
+    """Whether the pipeline only puts the raw columns side by side, and has nothing to learn."""
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of raw columns that are fields of structs, or values of maps: the way to them, from the column on."""
 
@@ -131,6 +133,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         may_be_infinite=first_handled_by(settings.stages, {"index"}),
         imputed=first_handled_by(settings.stages, {"impute"}),
         widths=widths,
+        assembles=not (settings.stages or settings.sparse or unit_norm),
         fields=fields,
     )
 

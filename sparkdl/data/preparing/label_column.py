@@ -140,7 +140,11 @@ def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) 
         wrong = weight.isNull() | ~_is_finite(weight) | (weight < 0)
         problems.append(Problem(says, "a weight is a number from 0 on: mend them, drop the rows", wrong))
     # A test that is null (because the row is) found nothing; the test for null did.
-    return [problem._replace(test=sf.coalesce(problem.test, sf.lit(False))) for problem in problems]
+    return [
+        problem._replace(test=sf.coalesce(problem.test, sf.lit(False)))
+        for problem in problems
+        if problem.test is not None
+    ]
 
 
 def _as_name(value: "Column", kind: "DataType") -> "Column":

@@ -1,12 +1,10 @@
 """A raw table becomes a dataset: split, checked, ordered, cut into equal row groups, and written all or nothing."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl.data.bad_rows import NAMED, take_good_lines, what_is_wrong
+from sparkdl.data.bad_rows import NAMED, WRONG, what_is_wrong
 from sparkdl.data.card import (
     CARD_NAME,
     DRAWN_BY,
@@ -22,29 +20,23 @@ from sparkdl.data.dataset import Dataset
 from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
 from sparkdl.data.preparing.decisions import differing, kept_settings
-from sparkdl.data.preparing.draw import check_strata, have_equals, with_hashes, with_numbers, with_split, with_strata
-from sparkdl.data.preparing.examine import Findings, examine, find_problems, unusable
+from sparkdl.data.preparing.examine import Findings, examine, unusable
 from sparkdl.data.preparing.features import (
-    Inputs,
     apply_preprocessing,
-    choose_inputs,
     describe_pipeline,
-    raw_rows,
 )
-from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
+from sparkdl.data.preparing.label_column import LABEL, WEIGHT
+from sparkdl.data.preparing.look import Look, choose, look
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups
-from sparkdl.data.preparing.queries import QUERY, check_query, gathered
+from sparkdl.data.preparing.queries import QUERY, gathered
 from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import Layout, write_row_groups
-from sparkdl.data.sources.open import open_source
 from sparkdl.data.sql import identifier
-from sparkdl.data.working_columns import check_names
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.masking import without_credentials
 from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare, Source
-from sparkdl.settings.section import TaskName
 from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
 
 if TYPE_CHECKING:
@@ -53,14 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_prepare", "prepare"]
 
-READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
-"""Formats that are worth reading once; Spark's own readers are fast enough to read again."""
-
 _SPARSE_ROW_BYTES = 1 << 10
 """About what a sparse row takes: some hundred features of 8 bytes."""
-
-_SHOWN_CLASSES = 5
-"""Classes that a warning lists."""
 
 _log = logging.getLogger(__name__)
 
@@ -85,18 +71,17 @@ def prepare(
     decisions = _decisions(settings, pipeline)
     existing = _open_existing(settings.output, decisions)
     if existing is not None:
-        with explained(settings.output), _examined(source, settings, spark, pipeline, existing.card.split_by) as found:
-            (*_, findings) = found
-            _require_same_content(existing, findings)
+        with explained(settings.output), look(source, settings, spark, pipeline, existing.card.split_by) as found:
+            _require_same_content(existing, found.findings)
         place = without_credentials(settings.output)
         _log.info("%s holds these rows with these settings already; nothing to prepare", place)
         return existing
     with (
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,
-        _examined(source, settings, spark, pipeline, DRAWN_BY) as (rows, inputs, task, findings),
+        look(source, settings, spark, pipeline, DRAWN_BY) as found,
     ):
-        card = _write(rows, inputs, task, findings, decisions, settings, folder.path)
+        card = _write(found, decisions, settings, folder.path)
         write_file(join(folder.path, CARD_NAME), card.to_json().encode())
         first = folder.publish()
     dataset = Dataset.open(settings.output)
@@ -123,7 +108,7 @@ def check_prepare(
     with explained(settings.output):
         if existing is None:
             Staging(settings.output, seal=CARD_NAME).check()
-        raw, inputs = _chosen(source, settings, spark, None)
+        raw, inputs = choose(source, settings, spark, None)
     columns = ", ".join(f"{name} ({kind})" for name, kind in inputs.raw_columns.items())
     return {
         "source": f"{source.format} {source.path}" if isinstance(source, Source) else str(raw),
@@ -168,90 +153,27 @@ def _require_same_content(existing: Dataset, findings: Findings) -> None:
         )
 
 
-@contextmanager
-def _examined(
-    source: "DataFrame | Source",
-    settings: Prepare,
-    spark: "SparkSession | None",
-    pipeline: "Pipeline | None",
-    split_by: str,
-) -> "Iterator[tuple[DataFrame, Inputs, TaskName | None, Findings]]":
-    """The raw rows with their split and label, how they become inputs, what for, and what was found in them."""
-    raw, inputs = _chosen(source, settings, spark, pipeline)
-    task = find_task(raw, settings)
-    check_strata(task, settings)
-    content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
-    check_names(content)
-    rows = with_hashes(raw, content, settings)
-    rows = rows.withColumn(LABEL, working_label(raw, settings, task))
-    if settings.weight:
-        rows = rows.withColumn(WEIGHT, working_weight(raw, settings))
-    kept = rows.persist() if isinstance(source, Source) and source.format in READ_IN_PYTHON else None
-    try:
-        rows = take_good_lines(rows, skip=settings.on_bad_rows == "skip")
-        problems = find_problems(rows, inputs, settings, task)
-        if split_by == "row" and not settings.qid and have_equals(rows):
-            rows = with_numbers(rows, settings)
-        if settings.split.stratify:
-            rows = with_strata(rows, rows.where(what_is_wrong(problems) == 0), settings, once=True)
-        rows, findings = examine(with_split(rows, settings), problems, settings, task, imputed=inputs.imputed)
-        if settings.split.stratify:
-            _warn_of_rare_classes(findings)
-        yield rows, inputs, task, replace(findings, label_type=label_type(raw, settings, task))
-    finally:
-        if kept is not None:
-            kept.unpersist()
-
-
-def _warn_of_rare_classes(findings: Findings) -> None:
-    """Say which classes have fewer rows than it takes for one in each split."""
-    rare = []
-    for index, name in enumerate(findings.label_names):
-        counts = {split: counted[index] for split, counted in findings.class_counts.items()}
-        if without := [split for split, count in counts.items() if not count]:
-            rare.append(f"{name!r} ({sum(counts.values())} rows) in {', '.join(without)}")
-    if rare:
-        shown = f"{'; '.join(rare[:_SHOWN_CLASSES])}{'; ...' if len(rare) > _SHOWN_CLASSES else ''}"
-        _log.warning("%s classes have no row in a split: %s", f"{len(rare):,}", shown)
-
-
-def _chosen(
-    source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
-) -> "tuple[DataFrame, Inputs]":
-    """The columns of the raw rows that count, and which of them become inputs, and how."""
-    from pyspark.sql import SparkSession
-
-    session = spark or SparkSession.builder.getOrCreate()
-    raw = open_source(source, session) if isinstance(source, Source) else source
-    inputs = choose_inputs(raw, settings, pipeline)
-    raw = raw_rows(raw, inputs, settings)
-    if settings.qid:
-        check_query(raw, inputs, settings)
-    return raw, inputs
-
-
-def _write(
-    rows: "DataFrame",
-    inputs: Inputs,
-    task: TaskName | None,
-    findings: Findings,
-    decisions: dict[str, Any],
-    settings: Prepare,
-    folder: str,
-) -> Card:
+def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: str) -> Card:
     """Write everything but the card."""
     from pyspark.sql import functions as sf
 
-    ready = rows
+    rows, inputs, task, findings = found.rows, found.inputs, found.task, found.findings
+    ready, counted = rows, found.counted
     if inputs.pipeline is not None:
+        training = found.raw if found.stacks else rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
         with pickled_by_value():
-            model = inputs.pipeline.fit(rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT, NAMED))
+            model = inputs.pipeline.fit(training.drop(NAMED))
         model.write().save(spark_url(join(folder, PREPROCESSING)))
-        ready = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
+    if inputs.pipeline is not None and not found.stacks:
+        ready = counted = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
         if settings.on_bad_rows == "skip" and (settings.stages or inputs.may_be_infinite):
-            ready, usable = examine(ready, [unusable(inputs.column, sparse=settings.sparse)], settings, task)
-            findings = replace(usable, fingerprint=findings.fingerprint)  # that of the rows as they came
-    spec = _spec(ready, inputs)
+            problems = [unusable(inputs.column, sparse=settings.sparse)]
+            made = ready.withColumn(WRONG, what_is_wrong(problems))
+            left = examine(made, problems, settings, task)
+            ready = counted = left.usable(made)
+            # The fingerprint is that of the rows as they came.
+            findings = replace(left, fingerprint=findings.fingerprint, label_type=findings.label_type)
+    spec = _spec(found, ready)
     row_bytes = _SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes
     each, largest = (findings.queries.mean, findings.queries.largest) if findings.queries else (1.0, 1)
     groups = {split: num_groups(count, row_bytes, settings, each=each) for split, count in findings.split_rows.items()}
@@ -276,15 +198,16 @@ def _write(
         row_bytes=row_bytes * largest,
         queries=task == "ranking",
     )
-    runs = find_runs(examples, findings.split_rows, groups)
+    runs = find_runs(examples if settings.qid else counted, findings.split_rows, groups)
     written = write_row_groups(examples, folder, layout, runs)
     if written.unusable:  # tasks that write know neither the raw columns of these rows nor their values
-        examine(ready, [unusable(inputs.column, sparse=settings.sparse)], settings, task)
+        problems = [unusable(inputs.column, sparse=settings.sparse)]
+        examine(ready.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task)
     for split, count in findings.split_rows.items():
-        found = sum(file.rows for file in written.files.get(split, ()))
-        if found != count:
+        on_disk = sum(file.rows for file in written.files.get(split, ()))
+        if on_disk != count:
             raise DataError(
-                f"the rows changed while they were read ({count:,} of split {split!r}, then {found:,}); prepare from "
+                f"the rows changed while they were read ({count:,} of split {split!r}, then {on_disk:,}); prepare from "
                 "a source that gives the same rows each time"
             )
     return Card.create(
@@ -314,8 +237,11 @@ def _write(
     )
 
 
-def _spec(rows: "DataFrame", inputs: Inputs) -> InputSpec:
-    """The input's form; the width of a vector that a pipeline makes is known from the first row."""
+def _spec(found: Look, rows: "DataFrame") -> InputSpec:
+    """The input's form; the width of a vector that Spark ML makes is known from the first row."""
+    inputs = found.inputs
+    if found.stacks:
+        return InputSpec(column=inputs.column, kind="vector", shape=(len(inputs.raw_columns),), dtype="float32")
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
     if inputs.pipeline is None and inputs.source in inputs.widths:  # which is what all rows have: others were found

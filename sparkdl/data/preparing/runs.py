@@ -1,8 +1,8 @@
 """Row groups are runs of the global order: which rows each holds, found from counts alone.
 
-Rows are ordered by a hash. The hash's first bits are a bucket; how many rows each bucket has tells in which bucket a row
-group begins, and after how many rows of it. So a task knows from a row's hash to which row group it belongs; a bucket
-in which a group ends and the next one begins goes to both, and each keeps its part.
+Rows are ordered by a hash. The hash's first bits are a bucket; how many rows each bucket has tells in which bucket a
+row group begins, and after how many rows of it. So a task knows from a row's hash to which row group it belongs; a
+bucket in which a group ends and the next one begins goes to both, and each keeps its part.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkdl.data.preparing.blocks import keys_for
 from sparkdl.data.preparing.order import ORDER, SPLIT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Run", "Runs", "find_runs", "plan_runs"]
+__all__ = ["GroupRun", "Runs", "find_runs", "plan_runs"]
 
 _BITS = 64
 _BUCKETS_A_GROUP = 32
@@ -28,7 +27,7 @@ _ALONE_ROWS = 4096
 """A split this small is a single bucket: all of its rows go to all of its groups, which is faster than a count."""
 
 
-class Run(NamedTuple):
+class GroupRun(NamedTuple):
     """The rows of one row group."""
 
     split: str
@@ -44,9 +43,7 @@ class Run(NamedTuple):
 class Runs(NamedTuple):
     """All row groups of a dataset, one split's behind another's. Small beside the rows: some numbers for each group."""
 
-    all: tuple[Run, ...]
-    keys: NDArray[np.int32]
-    """By which Spark sends rows to the groups."""
+    all: tuple[GroupRun, ...]
     shift: int
     """How many bits of a hash are below its bucket."""
     firsts: dict[str, NDArray[np.int64]]
@@ -54,8 +51,8 @@ class Runs(NamedTuple):
     lasts: dict[str, NDArray[np.int64]]
     """By split, the bucket that each group ends in."""
 
-    def dealt(self, splits: pa.Array, order: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The places of rows among those given, some of them twice, and for each the key of its row group."""
+    def dealt(self, splits: pa.Array, order: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The places of rows among those given, some of them twice, and for each its row group in :attr:`all`."""
         buckets = order >> self.shift if self.shift < _BITS else np.zeros_like(order)
         rows: list[NDArray[np.int64]] = []
         groups: list[NDArray[np.int64]] = []
@@ -70,7 +67,7 @@ class Runs(NamedTuple):
             behind = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
             groups.append(np.repeat(first, copies) + behind + begin)
             begin += len(firsts)
-        return np.concatenate(rows), self.keys[np.concatenate(groups)]
+        return np.concatenate(rows), np.concatenate(groups)
 
 
 def find_runs(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Mapping[str, int]) -> Runs:
@@ -92,7 +89,7 @@ def find_runs(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Mapp
 
 def plan_runs(counts: Mapping[tuple[str, int], int], num_groups: Mapping[str, int], shift: int) -> Runs:
     """The runs that these counts of rows by split and bucket make."""
-    found: list[Run] = []
+    found: list[GroupRun] = []
     firsts, lasts = {}, {}
     for split, groups in num_groups.items():
         buckets = np.array(sorted(bucket for other, bucket in counts if other == split), np.int64)
@@ -105,5 +102,5 @@ def plan_runs(counts: Mapping[tuple[str, int], int], num_groups: Mapping[str, in
         firsts[split], lasts[split] = buckets[first], buckets[last]
         skipped = until - own - (ends - sizes)[first]
         sent = ends[last] - (ends - sizes)[first]
-        found += [Run(split, *map(int, each)) for each in zip(np.arange(groups), skipped, own, sent, strict=True)]
-    return Runs(tuple(found), keys_for(len(found)), shift, firsts, lasts)
+        found += [GroupRun(split, *map(int, each)) for each in zip(np.arange(groups), skipped, own, sent, strict=True)]
+    return Runs(tuple(found), shift, firsts, lasts)

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 
 from sparkdl.data.bad_rows import PROBLEM, what_is_wrong
 from sparkdl.data.card import CARD_NAME, DRAWN_BY, Card
-from sparkdl.data.preparing.draw import check_strata, draws_rows, with_hashes, with_numbers, with_split, with_strata
+from sparkdl.data.preparing.draw import (
+    check_strata,
+    draws_rows,
+    find_strata,
+    with_hashes,
+    with_numbers,
+    with_split,
+    with_strata,
+)
 from sparkdl.data.preparing.examine import find_problems
 from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
@@ -70,7 +78,7 @@ def _stratified(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> "DataFr
     if PROBLEM in rows.columns:
         good = good.where(good[PROBLEM].isNull())
     good = good.where(what_is_wrong(find_problems(good, inputs, settings, task)) == 0)
-    return with_strata(rows, good, settings)
+    return with_strata(rows, find_strata(good, settings))
 
 
 def _is_hashed(kind: "DataType") -> bool:

@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,17 +22,18 @@ from sparkdl.data.card import (
     LabelSpec,
     SparseCounts,
 )
-from sparkdl.data.preparing.blocks import BLOCKS, KEY, opened, packed
+from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, opened, packed, rows_of_block, small_batches
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.petastorm import petastorm_metadata
 from sparkdl.data.preparing.row_group import LEVELS, row_schema, write_row_group
-from sparkdl.data.preparing.runs import Run, Runs
+from sparkdl.data.preparing.runs import GroupRun, Runs
+from sparkdl.data.preparing.stacking import unstacked
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, sparse_schema, write_sparse_row_group
 from sparkdl.errors import DataError
 from sparkdl.storage import join, make_folder, write_file
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["Layout", "Written", "write_row_groups"]
 
@@ -45,10 +45,6 @@ _RECORD = (
 """What a task reports about each file it wrote."""
 _FACTS = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at", "weights_at"
 """What of it the card says of the file."""
-_ARROW_BYTES = 1 << 26
-"""Inputs that Spark hands to a task at a time, beside its own limit on rows: large images would not fit otherwise."""
-_BATCH_ROWS = 1 << 12
-"""The most rows at a time. A block that a task sends counts as a row to Spark: the fewer, the larger blocks may be."""
 
 
 class Layout(NamedTuple):
@@ -103,10 +99,12 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, runs: Runs)
     for split in runs.firsts:
         make_folder(join(folder, split))
     stored = [input.column, LABEL_COLUMN, *([WEIGHT_COLUMN] if layout.weighted else [])]
-    with _small_batches(rows.sparkSession, layout.row_bytes) as batch_rows:
-        block_rows = max(_ARROW_BYTES // (batch_rows * layout.row_bytes), 1)
-        blocks = rows.select(*stored, ORDER, CONTENT_HASH, SPLIT).mapInArrow(_dealer(runs, block_rows), BLOCKS)
-        found = blocks.repartition(len(runs.all), KEY).mapInArrow(_writer(folder, layout, runs), _RECORD).collect()
+    tasks = num_tasks(len(runs.all), layout.row_bytes * sum(run.sent for run in runs.all))
+    keys = keys_for(len(runs.all), tasks)
+    with small_batches(rows.sparkSession, layout.row_bytes) as batch_rows:
+        block_rows = rows_of_block(batch_rows, layout.row_bytes)
+        dealt = rows.select(*stored, ORDER, CONTENT_HASH, SPLIT).mapInArrow(_dealer(runs, keys, block_rows), BLOCKS)
+        found = dealt.repartition(tasks, KEY).mapInArrow(_writer(folder, layout, runs), _RECORD).collect()
     files: dict[str, list[File]] = defaultdict(list)
     for row in sorted(found, key=lambda row: (row.split, row.group)):
         name = f"{row.split}/{_file_name(row.group)}"
@@ -171,26 +169,27 @@ def _file_name(group: int) -> str:
     return f"part-{group:06d}.parquet"
 
 
-def _dealer(runs: Runs, block_rows: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _dealer(
+    runs: Runs, keys: NDArray[np.int32], block_rows: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Sends each row to its row group, or to the two that it may be in."""
 
-    def dealt(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[NDArray[np.int32], pa.RecordBatch]]:
+    def dealt(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[NDArray[np.int64], pa.RecordBatch]]:
         for batch in filter(len, batches):  # an empty partition may come as an empty batch
-            places, keys = runs.dealt(batch.column(SPLIT), batch.column(ORDER).to_numpy())
-            yield keys, batch.select([name for name in batch.schema.names if name != SPLIT]).take(places)
+            taken, groups = runs.dealt(batch.column(SPLIT), batch.column(ORDER).to_numpy())
+            yield groups, batch.select([name for name in batch.schema.names if name != SPLIT]).take(taken)
 
-    return lambda batches: packed(dealt(batches), block_rows=block_rows)
+    return lambda batches: packed(dealt(batches), keys, block_rows=block_rows)
 
 
-def _writer(
-    folder: str, layout: Layout, runs: Runs
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    by_key = dict(zip(runs.keys.tolist(), runs.all, strict=True))
+def _writer(folder: str, layout: Layout, runs: Runs) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    input = layout.input
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for key, sent in opened(batches).items():
-            split, group = by_key[key].split, by_key[key].number
-            table = _numbered(_in_order(sent, by_key[key]), layout.label_names)
+        for place, sent in opened(batches):
+            run = runs.all[place]
+            split, group = run.split, run.number
+            table = unstacked(_numbered(_in_order(sent, run), layout.label_names), input)
             path = join(folder, split, _file_name(group))
             if layout.in_lists:
                 record = write_sparse_row_group(path, table, layout.input, layout.labels, folder)
@@ -220,7 +219,7 @@ def _sums(table: pa.Table) -> dict[str, float]:
     return sums
 
 
-def _in_order(sent: pa.Table, run: Run) -> pa.Table:
+def _in_order(sent: pa.Table, run: GroupRun) -> pa.Table:
     """The rows of a row group, of those that were sent to it. Raises :class:`DataError` if these are not all of them.
 
     Rows of one order differ in content: those that are equal are numbered, and ordered by their numbers.
@@ -231,7 +230,7 @@ def _in_order(sent: pa.Table, run: Run) -> pa.Table:
             f" {len(sent):,}); prepare from a source that gives the same rows each time"
         )
     order = np.lexsort((sent.column(CONTENT_HASH).to_numpy(), sent.column(ORDER).to_numpy()))
-    return sent.drop([ORDER, CONTENT_HASH]).take(order[run.skipped : run.skipped + run.rows]).combine_chunks()
+    return sent.drop_columns([ORDER, CONTENT_HASH]).take(order[run.skipped : run.skipped + run.rows]).combine_chunks()
 
 
 def _numbered(rows: pa.Table, label_names: Sequence[str]) -> pa.Table:
@@ -249,18 +248,3 @@ def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple
     mean = shares @ levels
     std = np.sqrt(((levels - mean[:, None]) ** 2 * shares).sum(axis=1))
     return tuple(map(float, mean)), tuple(map(float, std))
-
-
-@contextmanager
-def _small_batches(spark: "SparkSession", row_bytes: int) -> Iterator[int]:
-    """Batches of so few rows, or blocks of rows, that they fit into memory: of how many at most."""
-    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before = spark.conf.get(key)
-    limit = int(before or 0)
-    largest = min(max(_ARROW_BYTES // row_bytes, 1), _BATCH_ROWS)
-    rows = min(limit, largest) if limit > 0 else largest  # to Spark, 0 and less is no limit
-    spark.conf.set(key, rows)
-    try:
-        yield rows
-    finally:
-        spark.conf.unset(key) if before is None else spark.conf.set(key, before)

@@ -6,16 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkdl.data.preparing.blocks import KEY, keys_for, opened, packed
+from sparkdl.data.preparing.blocks import keys_for, opened, packed
 from sparkdl.data.preparing.runs import Runs, plan_runs
+from sparkdl.preprocessing.hashes import murmur3_of_ints
 
 
 def dealt(runs: Runs, splits: list[str], order: np.ndarray) -> dict[int, list[int]]:
-    """By the key of each row group, the order of the rows that are sent there, through blocks of seven rows."""
-    places, keys = runs.dealt(pa.array(splits), order)
-    rows = pa.RecordBatch.from_pydict({"order": order[places]})
-    found = opened(packed([(keys, rows)], block_rows=7))
-    return {key: table.column("order").to_pylist() for key, table in found.items()}
+    """By row group, the order of the rows that are sent there, through blocks of seven rows."""
+    taken, groups = runs.dealt(pa.array(splits), order)
+    rows = pa.RecordBatch.from_pydict({"order": order[taken]})
+    keys = keys_for(len(runs.all), 1)
+    found = opened(packed([(groups, rows)], keys, block_rows=7))
+    return {place: table.column("order").to_pylist() for place, table in found}
 
 
 @pytest.mark.parametrize("bits", [0, 1, 3, 8, 16])
@@ -33,10 +35,10 @@ def test_every_row_is_in_the_run_that_its_place_in_the_order_says(bits: int, gro
     for split in ("test", "train"):
         expected = np.sort(order[np.array(splits) == split])
         found = []
-        for key, run in zip(runs.keys.tolist(), runs.all, strict=True):
+        for place, run in enumerate(runs.all):
             if run.split == split:
-                assert len(sent[key]) == run.sent
-                found.append(sorted(sent[key])[run.skipped : run.skipped + run.rows])
+                assert len(sent[place]) == run.sent
+                found.append(sorted(sent[place])[run.skipped : run.skipped + run.rows])
         assert np.concatenate(found).tolist() == expected.tolist()
         sizes = [len(rows) for rows in found]
         assert max(sizes) - min(sizes) <= 1
@@ -54,13 +56,14 @@ def test_a_row_that_was_not_counted_makes_its_row_group_one_too_large() -> None:
     runs = plan_runs({("train", -1): 5, ("train", 0): 5}, {"train": 2}, 62)
     order = np.array([-1] * 5 + [1] * 5 + [1 << 62], np.int64)
     sent = dealt(runs, ["train"] * 11, order)
-    assert sorted(len(rows) - run.sent for rows, run in zip(sent.values(), runs.all, strict=True)) == [0, 1]
+    assert sorted(len(sent[place]) - run.sent for place, run in enumerate(runs.all)) == [0, 1]
 
 
-@pytest.mark.parametrize("places", [1, 2, 46, 1000])
-def test_spark_sends_each_key_to_a_partition_of_its_own(places: int) -> None:
-    keys = keys_for(places)
-    assert len(set(keys.tolist())) == places
+@pytest.mark.parametrize(("places", "tasks"), [(1, 1), (2, 2), (46, 8), (1000, 1000)])
+def test_all_tasks_have_equally_many_places(places: int, tasks: int) -> None:
+    partitions = Counter((murmur3_of_ints(keys_for(places, tasks)).astype(np.int64) % tasks).tolist())
+    assert len(partitions) == tasks
+    assert max(partitions.values()) - min(partitions.values()) <= 1
 
 
 def test_blocks_keep_rows_of_every_type_and_nothing_else() -> None:
@@ -71,8 +74,8 @@ def test_blocks_keep_rows_of_every_type_and_nothing_else() -> None:
             "bytes": pa.array([b"1", b"", b"333", None]),
         }
     )
-    blocks = list(packed([(np.array([5, 2, 5, 2], np.int32), rows)], block_rows=10))
-    assert {key for block in blocks for key in block.column(KEY).to_pylist()} == {2, 5}
-    found = opened(blocks)
+    blocks = list(packed([(np.array([5, 2, 5, 2]), rows)], keys_for(6, 6), block_rows=10))
+    found = dict(opened(blocks))
+    assert set(found) == {2, 5}
     assert found[5].to_pylist() == rows.take([0, 2]).to_pylist()
     assert found[2].to_pylist() == rows.take([1, 3]).to_pylist()

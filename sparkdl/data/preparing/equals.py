@@ -1,0 +1,57 @@
+"""Whether any two rows are equal, found from their hashes alone."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparkdl.data.preparing.order import CONTENT_HASH
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["have_equals"]
+
+_BITS = 10
+"""Hashes that begin with the same bits are compared in one task: a part in a thousand of all, or some such parts."""
+_AT_ONCE = 1 << 21
+"""Hashes that a task sorts before it sends them."""
+
+
+def have_equals(rows: "DataFrame") -> bool:
+    """Whether any row is equal to another one. Runs on the driver; tasks compare hashes, which only travel."""
+    sent = rows.select(CONTENT_HASH).mapInArrow(_sent, "part int, hashes binary")
+    return bool(sent.repartition("part").mapInArrow(_compared, "equal boolean").collect())
+
+
+def _sent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    waiting: list[NDArray[np.int64]] = []
+    for batch in batches:
+        waiting.append(batch.column(0).to_numpy())
+        if sum(map(len, waiting)) >= _AT_ONCE:
+            yield _in_parts(np.concatenate(waiting))
+            waiting = []
+    if waiting:
+        yield _in_parts(np.concatenate(waiting))
+
+
+def _in_parts(hashes: NDArray[np.int64]) -> pa.RecordBatch:
+    hashes = np.sort(hashes)
+    parts, begins = np.unique(hashes >> (64 - _BITS), return_index=True)
+    content = [part.tobytes() for part in np.split(hashes, begins[1:])] if len(parts) else []
+    arrays = [pa.array(parts.astype(np.int32)), pa.array(content, pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, ["part", "hashes"])
+
+
+def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row if there are equals among the hashes, and no row otherwise."""
+    found: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
+    for batch in batches:
+        for part, hashes in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+            found[part].append(np.frombuffer(hashes.as_buffer(), np.int64))
+    in_order = (np.sort(np.concatenate(parts)) for parts in found.values())
+    if any((hashes[1:] == hashes[:-1]).any() for hashes in in_order):
+        yield pa.RecordBatch.from_arrays([pa.array([True])], ["equal"])

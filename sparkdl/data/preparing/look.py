@@ -1,0 +1,141 @@
+"""What is known of raw rows before anything is written: how they become inputs, and what was found in them."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from sparkdl.data.bad_rows import WRONG, take_good_lines, what_is_wrong
+from sparkdl.data.preparing.blocks import small_batches
+from sparkdl.data.preparing.draw import (
+    check_strata,
+    find_strata,
+    with_given,
+    with_hashes,
+    with_numbers,
+    with_split,
+    with_strata,
+)
+from sparkdl.data.preparing.equals import have_equals
+from sparkdl.data.preparing.examine import Findings, examine, find_problems
+from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
+from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
+from sparkdl.data.preparing.queries import check_query
+from sparkdl.data.preparing.stacking import can_stack, stacked
+from sparkdl.data.sources.open import open_source
+from sparkdl.data.working_columns import check_names
+from sparkdl.settings import Prepare, Source
+from sparkdl.settings.section import TaskName
+
+if TYPE_CHECKING:
+    from pyspark.ml import Pipeline
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Look", "choose", "look"]
+
+READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
+"""Formats that are worth reading once; Spark's own readers are fast enough to read again."""
+
+_RAW_BYTES = 16
+"""About what a number takes while a task stacks a row of them."""
+_SHOWN_CLASSES = 5
+"""Classes that a warning lists."""
+
+_log = logging.getLogger(__name__)
+
+
+class Look(NamedTuple):
+    """What a look at the raw rows has found."""
+
+    raw: "DataFrame"
+    """The columns that count."""
+    counted: "DataFrame"
+    """The rows that can be used, each with its label, its split and its hashes."""
+    rows: "DataFrame"
+    """The same with the raw columns, or where ``stacks`` with the inputs that were made of them."""
+    inputs: Inputs
+    task: TaskName | None
+    findings: Findings
+    stacks: bool
+    """Whether tasks of ours make the inputs, not Spark ML."""
+
+
+@contextmanager
+def look(
+    source: "DataFrame | Source",
+    settings: Prepare,
+    spark: "SparkSession | None",
+    pipeline: "Pipeline | None",
+    split_by: str,
+) -> "Iterator[Look]":
+    """Read all raw rows, and find out what prepare has to know of them. Runs on the driver; tasks read.
+
+    What tasks have read twice is kept until the end of the context. Raises what :func:`examine` raises.
+    """
+    raw, inputs = choose(source, settings, spark, pipeline)
+    task = find_task(raw, settings)
+    check_strata(task, settings)
+    content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
+    check_names(content)
+    labelled = raw.withColumn(LABEL, working_label(raw, settings, task))
+    if settings.weight:
+        labelled = labelled.withColumn(WEIGHT, working_weight(raw, settings))
+    stacks, kept = can_stack(raw, inputs, settings), None
+    try:
+        if stacks:
+            labelled = with_given(labelled, settings)
+            problems = find_problems(labelled, inputs, settings, task, stacks=True)
+            kept = found = stacked(labelled, inputs, settings, problems).persist()
+            named = stacked(labelled, inputs, settings, problems, with_names=True)
+            whole = stacked(labelled, inputs, settings, problems, with_inputs=True)
+        else:
+            hashed = with_hashes(labelled, content, settings)
+            if isinstance(source, Source) and source.format in READ_IN_PYTHON:
+                kept = hashed.persist()
+            hashed = take_good_lines(hashed, skip=settings.on_bad_rows == "skip")
+            problems = find_problems(hashed, inputs, settings, task)
+            found = named = whole = hashed.withColumn(WRONG, what_is_wrong(problems))
+        with small_batches(raw.sparkSession, _RAW_BYTES * len(content)):
+            if split_by == "row" and not settings.qid and have_equals(found):
+                found, named, whole = (with_numbers(each, settings) for each in (found, named, whole))
+            if settings.split.stratify:
+                strata = find_strata(found.where(f"{WRONG} = 0"), settings)
+                strata = raw.sparkSession.createDataFrame(strata.collect(), strata.schema)
+                found, named, whole = (with_strata(each, strata) for each in (found, named, whole))
+            found, named, whole = (with_split(each, settings) for each in (found, named, whole))
+            findings = examine(found, problems, settings, task, named=named, imputed=inputs.imputed)
+        if settings.split.stratify:
+            _warn_of_rare_classes(findings)
+        findings = replace(findings, label_type=label_type(raw, settings, task))
+        yield Look(raw, findings.usable(found), findings.usable(whole), inputs, task, findings, stacks)
+    finally:
+        if kept is not None:
+            kept.unpersist()
+
+
+def choose(
+    source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
+) -> "tuple[DataFrame, Inputs]":
+    """The columns of the raw rows that count, and which of them become inputs, and how."""
+    from pyspark.sql import SparkSession
+
+    session = spark or SparkSession.builder.getOrCreate()
+    raw = open_source(source, session) if isinstance(source, Source) else source
+    inputs = choose_inputs(raw, settings, pipeline)
+    raw = raw_rows(raw, inputs, settings)
+    if settings.qid:
+        check_query(raw, inputs, settings)
+    return raw, inputs
+
+
+def _warn_of_rare_classes(findings: Findings) -> None:
+    """Say which classes have fewer rows than it takes for one in each split."""
+    rare = []
+    for index, name in enumerate(findings.label_names):
+        counts = {split: counted[index] for split, counted in findings.class_counts.items()}
+        if without := [split for split, count in counts.items() if not count]:
+            rare.append(f"{name!r} ({sum(counts.values())} rows) in {', '.join(without)}")
+    if rare:
+        shown = f"{'; '.join(rare[:_SHOWN_CLASSES])}{'; ...' if len(rare) > _SHOWN_CLASSES else ''}"
+        _log.warning("%s classes have no row in a split: %s", f"{len(rare):,}", shown)
