@@ -43,9 +43,11 @@ class Noting(nn.Module):
         return outputs
 
     def _note(self, rows: list[int]) -> None:
+        # The ranks of an attempt share the address where they meet; it holds a secret, so only its digest is shown.
+        where = _variable("HOROVOD_GLOO_RENDEZVOUS_ADDR", "SPARKDL_MEETING")
+        if where is None:  # the driver, which tries a step before it starts ranks
+            return
         if self._file is None:
-            # The ranks of an attempt share the address where they meet; it holds a secret, so only its digest is shown.
-            where = _variable("HOROVOD_GLOO_RENDEZVOUS_ADDR", "SPARKDL_MEETING")
             attempt, rank = hashlib.sha256(where.encode()).hexdigest()[:12], _variable("HOROVOD_RANK", "RANK")
             name = f"{time.time_ns()}.{attempt}.{rank}.{os.getpid()}.rows"
             self._file = os.open(Path(self._folder) / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -55,9 +57,9 @@ class Noting(nn.Module):
         self.calls += 1
 
 
-def _variable(horovod: str, torch: str) -> str:
-    """What a launch has set for its backend."""
-    return os.environ.get(horovod) or os.environ.get(torch, "0")
+def _variable(horovod: str, torch: str) -> str | None:
+    """What a launch has set for its backend; None where there is none."""
+    return os.environ.get(horovod) or os.environ.get(torch)
 
 
 def newest_call(folder: Path) -> tuple[str, int]:
