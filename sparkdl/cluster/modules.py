@@ -12,8 +12,10 @@ import importlib.util
 import os
 import pickletools
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -125,16 +127,42 @@ def _imports(source: ModuleSource, *, package: str) -> set[str]:
 
 @contextmanager
 def importable(sources: Mapping[str, ModuleSource]) -> Iterator[None]:
-    """While this lasts, these modules can be imported, before any other of their names. Runs on a rank or in a task."""
-    finder = _Finder(sources)
-    before = _taken(sources)
-    sys.meta_path.insert(0, finder)
+    """While this lasts, these modules can be imported, before any other of their names. Runs on a rank or in a task.
+
+    Several threads may enter with the same sources: they share the modules, and the last one takes them away.
+    """
+    with _entering:
+        entered = next((each for each in _entered if each.sources == sources), None)
+        if entered is None:
+            entered = _Entered(sources, _Finder(sources), _taken(sources))
+            sys.meta_path.insert(0, entered.finder)
+            _entered.append(entered)
+        entered.users += 1
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
-        _taken(sources)
-        sys.modules.update(before)
+        with _entering:
+            entered.users -= 1
+            if not entered.users:
+                _entered.remove(entered)
+                sys.meta_path.remove(entered.finder)
+                _taken(sources)
+                sys.modules.update(entered.before)
+
+
+@dataclass(eq=False)
+class _Entered:
+    """Modules that can be imported now."""
+
+    sources: Mapping[str, ModuleSource]
+    finder: "_Finder"
+    before: dict[str, ModuleType]
+    """What had their names."""
+    users: int = 0
+
+
+_entering = threading.Lock()
+_entered: list[_Entered] = []
 
 
 def _taken(sources: Mapping[str, ModuleSource]) -> dict[str, ModuleType]:

@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,22 @@ def test_a_module_that_is_nowhere_is_named_with_what_to_do(
     importlib.invalidate_caches()
     with pytest.raises(ModuleNotFoundError, match=r"'distant_net', which is not installed.*install it"):
         elsewhere(content, monkeypatch, project, 0)
+
+
+def test_threads_of_one_process_share_the_modules_that_each_of_them_needs(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = pickle_function(importlib.import_module("my_net").Net().size)
+
+    def sizes() -> list[int]:
+        found = []
+        for _ in range(50):
+            with unpickled_function(content) as function:
+                found.append(function())
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [entry for entry in sys.path if entry != str(project)])
+        with ThreadPoolExecutor(4) as threads:
+            of_threads = [threads.submit(sizes) for _ in range(4)]
+        assert [each.result() for each in of_threads] == [[11] * 50] * 4

@@ -27,7 +27,14 @@ class Threads:
         self, work: Callable[[], list[str]], *, description: str, resources: Resources | None = None
     ) -> Future[list[str]]:
         future: Future[list[str]] = Future()
-        threading.Thread(target=lambda: future.set_result(work()), daemon=True).start()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
         return future
 
     def cancel(self, *futures: Future[list[str]]) -> None:
