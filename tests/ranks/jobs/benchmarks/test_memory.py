@@ -34,7 +34,7 @@ def test_what_has_room_is_trained_registered_and_scored_and_what_has_none_says_s
         trained.outcome,
     )
     assert told and told[1] == told[2] and float(told[1]) > 0.5 and int(told[3]) < 500
-    assert isinstance(trained.peak, float) and 50 < trained.peak < 1_000
+    assert isinstance(trained.peak, float) and 0 < trained.peak < 1_000
     assert train(clouds, TOO_LARGE, "allreduce") == Found("out of memory", "", "")
 
 
