@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -59,11 +60,13 @@ def stop_the_executor(rank: Rank) -> None:
     time.sleep(60)
 
 
-def kilobytes_in_huge_pages(rank: Rank) -> int:
+def asks_for_huge_pages(rank: Rank) -> bool:
+    """Whether Linux is asked to keep a large tensor in huge pages; how many it has is for it to say."""
     large = torch.ones(16 << 20)
-    pages = Path("/proc/self/smaps_rollup").read_text()
-    (found,) = (line.split()[1] for line in pages.splitlines() if line.startswith("AnonHugePages"))
-    return int(found) if len(large) else 0
+    middle = large.data_ptr() + large.nbytes // 2
+    mappings = re.findall(r"^(\w+)-(\w+) .*?^VmFlags: (.*?)$", Path("/proc/self/smaps").read_text(), re.M | re.S)
+    (flags,) = (flags for begin, end, flags in mappings if int(begin, 16) <= middle < int(end, 16))
+    return "hg" in flags.split()
 
 
 def executor() -> int:
@@ -108,7 +111,7 @@ logger.error("Failed to send RPC", spark._jvm.java.io.IOException("Broken pipe")
 report = {
     "first": outcome(all_reduce, 2),
     "second": outcome(all_reduce, 2),
-    "huge pages": outcome(kilobytes_in_huge_pages, 1),
+    "huge pages": outcome(asks_for_huge_pages, 1),
     "too many": outcome(all_reduce, 3, slot_timeout=1.0),
     "raising": outcome(raise_on_one, 2),
     "stopped": outcome(stop_the_rank, 2, timeouts=TIMEOUTS),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from benchmarks.memory import limit_memory
-from sparkdl.cluster import Rank, run_local
+from sparkdl.cluster import Rank, returned_memory, run_local
 from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.errors import RankError
@@ -68,7 +68,8 @@ def train_limited(job: Job, limit: int, rank: Rank) -> TrainingResult | None:
 def register_limited(job: Job, folder: str, checkpoint: str, limit: int, rank: Rank) -> None:
     check_model(job.dataset, job.settings)  # as a driver does before; it loads what traces networks
     limit_memory(limit)
-    write_model_folder(folder, job.dataset, job.settings, checkpoint)
+    with returned_memory():  # a driver keeps no memory that is freed; these ranks do
+        write_model_folder(folder, job.dataset, job.settings, checkpoint)
 
 
 @pytest.mark.parametrize("network", [DENSE, OF_WORDS], ids=["dense", "of words"])
