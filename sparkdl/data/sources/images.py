@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from sparkdl.data.bad_rows import PROBLEM, PROBLEM_TYPE
-from sparkdl.data.sources.decode_image import NotAnImageError, decode_image
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.masking import without_credentials
+from sparkdl.preprocessing.decode_image import NotAnImageError, decode_image
 from sparkdl.sessions import default_parallelism
 from sparkdl.settings import Source
 from sparkdl.storage import expand, join, list_files, list_folder, local_path, read_file
@@ -65,7 +65,7 @@ class _Listed(NamedTuple):
 def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tuple[int, ...]]":
     """The images of a folder as RGB of one size, and their (height, width, channels). Runs on the driver.
 
-    Tasks list, decode and resize (:func:`~sparkdl.data.sources.decode_image.decode_image`). A folder without
+    Tasks list, decode and resize (:func:`~sparkdl.preprocessing.decode_image.decode_image`). A folder without
     sub-folders is one class itself. Files that are passed over are counted in a warning: those without the name of an
     image, those in hidden folders (``.ipynb_checkpoints``), beside the sub-folders, or deeper than in them. A file that
     cannot be decoded has no image, and the column :data:`~sparkdl.data.bad_rows.PROBLEM` says why. Raises
@@ -192,7 +192,7 @@ def _decode(height: int, width: int, batches: Iterable[pa.RecordBatch]) -> Itera
 def _pixels(path: str, height: int, width: int) -> tuple[bytes | None, dict[str, Any] | None]:
     """The image of a file, or what is wrong with it."""
     try:
-        return decode_image(read_file(path), height, width).tobytes(), None
+        return decode_image(read_file(path), (height, width, _CHANNELS)).tobytes(), None
     except NotAnImageError as error:
         kind, detail = error.args
     except (FileNotFoundError, PermissionError) as error:
