@@ -32,7 +32,12 @@ def keep_inputs(dataset: Dataset, folder: Path, *, changed: Mapping[str, Any] | 
 
 
 def packages_for_inputs(folder: Path) -> list[str]:
-    """What has to be installed where a model is fed raw rows: Spark, if a stage that it keeps is Spark's alone."""
+    """What has to be installed where a model is fed raw rows.
+
+    That is Pillow for images, which may be encoded, and Spark, if a stage that the model keeps is Spark's alone.
+    """
+    if json.loads((folder / CARD_NAME).read_bytes())["input"]["kind"] == "image":
+        return ["pillow"]
     if not (folder / PREPROCESSING).exists():
         return []
     try:

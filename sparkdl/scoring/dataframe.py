@@ -62,10 +62,13 @@ def score(
     model and Spark brings it to the executors, where each Python worker loads it once; executors need no access to
     MLflow.
 
-    A row may be one that the model cannot answer: null, of another size, NaN or infinite, or with a number that is none
-    of the type that the model was trained on, such as 1.5 where that is int. With ``on_error="fail"`` its task fails
-    with a :class:`~sparkdl.errors.DataError` that names the row by the column ``key`` and says why; with ``"null"`` the
-    row has no prediction, one more column ``error`` says why, and all other rows are scored.
+    An image may be the bytes of a file, which is decoded and resized to what the model reads, or raw bytes of exactly
+    that size; a Spark task is handed ``spark.sql.execution.arrow.maxRecordsPerBatch`` of them at a time.
+
+    A row may be one that the model cannot answer: null, of another size, no image, NaN or infinite, or with a number
+    that is none of the type that the model was trained on, such as 1.5 where that is int. With ``on_error="fail"`` its
+    task fails with a :class:`~sparkdl.errors.DataError` that names the row by the column ``key`` and says why; with
+    ``"null"`` the row has no prediction, one more column ``error`` says why, and all other rows are scored.
 
     Nothing in a model's folder is executed. Preprocessing with stages of your own (``prepare(pipeline=...)``) is loaded
     when their classes are among ``trusted_stages``, each as ``package.module.Class``.

@@ -14,6 +14,7 @@ from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
 from sparkdl.preprocessing import Column, FittedPipeline, as_floats, as_structs, read_pipeline
 from sparkdl.preprocessing.assembling import Assemble
+from sparkdl.preprocessing.encoded_images import decoded_images
 from sparkdl.preprocessing.filling import FillPlaces
 from sparkdl.preprocessing.raw_rows import fitted_rows
 from sparkdl.preprocessing.raw_vectors import is_list, is_vector, numbers_of_texts, vectors
@@ -140,6 +141,8 @@ class RawInputs:
             return ReadRows(numbers_of_texts(column), None)
         if spec.kind == "image" and pa.types.is_struct(column.type):
             return ReadRows(_bytes_of_images(column, spec.shape), None)
+        if spec.kind == "image" and (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+            return _pixels(column, spec.shape, self.card.input_column)
         return ReadRows(column, None)
 
 
@@ -177,6 +180,15 @@ def _as_java(value: pa.Scalar) -> str:
     if not np.isfinite(number):
         return "Infinity" if number > 0 else "-Infinity"
     return np.format_float_scientific(number, trim="0", exp_digits=1).replace("e+", "E").replace("e", "E")
+
+
+def _pixels(images: pa.Array, shape: tuple[int, ...], name: str) -> ReadRows:
+    """The pixels of images that may be encoded."""
+    pixels, refused = decoded_images(images, shape)
+    if not refused:
+        return ReadRows(pixels, None)
+    says = {row: f"column {name!r}: {kind} ({detail})" for row, (kind, detail) in refused.items()}
+    return ReadRows(pixels, pa.array([says.get(row) for row in range(len(images))], pa.string()))
 
 
 def _bytes_of_images(images: pa.Array, shape: tuple[int, ...]) -> pa.Array:

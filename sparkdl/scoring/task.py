@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from sparkdl.cluster.devices import device_of_task
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
+from sparkdl.preprocessing.encoded_images import in_parts
 from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.raw_inputs import Features, RawInputs, ReadRows
 from sparkdl.scoring.rows import answer_inputs
@@ -70,7 +71,8 @@ class ScoringTask:
         raw, predictor = _load(self.files, self.preprocessed, self.vectors, self.contributions, scoring_device())
         raw = raw if self.features is None else raw.behind(self.features)
         before = 0
-        for batch in batches:
+        spec = raw.card.input
+        for batch in in_parts(batches, spec.shape) if spec.kind == "image" else batches:
             inputs = raw.read({name: batch.column(place) for name, place in self.reads})
             if self.refused is not None and (said := batch.column(self.refused)).null_count < len(batch):
                 inputs = ReadRows(inputs.column, said if inputs.refused is None else pc.coalesce(said, inputs.refused))

@@ -1,10 +1,12 @@
 """What becomes of raw Arrow columns before a network sees them, and which rows are refused."""
 
+import io
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 from sparkdl.data.card import InputSpec
 from sparkdl.preprocessing import FittedPipeline
@@ -145,6 +147,21 @@ def test_an_image_of_another_shape_or_without_one_is_none() -> None:
     model = raw_inputs({"image": "struct"}, kind="image", shape=(2, 1, 1), dtype="uint8")
     assert model.read({"image": images}).column.to_pylist() == [b"ab", b"", None, None]
     assert model.read({"image": images.slice(0, 1)}).column.to_pylist() == [b"ab"]
+
+
+def test_files_of_images_become_pixels_and_what_is_none_is_refused() -> None:
+    content = io.BytesIO()
+    Image.new("L", (4, 8), 200).save(content, "PNG")
+    files = [content.getvalue(), b"ab", b"<html>", None, content.getvalue()[:45]]
+    model = raw_inputs({"image": "binary"}, kind="image", shape=(2, 1, 1), dtype="uint8")
+    found, refused = model.read({"image": pa.array(files)})
+    assert found.to_pylist() == [b"\xc8\xc8", b"ab", None, None, None]
+    said = "column 'image': no image (6 bytes, not the 2 of 2 x 1 x 1 raw pixels, and it begins with b'<html>')"
+    assert refused.to_pylist()[:4] == [None, None, said, None]
+    assert refused[4].as_py().startswith("column 'image': an image that cannot be decoded (")
+    of_four = raw_inputs({"image": "binary"}, kind="image", shape=(2, 1, 4), dtype="uint8")
+    (reason,) = of_four.read({"image": pa.array(files[:1])}).refused.to_pylist()
+    assert reason == "column 'image': an image of other channels (files are decoded to 1 or 3 channels, not to 4)"
 
 
 def test_columns_of_an_estimator_are_side_by_side_and_what_is_missing_is_a_mean() -> None:
