@@ -15,9 +15,22 @@ class Source(Section):
     """Where raw rows come from."""
 
     format: Literal[
-        "parquet", "csv", "json", "orc", "table", "libsvm", "idx", "images", "xc", "wordnet", "debian", "dictionary"
+        "parquet",
+        "csv",
+        "json",
+        "orc",
+        "table",
+        "libsvm",
+        "binaryFile",
+        "idx",
+        "images",
+        "xc",
+        "wordnet",
+        "debian",
+        "dictionary",
     ]
-    """``table`` reads the catalog; ``idx`` is the format of MNIST; ``images`` a folder with a sub-folder per class;
+    """``table`` reads the catalog; ``binaryFile`` gives files whole, as ``content`` beside their ``path``; ``idx`` is
+    the format of MNIST; ``images`` a folder with a sub-folder per class;
     ``xc`` the format of the Extreme Classification Repository; ``wordnet`` the folder with its ``data.*`` files;
     ``debian`` a folder with an archive's ``Packages.xz``; ``dictionary`` one with a dictionary of dictd's."""
     path: str | dict[str, str]
@@ -121,11 +134,14 @@ class Prepare(Section):
     """What people call the classes, ``{0: T-shirt, 1: trouser}``: pictures show these names. Predictions stay what the
     label's column holds; a label without a name is called what it is."""
     image: str | None = None
-    """The column of images. Kept as uint8; scaling happens inside the network."""
+    """The column of images: the bytes of files (JPEG, PNG, WebP, GIF, BMP, TIFF), raw bytes of exactly ``image_shape``,
+    or Spark's image struct. Kept as uint8; scaling happens inside the network."""
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
-    """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves."""
+    """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves. Files are
+    decoded to 1 channel (grey) or 3 (red, green, blue), and resized bilinearly. Bytes of exactly this size are raw,
+    unless they begin as such a file does."""
     features: list[str] | None = None
-    """The columns to learn from when there is no image; by default every column but label, weight, qid
+    """The columns to learn from when there is no ``image``, or that one; by default every column but label, weight, qid
     and those that ``split`` names: a customer's number or a date is learned from only where it is listed.
     ``address.lat`` is the field ``lat`` of a struct, or of a map the value whose key is ``lat``, unless a column has
     that name. Arrays and vectors of one width become parts of the vector."""

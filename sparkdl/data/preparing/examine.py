@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.bad_rows import COUNT, WRONG, Problem, report, what_is_wrong
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
+from sparkdl.data.preparing.decoding import decoding_problems
 from sparkdl.data.preparing.features import Inputs, image_fits, width_of
 from sparkdl.data.preparing.label_column import LABEL, label_problems
 from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
@@ -70,6 +71,7 @@ def find_problems(
     Where tasks stack the inputs (:mod:`sparkdl.data.preparing.stacking`), they test these themselves.
     """
     problems = label_problems(rows, settings, task) + split_problems(rows, settings)
+    problems += decoding_problems(rows, inputs)
     problems += stacked_problems(inputs) if stacks else _input_problems(inputs, settings)
     if task is None:
         problems += _feature_problems(inputs)

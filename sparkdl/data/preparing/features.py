@@ -67,6 +67,8 @@ class Inputs:
     """Whether the pipeline only puts the raw columns side by side, and has nothing to learn."""
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of raw columns that are fields of structs, or values of maps: the way to them, from the column on."""
+    knows_pixels: bool = False
+    """Whether images are raw pixels for certain, as the source made them."""
 
     @property
     def source(self) -> str:
@@ -82,6 +84,8 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     image = settings.image
     if image is None and settings.features is None and "image" in rows.columns and known_image_shape(rows, "image"):
         image = "image"
+    if image is None and pipeline is None:
+        image = _lone_image(rows, settings)
     reserved = {*settings.keys, PROBLEM}
     require_columns(rows, settings.keys)
     columns = [image] if image else settings.features or [name for name in rows.columns if name not in reserved]
@@ -93,7 +97,8 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     fields = {name: each.path for name, each in found.items() if each and len(each.path) > 1}
     if image:
         shape = _image_shape(chosen, image, settings)
-        return Inputs("image", _stored_as(image), raw_columns, shape=shape, fields=fields)
+        made = types[image].typeName() == "struct" or known_image_shape(chosen, image) is not None
+        return Inputs("image", _stored_as(image), raw_columns, shape=shape, fields=fields, knows_pixels=made)
     kind = "sparse" if settings.sparse else "vector"
     unit_norm = settings.sparse if settings.unit_norm is None else settings.unit_norm
     if pipeline is not None:
@@ -136,6 +141,15 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         assembles=not (settings.stages or settings.sparse or unit_norm),
         fields=fields,
     )
+
+
+def _lone_image(rows: "DataFrame", settings: Prepare) -> str | None:
+    """The only one of the features, if it is binary, as nothing but an image is, and nothing else is made of it."""
+    names = settings.features or []
+    if len(names) != 1 or settings.stages or settings.sparse or settings.unit_norm or settings.qid:
+        return None
+    found = find_column(rows.schema, names[0])
+    return names[0] if found and found.kind.typeName() == "binary" else None
 
 
 def _check_number(rows: "DataFrame", columns: Sequence[str]) -> None:
@@ -226,7 +240,10 @@ def image_fits(image: "Column", shape: Sequence[int]) -> "Column":
 def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int, ...]:
     kind = rows.schema[column].dataType.typeName()
     if kind not in ("binary", "struct"):
-        raise DataError(f"column {column!r} is {kind}; an image is binary (one byte a value) or Spark's image struct")
+        raise DataError(
+            f"column {column!r} is {kind}; an image is binary (the bytes of a file, or one a value) or Spark's image"
+            " struct"
+        )
     if settings.image_shape:
         shape = tuple(settings.image_shape)
     elif kind == "struct":
@@ -240,7 +257,8 @@ def _image_shape(rows: "DataFrame", column: str, settings: Prepare) -> tuple[int
         shape = known_image_shape(rows, column) or ()
     if not shape:
         raise DataError(
-            f"the size of the images in {column!r} is not known; set `image_shape` to [height, width, channels]"
+            f"the size of the images in {column!r} is not known; set `image_shape` to [height, width, channels]: raw"
+            " ones must have it, and encoded ones (JPEG, PNG, WebP, GIF, BMP, TIFF) are resized to it"
         )
     return shape if len(shape) == 3 else (*shape, 1)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sparkdl.data.bad_rows import WRONG, take_good_lines, what_is_wrong
 from sparkdl.data.preparing.blocks import small_batches
+from sparkdl.data.preparing.decoding import FILE_BYTES, decoded, has_files
 from sparkdl.data.preparing.draw import (
     check_strata,
     find_strata,
@@ -82,6 +83,7 @@ def look(
     if settings.weight:
         labelled = labelled.withColumn(WEIGHT, working_weight(raw, settings))
     stacks, kept = can_stack(raw, inputs, settings), None
+    row_bytes = _RAW_BYTES * len(content)
     try:
         if stacks:
             labelled = with_given(labelled, settings)
@@ -91,12 +93,16 @@ def look(
             whole = stacked(labelled, inputs, settings, problems, with_inputs=True)
         else:
             hashed = with_hashes(labelled, content, settings)
-            if isinstance(source, Source) and source.format in READ_IN_PYTHON:
+            if has_files(raw, inputs):
+                row_bytes, hashed = FILE_BYTES, decoded(hashed, inputs)
+                with small_batches(raw.sparkSession, row_bytes):  # Spark 3.5 plans here how many rows a task is handed
+                    kept = hashed.persist()
+            elif isinstance(source, Source) and source.format in READ_IN_PYTHON:
                 kept = hashed.persist()
             hashed = take_good_lines(hashed, skip=settings.on_bad_rows == "skip")
             problems = find_problems(hashed, inputs, settings, task)
             found = named = whole = hashed.withColumn(WRONG, what_is_wrong(problems))
-        with small_batches(raw.sparkSession, _RAW_BYTES * len(content)):
+        with small_batches(raw.sparkSession, row_bytes):
             if split_by == "row" and not settings.qid and have_equals(found):
                 found, named, whole = (with_numbers(each, settings) for each in (found, named, whole))
             if settings.split.stratify:

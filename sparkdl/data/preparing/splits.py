@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl.data.bad_rows import PROBLEM, what_is_wrong
 from sparkdl.data.card import CARD_NAME, DRAWN_BY, Card
+from sparkdl.data.preparing.decoding import decoded, has_files
 from sparkdl.data.preparing.draw import (
     check_strata,
     draws_rows,
@@ -75,6 +76,8 @@ def _stratified(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> "DataFr
     rows = good = rows.withColumn(LABEL, working_label(rows, settings, task))
     if settings.weight:
         good = rows.withColumn(WEIGHT, working_weight(rows, settings))
+    if has_files(rows, inputs):
+        good = decoded(good.drop(_ROW), inputs)
     if PROBLEM in rows.columns:
         good = good.where(good[PROBLEM].isNull())
     good = good.where(what_is_wrong(find_problems(good, inputs, settings, task)) == 0)
