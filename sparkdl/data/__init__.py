@@ -1,21 +1,22 @@
 """Raw tables become datasets (driver and tasks); datasets become batches (ranks)."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.card import Card, InputSpec
 from sparkdl.data.dataset import Dataset, RowGroup
-from sparkdl.data.preparing.features import apply_preprocessing
-from sparkdl.data.preparing.prepare import check_prepare, prepare
-from sparkdl.data.preparing.splits import split_rows
 from sparkdl.data.reading.arrays import decode
 from sparkdl.data.reading.shards import Phase
-from sparkdl.data.sources.fetch import fetch
-from sparkdl.data.sources.open import open_source
 from sparkdl.data.sparse_rows import decode_sparse
 
 if TYPE_CHECKING:
+    from sparkdl.data.preparing.features import apply_preprocessing
+    from sparkdl.data.preparing.prepare import check_prepare, prepare
+    from sparkdl.data.preparing.splits import split_rows
     from sparkdl.data.reading.loader import Batch, Loader
     from sparkdl.data.reading.sparse import SparseBatch, SparseLoader
+    from sparkdl.data.sources.fetch import fetch
+    from sparkdl.data.sources.open import open_source
 
 __all__ = [
     "Batch",
@@ -37,15 +38,21 @@ __all__ = [
     "split_rows",
 ]
 
+_HOMES = {
+    "sparkdl.data.preparing.features": ["apply_preprocessing"],
+    "sparkdl.data.preparing.prepare": ["check_prepare", "prepare"],
+    "sparkdl.data.preparing.splits": ["split_rows"],
+    "sparkdl.data.reading.loader": ["Batch", "Loader"],
+    "sparkdl.data.reading.sparse": ["SparseBatch", "SparseLoader"],
+    "sparkdl.data.sources.fetch": ["fetch"],
+    "sparkdl.data.sources.open": ["open_source"],
+}
+"""What is imported on first use: servers and tasks that score prepare nothing, and tasks that read or write rows have
+no use for torch, which takes seconds to load."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: tasks that read, write or score rows have no use for torch, which takes seconds to load.
-    if name in ("Batch", "Loader"):
-        from sparkdl.data.reading import loader
-
-        return getattr(loader, name)
-    if name in ("SparseBatch", "SparseLoader"):
-        from sparkdl.data.reading import sparse
-
-        return getattr(sparse, name)
-    raise AttributeError(f"module 'sparkdl.data' has no attribute {name!r}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'sparkdl.data' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)

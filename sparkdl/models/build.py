@@ -5,6 +5,7 @@ import importlib
 import inspect
 import logging
 import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import cloudpickle
 import torch
 from torch import nn
-from torch._dynamo import OptimizedModule
 
 from sparkdl.config import makes
 from sparkdl.errors import ModelError
@@ -185,9 +185,11 @@ def _unwrapped(network: nn.Module, name: str) -> nn.Module:
     Raises :class:`ModelError` for a network of TorchScript, which cannot be traced to a file.
     """
     inside: Any = network
-    while isinstance(inside, (OptimizedModule, nn.DataParallel, nn.parallel.DistributedDataParallel)):
+    while (compiled := _is_compiled(inside)) or isinstance(
+        inside, (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    ):
         log.info("the model %r is wrapped in %s; what is inside is trained", name, type(inside).__name__)
-        inside = inside._orig_mod if isinstance(inside, OptimizedModule) else inside.module
+        inside = inside._orig_mod if compiled else inside.module
     if any(isinstance(module, torch.jit.ScriptModule) for module in inside.modules()):
         raise ModelError(
             f"the model {name!r} is of TorchScript, which cannot be exported; hand in the torch.nn.Module from which"
@@ -198,6 +200,12 @@ def _unwrapped(network: nn.Module, name: str) -> nn.Module:
             if (found := _unwrapped(child, name)) is not child:
                 setattr(module, key, found)
     return inside  # type: ignore[no-any-return]
+
+
+def _is_compiled(network: nn.Module) -> bool:
+    """Whether a network is what ``torch.compile`` made; then its compiler, which takes 2 s to import, is there."""
+    compiler = sys.modules.get("torch._dynamo")
+    return compiler is not None and isinstance(network, compiler.OptimizedModule)
 
 
 def copied_network(network: nn.Module, name: str) -> nn.Module:
