@@ -24,7 +24,8 @@ _WORD = (
     r"\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
 )
 """Java's ``\\w`` with ``(?U)``: alphabetic, marks, digits, connectors and join controls (UTS 18, annex C)."""
-_PATTERNS = {r"(?U)\W+": rf"[^{_WORD}]+", r"\s+": rf"{_SPACES}+", r"\W+": "[^0-9A-Za-z_]+"}
+_OF_ALL_ALPHABETS, _OF_ASCII = r"(?U)\W+", r"\W+"
+_PATTERNS = {_OF_ALL_ALPHABETS: rf"[^{_WORD}]+", r"\s+": rf"{_SPACES}+", _OF_ASCII: "[^0-9A-Za-z_]+"}
 """Patterns of Java by what they are for RE2, which Arrow cuts with."""
 
 
@@ -52,7 +53,7 @@ class CutAtPattern(FittedStage):
         texts = _texts(columns, self.input)
         if self.lower:
             texts = pa.array([text.lower() for text in texts.to_pylist()], pa.string())
-        cut = pc.split_pattern_regex(texts, self.pattern)
+        cut = pc.split_pattern_regex(texts, _pattern_for(texts, self.pattern))
         words = cut.flatten()
         there = np.asarray(pc.greater(pc.binary_length(words), 0)).astype(bool)
         kept = offsets_of(there)[offsets_of(np.asarray(cut.value_lengths()))]
@@ -62,6 +63,13 @@ class CutAtPattern(FittedStage):
     @override
     def needs(self) -> dict[str, int | None]:
         return {self.input: None}
+
+
+def _pattern_for(texts: pa.Array, pattern: str) -> str:
+    """One that cuts these texts alike and that RE2 reads in microseconds: one of all alphabets takes it 2 ms."""
+    if pattern == _PATTERNS[_OF_ALL_ALPHABETS] and pc.all(pc.string_is_ascii(texts)).as_py() is not False:
+        return _PATTERNS[_OF_ASCII]
+    return pattern
 
 
 class CutAtSpaces(UnfittedStage):
