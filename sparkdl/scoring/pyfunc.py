@@ -1,5 +1,8 @@
 """A registered model as a plain MLflow pyfunc, over pandas rows. Runs wherever MLflow loads it."""
 
+import base64
+import binascii
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ __all__ = ["PyfuncModel"]
 
 _SHOWN = 3
 """Reasons that an error names."""
+_BASE64 = re.compile(rb"[A-Za-z0-9+/\s]+={0,2}\s*")
 
 
 class PyfuncModel:
@@ -44,18 +48,21 @@ class PyfuncModel:
         missing = [name for name, column in found.items() if column is None]
         if missing:
             raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))} that the model reads")
-        rows = pd.DataFrame(found, index=model_input.index)
-        inputs = self._in_spark(rows) if self._raw is None else self._read(rows)
+        if self._raw is None:
+            inputs = self._in_spark(pd.DataFrame(found, index=model_input.index))
+        else:
+            inputs = self._read({name: column for name, column in found.items() if column is not None})
         answer = self.predictor.answer(inputs, **options)
-        table = pa.table(answer, schema=self.predictor.task.answer)
-        predictions: pd.DataFrame = table.cast(self._answer).to_pandas()
-        return predictions.set_index(model_input.index)
+        columns = zip(self._answer, answer, strict=True)
+        predictions = pd.DataFrame({field.name: column.cast(field.type).to_pandas() for field, column in columns})
+        predictions.index = model_input.index
+        return predictions
 
-    def _read(self, rows: pd.DataFrame) -> pa.Array:
-        """The input that is made of raw rows. Raises :class:`DataError` where some are refused."""
+    def _read(self, rows: "dict[str, pd.Series[Any]]") -> pa.Array:
+        """The input that is made of raw columns. Raises :class:`DataError` where rows are refused."""
         card = self.predictor.card
         if card.preprocessing:
-            columns = {name: _arrow(rows[name]) for name in card.raw_columns}
+            columns = {name: _arrow(column) for name, column in rows.items()}
         else:
             columns = {card.input_column: _column(rows[card.input_column], card)}
         assert self._raw is not None
@@ -118,11 +125,26 @@ def _arrow(values: "pd.Series[Any]") -> pa.Array:
 def _column(values: "pd.Series[Any]", card: ModelCard) -> pa.Array:
     """The input as Arrow's bytes, or lists of float32."""
     kind = pa.binary() if card.input.kind == "image" else pa.list_(pa.float32())
+    if card.input.kind == "image":
+        values = values.map(lambda value: _bytes(value, card.input.row_bytes))
     try:
         return pa.array(values, kind, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         column, shape = card.input.column, card.input.shape
         raise DataError(f"column {column!r} must hold {kind} of shape {shape}: {error}") from error
+
+
+def _bytes(value: Any, size: int) -> Any:
+    """The bytes of an image of this size; where it is still text in base64, as MLflow's server hands on what it is sent
+    as ``inputs`` or ``instances``, those that the text stands for.
+    """
+    if not isinstance(value, bytes) or not _BASE64.fullmatch(value):
+        return value
+    try:
+        found = base64.b64decode(value)
+    except binascii.Error:
+        return value
+    return found if len(found) == size else value
 
 
 def _load_pyfunc(data_path: str) -> PyfuncModel:
