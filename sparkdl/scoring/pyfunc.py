@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sparkdl.data.raw_columns import frame_column
 from sparkdl.errors import DataError, OnlySparkError
+from sparkdl.preprocessing.decode_image import is_image_file
 from sparkdl.preprocessing.values import SPARSE
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import Predictor, answering_task
@@ -135,8 +136,9 @@ def _column(values: "pd.Series[Any]", card: ModelCard) -> pa.Array:
 
 
 def _bytes(value: Any, size: int) -> Any:
-    """The bytes of an image of this size; where it is still text in base64, as MLflow's server hands on what it is sent
-    as ``inputs`` or ``instances``, those that the text stands for.
+    """The bytes of an image: of a file, or this many of pixels.
+
+    MLflow's server hands on what it is sent as ``inputs`` or ``instances`` as it is: text in base64.
     """
     if not isinstance(value, bytes) or not _BASE64.fullmatch(value):
         return value
@@ -144,7 +146,7 @@ def _bytes(value: Any, size: int) -> Any:
         found = base64.b64decode(value)
     except binascii.Error:
         return value
-    return found if len(found) == size else value
+    return found if len(found) == size or is_image_file(found) else value
 
 
 def _load_pyfunc(data_path: str) -> PyfuncModel:

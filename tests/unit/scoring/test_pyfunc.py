@@ -1,4 +1,5 @@
 import base64
+import io
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from mlflow.pyfunc.scoring_server import invocations
+from PIL import Image
 
 from sparkdl.errors import DataError
 from sparkdl.scoring.network import NetworkModel
@@ -62,6 +64,9 @@ def _requests(values: list[str]) -> dict[str, object]:
 @pytest.mark.parametrize("form", ["dataframe_split", "dataframe_records", "instances", "inputs"])
 def test_a_server_takes_images_in_base64_however_it_is_asked(uri: str, form: str) -> None:
     model, frame = mlflow.pyfunc.load_model(uri), _frame(3)
+    file = io.BytesIO()
+    Image.new("L", (20, 30), 200).save(file, "PNG")
+    frame.iloc[1, 0] = file.getvalue()
     texts = [base64.encodebytes(image).decode() for image in frame["image"]]
     body = json.dumps({form: _requests(texts)[form]})
     answer = invocations(body, "application/json", model, model.metadata.get_input_schema())
