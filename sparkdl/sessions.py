@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from sparkdl.errors import ConfigError
 
 try:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "JVM_ERRORS",
     "application_setting",
+    "arrow_table",
     "cancel_tagged",
     "default_parallelism",
     "hurried",
@@ -113,6 +116,19 @@ def default_parallelism(spark: "SparkSession") -> int:
 def ml_context(spark: "SparkSession") -> Any:
     """What the readers and writers of ``pyspark.ml`` are given: the SparkContext, where there is one."""
     return spark if is_remote(spark) else spark.sparkContext
+
+
+def arrow_table(rows: "DataFrame") -> pa.Table:
+    """All rows as columns of Arrow; what ``collect`` makes of them takes fifty times their memory."""
+    if hasattr(rows, "toArrow"):
+        to_arrow: Any = rows.toArrow
+        return to_arrow()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Spark 3.5 keeps this way to itself, for `toPandas`, which would not keep all types.
+    collect: Any = rows._collect_as_arrow
+    batches: list[pa.RecordBatch] = collect()
+    return pa.Table.from_batches(batches, None if batches else to_arrow_schema(rows.schema))
 
 
 @contextmanager

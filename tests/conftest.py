@@ -24,8 +24,9 @@ from benchmarks.standalone import StandaloneCluster, standalone_cluster
 from sparkdl.cluster.session import get_session
 from sparkdl.collectives import Backend, HorovodBackend, TorchBackend
 from sparkdl.data import Dataset
-from sparkdl.data.card import LABEL_COLUMN, Card, File, InputSpec, SplitCard
+from sparkdl.data.card import LABEL_COLUMN, Card, InputSpec, SplitCard
 from sparkdl.data.preparing.row_group import write_row_group
+from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
 from sparkdl.sessions import is_remote
 from sparkdl.settings import Cluster, Tracking
@@ -233,29 +234,34 @@ def write_vectors(folder: Path, splits: Mapping[str, Sequence[tuple[Any, Any]]],
     For ranking, there are the matrices of groups, and the arrays of their labels.
     """
     inputs = InputSpec(column="features", kind="vector", shape=splits["train"][0][0][0].shape[-1:], dtype="float32")
-    found = {}
+    found, groups = {}, {}
     for split, pairs in splits.items():
         (folder / split).mkdir(parents=True)
-        files, sums = [], np.zeros(len(SPARSE_COUNTS), int)
+        records, sums = [], np.zeros(len(SPARSE_COUNTS), int)
         for number, (points, labels) in enumerate(pairs):
-            name = f"{split}/part-{number}.parquet"
+            path = str(folder / split / file_name(number))
             if card.get("task") == "ranking":
                 rows = {"features": [group.tolist() for group in points], LABEL_COLUMN: [list(each) for each in labels]}
-                record = write_sparse_row_group(str(folder / name), pa.table(rows), inputs, None, "")
-                sums += record["counts"]
+                records.append(write_sparse_row_group(path, pa.table(rows), inputs, None, ""))
+                sums += records[-1]["counts"]
             else:
                 column = pa.array(list(points.astype(np.float32)), pa.list_(pa.float32()))
                 rows = {"features": column, LABEL_COLUMN: labels}
-                record = write_row_group(str(folder / name), pa.table(rows), inputs)
-            keys = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
-            files.append(File(path=name, **{key: record[key] for key in keys}))
+                records.append(write_row_group(path, pa.table(rows), inputs))
+        groups[split] = pa.Table.from_pylist(records)
         classes = len(card["label_names"])
         counts = np.bincount(np.concatenate([labels for _, labels in pairs]), minlength=classes) if classes else ()
         sparse = dict(zip(SPARSE_COUNTS, sums.tolist(), strict=True)) if sums.any() else None
-        found[split] = SplitCard(files=tuple(files), class_counts=tuple(counts), sparse=sparse)
+        found[split] = SplitCard(
+            num_rows=sum(record["rows"] for record in records),
+            num_groups=len(records),
+            class_counts=tuple(counts),
+            sparse=sparse,
+        )
     written = Card.create(
         input=inputs,
         splits=found,
+        row_groups=write_row_groups_file(str(folder), groups),
         raw_columns={"features": "array<float>"},
         preprocessing=False,
         settings={"seed": 0},

@@ -4,9 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.card import Card, InputSpec
-from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.dataset import Dataset
 from sparkdl.data.reading.arrays import decode
 from sparkdl.data.reading.shards import Phase
+from sparkdl.data.row_groups import RowGroup
 from sparkdl.data.sparse_rows import decode_sparse
 
 if TYPE_CHECKING:

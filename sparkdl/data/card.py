@@ -19,6 +19,7 @@ __all__ = [
     "LABEL_COLUMN",
     "METADATA_NAME",
     "PREPROCESSING",
+    "ROW_GROUPS_NAME",
     "SPLIT_NAME",
     "UNSEEN",
     "WEIGHT_COLUMN",
@@ -29,6 +30,7 @@ __all__ = [
     "LabelSpec",
     "LabelsFile",
     "LinkFunction",
+    "RowGroupsFile",
     "SparseCounts",
     "SplitCard",
 ]
@@ -36,6 +38,7 @@ __all__ = [
 CARD_NAME = "card.json"
 PREPROCESSING = "preprocessing"
 LABELS_NAME = "labels.parquet"
+ROW_GROUPS_NAME = "row_groups.parquet"
 DRAWN_BY = "row"
 """The rule by which rows are drawn for splits today; see :attr:`Card.split_by`."""
 METADATA_NAME = "_common_metadata"
@@ -63,7 +66,7 @@ class _Part(BaseModel):
 
 
 class File(_Part):
-    """One Parquet file, which holds one row group."""
+    """One Parquet file, which holds one row group, as cards before format 3 list them."""
 
     path: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
     """``split/name.parquet``, relative to the dataset's folder; it cannot point outside."""
@@ -93,6 +96,13 @@ class LabelsFile(_Part):
     sha256: Hash
 
 
+class RowGroupsFile(_Part):
+    """The file beside the card that says what each row group is; see :mod:`sparkdl.data.row_groups`."""
+
+    bytes: Annotated[int, Field(gt=0)]
+    sha256: Hash
+
+
 class SparseCounts(_Part):
     """What the rows of a sparse split add up to."""
 
@@ -109,8 +119,11 @@ class SparseCounts(_Part):
 class SplitCard(_Part):
     """The rows of one split."""
 
-    files: Annotated[tuple[File, ...], Field(min_length=1)]
-    """In the order of the rows; sizes differ by at most one row."""
+    num_rows: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
+    num_groups: Annotated[Count, Field(exclude_if=lambda value: value == 0)] = 0
+    """Row groups, each a file of its own; what they are is in a file beside the card."""
+    files: Annotated[tuple[File, ...], Field(exclude_if=lambda value: not value)] = ()
+    """Before format 3, the row groups themselves, in the order of the rows; sizes differ by at most one row."""
     class_counts: tuple[Count, ...]
     """Rows of each class, in the order of the label names; empty without such."""
     sparse: SparseCounts | None = None
@@ -120,10 +133,14 @@ class SplitCard(_Part):
     @property
     def rows(self) -> int:
         """How many rows the split has."""
-        return sum(file.rows for file in self.files)
+        return self.num_rows or sum(file.rows for file in self.files)
 
     @model_validator(mode="after")
     def _balanced(self) -> Self:
+        if bool(self.num_rows) != bool(self.num_groups) or bool(self.files) == bool(self.num_groups):
+            raise ValueError("a split has row groups, whose rows and numbers are counted, or files that are listed")
+        if not self.files:
+            return self
         sizes = {file.rows for file in self.files}
         if max(sizes) - min(sizes) > 1:
             raise ValueError(f"row groups must be of equal size, give or take one row; found {sorted(sizes)}")
@@ -198,8 +215,8 @@ class LabelSpec(NamedTuple):
 class Card(_Part):
     """Everything that is known about a dataset without reading its rows."""
 
-    version: Literal[1, 2] = 2
-    """Of the format: in the first one, sparse rows were lists."""
+    version: Literal[1, 2, 3] = 3
+    """Of the format: in the first one, sparse rows were lists; in the first two, the card listed all files."""
     input: InputSpec
     task: Annotated[TaskName, Field(exclude_if=lambda value: value == "classification")] = "classification"
     """What the labels are for."""
@@ -207,6 +224,8 @@ class Card(_Part):
     """Class names by class index, from the training split; empty if they are in a file, or labels are numbers."""
     labels: LabelsFile | None = None
     """Where the class names are, if there are very many of them."""
+    row_groups: Annotated[RowGroupsFile | None, Field(exclude_if=lambda value: value is None)] = None
+    """Where the row groups are; None in cards that list their files."""
     label_type: Annotated[str | None, Field(pattern=f"^({LABEL_TYPE})$", exclude_if=lambda value: value is None)] = None
     """The Spark SQL type of labels of classes, or of those in an array; None in cards that were made without it."""
     label_scale: Annotated[LabelScale | None, Field(exclude_if=lambda value: value is None)] = None
@@ -232,7 +251,7 @@ class Card(_Part):
     source: str
     """Fingerprint of the raw rows, independent of their order: count and hashes of the content."""
     digest: Hash
-    """SHA-256 of all the above but ``preprocessing_sha256``, the files' own hashes included."""
+    """SHA-256 of all the above but ``preprocessing_sha256``; the files' own hashes are there, or in what is hashed."""
 
     @property
     def num_classes(self) -> int:
@@ -259,7 +278,11 @@ class Card(_Part):
             raise ValueError("label_scale is of the numbers of regression, and of nothing else")
         if bool(self.label_names) + bool(self.labels) != (not numbers) or (self.labels and not sparse):
             raise ValueError("label_names must be in the card, or in a file of their own where rows are sparse")
+        if (self.row_groups is not None) != (self.version >= 3):
+            raise ValueError("row_groups is of the format 3, and of no other")
         for name, split in self.splits.items():
+            if bool(split.files) == (self.row_groups is not None):
+                raise ValueError(f"split {name!r} does not keep its row groups where its format does")
             if not SPLIT_NAME.fullmatch(name) or name == PREPROCESSING:
                 raise ValueError(f"{name!r} is not a name for a split")
             if (split.sparse is not None) != self.in_lists:

@@ -9,11 +9,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl.data.card import CARD_NAME, LABELS_NAME, METADATA_NAME, PREPROCESSING, Card, InputSpec, LabelSpec
+from sparkdl.data.card import (
+    CARD_NAME,
+    LABELS_NAME,
+    METADATA_NAME,
+    PREPROCESSING,
+    ROW_GROUPS_NAME,
+    Card,
+    InputSpec,
+    LabelSpec,
+    SplitCard,
+)
 from sparkdl.data.labels import read_labels
+from sparkdl.data.row_groups import RowGroup, RowGroups, read_row_groups
 from sparkdl.errors import DatasetError
 from sparkdl.sessions import default_parallelism
-from sparkdl.storage import exists, hash_file, hash_folder, join, list_folder, read_file
+from sparkdl.storage import exists, file_size, hash_file, hash_folder, join, list_folder, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,18 +34,10 @@ __all__ = ["Dataset", "RowGroup"]
 _REPAIR = "Restore it, or remove the dataset and prepare it again."
 
 
-@dataclass(frozen=True)
-class RowGroup:
-    """One Parquet file of a split; it holds exactly one row group."""
-
-    path: str
-    rows: int
-    bytes: int
-    sha256: str
-    crc32: int
-    inputs_at: int
-    labels_at: int
-    weights_at: int = 0
+_LISTED_FILES = 10_000
+"""Of more files than these, opening looks at some: listing a million takes minutes on an object store."""
+_SAMPLED_FILES = 64
+_HASHED_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Dataset:
     def open(cls, path: str) -> "Dataset":
         """Read the card and check that every file exists with its size, and the fitted pipeline whole. Runs anywhere.
 
+        Of a split of more than 10,000 files it looks at 64, spread evenly; reading or :meth:`verify` finds the others.
         Raises :class:`DatasetError` when there is no dataset, the card is not valid, or a file is missing or truncated.
         """
         path = str(path).rstrip("/")
@@ -56,13 +60,12 @@ class Dataset:
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetError(f"there is no dataset in {path}: {CARD_NAME} is missing. Prepare it first.") from None
         dataset = cls(path, Card.from_json(text, origin=join(path, CARD_NAME)))
-        if dataset.card.labels:
-            _check_size(join(path, LABELS_NAME), dataset.card.labels.bytes, _sizes(path).get(LABELS_NAME))
+        for name, file in {LABELS_NAME: dataset.card.labels, ROW_GROUPS_NAME: dataset.card.row_groups}.items():
+            if file is not None:
+                _check_size(join(path, name), file.bytes, file_size(join(path, name)))
         dataset._check_preprocessing()
         for split in dataset.splits:
-            sizes = _sizes(join(path, split))
-            for group in dataset.row_groups(split):
-                _check_size(group.path, group.bytes, sizes.get(group.path.rpartition("/")[2]))
+            dataset._check_files(split)
         return dataset
 
     @property
@@ -146,16 +149,20 @@ class Dataset:
 
     def rows(self, split: str) -> int:
         """How many rows a split has. Raises :class:`DatasetError` for a split that is not there."""
-        return sum(group.rows for group in self.row_groups(split))
+        return self._split(split).rows
 
-    def row_groups(self, split: str) -> tuple[RowGroup, ...]:
-        """The row groups of a split, in the order of its rows; their sizes differ by at most one row."""
-        if split not in self.card.splits:
-            raise DatasetError(f"{self.path} has no split {split!r}; it has {', '.join(self.splits)}")
-        return tuple(
-            RowGroup(**file.model_dump() | {"path": join(self.path, file.path)})
-            for file in self.card.splits[split].files
-        )
+    def row_groups(self, split: str) -> RowGroups:
+        """The row groups of a split, in the order of its rows; their sizes differ by at most one row.
+
+        Raises :class:`DatasetError` when the file that says what they are is missing, or is not the card's.
+        """
+        card = self._split(split)
+        if self.card.row_groups is None:
+            return RowGroups.of_files(self.path, card.files)
+        found = read_row_groups(self.path, self.card.row_groups).get(split)
+        if found is None or (len(found), found.rows.sum()) != (card.num_groups, card.num_rows):
+            raise DatasetError(f"{join(self.path, ROW_GROUPS_NAME)} has other row groups than its card. {_REPAIR}")
+        return found
 
     def verify(self, spark: "SparkSession | None" = None) -> None:
         """Compare the SHA-256 of every file with the card. Runs on the driver; with ``spark``, hashes in tasks.
@@ -166,15 +173,50 @@ class Dataset:
         self._check_metadata()
         if self.card.labels:
             read_labels(self.path, self.card.labels)
-        groups = [group for split in self.splits for group in self.row_groups(split)]
-        if spark is None:
-            with ThreadPoolExecutor() as pool:
-                problems = list(pool.map(_problem_with, groups))
-        else:
-            problems = _problems_in_tasks(spark, groups)
-        for problem in problems:
+        path = join(self.path, ROW_GROUPS_NAME)
+        if self.card.row_groups and hash_file(path) != self.card.row_groups.sha256:
+            raise DatasetError(f"{path} was altered: its SHA-256 is not the card's. {_REPAIR}")
+        for split in self.splits:
+            problem = _first_problem(self.row_groups(split)) if spark is None else self._problem_in_tasks(spark, split)
             if problem:
                 raise DatasetError(problem)
+
+    def _split(self, name: str) -> SplitCard:
+        if name not in self.card.splits:
+            raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
+        return self.card.splits[name]
+
+    def _check_files(self, split: str) -> None:
+        """Compare the sizes of a split's files with the card's."""
+        groups = self.row_groups(split)
+        if len(groups) <= _LISTED_FILES:
+            sizes = _sizes(join(self.path, split))
+            found: Iterable[tuple[RowGroup, int | None]] = (
+                (group, sizes.get(group.path.rpartition("/")[2])) for group in groups
+            )
+        else:
+            sample = [groups[number] for number in np.linspace(0, len(groups) - 1, _SAMPLED_FILES, dtype=int)]
+            with ThreadPoolExecutor() as pool:
+                found = zip(sample, pool.map(file_size, (group.path for group in sample)), strict=True)
+        for group, size in found:
+            _check_size(group.path, group.bytes, size)
+
+    def _problem_in_tasks(self, spark: "SparkSession", split: str) -> str:
+        """What is wrong with the first file of a split that is not as it was written."""
+
+        def hash_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            groups = self.row_groups(split)
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    if problem := _problem_with(groups[number]):
+                        yield pa.RecordBatch.from_pydict({"id": [number], "problem": [problem]})
+                        return
+
+        groups = self.card.splits[split].num_groups or len(self.row_groups(split))
+        tasks = min(groups, default_parallelism(spark))
+        rows = spark.range(groups, numPartitions=tasks).mapInArrow(hash_files, "id bigint, problem string")
+        first = rows.orderBy("id").limit(1).collect()
+        return first[0].problem if first else ""
 
     def _check_preprocessing(self) -> None:
         """Compare the fitted pipeline, some small files, with the card; cards made before it was hashed say nothing."""
@@ -217,13 +259,10 @@ def _problem_with(group: RowGroup) -> str:
     return f"{group.path} was altered: its SHA-256 is not the card's. {_REPAIR}" if altered else ""
 
 
-def _problems_in_tasks(spark: "SparkSession", groups: list[RowGroup]) -> list[str]:
-    def hash_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found = [_problem_with(groups[index]) for index in batch.column(0).to_pylist()]
-            yield pa.RecordBatch.from_arrays([batch.column(0), pa.array(found, pa.string())], names=["id", "problem"])
-
-    rows = spark.range(len(groups), numPartitions=min(len(groups), default_parallelism(spark))).mapInArrow(
-        hash_files, "id bigint, problem string"
-    )
-    return [row.problem for row in rows.orderBy("id").collect()]
+def _first_problem(groups: RowGroups) -> str:
+    with ThreadPoolExecutor() as pool:
+        for start in range(0, len(groups), _HASHED_AT_ONCE):
+            for problem in pool.map(_problem_with, groups[start : start + _HASHED_AT_ONCE]):
+                if problem:
+                    return problem
+    return ""

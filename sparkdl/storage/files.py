@@ -27,6 +27,7 @@ __all__ = [
     "download_files",
     "exists",
     "expand",
+    "file_size",
     "glob",
     "hash_file",
     "hash_folder",
@@ -65,6 +66,14 @@ def exists(path: str) -> bool:
     """Whether there is a file or a folder."""
     filesystem, located = locate(path)
     return bool(filesystem.exists(located))
+
+
+def file_size(path: str) -> int | None:
+    """How many bytes a file has; None where there is none."""
+    try:
+        return _size(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 @patient

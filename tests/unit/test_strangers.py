@@ -174,6 +174,7 @@ def signed(tree: dict[str, Any]) -> str:
 def a_card() -> dict[str, Any]:
     file = File(path="train/a.parquet", rows=2, bytes=9, sha256="0" * 64, crc32=1, inputs_at=1, labels_at=2)
     card = Card.create(
+        version=2,
         input=InputSpec(column="x", kind="vector", shape=(3,), dtype="float32"),
         label_names=("a", "b"),
         splits={"train": SplitCard(files=(file,), class_counts=(1, 1))},
@@ -216,12 +217,12 @@ FIRST = ("splits", "train", "files", 0)
         ("evil", ("preprocessing",)),
         ("code", ("loader_module",)),
         ({"..": "x"}, ("splits",)),
-        (3, ("version",)),
+        (4, ("version",)),
     ],
 )
 def test_a_card_is_data_of_known_types_and_stays_in_its_folder(value: Any, path: tuple[str | int, ...]) -> None:
     assert Card.from_json(signed(a_card())).label_names == ("a", "b")
-    with pytest.raises(DatasetError, match=r"is not a valid dataset card|is of the format 3"):
+    with pytest.raises(DatasetError, match=r"is not a valid dataset card|is of the format 4"):
         Card.from_json(signed(at(a_card(), value, *path)))
 
 

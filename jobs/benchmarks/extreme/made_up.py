@@ -23,12 +23,12 @@ from sparkdl.data.card import (
     LABEL_COLUMN,
     LABELS_NAME,
     Card,
-    File,
     InputSpec,
     LabelsFile,
     SparseCounts,
     SplitCard,
 )
+from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
 
 __all__ = ["ROWS_PER_GROUP", "Shape", "write_dataset"]
@@ -62,16 +62,16 @@ def write_dataset(folder: Path, shape: Shape) -> Dataset:
     folder.mkdir(parents=True)
     labels = _write_labels(folder, shape)
     places = {"train": slice(0, shape.rows), "test": slice(shape.rows, shape.rows + shape.test_rows)}
-    splits = {
-        split: _write_split(folder, split, shape, place, spec, labels)
-        for split, place in places.items()
-        if place.stop > place.start
-    }
+    splits, groups = {}, {}
+    for split, place in places.items():
+        if place.stop > place.start:
+            splits[split], groups[split] = _write_split(folder, split, shape, place, spec, labels)
     card = Card.create(
         input=spec,
         label_names=(),
         labels=labels,
         splits=splits,
+        row_groups=write_row_groups_file(str(folder), groups),
         raw_columns={},
         preprocessing=False,
         settings={},
@@ -94,19 +94,21 @@ def _write_labels(folder: Path, shape: Shape) -> LabelsFile:
 
 def _write_split(
     folder: Path, split: str, shape: Shape, place: slice, spec: InputSpec, labels: LabelsFile
-) -> SplitCard:
+) -> tuple[SplitCard, pa.Table]:
     (folder / split).mkdir()
     number = max(round((place.stop - place.start) / ROWS_PER_GROUP), 1)
     ends = np.linspace(place.start, place.stop, number + 1).astype(np.int64)
     write = partial(_write_group, str(folder), split, shape, spec, labels, ends)
     with ThreadPoolExecutor(CORES) as pool:
         found = list(pool.map(write, range(number)))
-    counts = np.sum([record.pop("counts") for record in found], axis=0)
-    return SplitCard(
-        files=tuple(File(**record) for record in found),
+    counts = np.sum([record["counts"] for record in found], axis=0)
+    card = SplitCard(
+        num_rows=place.stop - place.start,
+        num_groups=number,
         class_counts=(),
         sparse=SparseCounts(**dict(zip(SPARSE_COUNTS, map(int, counts), strict=True))),
     )
+    return card, pa.Table.from_pylist(found)
 
 
 def _write_group(
@@ -120,10 +122,7 @@ def _write_group(
 ) -> dict[str, Any]:
     """One row group, and what the card has to know about it."""
     table = _rows(shape, slice(ends[group], ends[group + 1]))
-    name = f"{split}/part-{group:06d}.parquet"
-    record = write_sparse_row_group(f"{folder}/{name}", table, spec, labels, folder)
-    del record["unusable"]
-    return {"path": name, **record}
+    return write_sparse_row_group(f"{folder}/{split}/{file_name(group)}", table, spec, labels, folder)
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
 """What is learned: public data of three kinds, each prepared as its file in ``conf/`` says, or what the user names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType
 
 import sparkdl
+from sparkdl.data.card import File
 from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.extreme.metrics import RankingMetrics, evaluate
@@ -89,6 +90,11 @@ def rows_of(dataset: sparkdl.Dataset, split: str) -> Rows:
 
 def first_groups(dataset: sparkdl.Dataset, number: int) -> sparkdl.Dataset:
     """A dataset of the first so many row groups of the training split, and of no other split."""
-    train = dataset.card.splits["train"]
-    part = train.model_copy(update={"files": train.files[:number]})
-    return sparkdl.Dataset(dataset.path, dataset.card.model_copy(update={"splits": {"train": part}}))
+    files = tuple(
+        File(**asdict(group) | {"path": f"train/{Path(group.path).name}"})
+        for group in dataset.row_groups("train")[:number]
+    )
+    train = dataset.card.splits["train"].model_copy(update={"num_rows": 0, "num_groups": 0, "files": files})
+    # As cards of format 2 were, which list their files.
+    changed = {"version": 2, "row_groups": None, "splits": {"train": train}}
+    return sparkdl.Dataset(dataset.path, dataset.card.model_copy(update=changed))

@@ -33,7 +33,7 @@ from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import Layout, write_row_groups
 from sparkdl.data.sql import identifier
-from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.errors import ConfigError, DatasetError
 from sparkdl.masking import without_credentials
 from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare, Source
@@ -200,32 +200,28 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     )
     runs = find_runs(examples if settings.qid else counted, findings.split_rows, groups)
     written = write_row_groups(examples, folder, layout, runs)
-    if written.unusable:  # tasks that write know neither the raw columns of these rows nor their values
+    # Tasks that write know neither the raw columns of such rows nor their values.
+    if any(split.unusable for split in written.splits.values()):
         problems = [unusable(inputs.column, sparse=settings.sparse)]
         examine(ready.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task)
-    for split, count in findings.split_rows.items():
-        on_disk = sum(file.rows for file in written.files.get(split, ()))
-        if on_disk != count:
-            raise DataError(
-                f"the rows changed while they were read ({count:,} of split {split!r}, then {on_disk:,}); prepare from "
-                "a source that gives the same rows each time"
-            )
     return Card.create(
         input=spec.model_copy(update={"mean": written.mean, "std": written.std}),
         task=task or "classification",
         label_names=findings.label_names,
         labels=labels,
         label_type=findings.label_type,
-        label_scale=written.label_scale,
-        mean_weight=written.mean_weight,
+        row_groups=written.row_groups,
+        label_scale=written.splits["train"].scale,
+        mean_weight=written.splits["train"].mean_weight,
         splits={
-            split: SplitCard(
-                files=written.files[split],
-                metadata_sha256=written.metadata[split],
-                class_counts=findings.class_counts[split],
-                sparse=written.counts.get(split),
+            name: SplitCard(
+                num_rows=split.rows,
+                num_groups=split.groups,
+                metadata_sha256=split.metadata_sha256,
+                class_counts=findings.class_counts[name],
+                sparse=split.sparse,
             )
-            for split in findings.split_rows
+            for name, split in written.splits.items()
         },
         raw_columns=inputs.raw_columns,
         fields=inputs.fields,

@@ -1,50 +1,30 @@
 """Write row groups: one Parquet file each, in Spark tasks."""
 
-import hashlib
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkdl.data.card import (
-    LABEL_COLUMN,
-    METADATA_NAME,
-    WEIGHT_COLUMN,
-    File,
-    InputSpec,
-    LabelScale,
-    LabelsFile,
-    LabelSpec,
-    SparseCounts,
-)
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile, LabelSpec
 from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, opened, packed, rows_of_block, small_batches
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
-from sparkdl.data.preparing.petastorm import petastorm_metadata
-from sparkdl.data.preparing.row_group import LEVELS, row_schema, write_row_group
+from sparkdl.data.preparing.row_group import row_schema, write_row_group
 from sparkdl.data.preparing.runs import GroupRun, Runs
 from sparkdl.data.preparing.stacking import unstacked
-from sparkdl.data.sparse_rows import SPARSE_COUNTS, sparse_schema, write_sparse_row_group
+from sparkdl.data.preparing.written import RECORD, Written, summed_up, to_batch
+from sparkdl.data.row_groups import file_name
+from sparkdl.data.sparse_rows import sparse_schema, write_sparse_row_group
 from sparkdl.errors import DataError
-from sparkdl.storage import join, make_folder, write_file
+from sparkdl.storage import join, make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Layout", "Written", "write_row_groups"]
-
-_RECORD = (
-    "split string, group int, rows bigint, bytes bigint, sha256 string, crc32 bigint, inputs_at bigint, "
-    "labels_at bigint, weights_at bigint, unusable bigint, histogram array<bigint>, counts array<bigint>, "
-    "label_mean double, label_deviations double, weight_sum double"
-)
-"""What a task reports about each file it wrote."""
-_FACTS = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at", "weights_at"
-"""What of it the card says of the file."""
+__all__ = ["Layout", "write_row_groups"]
 
 
 class Layout(NamedTuple):
@@ -67,25 +47,12 @@ class Layout(NamedTuple):
         """As :attr:`Card.in_lists`."""
         return self.input.kind == "sparse" or self.queries
 
-
-class Written(NamedTuple):
-    """What was written."""
-
-    files: dict[str, tuple[File, ...]]
-    """By split, in the order of the rows."""
-    metadata: dict[str, str]
-    """By split, the SHA-256 of what Petastorm's readers look for."""
-    mean: tuple[float, ...] | None
-    """Of images: per channel, of value / 255 over the training split."""
-    std: tuple[float, ...] | None
-    counts: dict[str, SparseCounts]
-    """Of sparse rows, by split."""
-    label_scale: LabelScale | None
-    """Of labels that are numbers."""
-    mean_weight: float | None
-    """Of rows that have weights: over the training split."""
-    unusable: int
-    """Rows with values that are NaN or infinite, as preprocessing may have made them."""
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a file."""
+        if self.in_lists:
+            return sparse_schema(self.weighted)
+        return row_schema(self.input, self.label, weighted=self.weighted)
 
 
 def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, runs: Runs) -> Written:
@@ -96,77 +63,16 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, runs: Runs)
     with several labels have their names, which these or the file ``layout.labels`` in ``folder`` number.
     """
     input = layout.input
-    for split in runs.firsts:
+    for split in runs.splits:
         make_folder(join(folder, split))
     stored = [input.column, LABEL_COLUMN, *([WEIGHT_COLUMN] if layout.weighted else [])]
-    tasks = num_tasks(len(runs.all), layout.row_bytes * sum(run.sent for run in runs.all))
-    keys = keys_for(len(runs.all), tasks)
+    tasks = num_tasks(runs.num_groups, layout.row_bytes * runs.sent)
+    keys = keys_for(runs.num_groups, tasks)
     with small_batches(rows.sparkSession, layout.row_bytes) as batch_rows:
         block_rows = rows_of_block(batch_rows, layout.row_bytes)
         dealt = rows.select(*stored, ORDER, CONTENT_HASH, SPLIT).mapInArrow(_dealer(runs, keys, block_rows), BLOCKS)
-        found = dealt.repartition(tasks, KEY).mapInArrow(_writer(folder, layout, runs), _RECORD).collect()
-    files: dict[str, list[File]] = defaultdict(list)
-    for row in sorted(found, key=lambda row: (row.split, row.group)):
-        name = f"{row.split}/{_file_name(row.group)}"
-        facts = {key: row[key] for key in _FACTS}
-        files[row.split].append(File(path=name, **facts))
-    mean, std = None, None
-    if input.kind == "image":
-        histograms = [row.histogram for row in found if row.split == "train"]
-        mean, std = _statistics(np.sum(histograms, axis=0).reshape(-1, LEVELS))
-    counts = {}
-    if layout.in_lists:
-        for split in files:
-            sums = np.sum([row.counts for row in found if row.split == split], axis=0)
-            counts[split] = SparseCounts(**dict(zip(SPARSE_COUNTS, map(int, sums), strict=True)))
-    metadata = {split: _write_metadata(join(folder, split), found, layout) for split, found in files.items()}
-    training = [row for row in sorted(found, key=lambda row: row.group) if row.split == "train"]
-    return Written(
-        files={split: tuple(found) for split, found in files.items()},
-        metadata=metadata,
-        mean=mean,
-        std=std,
-        counts=counts,
-        label_scale=_label_scale(training) if training[0].label_mean is not None else None,
-        mean_weight=_mean_weights(found)["train"] if layout.weighted else None,
-        unusable=sum(row.unusable for row in found),
-    )
-
-
-def _label_scale(files: Sequence[Any]) -> LabelScale:
-    """Mean and deviation of all labels from those of each file (Chan, Golub, LeVeque, 1983), whatever their order."""
-    rows = sum(file.rows for file in files)
-    mean = math.fsum(file.rows * file.label_mean for file in files) / rows
-    within = math.fsum(file.label_deviations for file in files)
-    between = math.fsum(file.rows * (file.label_mean - mean) ** 2 for file in files)
-    return LabelScale(mean=mean, std=math.sqrt((within + between) / rows) or 1.0)
-
-
-def _mean_weights(files: Sequence[Any]) -> dict[str, float]:
-    """By split. Raises :class:`DataError` for one that counts for nothing."""
-    means: dict[str, float] = {}
-    for split in sorted({file.split for file in files}):
-        alike = [file for file in files if file.split == split]
-        means[split] = math.fsum(file.weight_sum for file in alike) / sum(file.rows for file in alike)
-        if not means[split]:
-            raise DataError(f"all rows of the split {split!r} have the weight 0; nothing can be found from them")
-    return means
-
-
-def _write_metadata(folder: str, files: Sequence[File], layout: Layout) -> str:
-    """Write what stock Petastorm readers look for; returns its SHA-256."""
-    schema = (
-        sparse_schema(layout.weighted)
-        if layout.in_lists
-        else row_schema(layout.input, layout.label, weighted=layout.weighted)
-    )
-    content = petastorm_metadata(schema, [file.path.rpartition("/")[2] for file in files])
-    write_file(join(folder, METADATA_NAME), content)
-    return hashlib.sha256(content).hexdigest()
-
-
-def _file_name(group: int) -> str:
-    return f"part-{group:06d}.parquet"
+        records = dealt.repartition(tasks, KEY).mapInArrow(_writer(folder, layout, runs), RECORD)
+        return summed_up(records, folder, layout.schema, runs)
 
 
 def _dealer(
@@ -186,25 +92,21 @@ def _writer(folder: str, layout: Layout, runs: Runs) -> Callable[[Iterable[pa.Re
     input = layout.input
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        records = []
         for place, sent in opened(batches):
-            run = runs.all[place]
+            run = runs.group(place)
             split, group = run.split, run.number
             table = unstacked(_numbered(_in_order(sent, run), layout.label_names), input)
-            path = join(folder, split, _file_name(group))
+            path = join(folder, split, file_name(group))
             if layout.in_lists:
                 record = write_sparse_row_group(path, table, layout.input, layout.labels, folder)
             else:
                 record = write_row_group(path, table, layout.input, layout.label_names)
-            found = {"split": split, "group": group, **record, **_sums(table)}
-            yield pa.RecordBatch.from_pylist([found], schema=_record_schema())
+            records.append({"split": split, "group": group, **record, **_sums(table)})
+        if records:
+            yield to_batch(records)
 
     return write
-
-
-def _record_schema() -> pa.Schema:
-    names = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64()}
-    names["array<bigint>"] = pa.list_(pa.int64())
-    return pa.schema([(name, names[kind]) for name, kind in (part.split() for part in _RECORD.split(", "))])
 
 
 def _sums(table: pa.Table) -> dict[str, float]:
@@ -240,11 +142,3 @@ def _numbered(rows: pa.Table, label_names: Sequence[str]) -> pa.Table:
         return rows
     classes = pc.index_in(rows.column(place), value_set=pa.array(label_names, pa.string())).cast(pa.int64())
     return rows.set_column(place, LABEL_COLUMN, classes)
-
-
-def _statistics(histograms: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    levels = np.arange(LEVELS) / (LEVELS - 1)
-    shares = histograms / histograms.sum(axis=1, keepdims=True)
-    mean = shares @ levels
-    std = np.sqrt(((levels - mean[:, None]) ** 2 * shares).sum(axis=1))
-    return tuple(map(float, mean)), tuple(map(float, std))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.dataset import Dataset
 from sparkdl.data.query_rows import whole_queries
-from sparkdl.data.reading.shards import Phase, Segment, Stretch, deal, rank_sizes, rows_after, share, without_first
+from sparkdl.data.reading.shards import Deal, Phase, Segment, Stretch, rank_sizes, rows_after, share, without_first
 from sparkdl.data.reading.windows import RowBlock, Window, cut_into_batches
 from sparkdl.errors import DatasetError
 
@@ -74,8 +74,9 @@ class Loader:
         self._dataset = dataset
         self._batch_size, self._rank, self._size = batch_size, rank, size
         self._seed, self._shuffle = seed % 2**63, shuffle
-        self._total = sum(group.rows for group in self._groups)
-        largest = max(self._group_bytes(group) for group in self._groups)
+        self._total = dataset.rows(split)
+        card = dataset.card
+        largest = int(self._groups.bytes.max() if card.in_lists else self._groups.rows.max() * card.input.row_bytes)
         least, most = _WINDOW_GROUPS
         self._window_groups = min(max(_WINDOW_BYTES // largest, least), most)
 
@@ -94,7 +95,7 @@ class Loader:
 
     def rows(self, epoch: int) -> int:
         """Rows of this rank in an epoch."""
-        return sum(segment.rows for segment in self._shards(epoch, self._size)[self._rank])
+        return int(self._deal(epoch, self._size).rows[self._rank])
 
     def epoch(self, number: int, start: int = 0, *, after: Sequence[Phase] = ()) -> Iterator[Batch]:
         """The batches of an epoch from batch ``start`` on; windows before it are not read.
@@ -102,9 +103,9 @@ class Loader:
         ``after`` are the parts of the epoch that other numbers of ranks, or batches of another size, have done: the
         rows that are left are shared anew, and batches are counted from there.
         """
-        shards = self._shards(number, after[0].size if after else self._size)
-        stretches = share([sum(s.rows for s in shard) for shard in shards], after, self._size)[self._rank]
-        blocks = self._read_windows(number, self._windows(shards, without_first(stretches, start * self._batch_size)))
+        dealt = self._deal(number, after[0].size if after else self._size)
+        stretches = share(dealt.rows.tolist(), after, self._size)[self._rank]
+        blocks = self._read_windows(number, self._windows(dealt, without_first(stretches, start * self._batch_size)))
         left, steps = self.rows_after(after), self.steps_after(after)
         try:
             cut = cut_into_batches(blocks, self._batch_size, self._dataset)
@@ -112,10 +113,6 @@ class Loader:
                 yield self._batch(block, self._global_rows(step, left))
         finally:
             blocks.close()
-
-    def _group_bytes(self, group: RowGroup) -> int:
-        """What the inputs of a row group take in memory."""
-        return group.bytes if self._dataset.card.in_lists else group.rows * self._dataset.input.row_bytes
 
     def _batch(self, block: RowBlock, global_rows: int) -> Batch:
         """The rows as tensors: sparse ones become whole here, a batch at a time."""
@@ -128,19 +125,23 @@ class Loader:
             weights = torch.from_numpy(block.weights / mean)
         return Batch(torch.from_numpy(inputs), torch.from_numpy(labels), global_rows, weights)
 
-    def _shards(self, epoch: int, size: int) -> list[list[Segment]]:
-        order = self._random(epoch).permutation(len(self._groups)) if self._shuffle else range(len(self._groups))
-        return deal([group.rows for group in self._groups], [int(group) for group in order], size)
+    def _deal(self, epoch: int, size: int) -> Deal:
+        groups = len(self._groups)
+        order = self._random(epoch).permutation(groups) if self._shuffle else np.arange(groups)
+        return Deal(self._groups.rows, order, size)
 
-    def _windows(self, shards: Sequence[Sequence[Segment]], stretches: Sequence[Stretch]) -> "Iterator[_Place]":
+    def _windows(self, dealt: Deal, stretches: Sequence[Stretch]) -> "Iterator[_Place]":
         """The windows that hold these stretches, and which of their shuffled rows."""
         for shard, start, stop in stretches:
-            end = 0
-            for index, segments in enumerate(_chunks(shards[shard], self._window_groups)):
-                begin, end = end, end + sum(segment.rows for segment in segments)
-                rows = slice(max(start - begin, 0), min(stop, end) - begin)
-                if rows.start < rows.stop:
-                    yield _Place(shard, index, segments, rows)
+            segments = dealt.shard(shard)
+            firsts = np.arange(0, len(segments), self._window_groups)
+            rows = np.add.reduceat(segments[:, 2] - segments[:, 1], firsts)
+            ends = np.cumsum(rows)
+            for index in range(np.searchsorted(ends, start, "right"), np.searchsorted(ends, stop, "left") + 1):
+                begin, end = int(ends[index] - rows[index]), int(ends[index])
+                window = segments[firsts[index] : firsts[index] + self._window_groups].tolist()
+                taken = slice(max(start - begin, 0), min(stop, end) - begin)
+                yield _Place(shard, index, [Segment(*segment) for segment in window], taken)
 
     def _global_rows(self, step: int, total: int) -> int:
         done = step * self._batch_size
@@ -177,7 +178,3 @@ class _Place(NamedTuple):
     number: int
     segments: Sequence[Segment]
     rows: slice
-
-
-def _chunks(segments: Sequence[Segment], count: int) -> list[list[Segment]]:
-    return [list(segments[start : start + count]) for start in range(0, len(segments), count)]

@@ -3,15 +3,14 @@
 import mmap
 import os
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparkdl.data.card import Card, InputSpec, LabelSpec
-from sparkdl.data.dataset import RowGroup
 from sparkdl.data.reading.shards import Segment
+from sparkdl.data.row_groups import RowGroup
 from sparkdl.data.sparse_rows import Rows, read_rows, read_weights
 from sparkdl.errors import DatasetError
 from sparkdl.storage import local_path, read_file
@@ -99,15 +98,15 @@ def verified_content(group: RowGroup) -> mmap.mmap | bytes:
         raise DatasetError(
             f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
         ) from None
-    state = (path, group.crc32, status.st_ino, status.st_size, status.st_mtime_ns)
+    state = hash((path, group.crc32, status.st_ino, status.st_size, status.st_mtime_ns))
     if state not in _verified:  # the next epochs find the same file again, unless somebody has written to it
         _verify(content, group)
         _verified.add(state)
     return content
 
 
-_verified: set[tuple[Path, int, int, int, int]] = set()
-"""Local files whose content this process has verified, in the state they had then."""
+_verified: set[int] = set()
+"""Hashes of local files whose content this process has verified, in the state they had then: there may be a million."""
 
 
 def _verify(content: mmap.mmap | bytes, group: RowGroup) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.dataset import Dataset
 from sparkdl.data.reading.read import verified_content
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.errors import DatasetError
@@ -59,7 +59,7 @@ class SparseLoader:
     @property
     def rows(self) -> int:
         """Rows per epoch."""
-        return sum(group.rows for group in self._groups)
+        return int(self._groups.rows.sum())
 
     @property
     def steps(self) -> int:
@@ -87,16 +87,18 @@ class SparseLoader:
         finally:
             windows.close()
 
-    def _windows(self, epoch: int) -> list[list[RowGroup]]:
-        order = self._random(epoch).permutation(len(self._groups)) if self._shuffle else range(len(self._groups))
-        windows: list[list[RowGroup]] = []
+    def _windows(self, epoch: int) -> list[list[int]]:
+        """The numbers of the row groups in each window."""
+        count = len(self._groups)
+        order = self._random(epoch).permutation(count) if self._shuffle else np.arange(count)
+        windows: list[list[int]] = []
         filled = 0
-        for group in (self._groups[int(index)] for index in order):
-            if not windows or (len(windows[-1]) >= _WINDOW_GROUPS and filled + group.bytes > _WINDOW_BYTES):
+        for number, size in zip(order.tolist(), self._groups.bytes[order].tolist(), strict=True):
+            if not windows or (len(windows[-1]) >= _WINDOW_GROUPS and filled + size > _WINDOW_BYTES):
                 windows.append([])
                 filled = 0
-            windows[-1].append(group)
-            filled += group.bytes
+            windows[-1].append(number)
+            filled += size
         return windows
 
     def _read_windows(self, epoch: int) -> Generator[tuple[Rows, NDArray[np.int64]], None, None]:
@@ -113,8 +115,8 @@ class SparseLoader:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, groups: Sequence[RowGroup], epoch: int, window: int) -> tuple[Rows, NDArray[np.int64]]:
-        rows = Rows.join([read_rows(verified_content(group)) for group in groups])
+    def _read(self, groups: Sequence[int], epoch: int, window: int) -> tuple[Rows, NDArray[np.int64]]:
+        rows = Rows.join([read_rows(verified_content(self._groups[number])) for number in groups])
         order = self._random(epoch, window).permutation(rows.rows) if self._shuffle else np.arange(rows.rows)
         return rows, order
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkdl.data.dataset import Dataset, RowGroup
+from sparkdl.data.dataset import Dataset
 from sparkdl.data.query_rows import LARGEST_QUERY
 from sparkdl.data.reading.read import read_segment, read_sparse_segment
 from sparkdl.data.reading.shards import Segment
+from sparkdl.data.row_groups import RowGroup
 
 __all__ = ["RowBlock", "Window", "cut_into_batches"]
 

@@ -13,7 +13,6 @@ from sparkdl.data.card import (
     LABEL_COLUMN,
     LABELS_NAME,
     Card,
-    File,
     InputSpec,
     LabelsFile,
     SparseCounts,
@@ -21,12 +20,11 @@ from sparkdl.data.card import (
 )
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.preparing.row_group import write_row_group
+from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.data.sparse_rows import SPARSE_COUNTS, write_sparse_row_group
 
 VECTORS = InputSpec(column="features", kind="vector", shape=(3,), dtype="float32")
 IMAGES = InputSpec(column="image", kind="image", shape=(2, 2, 1), dtype="uint8", mean=(0.5,), std=(0.25,))
-
-KEYS = "rows", "bytes", "sha256", "crc32", "inputs_at", "labels_at"
 
 SPARK_VECTOR = pa.struct(
     [
@@ -43,7 +41,7 @@ MakeDataset = Callable[..., Dataset]
 
 def make(folder: Path, sizes: Sequence[int], *, input: InputSpec = VECTORS) -> Dataset:
     """A dataset whose label is the number of the row; a vector repeats it, an image holds it modulo 256."""
-    files = []
+    records = []
     (folder / "train").mkdir(parents=True)
     for number, rows in enumerate(sizes):
         labels = np.arange(rows, dtype=np.int64) + sum(sizes[:number])
@@ -51,14 +49,13 @@ def make(folder: Path, sizes: Sequence[int], *, input: InputSpec = VECTORS) -> D
             column = pa.array([[float(label)] * 3 for label in labels], pa.list_(pa.float32()))
         else:
             column = pa.array([bytes([label % 256] * 4) for label in labels], pa.binary())
-        name = f"train/part-{number}.parquet"
         table = pa.table({input.column: column, LABEL_COLUMN: labels})
-        record = write_row_group(str(folder / name), table, input)
-        files.append(File(path=name, **{key: record[key] for key in KEYS}))
+        records.append(write_row_group(str(folder / "train" / file_name(number)), table, input))
     card = Card.create(
         input=input,
         label_names=tuple(map(str, range(sum(sizes)))),
-        splits={"train": SplitCard(files=tuple(files), class_counts=(1,) * sum(sizes))},
+        splits={"train": SplitCard(num_rows=sum(sizes), num_groups=len(sizes), class_counts=(1,) * sum(sizes))},
+        row_groups=write_row_groups_file(str(folder), {"train": pa.Table.from_pylist(records)}),
         raw_columns={input.column: "array<float>"},
         preprocessing=False,
         settings={"seed": 0},
@@ -78,7 +75,7 @@ def make_sparse(folder: Path, sizes: Sequence[int]) -> Dataset:
     content = (folder / LABELS_NAME).read_bytes()
     labels = LabelsFile(classes=total, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
     input = InputSpec(column="features", kind="sparse", shape=(50,), dtype="float32")
-    files, counts = [], np.zeros(len(SPARSE_COUNTS), int)
+    records, counts = [], np.zeros(len(SPARSE_COUNTS), int)
     for number, rows in enumerate(sizes):
         begin = sum(sizes[:number])
         vectors = [
@@ -87,21 +84,22 @@ def make_sparse(folder: Path, sizes: Sequence[int]) -> Dataset:
         ]
         names = [[str(i)] if i % 3 else [str(i), "unseen"] for i in range(begin, begin + rows)]
         table = pa.table({"features": pa.array(vectors, SPARK_VECTOR), LABEL_COLUMN: pa.array(names)})
-        name = f"train/part-{number}.parquet"
-        record = write_sparse_row_group(str(folder / name), table, input, labels, str(folder))
-        counts += record["counts"]
-        files.append(File(path=name, **{key: record[key] for key in KEYS}))
+        path = folder / "train" / file_name(number)
+        records.append(write_sparse_row_group(str(path), table, input, labels, str(folder)))
+        counts += records[-1]["counts"]
     card = Card.create(
         input=input,
         label_names=(),
         labels=labels,
         splits={
             "train": SplitCard(
-                files=tuple(files),
+                num_rows=total,
+                num_groups=len(sizes),
                 class_counts=(),
                 sparse=SparseCounts(**dict(zip(SPARSE_COUNTS, counts.tolist(), strict=True))),
             )
         },
+        row_groups=write_row_groups_file(str(folder), {"train": pa.Table.from_pylist(records)}),
         raw_columns={"text": "string"},
         preprocessing=False,
         settings={"seed": 0},

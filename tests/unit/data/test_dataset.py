@@ -1,8 +1,12 @@
 import hashlib
 import json
 import pickle
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparkdl.data.card import Card
@@ -14,6 +18,25 @@ from .conftest import MakeDataset, make, make_sparse
 
 def first_file(dataset: Dataset) -> Path:
     return Path(dataset.row_groups("train")[0].path)
+
+
+def listing_its_files(dataset: Dataset) -> dict[str, Any]:
+    """A card as it was before row groups had a file of their own."""
+    tree: dict[str, Any] = json.loads(dataset.card_json) | {"version": 2}
+    del tree["row_groups"]
+    split = tree["splits"]["train"]
+    del split["num_rows"], split["num_groups"]
+    split["files"] = [asdict(group) for group in dataset.row_groups("train")]
+    for file in split["files"]:
+        file["path"] = f"train/{Path(file['path']).name}"
+        del file["weights_at"]
+    return tree
+
+
+def signed(tree: dict[str, Any]) -> str:
+    content = {key: value for key, value in tree.items() if key not in ("digest", "preprocessing_sha256")}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return json.dumps(tree | {"digest": hashlib.sha256(text.encode()).hexdigest()})
 
 
 def test_a_dataset_knows_its_rows_and_classes(make_dataset: MakeDataset) -> None:
@@ -50,21 +73,21 @@ def test_a_folder_without_a_card_is_no_dataset(tmp_path: Path) -> None:
 def test_a_deleted_file_is_found_by_opening(make_dataset: MakeDataset) -> None:
     dataset = make_dataset([4, 4])
     first_file(dataset).unlink()
-    with pytest.raises(DatasetError, match=r"part-0\.parquet is missing"):
+    with pytest.raises(DatasetError, match=r"part-000000\.parquet is missing"):
         Dataset.open(dataset.path)
 
 
 def test_a_deleted_file_is_found_by_verifying(make_dataset: MakeDataset) -> None:
     dataset = make_dataset([4, 4])
     first_file(dataset).unlink()
-    with pytest.raises(DatasetError, match=r"part-0\.parquet is missing"):
+    with pytest.raises(DatasetError, match=r"part-000000\.parquet is missing"):
         dataset.verify()
 
 
 def test_a_truncated_file_is_found_by_opening(make_dataset: MakeDataset) -> None:
     dataset = make_dataset([4, 4])
     first_file(dataset).write_bytes(first_file(dataset).read_bytes()[:-1])
-    with pytest.raises(DatasetError, match=r"part-0\.parquet has [\d,]+ bytes instead of"):
+    with pytest.raises(DatasetError, match=r"part-000000\.parquet has [\d,]+ bytes instead of"):
         Dataset.open(dataset.path)
 
 
@@ -73,7 +96,7 @@ def test_an_altered_file_is_found_by_verifying(make_dataset: MakeDataset) -> Non
     content = bytearray(first_file(dataset).read_bytes())
     content[20] ^= 1
     first_file(dataset).write_bytes(content)
-    with pytest.raises(DatasetError, match=r"part-0\.parquet was altered"):
+    with pytest.raises(DatasetError, match=r"part-000000\.parquet was altered"):
         Dataset.open(dataset.path).verify()
 
 
@@ -82,7 +105,7 @@ def test_an_altered_file_is_found_by_verifying(make_dataset: MakeDataset) -> Non
 )
 def test_a_hostile_card_cannot_point_outside(make_dataset: MakeDataset, path: str) -> None:
     dataset = make_dataset([4])
-    tree = json.loads(dataset.card_json)
+    tree = listing_its_files(dataset)
     tree["splits"]["train"]["files"][0]["path"] = path
     (Path(dataset.path) / "card.json").write_text(json.dumps(tree))
     with pytest.raises(DatasetError, match=r"card\.json is not a valid dataset card: .*split"):
@@ -93,8 +116,8 @@ def test_a_hostile_card_cannot_point_outside(make_dataset: MakeDataset, path: st
     ("change", "message"),
     [
         (
-            {"version": 3},
-            "is of the format 3, which this version of sparkdl does not know: use the version",
+            {"version": 4},
+            "is of the format 4, which this version of sparkdl does not know: use the version",
         ),
         ({"surprise": 1}, "surprise"),
         ({"label_names": []}, "label_names"),
@@ -111,10 +134,7 @@ def test_a_card_that_is_not_valid_names_the_key(
 
 def test_a_dataset_of_the_first_format_opens_unless_its_rows_are_sparse(tmp_path: Path) -> None:
     def first_format(dataset: Dataset) -> str:
-        content = json.loads(dataset.card_json) | {"version": 1}
-        signed = {key: value for key, value in content.items() if key not in ("digest", "preprocessing_sha256")}
-        text = json.dumps(signed, sort_keys=True, separators=(",", ":"))
-        return json.dumps(content | {"digest": hashlib.sha256(text.encode()).hexdigest()})
+        return signed(listing_its_files(dataset) | {"version": 1})
 
     assert Card.from_json(first_format(make(tmp_path / "whole", [4]))).version == 1
     with pytest.raises(DatasetError, match=r"sparse rows are lists, .* Prepare the dataset again"):
@@ -129,6 +149,61 @@ def test_a_card_made_before_petastorm_s_file_was_hashed_still_opens(make_dataset
     assert Card.from_json(json.dumps(content)).digest == hashlib.sha256(text.encode()).hexdigest()
 
 
+def test_a_dataset_whose_card_lists_its_files_is_the_same_dataset(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([4, 5])
+    (Path(dataset.path) / "card.json").write_text(signed(listing_its_files(dataset)))
+    (Path(dataset.path) / "row_groups.parquet").unlink()
+    older = Dataset.open(dataset.path)
+    assert (older.card.version, older.rows("train")) == (2, 9)
+    assert list(older.row_groups("train")) == list(dataset.row_groups("train"))
+    older.verify()
+
+
 def test_row_groups_of_unequal_size_are_refused(make_dataset: MakeDataset) -> None:
-    with pytest.raises(ValueError, match="equal size"):
+    with pytest.raises(DatasetError, match="equal size, give or take one row; found 4 and 6"):
         make_dataset([4, 6])
+
+
+def test_a_table_of_row_groups_that_is_missing_or_was_altered_is_named(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([4, 4])
+    table = Path(dataset.path) / "row_groups.parquet"
+    content = table.read_bytes()
+    table.write_bytes(content[:-1])
+    with pytest.raises(DatasetError, match=r"row_groups\.parquet has [\d,]+ bytes instead of"):
+        Dataset.open(dataset.path)
+    table.write_bytes(content[:-1] + b"!")
+    with pytest.raises(DatasetError, match=r"row_groups\.parquet was altered"):
+        Dataset.open(dataset.path).verify()
+    table.unlink()
+    with pytest.raises(DatasetError, match=r"row_groups\.parquet is missing"):
+        Dataset.open(dataset.path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"rows": [4, -4]}, "is empty"),
+        ({"crc32": [1, -1]}, "lies before its file"),
+        ({"split": ["train", None]}, "nulls"),
+        ({"split": ["train", "other"]}, "other row groups than its card"),
+        ({"surprise": [1, 2]}, "its columns are not split, rows"),
+        ({"rows": ["a", "b"]}, "its columns are not split, rows"),
+    ],
+)
+def test_a_hostile_table_of_row_groups_is_refused(
+    make_dataset: MakeDataset, columns: dict[str, list[Any]], message: str
+) -> None:
+    dataset = make_dataset([4, 4])
+    path = Path(dataset.path) / "row_groups.parquet"
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        place = table.schema.get_field_index(name)
+        added = pa.array(values)
+        table = table.append_column(name, added) if place < 0 else table.set_column(place, name, added)
+    pq.write_table(table, path)
+    content = path.read_bytes()
+    tree = json.loads(dataset.card_json)
+    tree["row_groups"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (Path(dataset.path) / "card.json").write_text(signed(tree))
+    with pytest.raises(DatasetError, match=message):
+        Dataset.open(dataset.path)

@@ -1,21 +1,32 @@
 """Row groups as runs of an order, found from counts: every row lands in one of them, and in the right one."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from sparkdl.data.preparing.blocks import keys_for, opened, packed
-from sparkdl.data.preparing.runs import Runs, plan_runs
+from sparkdl.data.preparing.runs import GroupRun, Runs, plan_runs
 from sparkdl.preprocessing.hashes import murmur3_of_ints
+
+
+def all_groups(runs: Runs) -> list[GroupRun]:
+    return [runs.group(place) for place in range(runs.num_groups)]
+
+
+def counted(splits: Iterable[str], buckets: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """By split, the buckets that have rows, and how many."""
+    named = np.array(list(splits))
+    return {split: np.unique(buckets[named == split], return_counts=True) for split in set(named.tolist())}
 
 
 def dealt(runs: Runs, splits: list[str], order: np.ndarray) -> dict[int, list[int]]:
     """By row group, the order of the rows that are sent there, through blocks of seven rows."""
     taken, groups = runs.dealt(pa.array(splits), order)
     rows = pa.RecordBatch.from_pydict({"order": order[taken]})
-    keys = keys_for(len(runs.all), 1)
+    keys = keys_for(runs.num_groups, 1)
     found = opened(packed([(groups, rows)], keys, block_rows=7))
     return {place: table.column("order").to_pylist() for place, table in found}
 
@@ -29,13 +40,12 @@ def test_every_row_is_in_the_run_that_its_place_in_the_order_says(bits: int, gro
     splits = ["test" if number % 9 == 0 else "train" for number in range(900)]
     shift = 64 - bits
     buckets = order >> shift if bits else np.zeros_like(order)
-    counts = Counter(zip(splits, buckets.tolist(), strict=True))
-    runs = plan_runs(counts, {"test": 1, "train": groups}, shift)
+    runs = plan_runs(counted(splits, buckets), {"test": 1, "train": groups}, shift)
     sent = dealt(runs, splits, order)
     for split in ("test", "train"):
         expected = np.sort(order[np.array(splits) == split])
         found = []
-        for place, run in enumerate(runs.all):
+        for place, run in enumerate(all_groups(runs)):
             if run.split == split:
                 assert len(sent[place]) == run.sent
                 found.append(sorted(sent[place])[run.skipped : run.skipped + run.rows])
@@ -47,16 +57,15 @@ def test_every_row_is_in_the_run_that_its_place_in_the_order_says(bits: int, gro
 
 def test_few_rows_travel_twice() -> None:
     order = np.random.default_rng(0).integers(-(1 << 63), 1 << 62, 100_000)
-    counts = Counter(("train", int(bucket)) for bucket in order >> (64 - 10))
-    runs = plan_runs(counts, {"train": 32}, 64 - 10)
-    assert sum(run.sent for run in runs.all) < 1.06 * 100_000
+    runs = plan_runs(counted(["train"] * 100_000, order >> (64 - 10)), {"train": 32}, 64 - 10)
+    assert sum(run.sent for run in all_groups(runs)) < 1.06 * 100_000
 
 
 def test_a_row_that_was_not_counted_makes_its_row_group_one_too_large() -> None:
-    runs = plan_runs({("train", -1): 5, ("train", 0): 5}, {"train": 2}, 62)
+    runs = plan_runs(counted(["train"] * 10, np.repeat([-1, 0], 5)), {"train": 2}, 62)
     order = np.array([-1] * 5 + [1] * 5 + [1 << 62], np.int64)
     sent = dealt(runs, ["train"] * 11, order)
-    assert sorted(len(sent[place]) - run.sent for place, run in enumerate(runs.all)) == [0, 1]
+    assert sorted(len(sent[place]) - run.sent for place, run in enumerate(all_groups(runs))) == [0, 1]
 
 
 @pytest.mark.parametrize(("places", "tasks"), [(1, 1), (2, 2), (46, 8), (1000, 1000)])

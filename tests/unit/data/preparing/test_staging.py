@@ -14,7 +14,7 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from sparkdl.data.card import CARD_NAME
+from sparkdl.data.card import CARD_NAME, ROW_GROUPS_NAME
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.preparing import staging as module
 from sparkdl.data.preparing.staging import staging
@@ -46,7 +46,8 @@ def fill(folder: str, dataset: Dataset) -> None:
     """Write what a dataset holds, the card last."""
     target = Path(folder.removeprefix("store://"))
     (target / "train").mkdir(parents=True, exist_ok=True)
-    for name in [*(file.path for file in dataset.card.splits["train"].files), CARD_NAME]:
+    files = [f"train/{Path(group.path).name}" for group in dataset.row_groups("train")]
+    for name in [*files, ROW_GROUPS_NAME, CARD_NAME]:
         (target / name).write_bytes(Path(dataset.path, name).read_bytes())
 
 
@@ -154,7 +155,9 @@ def test_of_two_who_publish_at_once_one_is_first_and_nothing_is_mixed_wherever_t
         winners.append("first" if published[0] else "second")
         Dataset.open(output).verify()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "out"]
-        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted([CARD_NAME, winners[-1], "train"])
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+            [CARD_NAME, ROW_GROUPS_NAME, winners[-1], "train"]
+        )
         LocalFileSystem().rm(f"{tmp_path}/out", recursive=True)
         number += 1
     assert winners == sorted(winners, reverse=True)  # the second, until the first has the place
@@ -175,7 +178,12 @@ def test_on_s3_one_of_those_who_prepare_at_once_is_first_and_its_dataset_is_whol
     assert sum(found) == 1
     Dataset.open(output).verify()
     assert [entry.name for entry in list_folder("s3://tests")] == ["out"]
-    assert [entry.name for entry in list_folder(output)] == [CARD_NAME, f"of {found.index(True)}", "train"]
+    assert [entry.name for entry in list_folder(output)] == [
+        CARD_NAME,
+        f"of {found.index(True)}",
+        ROW_GROUPS_NAME,
+        "train",
+    ]
     with pytest.raises(DatasetError, match="exists already"), staging(output, seal=CARD_NAME):
         pytest.fail("work began")
 

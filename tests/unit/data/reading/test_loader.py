@@ -1,7 +1,9 @@
+import hashlib
 import itertools
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -114,7 +116,7 @@ def test_an_altered_file_is_found_while_reading(make_dataset: MakeDataset) -> No
 def test_a_deleted_file_is_named_while_reading(make_dataset: MakeDataset) -> None:
     dataset = make_dataset([50, 50])
     Path(dataset.row_groups("train")[0].path).unlink()
-    with pytest.raises(DatasetError, match=r"part-0\.parquet is missing"):
+    with pytest.raises(DatasetError, match=r"part-000000\.parquet is missing"):
         list(Loader(dataset, "train", batch_size=10).epoch(0))
 
 
@@ -164,3 +166,20 @@ def test_the_rest_of_a_shared_epoch_resumes_at_any_batch(make_dataset: MakeDatas
     after = [Phase(3, 5, 7)]
     whole = [batch.labels.tolist() for batch in loader.epoch(2, after=after)]
     assert [batch.labels.tolist() for batch in loader.epoch(2, 4, after=after)] == whole[4:]
+
+
+def test_the_plan_of_an_epoch_is_what_it_has_always_been(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset([11, 12, 11, 12, 12] * 9 + [11])
+
+    def order(rank: int, size: int, start: int = 0, *, after: Sequence[Phase] = ()) -> list[int]:
+        loader = Loader(dataset, "train", batch_size=9, rank=rank, size=size, seed=3)
+        return labels_of(list(loader.epoch(2, start, after=after)))
+
+    assert order(1, 5)[:8] == [496, 114, 257, 210, 261, 492, 86, 264]
+    assert order(2, 3, after=[Phase(4, 5, 6), Phase(2, 7, 3)])[:8] == [470, 363, 476, 467, 187, 468, 189, 472]
+    plan = hashlib.sha256()
+    for size in (1, 2, 5, 7, 60):
+        for rank in range(size):
+            plan.update(repr(order(rank, size)).encode())
+            plan.update(repr(order(rank, size, 2, after=[Phase(4, 5, 6)])).encode())
+    assert plan.hexdigest() == "39f78c35f4428e4ee02d895d5c483cae75a7a2c271b656ab499e49510bd6b914"

@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl.data.reading.shards import deal, rank_sizes
+from sparkdl.data.reading.shards import Deal, Segment, rank_sizes
+
+
+def deal(sizes: list[int], order: list[int], size: int) -> list[list[Segment]]:
+    """The segments of all ranks."""
+    dealt = Deal(np.array(sizes), np.array(order), size)
+    shards = [[Segment(*segment) for segment in dealt.shard(rank).tolist()] for rank in range(size)]
+    assert dealt.rows.tolist() == [sum(segment.rows for segment in shard) for shard in shards]
+    return shards
 
 
 @given(
@@ -30,7 +38,7 @@ def test_every_row_is_dealt_once_and_shards_differ_by_at_most_a_row(
 def test_groups_that_divide_evenly_are_never_cut() -> None:
     sizes = [5, 6, 5, 6, 5, 5, 5, 5]
     for size in (1, 2, 4, 8):
-        shards = deal(sizes, range(8), size)
+        shards = deal(sizes, list(range(8)), size)
         assert all(segment.rows == sizes[segment.group] for shard in shards for segment in shard)
 
 
