@@ -24,6 +24,7 @@ NAMES = (
     "loop",
     "scaling",
     "prepare",
+    "pictures",
     "score",
     "extreme",
     "checkpoint",

@@ -1,7 +1,8 @@
-"""`jobs/benchmark.py prepare` on Spark, as small as it can be."""
+"""`jobs/benchmark.py prepare` and `pictures` on Spark, as small as they can be."""
 
 from pyspark.sql import SparkSession
 
+from benchmarks import pictures
 from benchmarks.prepare import run
 
 
@@ -14,3 +15,9 @@ def test_all_ways_are_timed_and_compared(spark: SparkSession) -> None:
     ]
     assert all(float(row[1]) > 0 for row in report.rows)
     assert [target.limit for target in report.targets] == [1.5, 2.5, 6.0]
+
+
+def test_files_of_images_are_timed_beside_what_one_would_write(spark: SparkSession) -> None:
+    report = pictures.run(pictures=60, rounds=1)
+    assert [row[0] for row in report.rows][:2] == ["sparkdl.prepare", "mapInArrow by hand"]
+    assert all(float(row[1]) > 0 for row in report.rows)
