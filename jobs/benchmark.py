@@ -26,7 +26,6 @@ NAMES = (
     "prepare",
     "pictures",
     "score",
-    "serve",
     "extreme",
     "checkpoint",
     "shards",

@@ -5,16 +5,16 @@ Before Spark parses a text, it replaces every ``${...}`` in it by a setting or a
 is nothing to replace.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.sessions import require_classic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["condition", "identifier"]
+__all__ = ["by_place", "condition", "identifier"]
 
 _NODES = """
     UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction Literal CreateNamedStruct Cast CaseWhen
@@ -70,6 +70,17 @@ def condition(text: str, *, key: str) -> "Column":
             if name.lower() not in _FUNCTIONS.split():
                 raise ConfigError(_refusal(key, f"the function {name!r}"))
     return sf.expr(text)
+
+
+def by_place(rows: "DataFrame", columns: Sequence["str | Column"]) -> "DataFrame":
+    """Some columns, named by their places, for tasks. Runs on the driver, lazily.
+
+    Where tasks are to have rows, PySpark would take a dot in the name of a column for the one in front of a field.
+    """
+    from pyspark.sql import functions as sf
+
+    chosen = [sf.col(identifier(column)) if isinstance(column, str) else column for column in columns]
+    return rows.select(*[column.alias(str(place)) for place, column in enumerate(chosen)])
 
 
 def identifier(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ class Assemble(FittedStage):
 
     inputs: tuple[str, ...]
     output: str
-    kind: type[np.floating[Any]] = np.float64
+    kind: Literal["float32", "float64"] = "float64"
     """Of the numbers. Behind the last stage they are float32, and so are written but once."""
 
     @classmethod
@@ -65,6 +65,16 @@ class ExpectWidth(FittedStage):
 
     @property
     @override
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    @override
+    def writes(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    @override
     def needs(self) -> dict[str, int | None]:
         return {self.column: self.width}
 
@@ -83,7 +93,7 @@ def _part(column: Column, name: str) -> NDArray[Any] | SparseVectors:
         raise DataError(f"the column {name!r} holds {column.type}, which is no number") from None
 
 
-def _stacked(parts: Sequence[NDArray[Any]], kind: type[np.floating[Any]]) -> NDArray[Any]:
+def _stacked(parts: Sequence[NDArray[Any]], kind: str) -> NDArray[Any]:
     """Matrices side by side."""
     matrix = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), kind)
     begin = 0

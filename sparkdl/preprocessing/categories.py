@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from sparkdl.errors import DataError
+from sparkdl.preprocessing.learner import Facts, Learner, most_frequent_first
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.stage import FittedStage
-from sparkdl.preprocessing.values import Column, find
+from sparkdl.preprocessing.values import Column, as_java, find
 
-__all__ = ["Index"]
+__all__ = ["Index", "LearnIndex"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,47 @@ class Index(FittedStage):
         }
 
 
+@dataclass(frozen=True)
+class LearnIndex(Learner):
+    """The categories of columns, the most frequent first."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    @override
+    def reads(self) -> tuple[str, ...]:
+        return self.inputs
+
+    @property
+    @override
+    def writes(self) -> tuple[str, ...]:
+        return self.outputs
+
+    @override
+    def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
+        return [_written(find(columns, name), name) for name in self.inputs]
+
+    @override
+    def learn(self, facts: Facts) -> tuple[Index]:
+        found = [most_frequent_first(facts.counts.get(place, {})) for place in range(len(self.inputs))]
+        return (Index(self.inputs, self.outputs, tuple(map(tuple, found))),)
+
+
+def _written(column: Column, name: str) -> pa.Array:
+    """Categories as Spark writes them; what is missing is none."""
+    if not isinstance(column, pa.Array) or pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
+        raise DataError(f"the column {name!r} holds no texts or numbers, which categories are made of")
+    kind, column = column.type, column.drop_null()
+    if pa.types.is_floating(kind):
+        column = column.filter(pc.invert(pc.is_nan(column)))
+    if not pa.types.is_floating(kind) and not pa.types.is_decimal(kind):
+        return column if kind == pa.string() else column.cast(pa.string())
+    distinct = (_bits(column) if pa.types.is_floating(kind) else column).dictionary_encode()
+    values = distinct.dictionary.view(kind) if pa.types.is_floating(kind) else distinct.dictionary
+    return pa.array(map(as_java, values), pa.string()).take(distinct.indices)
+
+
 def _places(column: Column, name: str, categories: Sequence[str]) -> pa.Array:
     if not isinstance(column, pa.Array) or pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
         raise DataError(f"the column {name!r} holds no texts or numbers, which categories are made of")
@@ -64,8 +106,7 @@ def _comparable(column: pa.Array, categories: Sequence[str]) -> tuple[pa.Array, 
         # Java writes every float with a point; "1" is a category of no float.
         written = [float(text) if "." in text or text in _NOT_FINITE else None for text in categories]
         values = pa.array(written, kind)
-        bits = pa.int64() if kind == pa.float64() else pa.int32()
-        return _bits(column, bits), _bits(values, bits)
+        return _bits(column), _bits(values)
     if pa.types.is_decimal(kind):
         return column, pa.array([_decimal(text, kind) for text in categories], kind)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
@@ -76,8 +117,9 @@ def _comparable(column: pa.Array, categories: Sequence[str]) -> tuple[pa.Array, 
 _NOT_FINITE = {"NaN", "Infinity", "-Infinity"}
 
 
-def _bits(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _bits(values: pa.Array) -> pa.Array:
     """Floats as their bits: -0.0 is not 0.0, and NaN is itself."""
+    kind = pa.int64() if values.type == pa.float64() else pa.int32()
     there = np.asarray(values.is_null())
     floats = np.array(values.fill_null(0.0).to_numpy(zero_copy_only=False))
     floats[np.isnan(floats)] = np.nan

@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from sparkdl.errors import DataError
 from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
 from sparkdl.preprocessing.calendar_parts import CalendarParts
@@ -16,6 +14,7 @@ from sparkdl.preprocessing.numbers import Impute
 from sparkdl.preprocessing.saved import check_preprocessing, saved_stages
 from sparkdl.preprocessing.scaling import Normalize, Standardise
 from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.stages_file import STAGES_FILE, as_json, read_stages
 from sparkdl.preprocessing.values import Column, find
 from sparkdl.preprocessing.word_counts import CountHashes, CountWords, LogarithmOfCounts, WeighWords
 from sparkdl.preprocessing.word_hashes import HashWords
@@ -56,6 +55,10 @@ class FittedPipeline:
         """Raw columns in which every row must have a value, and how wide it must be where it is a vector."""
         return {name: width for stage in self.stages for name, width in stage.needs.items()}
 
+    def as_json(self) -> bytes:
+        """What a file :data:`~sparkdl.preprocessing.stages_file.STAGES_FILE` holds of them."""
+        return as_json(self.stages)
+
     def transform(self, columns: Mapping[str, Column], output: str) -> Column:
         """The column ``output`` that the stages make of raw ones, which :func:`as_fitted` has checked. Runs anywhere.
 
@@ -70,12 +73,16 @@ class FittedPipeline:
 
 
 def read_pipeline(folder: Path, *, trusted: Collection[str] = ()) -> FittedPipeline:
-    """The stages that Spark has saved in a folder. Runs anywhere, without Spark; nothing in the folder is executed.
+    """The fitted stages in a folder, in a file of sparkdl's own or as Spark has saved them.
+
+    Runs anywhere, without Spark; nothing in the folder is executed.
 
     Raises :class:`~sparkdl.errors.ModelError` for damaged files and for stages that could run code, and
     :class:`~sparkdl.errors.OnlySparkError`, which names the stage, where there is one that Spark alone can apply; the
     classes ``trusted`` are such.
     """
+    if (folder / STAGES_FILE).exists():
+        return FittedPipeline(tuple(read_stages(folder / STAGES_FILE)))
     check_preprocessing(folder, trusted=trusted)
     stages: list[FittedStage] = []
     renamed: dict[str, str] = {}
@@ -85,5 +92,5 @@ def read_pipeline(folder: Path, *, trusted: Collection[str] = ()) -> FittedPipel
             raise saved.only_spark()
         stages.append(STAGES[known[1]].read(replace(saved, renamed=renamed)))
     if stages and isinstance(stages[-1], Assemble):
-        stages[-1] = replace(stages[-1], kind=np.float32)
+        stages[-1] = replace(stages[-1], kind="float32")
     return FittedPipeline(tuple(stages))

@@ -1,8 +1,9 @@
 """Missing numbers."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal, localcontext
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +11,16 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from sparkdl.errors import DataError
+from sparkdl.preprocessing.learner import Facts, Learner
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.sums import ExactSums, exact, sums_of
 from sparkdl.preprocessing.values import Column, doubles, find
 
-__all__ = ["Impute", "nearest_decimals"]
+__all__ = ["Impute", "LearnMeans", "LearnMedians", "LearnModes", "nearest_decimals"]
+
+_BITS = 21
+"""Of an ordered number, found at each look for a median."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,150 @@ class Impute(FittedStage):
             output: _filled(columns, name, surrogate)
             for name, output, surrogate in zip(self.inputs, self.outputs, self.surrogates, strict=True)
         }
+
+
+@dataclass(frozen=True)
+class _LearnImpute(Learner):
+    """What can stand in for missing numbers, which do not count for it."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    named: tuple[str, ...]
+    """What errors call the inputs: the raw columns that these were made of."""
+
+    @property
+    @override
+    def reads(self) -> tuple[str, ...]:
+        return self.inputs
+
+    @property
+    @override
+    def writes(self) -> tuple[str, ...]:
+        return self.outputs
+
+    def _require(self, found: Iterable[int]) -> None:
+        """Raise :class:`DataError` for a column of which so many values were found: none."""
+        for name, values in zip(self.named, found, strict=True):
+            if not values:
+                raise DataError(
+                    f"column {name!r} has no value in the rows of the split 'train', so `impute` finds nothing that"
+                    " could stand in; leave it out of `features`"
+                )
+
+    def _stage(self, surrogates: Iterable[float]) -> tuple[Impute]:
+        return (Impute(self.inputs, self.outputs, tuple(surrogates)),)
+
+
+class LearnMeans(_LearnImpute):
+    """Means, rounded once."""
+
+    @override
+    def sums(self, columns: dict[str, Column]) -> ExactSums:
+        values = np.stack([_numbers(columns, name) for name in self.inputs], axis=1)
+        there = ~np.isnan(values)
+        return sums_of(np.concatenate([np.where(there, values, 0.0), there], axis=1))
+
+    @override
+    def learn(self, facts: Facts) -> tuple[Impute]:
+        count = len(self.inputs)
+        self._require(facts.sums[0, count:].astype(int).tolist())
+        found = [(exact(facts.sums, place), exact(facts.sums, count + place)) for place in range(count)]
+        return self._stage(float(total / rows) for total, rows in found)
+
+
+class LearnModes(_LearnImpute):
+    """What is there most often, and of what is there as often the smallest number."""
+
+    @override
+    def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
+        return [_as_texts(_there(columns, name)) for name in self.inputs]
+
+    @override
+    def learn(self, facts: Facts) -> tuple[Impute]:
+        self._require(len(facts.counts.get(place, {})) for place in range(len(self.inputs)))
+        return self._stage(
+            min((-times, float(text)) for text, times in facts.counts[place].items())[1]
+            for place in range(len(self.inputs))
+        )
+
+
+@dataclass(frozen=True)
+class LearnMedians(_LearnImpute):
+    """Medians, the lower one of two, to a part in 2^31: exact for what float32 or a 31-bit number can hold.
+
+    Numbers are ordered as their bits are, after those of negative ones have been turned round. The first look counts
+    them by their first bits, the second one those that begin as the median does by the next bits.
+    """
+
+    beginnings: tuple[int, ...] = ()
+    """By column, how the median begins; empty before the first look."""
+    below: tuple[int, ...] = ()
+    """How many numbers the median is to leave below it, among those that begin as it does."""
+
+    @override
+    def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
+        found = []
+        for place, name in enumerate(self.inputs):
+            ordered = _ordered(_there(columns, name))
+            first = ordered >> np.uint64(64 - _BITS - 1)
+            if self.beginnings:
+                same = ordered[first == self.beginnings[place]]
+                first = same >> np.uint64(64 - 2 * _BITS - 1)
+            found.append(_as_texts(first))
+        return found
+
+    @override
+    def learn(self, facts: Facts) -> "tuple[FittedStage | Learner, ...]":
+        self._require(len(facts.counts.get(place, {})) for place in range(len(self.inputs)))
+        all_counts = [facts.counts[place] for place in range(len(self.inputs))]
+        below = self.below or [(sum(counts.values()) - 1) // 2 for counts in all_counts]
+        found = [_at(counts, wanted) for counts, wanted in zip(all_counts, below, strict=True)]
+        beginnings, left = zip(*found, strict=True)
+        if not self.beginnings:
+            return (replace(self, beginnings=beginnings, below=left),)
+        return self._stage(_numbers_of(np.array(beginnings, np.uint64)).tolist())
+
+
+def _at(counts: Mapping[str, int], below: int) -> tuple[int, int]:
+    """The whole number that has this many below it, and how many of these are equal to it."""
+    for number, times in sorted((int(text), times) for text, times in counts.items()):
+        if below < times:
+            return number, below
+        below -= times
+    raise ValueError("there are fewer numbers than were counted")
+
+
+def _ordered(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """Whole numbers in the order of these."""
+    bits = (values + 0.0).view(np.uint64)
+    return np.where(bits >> np.uint64(63), ~bits, bits | np.uint64(1 << 63))
+
+
+def _numbers_of(beginnings: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """The numbers nearest to zero of which :func:`_ordered` makes what begins so."""
+    ordered = beginnings << np.uint64(64 - 2 * _BITS - 1)
+    positive = ordered >> np.uint64(63) == 1
+    behind = np.uint64((1 << (64 - 2 * _BITS - 1)) - 1)
+    return np.where(positive, ordered & np.uint64((1 << 63) - 1), ~(ordered | behind)).view(np.float64)
+
+
+def _there(columns: dict[str, Column], name: str) -> NDArray[np.float64]:
+    """The numbers of a column that are not missing."""
+    values = _numbers(columns, name)
+    return values[~np.isnan(values)]
+
+
+def _as_texts(values: NDArray[Any]) -> pa.Array:
+    """Numbers as Python writes them, of which many are equal."""
+    distinct = pa.array(values).dictionary_encode()
+    return pa.array(map(repr, distinct.dictionary.to_pylist()), pa.string()).take(distinct.indices)
+
+
+def _numbers(columns: dict[str, Column], name: str) -> NDArray[np.float64]:
+    column = find(columns, name)
+    if not isinstance(column, pa.Array):
+        raise DataError(f"the column {name!r} holds vectors, in which no number is missing")
+    return doubles(column)
 
 
 def _filled(columns: dict[str, Column], name: str, surrogate: float) -> pa.Array:

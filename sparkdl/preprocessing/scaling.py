@@ -1,5 +1,6 @@
 """Vectors that are moved and scaled."""
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -8,11 +9,13 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from sparkdl.errors import DataError
+from sparkdl.preprocessing.learner import Facts, Learner
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.stage import FittedStage, UnfittedStage
-from sparkdl.preprocessing.values import Column, SparseVectors, find, whole
+from sparkdl.preprocessing.sums import ExactSums, exact, sums_of, sums_of_squares
+from sparkdl.preprocessing.values import Column, FittedFloats, SparseVectors, find, whole
 
-__all__ = ["Normalize", "Standardise", "vectors_of"]
+__all__ = ["LearnScale", "Normalize", "Standardise", "vectors_of"]
 
 
 def vectors_of(columns: dict[str, Column], name: str, width: int | None = None) -> NDArray[np.float64] | SparseVectors:
@@ -35,8 +38,8 @@ class Standardise(FittedStage):
 
     input: str
     output: str
-    mean: NDArray[np.float64] | None
-    scale: NDArray[np.float64] | None
+    mean: FittedFloats | None
+    scale: FittedFloats | None
     """One over the deviation, and zero where that is zero. None: as it is, and so for the mean."""
     width: int
 
@@ -61,6 +64,41 @@ class Standardise(FittedStage):
         if self.mean is not None:
             matrix = matrix - self.mean
         return {self.output: matrix if self.scale is None else matrix * self.scale}
+
+
+@dataclass(frozen=True)
+class LearnScale(Learner):
+    """Mean and deviation of each place of a vector, each rounded once."""
+
+    input: str
+    output: str
+
+    @property
+    @override
+    def reads(self) -> tuple[str, ...]:
+        return (self.input,)
+
+    @property
+    @override
+    def writes(self) -> tuple[str, ...]:
+        return (self.output,)
+
+    @override
+    def sums(self, columns: dict[str, Column]) -> ExactSums:
+        matrix = whole(vectors_of(columns, self.input))
+        count = np.array([[float(len(matrix))], [0.0]])
+        return np.concatenate([count, sums_of(matrix), sums_of_squares(matrix)], axis=1)
+
+    @override
+    def learn(self, facts: Facts) -> tuple[Standardise]:
+        rows, width = int(facts.sums[0, 0]), facts.sums.shape[1] // 2
+        mean, scale = np.zeros(width), np.zeros(width)
+        for place in range(width):
+            total, squares = exact(facts.sums, 1 + place), exact(facts.sums, 1 + width + place)
+            mean[place] = total / rows
+            variance = float((squares - total * total / rows) / max(rows - 1, 1))
+            scale[place] = 1 / math.sqrt(variance) if variance > 0 else 0.0 * variance  # NaN stays
+        return (Standardise(self.input, self.output, mean, scale, width),)
 
 
 class Normalize(UnfittedStage):

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Self
 
+from pydantic import ConfigDict
 from typing_extensions import override
 
 from sparkdl.preprocessing.saved import SavedStage
@@ -14,6 +15,8 @@ __all__ = ["FittedStage", "UnfittedStage"]
 
 class FittedStage(ABC):
     """One step of preprocessing: plain values that were fitted, and what they do to rows. Runs anywhere."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     @classmethod
     @abstractmethod
@@ -32,6 +35,16 @@ class FittedStage(ABC):
         """
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return _names(self, "input")
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The columns that it adds."""
+        return _names(self, "output")
+
+    @property
     def needs(self) -> dict[str, int | None]:
         """Columns in which every row must have a value, and how wide it must be where it is a vector."""
         return {}
@@ -48,3 +61,9 @@ class UnfittedStage(FittedStage):
     @override
     def read(cls, saved: SavedStage) -> Self:
         return cls(saved.input, saved.output)
+
+
+def _names(stage: FittedStage, key: str) -> tuple[str, ...]:
+    """What a stage has in a field of this name, or in one with an s behind it."""
+    names: tuple[str, ...] = getattr(stage, f"{key}s", None) or (getattr(stage, key),)
+    return names

@@ -2,19 +2,24 @@
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import PlainSerializer, PlainValidator
 
 from sparkdl.errors import DataError
 
 __all__ = [
     "SPARSE",
     "Column",
+    "FittedFloats",
+    "FittedTexts",
     "SparseVectors",
     "as_floats",
+    "as_java",
+    "as_matrix",
     "as_structs",
     "doubles",
     "find",
@@ -44,6 +49,28 @@ class SparseVectors(NamedTuple):
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
 
+def _as_array(values: Any) -> NDArray[np.float64]:
+    found = np.array(values, np.float64)
+    if found.ndim != 1:
+        raise ValueError("these are no numbers one after another")
+    return found
+
+
+def _as_texts(values: Any) -> pa.Array:
+    try:
+        return values if isinstance(values, pa.Array) else pa.array(values, pa.string())
+    except (pa.ArrowException, TypeError) as error:
+        raise ValueError(f"these are no texts: {error}") from None
+
+
+FittedFloats = Annotated[
+    NDArray[np.float64], PlainValidator(_as_array), PlainSerializer(lambda values: values.tolist(), return_type=list)
+]
+"""Fitted numbers, which are a list in a file."""
+FittedTexts = Annotated[
+    pa.Array, PlainValidator(_as_texts), PlainSerializer(lambda values: values.to_pylist(), return_type=list)
+]
+"""Fitted texts."""
 Column: TypeAlias = pa.Array | NDArray[np.float64] | SparseVectors
 """Numbers, texts, times and lists are Arrow arrays, where null is a missing value; vectors are a matrix of float64 with
 a row each, or sparse. The last stage may make a matrix of float32."""
@@ -95,6 +122,20 @@ def _doubles_of_decimals(column: pa.Array) -> NDArray[np.float64]:
     return np.array([np.nan if value is None else float(value) for value in column.to_pylist()], np.float64)
 
 
+def as_java(value: pa.Scalar) -> str:
+    """A number as Spark writes it."""
+    if pa.types.is_decimal(value.type):
+        return format(value.as_py(), "f")
+    if not pa.types.is_floating(value.type):
+        return str(value)
+    number = np.dtype(value.type.to_pandas_dtype()).type(value.as_py())
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return np.format_float_positional(number, trim="0")
+    if not np.isfinite(number):
+        return "NaN" if np.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    return np.format_float_scientific(number, trim="0", exp_digits=1).replace("e+", "E").replace("e", "E")
+
+
 def is_number(kind: pa.DataType) -> bool:
     """Whether a type is one of numbers or truth values."""
     tests: tuple[Callable[[pa.DataType], bool], ...] = (
@@ -122,12 +163,17 @@ def offsets_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
     return offsets
 
 
-def as_floats(vectors: NDArray[np.float64] | SparseVectors) -> pa.Array:
-    """Vectors as lists of float32, as Spark's ``vector_to_array`` makes them."""
-    matrix = whole(vectors)
+def as_matrix(vectors: NDArray[np.floating[Any]] | SparseVectors) -> NDArray[np.float32]:
+    """Vectors as float32 of shape (rows, width)."""
     with np.errstate(over="ignore"):  # beyond float32 is infinity, as in Spark
-        values = pa.array(matrix.astype(np.float32, copy=False).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(values, matrix.shape[1])
+        matrix = whole(vectors) if isinstance(vectors, SparseVectors) else vectors
+        return matrix.astype(np.float32, copy=False)
+
+
+def as_floats(vectors: NDArray[np.floating[Any]] | SparseVectors) -> pa.Array:
+    """Vectors as lists of float32, as Spark's ``vector_to_array`` makes them."""
+    matrix = as_matrix(vectors)
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])
 
 
 def as_structs(vectors: NDArray[np.float64] | SparseVectors) -> pa.Array:

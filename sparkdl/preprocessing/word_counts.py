@@ -1,5 +1,6 @@
 """Words become weighted counts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,14 +10,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from sparkdl.errors import DataError
 from sparkdl.preprocessing.hashes import murmur3
+from sparkdl.preprocessing.learner import Facts, Learner, Wanted, most_frequent_first
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.scaling import vectors_of
 from sparkdl.preprocessing.stage import FittedStage, UnfittedStage
-from sparkdl.preprocessing.values import Column, SparseVectors, offsets_of
+from sparkdl.preprocessing.sums import ExactSums
+from sparkdl.preprocessing.values import Column, FittedFloats, FittedTexts, SparseVectors, offsets_of
 from sparkdl.preprocessing.words import words_of
 
-__all__ = ["CountHashes", "CountWords", "LogarithmOfCounts", "WeighWords"]
+__all__ = ["CountHashes", "CountWords", "LearnWeights", "LearnWords", "LogarithmOfCounts", "WeighWords"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class CountWords(FittedStage):
 
     input: str
     output: str
-    vocabulary: pa.Array
+    vocabulary: FittedTexts
     binary: bool
     """Only whether a word is there."""
 
@@ -102,7 +106,7 @@ class WeighWords(FittedStage):
 
     input: str
     output: str
-    weights: NDArray[np.float64]
+    weights: FittedFloats
 
     @classmethod
     @override
@@ -115,3 +119,101 @@ class WeighWords(FittedStage):
         if isinstance(vectors, SparseVectors):
             return {self.output: vectors._replace(values=vectors.values * self.weights[vectors.indices])}
         return {self.output: vectors * self.weights}
+
+
+@dataclass(frozen=True)
+class LearnWeights(Learner):
+    """The weight of each place of counts: ln((N + 1) / (n + 1)), where n of the N training rows have it."""
+
+    counts: str
+    weighted: str
+    """What the weights are for: the counts, or what was made of them."""
+    output: str
+    minimum_documents: int
+    """Places in fewer training rows have no weight."""
+
+    @property
+    @override
+    def reads(self) -> tuple[str, ...]:
+        return (self.counts,)
+
+    @property
+    @override
+    def writes(self) -> tuple[str, ...]:
+        return (self.output,)
+
+    @override
+    def sums(self, columns: dict[str, Column]) -> ExactSums:
+        counts = vectors_of(columns, self.counts)
+        if not isinstance(counts, SparseVectors):
+            raise DataError(f"the column {self.counts!r} holds no counts")
+        found = np.bincount(counts.indices[counts.values > 0], minlength=counts.width).astype(np.float64)
+        return np.stack([np.append(found, len(counts.offsets) - 1), np.zeros(counts.width + 1)])
+
+    @override
+    def learn(self, facts: Facts) -> tuple[WeighWords]:
+        *found, rows = facts.sums[0]
+        return (WeighWords(self.weighted, self.output, _weights(np.array(found), rows, self.minimum_documents)),)
+
+
+@dataclass(frozen=True)
+class LearnWords(Learner):
+    """The words of most rows, of which a text's are counted, and their weights as in :class:`LearnWeights`."""
+
+    words: str
+    counted: str
+    """The column of counts."""
+    dampened: str | None
+    """That of their logarithms, where these are weighted."""
+    output: str
+    most: int
+    minimum_documents: int
+    named: str
+    """The raw columns, for an error."""
+
+    @property
+    @override
+    def reads(self) -> tuple[str, ...]:
+        return (self.words,)
+
+    @property
+    @override
+    def writes(self) -> tuple[str, ...]:
+        return (self.output,)
+
+    @property
+    @override
+    def wanted(self) -> Wanted:
+        return Wanted(self.most, self.minimum_documents)
+
+    @override
+    def sums(self, columns: dict[str, Column]) -> ExactSums:
+        return np.array([[float(len(words_of(columns, self.words)))], [0.0]])
+
+    @override
+    def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
+        lists = words_of(columns, self.words)
+        distinct = lists.flatten().dictionary_encode()
+        rows = np.repeat(np.arange(len(lists)), np.asarray(lists.value_lengths()).astype(np.int64))
+        cells = np.unique(rows * len(distinct.dictionary) + np.asarray(distinct.indices))
+        return [distinct.dictionary.take(pa.array(cells % max(len(distinct.dictionary), 1)))]
+
+    @override
+    def learn(self, facts: Facts) -> tuple[FittedStage, ...]:
+        counts = facts.counts.get(0, {})
+        if not counts:
+            raise DataError(
+                f"no word is in {self.minimum_documents} training rows; lower `minimum_documents`, or look at the text"
+                f" in {self.named}"
+            )
+        words = most_frequent_first(counts)
+        weights = _weights(np.array([counts[word] for word in words], np.float64), facts.sums[0, 0], 0)
+        count = CountWords(self.words, self.counted, pa.array(words, pa.string()), binary=False)
+        if self.dampened is None:
+            return count, WeighWords(self.counted, self.output, weights)
+        dampen = LogarithmOfCounts(self.counted, self.dampened)
+        return count, dampen, WeighWords(self.dampened, self.output, weights)
+
+
+def _weights(documents: NDArray[np.float64], rows: float, least: int) -> NDArray[np.float64]:
+    return np.where(documents >= least, np.log((rows + 1) / (documents + 1)), 0.0)

@@ -40,6 +40,11 @@ class CutAtPattern(FittedStage):
     lower: bool
 
     @classmethod
+    def of_words(cls, input: str, output: str) -> Self:
+        """In lower case, cut at anything but letters, digits and underscores, of any alphabet."""
+        return cls(input, output, _PATTERNS[r"(?U)\W+"], lower=True)
+
+    @classmethod
     @override
     def read(cls, saved: SavedStage) -> Self:
         saved.require(gaps=True, minTokenLength=1)

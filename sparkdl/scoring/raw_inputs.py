@@ -19,7 +19,7 @@ from sparkdl.preprocessing.filling import FillPlaces
 from sparkdl.preprocessing.raw_rows import fitted_rows
 from sparkdl.preprocessing.raw_vectors import is_list, is_vector, numbers_of_texts, vectors
 from sparkdl.preprocessing.stage import FittedStage
-from sparkdl.preprocessing.values import SPARSE
+from sparkdl.preprocessing.values import SPARSE, as_java
 from sparkdl.scoring.model_card import ModelCard
 
 __all__ = ["Features", "RawInputs", "ReadRows", "reason_of"]
@@ -68,7 +68,7 @@ class RawInputs:
         """What becomes of an estimator's columns."""
         (name,), stages = self.card.raw_columns, () if self.pipeline is None else self.pipeline.stages
         kinds = dict(features.kinds)
-        first: list[FittedStage] = [Assemble(tuple(kinds), name, np.float64 if stages else np.float32)]
+        first: list[FittedStage] = [Assemble(tuple(kinds), name, "float64" if stages else "float32")]
         if features.means is not None:
             first.append(FillPlaces(name, features.stands_for_none, features.means))
         card = self.card.model_copy(update={"raw_columns": kinds})
@@ -159,7 +159,7 @@ def _no_vector(name: str, width: int | None) -> str:
 def _no_number(column: pa.Array, refused: NDArray[np.bool_] | None, name: str, sql_type: str) -> pa.Array:
     """The problem of each row that is refused."""
     values = [] if refused is None else column.filter(pa.array(refused))
-    said = [f"column {name!r}: {_as_java(value)} is no {sql_type}, which the model was trained on" for value in values]
+    said = [f"column {name!r}: {as_java(value)} is no {sql_type}, which the model was trained on" for value in values]
     return pa.array(said, pa.string())
 
 
@@ -168,18 +168,6 @@ def _reasons(refused: NDArray[np.bool_], problem: str | pa.Array) -> pa.Array:
     if isinstance(problem, str):
         return pc.if_else(pa.array(refused), problem, pa.scalar(None, pa.string()))
     return pc.replace_with_mask(pa.nulls(len(refused), pa.string()), pa.array(refused), problem)
-
-
-def _as_java(value: pa.Scalar) -> str:
-    """A number as Spark writes it."""
-    if not pa.types.is_floating(value.type):
-        return str(value)
-    number = np.dtype(value.type.to_pandas_dtype()).type(value.as_py())
-    if number == 0 or 1e-3 <= abs(number) < 1e7:
-        return np.format_float_positional(number, trim="0")
-    if not np.isfinite(number):
-        return "Infinity" if number > 0 else "-Infinity"
-    return np.format_float_scientific(number, trim="0", exp_digits=1).replace("e+", "E").replace("e", "E")
 
 
 def _pixels(images: pa.Array, shape: tuple[int, ...], name: str) -> ReadRows:

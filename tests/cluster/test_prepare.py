@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml import Pipeline
 from pyspark.ml.feature import MinMaxScaler, SQLTransformer, VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
+from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.bad_rows import PROBLEM, WRONG, what_is_wrong
 from sparkdl.data.card import Card
 from sparkdl.data.preparing.examine import find_problems
@@ -26,10 +26,11 @@ from sparkdl.data.preparing.features import choose_inputs
 from sparkdl.data.preparing.label_column import LABEL
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
-from sparkdl.preprocessing import check_preprocessing
+from sparkdl.preprocessing import STAGES_FILE, as_matrix, read_pipeline
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare, Source, Split, Stage
 
+from ..applied_stages import made_again
 from ..raw_inputs import raw_inputs
 
 NO_SPLIT = Split(fractions={})
@@ -230,11 +231,8 @@ def test_preprocessing_is_fitted_on_training_rows_and_kept(people: DataFrame, tm
     train = np.concatenate([b.inputs.numpy() for b in Loader(dataset, "train", batch_size=64).epoch(0)])
     assert np.allclose(train[:, :2].mean(axis=0), 0, atol=1e-5)
     assert np.allclose(train[:, :2].std(axis=0, ddof=1), 1, atol=1e-5)
-    assert dataset.preprocessing_path
-    model = PipelineModel.load(dataset.preprocessing_path)
-    raw = rows.where("part = 'test'").select(*dataset.raw_columns)
-    again = apply_preprocessing(raw, model, dataset.input.column).select(dataset.input.column).collect()
-    expected = Counter(np.array(row[0], np.float32).tobytes() for row in again)
+    again = as_matrix(made_again(dataset, rows.where("part = 'test'")))
+    expected = Counter(row.tobytes() for row in again)
     assert expected == Counter(vector for vector, _ in contents(dataset, "test").elements())
 
 
@@ -249,11 +247,8 @@ def test_words_are_kept_in_their_order_as_hashes(spark: SparkSession, tmp_path: 
     assert len({a, cat, sat, on}) == 4 and all(1 <= number <= 1 << 24 for number in full)
     assert short[1:] == [cat, 0, 0] and short[0] not in full
     assert empty == [0, 0, 0, 0]
-    assert dataset.preprocessing_path
-    check_preprocessing(Path(dataset.preprocessing_path))
-    again = PipelineModel.load(dataset.preprocessing_path)
-    found = apply_preprocessing(rows, again, dataset.input.column).select(dataset.input.column).collect()
-    assert sorted((list(row[0]) for row in found), key=np.count_nonzero) == [empty, short, full]
+    found = as_matrix(made_again(dataset, rows)).tolist()
+    assert sorted(found, key=np.count_nonzero) == [empty, short, full]
 
 
 def test_a_pipeline_of_the_user_takes_the_place_of_the_stages(people: DataFrame, tmp_path: Path) -> None:
@@ -577,7 +572,7 @@ def test_places_may_have_any_name(people: DataFrame, tmp_path: Path, spark: Spar
     assert dataset.rows("train") == 100
     assert sorted(path.name for path in place.iterdir()) == ["prepared", "raw"]
     assert [path.name for path in tmp_path.iterdir()] == [place.name]
-    assert dataset.preprocessing_path and PipelineModel.load(f"file://{dataset.preprocessing_path}")
+    assert dataset.preprocessing_path and read_pipeline(Path(dataset.preprocessing_path))
 
 
 def test_vectors_of_a_width_that_nobody_tells_are_standardised_and_assembled(
@@ -592,8 +587,8 @@ def test_vectors_of_a_width_that_nobody_tells_are_standardised_and_assembled(
     both = Prepare(output=str(tmp_path / "b"), features=["age", "vector"], split=NO_SPLIT)
     dataset = prepare(beside, both)
     assert dataset.input.shape == (3,)
-    again = PipelineModel.load(str(dataset.preprocessing_path)).transform(beside.select("age", "vector"))
-    assert {tuple(row.features) for row in again.collect()} == {(float(i),) * 3 for i in range(100)}
+    again = as_matrix(made_again(dataset, beside))
+    assert set(map(tuple, again.tolist())) == {(float(i),) * 3 for i in range(100)}
 
 
 def test_images_of_as_many_bytes_but_another_shape_are_counted(spark: SparkSession, tmp_path: Path) -> None:
@@ -617,8 +612,8 @@ def test_the_label_may_have_the_name_that_spark_gives_indices(people: DataFrame,
 def test_a_pipeline_that_is_missing_or_altered_is_named(people: DataFrame, tmp_path: Path) -> None:
     settings = Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT)
     dataset = prepare(people, settings)
-    (metadata,) = Path(str(dataset.preprocessing_path), "metadata").glob("part-*")
-    metadata.write_text(metadata.read_text().replace("VectorAssembler", "SomethingElse"))
+    stages = Path(str(dataset.preprocessing_path), STAGES_FILE)
+    stages.write_text(stages.read_text().replace("Assemble", "SomethingElse"))
     for look in (dataset.verify, lambda: Dataset.open(dataset.path), lambda: prepare(people, settings)):
         with pytest.raises(DatasetError, match="preprocessing was altered"):
             look()

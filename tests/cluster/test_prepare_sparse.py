@@ -11,22 +11,25 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml import Pipeline
 from pyspark.ml.feature import HashingTF, RegexTokenizer
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sparkdl.data import Dataset, apply_preprocessing, open_source, prepare
+from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.bad_rows import PROBLEM
 from sparkdl.data.card import UNSEEN
 from sparkdl.data.reading.loader import Loader
 from sparkdl.data.reading.sparse import SparseLoader
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.preprocessing import as_structs, read_pipeline
+from sparkdl.preprocessing.word_counts import CountWords
 from sparkdl.settings import Prepare, Source, Split, Stage
+
+from ..applied_stages import made_again
 
 NO_SPLIT = Split(fractions={})
 BY_PART = Split(column="part", fractions={})
@@ -96,8 +99,8 @@ def weights_by_hand(text: str, training: list[str]) -> dict[str, float]:
 def test_texts_become_sublinear_tf_idf_of_unit_norm(text_dataset: Dataset, texts: DataFrame) -> None:
     training = [text for part, text, _ in TEXTS if part == "train"]
     assert text_dataset.preprocessing_path
-    model = PipelineModel.load(text_dataset.preprocessing_path)
-    vocabulary = next(stage.vocabulary for stage in model.stages if hasattr(stage, "vocabulary"))
+    stages = read_pipeline(Path(text_dataset.preprocessing_path)).stages
+    vocabulary = next(stage.vocabulary.to_pylist() for stage in stages if isinstance(stage, CountWords))
     assert set(vocabulary) == {word for text in training for word in words_of(text)}
     assert "ärger" in vocabulary
     assert text_dataset.input.model_dump(include={"kind", "shape"}) == {"kind": "sparse", "shape": (len(vocabulary),)}
@@ -138,15 +141,9 @@ def test_spark_reads_the_same_rows(spark: SparkSession, text_dataset: Dataset) -
     assert seen == contents(text_dataset, "test")
 
 
-def test_saved_preprocessing_makes_the_same_rows_again(text_dataset: Dataset, texts: DataFrame, tmp_path: Path) -> None:
-    assert text_dataset.preprocessing_path
-    model = PipelineModel.load(text_dataset.preprocessing_path)
-    raw = texts.where("part = 'train'").select(*text_dataset.raw_columns)
-    column = text_dataset.input.column
-    again = apply_preprocessing(raw, model, column, sparse=True).select(column)
-    again.write.parquet(str(tmp_path / "again"))
-    column_again = pq.read_table(tmp_path / "again").column(0).combine_chunks()
-    indices, values, offsets = decode_sparse(column_again, text_dataset.input)
+def test_saved_preprocessing_makes_the_same_rows_again(text_dataset: Dataset, texts: DataFrame) -> None:
+    again = as_structs(made_again(text_dataset, texts.where("part = 'train'")))
+    indices, values, offsets = decode_sparse(again, text_dataset.input)
     made = {
         frozenset(zip(indices[begin:end].tolist(), values[begin:end].tolist(), strict=True))
         for begin, end in pairwise(offsets)

@@ -29,9 +29,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sparkdl.data.preparing.features import choose_inputs
+from sparkdl.data.preparing.fitting import fit
 from sparkdl.errors import OnlySparkError
-from sparkdl.preprocessing import as_fitted, as_floats, read_pipeline
+from sparkdl.preprocessing import STAGES_FILE, as_matrix, read_pipeline
 from sparkdl.settings import Prepare, Stage
+
+from ..applied_stages import raw_columns
+from ..spark_pipelines import build_pipeline
 
 ROWS = 300
 ODD_TEXTS = [
@@ -63,15 +67,7 @@ def applied(
 ) -> np.ndarray[Any, Any]:
     """What the stages make of the same rows, read from what Spark has saved."""
     model.write().overwrite().save(str(folder))
-    types = {name: rows.schema[name].dataType.simpleString() for name in raw}
-    collected = rows.select(*[f"`{name}`" for name in raw]).collect()
-    columns = {}
-    for place, name in enumerate(raw):
-        values = [row[place] for row in collected]
-        values = [value.toArray().tolist() if hasattr(value, "toArray") else value for value in values]
-        columns[name] = as_fitted(pa.array(values), name, types[name])
-    found = as_floats(read_pipeline(folder).transform(columns, column))
-    return np.array(found.to_pylist(), np.float32)
+    return as_matrix(read_pipeline(folder).transform(raw_columns(rows, raw), column))
 
 
 def assert_same_bits(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> None:
@@ -116,10 +112,24 @@ def rows(spark: SparkSession) -> DataFrame:
 
 
 def prepared(rows: DataFrame, folder: Path, **settings: Any) -> tuple[PipelineModel, list[str]]:
-    """The pipeline that ``prepare`` fits on the first half of the rows."""
-    inputs = choose_inputs(rows, Prepare(output=str(folder), label="label", **settings))
-    assert inputs.pipeline
-    return inputs.pipeline.fit(rows.limit(ROWS // 2)), list(inputs.raw_columns)
+    """The pipeline that ``prepare`` has fitted before its stages were its own, on the first half of the rows.
+
+    Those of now, fitted on the same rows, must make the same of all rows.
+    """
+    chosen = Prepare(output=str(folder), label="label", **settings)
+    inputs = choose_inputs(rows, chosen)
+    assert inputs.stages
+    raw, training = list(inputs.raw_columns), rows.limit(ROWS // 2)
+    types = {name: rows.schema[name].dataType for name in raw}
+    unit_norm = bool(chosen.unit_norm)
+    old = build_pipeline(types, chosen.stages, inputs.column, unit_norm=unit_norm, widths=inputs.widths)
+    model = old.fit(training)
+    fitted = fit(inputs.stages, training, inputs.raw_columns)
+    (folder / "stages").mkdir(parents=True)
+    (folder / "stages" / STAGES_FILE).write_bytes(fitted.as_json())
+    found = as_matrix(read_pipeline(folder / "stages").transform(raw_columns(rows, raw), inputs.column))
+    np.testing.assert_allclose(found, made(model, rows), rtol=2e-7, atol=1e-12)
+    return model, raw
 
 
 def test_numbers_and_categories_of_all_types_become_the_same_vectors(rows: DataFrame, tmp_path: Path) -> None:

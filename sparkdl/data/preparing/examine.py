@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.bad_rows import COUNT, WRONG, Problem, report, what_is_wrong
 from sparkdl.data.card import PREPROCESSING, SPLIT_NAME
+from sparkdl.data.preparing.column_problems import column_problems
 from sparkdl.data.preparing.decoding import decoding_problems
 from sparkdl.data.preparing.features import Inputs, image_fits, width_of
 from sparkdl.data.preparing.label_column import LABEL, label_problems
@@ -72,7 +73,7 @@ def find_problems(
     """
     problems = label_problems(rows, settings, task) + split_problems(rows, settings)
     problems += decoding_problems(rows, inputs)
-    problems += stacked_problems(inputs) if stacks else _input_problems(inputs, settings)
+    problems += stacked_problems(inputs, settings) if stacks else _input_problems(inputs, settings)
     if task is None:
         problems += _feature_problems(inputs)
     if settings.split.column:
@@ -98,7 +99,6 @@ def examine(
     task: TaskName | None,
     *,
     named: "DataFrame | None" = None,
-    imputed: Collection[str] = (),
 ) -> Findings:
     """Count, fingerprint and check the raw rows. Runs on the driver; tasks read the rows, once.
 
@@ -108,7 +108,7 @@ def examine(
     Raises :class:`DataError` with the count and the first rows for rows that cannot be used, which with ``on_bad_rows:
     skip`` are told in a warning and left out (:meth:`Findings.usable`): those with a problem, and those with labels
     that the training split does not have. Raises it, too, for splits, asked-for ones without a row among them, that are
-    smaller than the number of ranks, and for ``imputed`` columns of which all training rows lack a value.
+    smaller than the number of ranks.
     """
     from pyspark.sql import functions as sf
 
@@ -120,7 +120,6 @@ def examine(
         .agg(
             sf.count("*").alias("rows"),
             sf.sum(sf.col(CONTENT_HASH).cast("decimal(38,0)")).alias("hashes"),
-            *[sf.count(_value(rows, name)).alias(f"_v{place}") for place, name in enumerate(imputed)],
         )
         .collect()
     )
@@ -133,12 +132,6 @@ def examine(
     if len(wrong) > 1:
         rows, named = (each.where(f"{WRONG} = 0") for each in (rows, named))
         found = [row for row in found if not row[WRONG]]
-    for place, name in enumerate(imputed):
-        if not sum(row[f"_v{place}"] for row in found if row[SPLIT] == "train"):
-            raise DataError(
-                f"column {name!r} has no value in the rows of the split 'train', so `impute` finds nothing that could"
-                " stand in; leave it out of `features`"
-            )
     split_rows: dict[str, int] = defaultdict(int)
     for row in found:
         _check_split(row, settings)
@@ -165,15 +158,6 @@ def examine(
         raise DataError(f"`class_names` names none of the labels ({shown}); write {{label: name}}")
     class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
     return Findings(label_names, class_counts, split_rows, fingerprint)
-
-
-def _value(rows: "DataFrame", name: str) -> "Column":
-    """A column's value, null where it is NaN."""
-    from pyspark.sql import functions as sf
-
-    value = sf.col(identifier(name))
-    is_fraction = rows.schema[name].dataType.simpleString() in ("float", "double")
-    return sf.when(~sf.isnan(value), value) if is_fraction else value
 
 
 def _feature_problems(inputs: Inputs) -> list[Problem]:
@@ -218,13 +202,13 @@ def _image_problems(inputs: Inputs, shape: Sequence[int]) -> list[Problem]:
 
 
 def _column_problems(name: str, inputs: Inputs, is_staged: bool) -> list[Problem]:
-    """Values that are missing, no numbers that float32 can hold, or not as wide as others; stages make others of some.
+    """What can be wrong with a raw column, with Spark's tests for it.
 
     A test that is null (because the row is) found nothing; the test for null did, or a stage takes care of it.
     """
     from pyspark.sql import functions as sf
 
-    kind, value, column = inputs.raw_columns[name], sf.col(identifier(name)), f"column {name!r}"
+    kind, value = inputs.raw_columns[name], sf.col(identifier(name))
     numbers: Column | None = None
     if kind == "vector":
         numbers = sf.unwrap_udt(value)["values"]
@@ -237,20 +221,10 @@ def _column_problems(name: str, inputs: Inputs, is_staged: bool) -> list[Problem
     elif kind in ("float", "double"):
         missing |= sf.isnan(value)
         infinite = sf.abs(value if is_staged else value.cast("float")) == math.inf
-    impute = "" if numbers is not None or kind == "string" else ", add the stage `impute`"
-    problems = []
-    if name not in inputs.may_be_missing:
-        problems.append(Problem(f"{column} has {COUNT} rows that are null or NaN", f"drop these rows{impute}", missing))
-    if name not in inputs.may_be_infinite:
-        beyond = "" if is_staged else " or beyond float32, which ends at 3.4e38"
-        says = f"{column} has {COUNT} rows that are infinite{beyond}"
-        problems.append(Problem(says, "drop these rows", sf.coalesce(infinite, sf.lit(False))))
+    tests = {"missing": missing, "infinite": sf.coalesce(infinite, sf.lit(False))}
     if name in inputs.widths:
-        what, width = "vectors" if kind == "vector" else "arrays", inputs.widths[name]
-        says = f"{column} has {COUNT} {what} that are not {width} wide, as most are"
-        differs = sf.coalesce(width_of(value, kind) != width, sf.lit(False))
-        problems.append(Problem(says, "give all of them one width, drop these rows", differs))
-    return problems
+        tests["width"] = sf.coalesce(width_of(value, kind) != inputs.widths[name], sf.lit(False))
+    return [problem._replace(test=tests[what]) for what, problem in column_problems(name, inputs, is_staged)]
 
 
 def _is_null(name: str) -> "Column":

@@ -15,6 +15,7 @@ from sparkdl.data.raw_columns import find_column, require_columns, select_column
 from sparkdl.data.sources.open import known_image_shape
 from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DataError
+from sparkdl.preprocessing import UnfittedPipeline
 from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare
 
@@ -53,18 +54,18 @@ class Inputs:
     """The raw columns it is made from, with their Spark types; ``vector`` where arrays become parts of one."""
     shape: tuple[int, ...] | None = None
     """Of an image."""
+    stages: UnfittedPipeline | None = None
+    """What makes the column from the raw ones; without it and ``pipeline``, the column is a raw one."""
     pipeline: "Pipeline | None" = None
-    """What makes the column from the raw ones; without it, the column is a raw one."""
+    """What makes it, where that is a pipeline of the user's own."""
     may_be_missing: frozenset[str] = field(default_factory=frozenset)
     """Raw columns whose nulls and NaNs preprocessing takes care of."""
     may_be_infinite: frozenset[str] = field(default_factory=frozenset)
     """The same of infinite values."""
     widths: dict[str, int] = field(default_factory=dict)
     """Of raw columns of arrays, and of vectors that are assembled."""
-    imputed: frozenset[str] = field(default_factory=frozenset)
-    """Raw columns of which the training split must have a value."""
     assembles: bool = False
-    """Whether the pipeline only puts the raw columns side by side, and has nothing to learn."""
+    """Whether the stages only put the raw columns side by side, and have nothing to learn."""
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of raw columns that are fields of structs, or values of maps: the way to them, from the column on."""
     knows_pixels: bool = False
@@ -72,8 +73,13 @@ class Inputs:
 
     @property
     def source(self) -> str:
-        """Where the inputs are before they are written: the column that the pipeline makes, or the only raw one."""
-        return self.column if self.pipeline is not None else next(iter(self.raw_columns))
+        """Where the inputs are before they are written: the column that is made, or the only raw one."""
+        return self.column if self.preprocessed else next(iter(self.raw_columns))
+
+    @property
+    def preprocessed(self) -> bool:
+        """Whether the inputs are made from raw columns."""
+        return self.stages is not None or self.pipeline is not None
 
 
 def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> Inputs:
@@ -126,17 +132,14 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         output += "_assembled"
     lone_vector = list(raw_columns.values()) == ["vector"] and not settings.stages
     widths = _widths(chosen)
-    pipeline = build_pipeline(
-        types, settings.stages, output, unit_norm=unit_norm, widths=None if lone_vector else widths
-    )
+    stages = build_pipeline(types, settings.stages, output, unit_norm=unit_norm, widths=None if lone_vector else widths)
     return Inputs(
         kind,
         output,
         raw_columns,
-        pipeline=pipeline,
+        stages=stages,
         may_be_missing=first_handled_by(settings.stages, _TOLERATES_MISSING),
         may_be_infinite=first_handled_by(settings.stages, {"index"}),
-        imputed=first_handled_by(settings.stages, {"impute"}),
         widths=widths,
         assembles=not (settings.stages or settings.sparse or unit_norm),
         fields=fields,

@@ -1,7 +1,7 @@
 """What is known of raw rows before anything is written: how they become inputs, and what was found in them."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,8 +24,10 @@ from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
 from sparkdl.data.preparing.queries import check_query
 from sparkdl.data.preparing.stacking import can_stack, stacked
+from sparkdl.data.preparing.transform import transformed
 from sparkdl.data.sources.open import open_source
 from sparkdl.data.working_columns import check_names
+from sparkdl.preprocessing import FittedPipeline
 from sparkdl.settings import Prepare, Source
 from sparkdl.settings.section import TaskName
 
@@ -49,17 +51,16 @@ _log = logging.getLogger(__name__)
 class Look(NamedTuple):
     """What a look at the raw rows has found."""
 
-    raw: "DataFrame"
-    """The columns that count."""
     counted: "DataFrame"
     """The rows that can be used, each with its label, its split and its hashes."""
     rows: "DataFrame"
-    """The same with the raw columns, or where ``stacks`` with the inputs that were made of them."""
+    """The same with the raw columns."""
+    made: "Callable[..., DataFrame]"
+    """The same with the inputs that a fitted pipeline makes: sparse vectors, lists of float32, or with ``in_bytes``
+    their bytes, which Spark hands on faster."""
     inputs: Inputs
     task: TaskName | None
     findings: Findings
-    stacks: bool
-    """Whether tasks of ours make the inputs, not Spark ML."""
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def look(
             problems = find_problems(labelled, inputs, settings, task, stacks=True)
             kept = found = stacked(labelled, inputs, settings, problems).persist()
             named = stacked(labelled, inputs, settings, problems, with_names=True)
-            whole = stacked(labelled, inputs, settings, problems, with_inputs=True)
+            whole = stacked(labelled, inputs, settings, problems, with_raw=True)
         else:
             hashed = with_hashes(labelled, content, settings)
             if has_files(raw, inputs):
@@ -103,21 +104,45 @@ def look(
             problems = find_problems(hashed, inputs, settings, task)
             found = named = whole = hashed.withColumn(WRONG, what_is_wrong(problems))
         with small_batches(raw.sparkSession, row_bytes):
-            if split_by == "row" and not settings.qid and have_equals(found):
-                found, named, whole = (with_numbers(each, settings) for each in (found, named, whole))
+            drawn = _Drawn(settings, numbered=split_by == "row" and not settings.qid and have_equals(found))
             if settings.split.stratify:
-                strata = find_strata(found.where(f"{WRONG} = 0"), settings)
-                strata = raw.sparkSession.createDataFrame(strata.collect(), strata.schema)
-                found, named, whole = (with_strata(each, strata) for each in (found, named, whole))
-            found, named, whole = (with_split(each, settings) for each in (found, named, whole))
-            findings = examine(found, problems, settings, task, named=named, imputed=inputs.imputed)
+                strata = find_strata(drawn.numbered_rows(found).where(f"{WRONG} = 0"), settings)
+                drawn = drawn._replace(strata=raw.sparkSession.createDataFrame(strata.collect(), strata.schema))
+            found, named, whole = (drawn.rows(each) for each in (found, named, whole))
+            findings = examine(found, problems, settings, task, named=named)
         if settings.split.stratify:
             _warn_of_rare_classes(findings)
         findings = replace(findings, label_type=label_type(raw, settings, task))
-        yield Look(raw, findings.usable(found), findings.usable(whole), inputs, task, findings, stacks)
+        rows = findings.usable(whole)
+
+        def made(by: FittedPipeline, *, in_bytes: bool = False) -> "DataFrame":
+            if not stacks:
+                return transformed(rows, by, inputs, settings.keys, in_bytes=in_bytes)
+            whole = stacked(labelled, inputs, settings, problems, made_by=by, in_bytes=in_bytes)
+            return findings.usable(drawn.rows(whole))
+
+        yield Look(findings.usable(found), rows, made, inputs, task, findings)
     finally:
         if kept is not None:
             kept.unpersist()
+
+
+class _Drawn(NamedTuple):
+    """What is known of how rows are drawn, once all were looked at."""
+
+    settings: Prepare
+    numbered: bool
+    """Whether there are rows that are equal."""
+    strata: "DataFrame | None" = None
+
+    def numbered_rows(self, rows: "DataFrame") -> "DataFrame":
+        """The rows, of which those that are equal are told apart."""
+        return with_numbers(rows, self.settings) if self.numbered else rows
+
+    def rows(self, rows: "DataFrame") -> "DataFrame":
+        """The rows with their splits."""
+        rows = self.numbered_rows(rows)
+        return with_split(rows if self.strata is None else with_strata(rows, self.strata), self.settings)
 
 
 def choose(

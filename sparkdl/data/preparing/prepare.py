@@ -4,6 +4,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sparkdl.data.bad_rows import NAMED, WRONG, what_is_wrong
 from sparkdl.data.card import (
     CARD_NAME,
@@ -25,6 +27,7 @@ from sparkdl.data.preparing.features import (
     apply_preprocessing,
     describe_pipeline,
 )
+from sparkdl.data.preparing.fitting import fit
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT
 from sparkdl.data.preparing.look import Look, choose, look
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups
@@ -35,6 +38,7 @@ from sparkdl.data.preparing.write import Layout, write_row_groups
 from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DatasetError
 from sparkdl.masking import without_credentials
+from sparkdl.preprocessing import STAGES_FILE
 from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare, Source
 from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
@@ -158,21 +162,15 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     from pyspark.sql import functions as sf
 
     rows, inputs, task, findings = found.rows, found.inputs, found.task, found.findings
-    ready, counted = rows, found.counted
-    if inputs.pipeline is not None:
-        training = found.raw if found.stacks else rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
-        with pickled_by_value():
-            model = inputs.pipeline.fit(training.drop(NAMED))
-        model.write().save(spark_url(join(folder, PREPROCESSING)))
-    if inputs.pipeline is not None and not found.stacks:
-        ready = counted = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
-        if settings.on_bad_rows == "skip" and (settings.stages or inputs.may_be_infinite):
-            problems = [unusable(inputs.column, sparse=settings.sparse)]
-            made = ready.withColumn(WRONG, what_is_wrong(problems))
-            left = examine(made, problems, settings, task)
-            ready = counted = left.usable(made)
-            # The fingerprint is that of the rows as they came.
-            findings = replace(left, fingerprint=findings.fingerprint, label_type=findings.label_type)
+    counted = found.counted
+    ready, listed = _with_inputs(found, settings, folder)
+    if inputs.preprocessed and settings.on_bad_rows == "skip" and (settings.stages or inputs.may_be_infinite):
+        problems = [unusable(inputs.column, sparse=settings.sparse)]
+        made = listed.withColumn(WRONG, what_is_wrong(problems))
+        left = examine(made, problems, settings, task)
+        ready = listed = counted = left.usable(made)
+        # The fingerprint is that of the rows as they came.
+        findings = replace(left, fingerprint=findings.fingerprint, label_type=findings.label_type)
     spec = _spec(found, ready)
     row_bytes = _SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes
     each, largest = (findings.queries.mean, findings.queries.largest) if findings.queries else (1.0, 1)
@@ -203,7 +201,7 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     # Tasks that write know neither the raw columns of such rows nor their values.
     if any(split.unusable for split in written.splits.values()):
         problems = [unusable(inputs.column, sparse=settings.sparse)]
-        examine(ready.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task)
+        examine(listed.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task)
     return Card.create(
         input=spec.model_copy(update={"mean": written.mean, "std": written.std}),
         task=task or "classification",
@@ -225,26 +223,50 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
         },
         raw_columns=inputs.raw_columns,
         fields=inputs.fields,
-        preprocessing=inputs.pipeline is not None,
-        preprocessing_sha256=hash_folder(join(folder, PREPROCESSING)) if inputs.pipeline is not None else None,
+        preprocessing=inputs.preprocessed,
+        preprocessing_sha256=hash_folder(join(folder, PREPROCESSING)) if inputs.preprocessed else None,
         settings=decisions,
         split_by=DRAWN_BY,
         source=findings.fingerprint,
     )
 
 
+def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFrame, DataFrame]":
+    """The rows with what preprocessing makes of them, as they are best written, and as Spark can look into them.
+
+    Fits the preprocessing on the training split, and writes what was fitted.
+    """
+    from pyspark.sql import functions as sf
+
+    rows, inputs = found.rows, found.inputs
+    if not inputs.preprocessed:
+        return rows, rows
+    training = rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
+    if inputs.stages is not None:
+        fitted = fit(inputs.stages, training, inputs.raw_columns)
+        write_file(join(folder, PREPROCESSING, STAGES_FILE), fitted.as_json())
+        return found.made(fitted, in_bytes=True), found.made(fitted)
+    assert inputs.pipeline is not None
+    with pickled_by_value():
+        model = inputs.pipeline.fit(training.drop(NAMED))
+    model.write().save(spark_url(join(folder, PREPROCESSING)))
+    made = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
+    return made, made
+
+
 def _spec(found: Look, rows: "DataFrame") -> InputSpec:
-    """The input's form; the width of a vector that Spark ML makes is known from the first row."""
+    """The input's form; the width of a vector that stages make is known from the first row."""
     inputs = found.inputs
-    if found.stacks:
+    if inputs.assembles and not inputs.widths:
         return InputSpec(column=inputs.column, kind="vector", shape=(len(inputs.raw_columns),), dtype="float32")
     if inputs.shape:
         return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
-    if inputs.pipeline is None and inputs.source in inputs.widths:  # which is what all rows have: others were found
+    if not inputs.preprocessed and inputs.source in inputs.widths:  # which is what all rows have: others were found
         return InputSpec(column=inputs.column, kind="vector", shape=(inputs.widths[inputs.source],), dtype="float32")
     (row,) = rows.select(identifier(inputs.source)).limit(1).collect()
     value = row[0]
     if inputs.kind == "sparse":
         width = len(value["values"]) if value["size"] is None else value["size"]
         return InputSpec(column=inputs.column, kind="sparse", shape=(width,), dtype="float32")
-    return InputSpec(column=inputs.column, kind="vector", shape=(len(value),), dtype="float32")
+    width = len(value) // np.dtype(np.float32).itemsize if isinstance(value, bytes | bytearray) else len(value)
+    return InputSpec(column=inputs.column, kind="vector", shape=(width,), dtype="float32")

@@ -1,16 +1,25 @@
-"""The Spark ML stages that raw columns go through, one after another, until they are one vector."""
+"""The stages that raw columns go through, one after another, until they are one vector."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING
 
-from sparkdl.data.sql import identifier
+from sparkdl.data.preparing.text_stages import text_stages
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError, DataError
+from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
+from sparkdl.preprocessing.calendar_parts import CalendarParts
+from sparkdl.preprocessing.categories import LearnIndex
+from sparkdl.preprocessing.copying import Copy
+from sparkdl.preprocessing.learner import Learner
+from sparkdl.preprocessing.numbers import LearnMeans, LearnMedians, LearnModes
+from sparkdl.preprocessing.scaling import LearnScale, Normalize
+from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.unfitted_pipeline import UnfittedPipeline
 from sparkdl.settings import Prepare, Stage
 from sparkdl.settings.explain import nearest
 
 if TYPE_CHECKING:
-    from pyspark.ml import Pipeline
     from pyspark.sql.types import DataType
 
 __all__ = ["TEXT_STAGES", "build_pipeline", "check_types", "first_handled_by", "is_list_of_numbers"]
@@ -31,8 +40,8 @@ _MAKES = {"standardise": _VECTOR, "impute": _NUMBERS, "index": _NUMBERS, "date":
 """And what it leaves."""
 _LEARNED_FROM = _NUMBERS, _TRUTH, _VECTOR
 
-Made = tuple[list[Any], list[tuple[str, ...]]]
-"""The Spark ML stages that one of ours consists of, and the columns that each of its inputs has become."""
+Made = tuple[list[FittedStage | Learner], list[tuple[str, ...]]]
+"""What a stage of the settings consists of, and the columns that each of its inputs has become."""
 
 
 def check_types(types: "Mapping[str, DataType]", settings: Prepare) -> None:
@@ -74,49 +83,40 @@ def build_pipeline(
     *,
     unit_norm: bool,
     widths: Mapping[str, int] | None,
-) -> "Pipeline":
+) -> UnfittedPipeline:
     """The stages for columns of these types, then one vector of all results.
 
     ``widths`` are those of vectors; None where a lone column of vectors is the result.
     """
-    from pyspark.ml import Pipeline
-    from pyspark.ml.feature import Normalizer, VectorAssembler, VectorSizeHint
-
     current: dict[str, tuple[str, ...]] = {column: (column,) for column in types}
     holds = {column: _holds(kind) for column, kind in types.items()}
-    parts: list[Any] = []
-    for number, column in enumerate(types):
-        if {".", "`"} & set(column):  # Spark ML would look for a field; the copy is a stage, so that raw rows do for it
-            current[column] = (f"{WORKING}{number}",)
-            parts.append(_named(identifier(column), *current[column]))
-    # Assemblers ask for the widths of vectors, which not all sources tell, nor rows that are to be scored.
-    parts += [
-        VectorSizeHint(inputCol=current[column][0], size=width, handleInvalid="optimistic")
-        for column, width in (widths or {}).items()
-    ]
+    # Vectors are told apart by their widths, which not all sources tell, nor rows that are to be scored.
+    parts: list[FittedStage | Learner] = [ExpectWidth(column, width) for column, width in (widths or {}).items()]
     for number, stage in enumerate(stages):
         _check_columns(number, stage, current)
         prefix = f"{WORKING}stage{number}"
         for place, column in enumerate(stage.columns):
-            if cast := _cast(stage, holds[column], types[column], current[column][0]):
-                current[column] = (f"{prefix}_{place}_cast",)
-                parts.append(_named(cast, *current[column]))
+            if cast := _cast(stage, holds[column], types[column]):
+                name = f"{prefix}_{place}_cast"
+                parts.append(Copy(current[column], name, cast=cast))
+                current[column] = (name,)
             holds[column] = _MAKES[stage.kind]
-        made, outputs = _STAGES[stage.kind](stage, [one for column in stage.columns for one in current[column]], prefix)
+        inputs = {one: column for column in stage.columns for one in current[column]}
+        made, outputs = _STAGES[stage.kind](stage, inputs, prefix)
         parts += made
         results = iter(outputs)
         for column in stage.columns:
             found = [one for _ in current[column] for one in next(results)]
             current[column] = tuple(dict.fromkeys(found))
     assembled = f"{WORKING}unscaled" if unit_norm else output
-    vectors = list(dict.fromkeys(one for columns in current.values() for one in columns))
+    vectors = tuple(dict.fromkeys(one for columns in current.values() for one in columns))
     if widths is None:  # as it is: sparse ones may be of any width
-        parts.append(_named(identifier(vectors[0]), assembled))
+        parts.append(Copy(vectors, assembled))
     else:
-        parts.append(VectorAssembler(inputCols=vectors, outputCol=assembled, handleInvalid="keep"))
+        parts.append(Assemble(vectors, assembled, "float64" if unit_norm else "float32"))
     if unit_norm:
-        parts.append(Normalizer(inputCol=assembled, outputCol=output, p=2.0))
-    return Pipeline(stages=parts)
+        parts.append(Normalize(assembled, output))
+    return UnfittedPipeline(tuple(parts), output)
 
 
 def _holds(kind: "DataType") -> str:
@@ -190,29 +190,21 @@ def _check_columns(number: int, stage: Stage, current: Mapping[str, tuple[str, .
         raise ConfigError(f"stages.{number}: {', '.join(shared)} became one vector with its columns; name them all")
 
 
-def _cast(stage: Stage, holds: str, kind: "DataType", column: str) -> str | None:
-    """The SQL of what Spark ML takes in place of a column; None where it takes the column itself.
+def _cast(stage: Stage, holds: str, kind: "DataType") -> str | None:
+    """The type that a stage takes a column as; None where it takes the column itself.
 
     Nothing depends on the time zone of the session: times that lie on no calendar become microseconds of UTC.
     """
     from pyspark.sql.types import TimestampType
 
     if stage.kind == "impute" and holds == _TRUTH:
-        return f"CAST({identifier(column)} AS double)"
+        return "double"
     if stage.kind == "index" and holds in (_TRUTH, _TIME):
-        is_instant = isinstance(kind, TimestampType)
-        return f"unix_micros({identifier(column)})" if is_instant else f"CAST({identifier(column)} AS string)"
+        return "bigint" if isinstance(kind, TimestampType) else "string"
     return None
 
 
-def _named(value: str, name: str) -> Any:
-    """The stage that gives a value of SQL a name of its own."""
-    from pyspark.ml.feature import SQLTransformer
-
-    return SQLTransformer(statement=f"SELECT *, {value} AS `{name}` FROM __THIS__")
-
-
-def _numbered(inputs: Sequence[str], prefix: str) -> list[str]:
+def _numbered(inputs: Collection[str], prefix: str) -> list[str]:
     return [f"{prefix}_{index}" for index in range(len(inputs))]
 
 
@@ -220,43 +212,36 @@ def _each(outputs: Iterable[str]) -> list[tuple[str, ...]]:
     return [(output,) for output in outputs]
 
 
-def _standardise(stage: Stage, inputs: list[str], prefix: str) -> Made:
-    from pyspark.ml.feature import StandardScaler, VectorAssembler
-
-    assembler = VectorAssembler(inputCols=inputs, outputCol=f"{prefix}_assembled", handleInvalid="keep")
-    scaler = StandardScaler(inputCol=f"{prefix}_assembled", outputCol=prefix, withMean=True, withStd=True)
-    return [assembler, scaler], [(prefix,)] * len(inputs)
+# Each is given its inputs, and for each of these the raw column that it was made of.
+def _standardise(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
+    assembled = f"{prefix}_assembled"
+    return [Assemble(tuple(inputs), assembled), LearnScale(assembled, prefix)], [(prefix,)] * len(inputs)
 
 
-def _impute(stage: Stage, inputs: list[str], prefix: str) -> Made:
-    from pyspark.ml.feature import Imputer
-
+def _impute(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
     outputs = _numbered(inputs, prefix)
-    return [Imputer(inputCols=inputs, outputCols=outputs, strategy=stage.strategy)], _each(outputs)
+    kinds = {"mean": LearnMeans, "median": LearnMedians, "mode": LearnModes}
+    return [kinds[stage.strategy](tuple(inputs), tuple(outputs), tuple(inputs.values()))], _each(outputs)
 
 
-def _index(stage: Stage, inputs: list[str], prefix: str) -> Made:
-    from pyspark.ml.feature import StringIndexer
-
+def _index(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
     outputs = _numbered(inputs, prefix)
-    return [StringIndexer(inputCols=inputs, outputCols=outputs, handleInvalid="keep")], _each(outputs)
+    return [LearnIndex(tuple(inputs), tuple(outputs))], _each(outputs)
 
 
-def _date(stage: Stage, inputs: list[str], prefix: str) -> Made:
-    from sparkdl.data.dates import DateParts  # which needs pyspark
-
+def _date(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
     outputs = [tuple(f"{each}_{part}" for part in stage.parts) for each in _numbered(inputs, prefix)]
+    since = (stage.since - date(1970, 1, 1)).days
     made = [
-        DateParts(inputCol=column, outputCols=list(columns), parts=list(stage.parts), since=stage.since.isoformat())
+        CalendarParts(column, columns, tuple(stage.parts), since)
         for column, columns in zip(inputs, outputs, strict=True)
     ]
-    return made, outputs
+    return list(made), outputs
 
 
-def _text(stage: Stage, inputs: list[str], prefix: str) -> Made:
-    from sparkdl.data.text import text_stages  # which needs pyspark
-
-    made, outputs = text_stages(stage, inputs, prefix)
+def _text(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
+    outputs = _numbered(inputs, prefix)
+    made = [part for column, output in zip(inputs, outputs, strict=True) for part in text_stages(stage, column, output)]
     return made, _each(outputs)
 
 

@@ -14,7 +14,7 @@ from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, open
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_group import row_schema, write_row_group
 from sparkdl.data.preparing.runs import GroupRun, Runs
-from sparkdl.data.preparing.stacking import unstacked
+from sparkdl.data.preparing.transform import from_bytes
 from sparkdl.data.preparing.written import RECORD, Written, summed_up, to_batch
 from sparkdl.data.row_groups import file_name
 from sparkdl.data.sparse_rows import sparse_schema, write_sparse_row_group
@@ -96,7 +96,7 @@ def _writer(folder: str, layout: Layout, runs: Runs) -> Callable[[Iterable[pa.Re
         for place, sent in opened(batches):
             run = runs.group(place)
             split, group = run.split, run.number
-            table = unstacked(_numbered(_in_order(sent, run), layout.label_names), input)
+            table = from_bytes(_numbered(_in_order(sent, run), layout.label_names), input)
             path = join(folder, split, file_name(group))
             if layout.in_lists:
                 record = write_sparse_row_group(path, table, layout.input, layout.labels, folder)

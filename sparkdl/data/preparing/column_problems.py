@@ -1,0 +1,29 @@
+"""What can be wrong with the values of a raw column, in words."""
+
+from sparkdl.data.bad_rows import COUNT, Problem
+from sparkdl.data.preparing.features import Inputs
+
+__all__ = ["column_problems"]
+
+
+def column_problems(name: str, inputs: Inputs, is_staged: bool) -> list[tuple[str, Problem]]:
+    """Values that are ``missing``, ``infinite``, or not of the same ``width`` as others, each yet without a test.
+
+    Stages make other values of some.
+    """
+    kind, column = inputs.raw_columns[name], f"column {name!r}"
+    in_lists = kind == "vector" or kind.startswith("array")
+    problems = []
+    if name not in inputs.may_be_missing:
+        impute = "" if in_lists or kind == "string" else ", add the stage `impute`"
+        says = f"{column} has {COUNT} rows that are null or NaN"
+        problems.append(("missing", Problem(says, f"drop these rows{impute}", None)))
+    if name not in inputs.may_be_infinite:
+        beyond = "" if is_staged else " or beyond float32, which ends at 3.4e38"
+        says = f"{column} has {COUNT} rows that are infinite{beyond}"
+        problems.append(("infinite", Problem(says, "drop these rows", None)))
+    if name in inputs.widths:
+        what = "vectors" if kind == "vector" else "arrays"
+        says = f"{column} has {COUNT} {what} that are not {inputs.widths[name]} wide, as most are"
+        problems.append(("width", Problem(says, "give all of them one width, drop these rows", None)))
+    return problems
