@@ -33,19 +33,21 @@ def decoded_images(images: pa.Array, shape: Sequence[int]) -> DecodedImages:
 
     A column of nothing but pixels comes back as it is.
     """
-    files = _files(images, math.prod(shape))
+    files = set(_files(images, math.prod(shape)))
     if not files:
         return DecodedImages(images, {})
-    values, refused = images.to_pylist(), dict[int, tuple[str, str]]()
-    for row in files:
+    values, refused = list[bytes | None](), dict[int, tuple[str, str]]()
+    for row, image in enumerate(images):  # of files, only one is copied at a time
+        content = image.as_py()
         try:
-            values[row] = decode_image(values[row], shape).tobytes()
+            values.append(decode_image(content, shape).tobytes() if row in files else content)
         except NotAnImageError as error:
             kind, detail = error.args
             if kind == NO_IMAGE:
                 raw = f"{math.prod(shape):,} of {' x '.join(map(str, shape))} raw pixels"
-                detail = f"{len(values[row]):,} bytes, not the {raw}, and {detail}"
-            values[row], refused[row] = None, (kind, detail)
+                detail = f"{len(content):,} bytes, not the {raw}, and {detail}"
+            values.append(None)
+            refused[row] = kind, detail
     return DecodedImages(pa.array(values, images.type), refused)
 
 
