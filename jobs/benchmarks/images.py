@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sparkdl
 
-__all__ = ["fashion_mnist", "image_dataset", "images", "session"]
+__all__ = ["SHAPE", "fashion_mnist", "image_dataset", "images", "session"]
 
 RAW = Path("output/raw/fashion-mnist")
 SHAPE = (28, 28)

@@ -1,5 +1,8 @@
 """Seconds of ``sparkdl.prepare`` beside what Spark takes to copy the same table: as it is, and in random order.
 
+The table is one of numbers, of few very wide rows, of texts, and of images. On the classic stack Petastorm's converter,
+which copies in the order of the source, is a third one.
+
 A copy in random order is the least that a shuffled dataset can cost Spark; of the two usual ways the faster one counts.
 ``prepare`` also splits, checks every value, counts, fingerprints, cuts equal row groups and hashes every file.
 """
@@ -11,12 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import sparkdl
-from benchmarks.images import session
+from benchmarks.images import SHAPE, images, session
 from benchmarks.report import Report, Target
 
 __all__ = ["run"]
@@ -25,7 +29,14 @@ ROWS, FLOATS = 3_000_000, 20
 CATEGORIES = {"shop": 1_000, "country": 50}
 """Columns of text, and how many values each has."""
 WIDE_ROWS, WIDE_COLUMNS = 600, 1_000
+TEXTS, PICTURES = 30, 50
+"""How many rows of numbers stand for one text, and for one image of 28 x 28."""
+FEWEST = 100
+"""Rows of which each split is likely to have some."""
+WORDS = 1_000
+"""Of the vocabulary that texts are counted by."""
 ROUNDS = 3
+CONVERTER = "Petastorm's make_spark_converter"
 FILES = 8
 """Of the copy that is cut by a random key."""
 
@@ -35,6 +46,8 @@ def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS
     with session() as spark, TemporaryDirectory() as folder:
         table, wide = _table(spark, rows, Path(folder)), _wide(spark, wide_columns, Path(folder))
         numbers = table.drop(*CATEGORIES)
+        texts = _texts(spark, max(rows // TEXTS, FEWEST), Path(folder))
+        pictures = _pictures(spark, max(rows // PICTURES, FEWEST), Path(folder))
         ways = {
             "sparkdl.prepare": lambda: _prepare(numbers, folder),
             "sparkdl.prepare, impute, standardise, two index": lambda: _prepare(table, folder, _stages()),
@@ -43,10 +56,17 @@ def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS
             "Spark's copy, repartition by rand()": lambda: _write(_repartitioned(numbers), folder),
             f"sparkdl.prepare, {WIDE_ROWS} rows of {wide_columns:,} columns": lambda: _prepare(wide, folder),
             f"Spark's copy, {WIDE_ROWS} rows of {wide_columns:,} columns": lambda: _write(wide, folder),
+            "sparkdl.prepare, texts, count_text": lambda: _prepare(texts, folder, _words()),
+            "Spark's copy of the texts, repartition by rand()": lambda: _write(_repartitioned(texts), folder),
+            "sparkdl.prepare, images": lambda: _prepare(pictures, folder, image="image", image_shape=list(SHAPE)),
+            "Spark's copy of the images, repartition by rand()": lambda: _write(_repartitioned(pictures), folder),
         }
         with _converter(spark, folder) as convert:
             if convert:
-                ways["Petastorm's make_spark_converter"] = lambda: convert(numbers)
+                ways[CONVERTER] = lambda: convert(numbers)
+                ways[f"{CONVERTER}, {WIDE_ROWS} rows of {wide_columns:,} columns"] = lambda: convert(wide)
+                ways[f"{CONVERTER}, texts"] = lambda: convert(texts)
+                ways[f"{CONVERTER}, images"] = lambda: convert(pictures)
             seconds = _take_turns(ways, rounds)
     ours, staged, _, ordered, cut, wide_ours, *_ = seconds.values()
     shuffled = min(ordered, cut, key=median)
@@ -100,6 +120,23 @@ def _wide(spark: SparkSession, columns: int, folder: Path) -> DataFrame:
     return spark.read.parquet(str(folder / "wide.parquet"))
 
 
+def _texts(spark: SparkSession, rows: int, folder: Path) -> DataFrame:
+    """Sentences of twenty words, of ten thousand, and a label."""
+    words = [sf.concat(sf.lit("w"), (sf.rand(place) * sf.rand(place) * 10_000).cast("int")) for place in range(20)]
+    label = (sf.rand(20) < 0.5).cast("int").alias("label")
+    spark.range(rows).select(sf.concat_ws(" ", *words).alias("text"), label).write.parquet(str(folder / "texts"))
+    return spark.read.parquet(str(folder / "texts"))
+
+
+def _pictures(spark: SparkSession, rows: int, folder: Path) -> DataFrame:
+    images(spark, rows).write.parquet(str(folder / "images"))
+    return spark.read.parquet(str(folder / "images"))
+
+
+def _words() -> list[sparkdl.Stage]:
+    return [sparkdl.Stage(kind="count_text", columns=["text"], vocabulary=WORDS)]
+
+
 def _stages() -> list[sparkdl.Stage]:
     names = [f"x{number}" for number in range(FLOATS)]
     return [
@@ -109,10 +146,10 @@ def _stages() -> list[sparkdl.Stage]:
     ]
 
 
-def _prepare(rows: DataFrame, folder: str, stages: list[sparkdl.Stage] | None = None) -> None:
+def _prepare(rows: DataFrame, folder: str, stages: list[sparkdl.Stage] | None = None, **settings: Any) -> None:
     shutil.rmtree(f"{folder}/prepared", ignore_errors=True)
     split = sparkdl.Split(fractions={"validation": 0.1, "test": 0.1})
-    sparkdl.prepare(rows, sparkdl.Prepare(output=f"{folder}/prepared", split=split, stages=stages or []))
+    sparkdl.prepare(rows, sparkdl.Prepare(output=f"{folder}/prepared", split=split, stages=stages or [], **settings))
 
 
 def _repartitioned(rows: DataFrame) -> DataFrame:
