@@ -3,7 +3,6 @@
 Spark moves a few large values, blocks, instead of every row by itself.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sparkdl.data.working_columns import WORKING
 from sparkdl.preprocessing.hashes import murmur3_of_ints
 
 if TYPE_CHECKING:
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["BLOCKS", "KEY", "keys_for", "num_tasks", "opened", "packed", "rows_of_block", "small_batches"]
 
 KEY = "key"
-BLOCKS = f"{KEY} int, place int, block binary"
-"""The columns of blocks, for Spark: by which key it finds the task that the rows of a block go to, which of the task's
-places they go to, and an Arrow message with these rows."""
+BLOCKS = f"{KEY} int, block binary"
+"""The columns of blocks, for Spark: by which key it finds the task that the rows of a block go to, and an Arrow message
+with these rows, in the order of the task's places that they go to."""
+_PLACE = f"{WORKING}place"
+"""The column of a message that says to which place a row goes."""
 _ARROW_BYTES = 1 << 26
 """Inputs that Spark hands to a task at a time, beside its own limit on rows: large images would not fit otherwise."""
 _BATCH_ROWS = 1 << 12
 """The most rows at a time. A block that a task sends counts as a row to Spark: the fewer, the larger blocks may be."""
-_SCHEMA = pa.schema({KEY: pa.int32(), "place": pa.int32(), "block": pa.binary()})
+_SCHEMA = pa.schema({KEY: pa.int32(), "block": pa.binary()})
 _TASK_BYTES = 1 << 25
 """About the most rows that a task gets of places that are smaller: each task takes a tenth of a second to begin."""
 _WAITING_BYTES = 1 << 25
@@ -37,9 +39,10 @@ _WAITING_BYTES = 1 << 25
 def packed(
     dealt: Iterable[tuple[NDArray[np.int64], pa.RecordBatch]], keys: NDArray[np.int32], *, block_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Blocks of at most ``block_rows`` rows, each of rows that go to one place. Runs in a task.
+    """Blocks of at most ``block_rows`` rows, each of rows that go to one task. Runs in a task.
 
-    ``dealt`` are rows, and for each of them its place; ``keys`` are those of all places, as of :func:`keys_for`.
+    ``dealt`` are rows, and for each of them its place; ``keys`` are those of all places, as of :func:`keys_for`. Blocks
+    of one place each would be blocks of one row where there are very many places, and mostly bytes of messages.
     """
     places: list[NDArray[np.int64]] = []
     waiting: list[pa.RecordBatch] = []
@@ -55,15 +58,29 @@ def packed(
         yield _cut(np.concatenate(places), waiting, keys, block_rows)
 
 
-def opened(blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """By place, all rows that have come to a task. Runs in a task, whose memory they must fit into."""
-    found: dict[int, list[pa.RecordBatch]] = defaultdict(list)
+def opened(blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table, NDArray[np.int64]]]:
+    """By place, all rows that have come to a task, and which of them go there. Runs in a task.
+
+    The rows must fit into its memory. They are not taken apart here: who orders those of a place does both at once.
+    """
+    tables = []
     for batch in blocks:
-        for place, block in zip(batch.column(1).to_pylist(), batch.column(2), strict=True):
+        for block in batch.column(1):
             with pa.ipc.open_stream(block.as_buffer()) as reader:
-                found[place] += list(reader)
-    for place in sorted(found):
-        yield place, pa.Table.from_batches(found.pop(place))
+                tables.append(reader.read_all())
+    if not tables:
+        return
+    rows = pa.concat_tables(tables)
+    del tables
+    places = rows.column(_PLACE).to_numpy()
+    rows = rows.drop_columns([_PLACE])
+    numbers = places - places.min()
+    order = np.argsort(numbers.astype(np.min_scalar_type(numbers.max())), kind="stable")  # small numbers: a radix sort
+    stretches = _stretches(places[order])
+    if len(stretches) > 1:  # else it may be a large row group, of which there is no second copy to be
+        rows = rows.combine_chunks()
+    for begin, end in stretches:
+        yield int(places[order[begin]]), rows, order[begin:end]
 
 
 def num_tasks(places: int, all_bytes: int) -> int:
@@ -94,16 +111,21 @@ def _cut(
 ) -> pa.RecordBatch:
     order = np.argsort(places, kind="stable")
     rows, places = pa.Table.from_batches(waiting).take(order).combine_chunks(), places[order]
-    begins = np.flatnonzero(np.diff(places, prepend=-1)).tolist()
+    rows = rows.append_column(_PLACE, pa.array(places.astype(np.int32)))
     cuts = [
         (at, min(at + block_rows, end))
-        for begin, end in zip(begins, [*begins[1:], len(places)], strict=True)
+        for begin, end in _stretches(keys[places])
         for at in range(begin, end, block_rows)
     ]
-    of_blocks = places[[begin for begin, _ in cuts]]
+    of_blocks = keys[places[[begin for begin, _ in cuts]]]
     blocks = [_message(rows.slice(begin, end - begin)) for begin, end in cuts]
-    arrays = [pa.array(keys[of_blocks]), pa.array(of_blocks.astype(np.int32)), pa.array(blocks, pa.binary())]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays([pa.array(of_blocks), pa.array(blocks, pa.binary())], schema=_SCHEMA)
+
+
+def _stretches(values: NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Where the stretches of equal values begin and end."""
+    changes = (np.flatnonzero(np.diff(values)) + 1).tolist()
+    return list(zip([0, *changes], [*changes, len(values)], strict=True)) if len(values) else []
 
 
 def _message(rows: pa.Table) -> bytes:

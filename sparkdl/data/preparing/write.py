@@ -93,10 +93,10 @@ def _writer(folder: str, layout: Layout, runs: Runs) -> Callable[[Iterable[pa.Re
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records = []
-        for place, sent in opened(batches):
+        for place, sent, own in opened(batches):
             run = runs.group(place)
             split, group = run.split, run.number
-            table = from_bytes(_numbered(_in_order(sent, run), layout.label_names), input)
+            table = from_bytes(_numbered(_in_order(sent, own, run), layout.label_names), input)
             path = join(folder, split, file_name(group))
             if layout.in_lists:
                 record = write_sparse_row_group(path, table, layout.input, layout.labels, folder)
@@ -121,18 +121,19 @@ def _sums(table: pa.Table) -> dict[str, float]:
     return sums
 
 
-def _in_order(sent: pa.Table, run: GroupRun) -> pa.Table:
+def _in_order(sent: pa.Table, own: NDArray[np.int64], run: GroupRun) -> pa.Table:
     """The rows of a row group, of those that were sent to it. Raises :class:`DataError` if these are not all of them.
 
     Rows of one order differ in content: those that are equal are numbered, and ordered by their numbers.
     """
-    if len(sent) != run.sent:
+    if len(own) != run.sent:
         raise DataError(
             f"the rows changed while they were read (a part of split {run.split!r} had {run.sent:,}, then"
-            f" {len(sent):,}); prepare from a source that gives the same rows each time"
+            f" {len(own):,}); prepare from a source that gives the same rows each time"
         )
-    order = np.lexsort((sent.column(CONTENT_HASH).to_numpy(), sent.column(ORDER).to_numpy()))
-    return sent.drop_columns([ORDER, CONTENT_HASH]).take(order[run.skipped : run.skipped + run.rows]).combine_chunks()
+    order = np.lexsort((sent.column(CONTENT_HASH).to_numpy()[own], sent.column(ORDER).to_numpy()[own]))
+    wanted = own[order[run.skipped : run.skipped + run.rows]]
+    return sent.drop_columns([ORDER, CONTENT_HASH]).take(wanted).combine_chunks()
 
 
 def _numbered(rows: pa.Table, label_names: Sequence[str]) -> pa.Table:

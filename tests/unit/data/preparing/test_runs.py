@@ -28,7 +28,7 @@ def dealt(runs: Runs, splits: list[str], order: np.ndarray) -> dict[int, list[in
     rows = pa.RecordBatch.from_pydict({"order": order[taken]})
     keys = keys_for(runs.num_groups, 1)
     found = opened(packed([(groups, rows)], keys, block_rows=7))
-    return {place: table.column("order").to_pylist() for place, table in found}
+    return {place: table.take(own).column("order").to_pylist() for place, table, own in found}
 
 
 @pytest.mark.parametrize("bits", [0, 1, 3, 8, 16])
@@ -84,7 +84,17 @@ def test_blocks_keep_rows_of_every_type_and_nothing_else() -> None:
         }
     )
     blocks = list(packed([(np.array([5, 2, 5, 2]), rows)], keys_for(6, 6), block_rows=10))
-    found = dict(opened(blocks))
+    found = {place: table.take(own) for place, table, own in opened(blocks)}
     assert set(found) == {2, 5}
     assert found[5].to_pylist() == rows.take([0, 2]).to_pylist()
     assert found[2].to_pylist() == rows.take([1, 3]).to_pylist()
+
+
+def test_blocks_are_not_much_larger_than_their_rows_however_many_row_groups_there_are() -> None:
+    random = np.random.default_rng(0)
+    dealt = [
+        (random.integers(0, 1_000_000, 4096), pa.RecordBatch.from_pydict({"row": pa.array([b"x" * 80] * 4096)}))
+        for _ in range(20)
+    ]
+    blocks = list(packed(dealt, keys_for(1_000_000, 4096), block_rows=160))
+    assert sum(batch.nbytes for batch in blocks) < 2 * sum(rows.nbytes for _, rows in dealt)
