@@ -26,6 +26,7 @@ NAMES = (
     "prepare",
     "pictures",
     "score",
+    "serve",
     "extreme",
     "checkpoint",
     "shards",

@@ -25,7 +25,7 @@ from benchmarks.images import session
 from benchmarks.report import Report, Target
 from benchmarks.turns import take_turns
 
-__all__ = ["run"]
+__all__ = ["COLUMNS", "LAYERS", "run", "train_on_table"]
 
 COLUMNS = [f"x{place}" for place in range(20)]
 LAYERS = len(COLUMNS), 256, 128, 2
@@ -40,7 +40,7 @@ def run(rows: int = 1_000_000, rounds: int = 5) -> Report:
     with TemporaryDirectory() as folder:
         tracking = sparkdl.Tracking(uri=f"sqlite:///{folder}/mlflow.db", spool=f"{folder}/spool")
         with session() as spark:
-            model = _train(spark, folder, tracking)
+            model = train_on_table(spark, folder, tracking)
         with session(sparkdl.Cluster(embedded_slots=1)) as spark:  # in which no task has worked yet
             table = _table(spark, rows).coalesce(1).cache()
             table.count()
@@ -71,7 +71,8 @@ def _table(spark: SparkSession, rows: int) -> DataFrame:
     return spark.range(rows).selectExpr(*[f"float(randn({place})) as {name}" for place, name in enumerate(COLUMNS)])
 
 
-def _train(spark: SparkSession, folder: str, tracking: sparkdl.Tracking) -> str:
+def train_on_table(spark: SparkSession, folder: str, tracking: sparkdl.Tracking) -> str:
+    """The address of a model of such rows."""
     rows = _table(spark, 2_000).selectExpr("*", "int(x0 > 0) as label")
     dataset = sparkdl.prepare(rows, sparkdl.Prepare(output=f"{folder}/dataset", split=sparkdl.Split(fractions={})))
     settings = sparkdl.Train(model="mlp", epochs=1, run_dir=f"{folder}/runs")

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -20,13 +21,14 @@ import pandas as pd
 import psutil
 import pytest
 import torch
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.ports import free_ports
 from sparkdl.data import Dataset, prepare
 from sparkdl.data.model_inputs import keep_inputs, packages_for_inputs
 from sparkdl.java import ensure_java
 from sparkdl.models import NETWORK_FILE, build, export_network
+from sparkdl.scoring.dataframe import score
 from sparkdl.settings import Prepare, Split, Stage, Tracking
 from sparkdl.tracking import download, start_run
 
@@ -68,6 +70,28 @@ def people(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dat
     return prepare(rows, settings, spark=spark)
 
 
+@pytest.fixture(scope="module")
+def notes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Texts, some of them beyond ASCII, by counted words."""
+    rows = spark.range(40).selectExpr(
+        "concat('Straße ', id % 3, if(id % 2 = 0, ', red', ' naïve')) as text", "id % 2 as label"
+    )
+    stages = [Stage(kind="count_text", columns=["text"], bigrams=True)]
+    output = str(tmp_path_factory.mktemp("notes") / "dataset")
+    return prepare(
+        rows, Prepare(output=output, features=["text"], stages=stages, split=Split(fractions={})), spark=spark
+    )
+
+
+@pytest.fixture(scope="module")
+def pictures(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Pixels of 4 x 5 images."""
+    rows = [(bytes(range(number, number + 20)), number % 2) for number in range(40)]
+    output = str(tmp_path_factory.mktemp("pictures") / "dataset")
+    settings = Prepare(output=output, image="image", image_shape=[4, 5], split=Split(fractions={}))
+    return prepare(spark.createDataFrame(rows, "image binary, label int"), settings, spark=spark)
+
+
 class Served:
     """A logged model, the environment that its requirements make, and rows for it."""
 
@@ -75,7 +99,8 @@ class Served:
         (folder / "model").mkdir()
         torch.manual_seed(0)
         network = build("mlp", input_shape=dataset.input.shape, num_classes=dataset.num_classes)
-        export_network(network, folder / "model" / NETWORK_FILE, torch.zeros(1, *dataset.input.shape))
+        sample = torch.zeros(1, *dataset.input.shape, dtype=getattr(torch, dataset.input.dtype))
+        export_network(network, folder / "model" / NETWORK_FILE, sample)
         keep_inputs(dataset, folder / "model")
         tracking = Tracking(uri=f"sqlite:///{folder}/mlflow.db", spool=str(folder / "spool"))
         with start_run(tracking, params={}) as run:
@@ -168,6 +193,78 @@ def test_an_environment_holds_no_spark_whether_a_model_preprocesses_or_not(
         assert served.has("torch")
         others = ("sparkdl", "pyspark", "horovod", "petastorm", "numba")
         assert [name for name in others if served.has(name)] == []
+
+
+ANSWERS = """
+import importlib.util, json, shutil, sys
+import mlflow.pyfunc
+from mlflow.pyfunc.scoring_server import invocations
+
+answers = {}
+for folder, records in json.loads(sys.stdin.read()):
+    model = mlflow.pyfunc.load_model(folder)
+    columns = list(records[0])
+    forms = {
+        "dataframe_split": {"columns": columns, "data": [list(record.values()) for record in records]},
+        "dataframe_records": records,
+        "instances": records,
+        "inputs": {name: [record[name] for record in records] for name in columns},
+    }
+    for form, content in forms.items():
+        answer = invocations(json.dumps({form: content}), "application/json", model, model.metadata.get_input_schema())
+        found = [[row["prediction"], row["probability"]] for row in json.loads(answer.response)["predictions"]]
+        answers.setdefault(folder, {})[form] = found
+print(json.dumps([answers, importlib.util.find_spec("pyspark") is None, shutil.which("java") is None]))
+"""
+
+
+def test_tables_texts_and_images_are_answered_without_spark_and_java_as_score_answers_them(
+    spark: SparkSession,
+    preprocessing: Served,
+    notes: Dataset,
+    pictures: Dataset,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """By what MLflow's server does with a request, in each of its four forms."""
+    texts, images = (Served(each, tmp_path_factory.mktemp("served")) for each in (notes, pictures))
+    rows = {
+        preprocessing: spark.createDataFrame(
+            PEOPLE.astype(object).where(PEOPLE.notna(), None).to_dict("records"), SCHEMA
+        ),
+        texts: spark.createDataFrame([("Red STRASSE, naïve",), ("",), ("Straße 2",)], "text string"),
+        images: spark.createDataFrame([(bytes(range(50, 70)),), (b"A" * 20,)], "image binary"),
+    }
+    asked = [(str(served.model), _records(frame)) for served, frame in rows.items()]
+    environment = {**preprocessing.environment(), "PATH": str(preprocessing.python.parent)}
+    done = subprocess.run(
+        [str(preprocessing.python), "-c", ANSWERS],
+        input=json.dumps(asked, default=str),
+        env=environment,
+        cwd=preprocessing.log.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers, without_spark, without_java = json.loads(done.stdout.splitlines()[-1])
+    assert without_spark and without_java
+    for served, frame in rows.items():
+        scored = score(frame, str(served.model)).select("prediction", "probability").collect()
+        for found in answers[str(served.model)].values():
+            assert [label for label, _ in found] == [row.prediction for row in scored]
+            assert [probability for _, probability in found] == pytest.approx(
+                [row.probability for row in scored], abs=1e-6
+            )
+
+
+def _records(frame: DataFrame) -> list[dict[str, Any]]:
+    """Rows for JSON, in which bytes are text in base64."""
+    rows = [row.asDict(recursive=True) for row in frame.collect()]
+    return [
+        {name: b64encode(value).decode() if isinstance(value, bytearray) else value for name, value in row.items()}
+        for row in rows
+    ]
 
 
 PROGRAM = """
