@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -160,7 +161,8 @@ def train(dataset: Dataset, case: Case, strategy: str) -> Found:
 
 
 def limit_memory(limit: int) -> None:
-    """Let this process have so many bytes more than it has now: what is beyond, the system refuses."""
+    """Let this process have so many bytes more than with its imports: what is beyond, the system refuses."""
+    import_module("torch._dynamo")  # which an optimizer's first step would import
     threading.stack_size(1 << 20)  # a thread's stack counts as a whole, and 8 MB is usual
     most = _of_process("VmData") + limit
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
@@ -175,8 +177,8 @@ def _of_process(key: str) -> int:
 
 
 def _limited_rank(job: Job, limit: int, rank: Rank) -> dict[str, Any]:
-    held = _of_process("VmRSS")
     limit_memory(limit)
+    held = _of_process("VmRSS")
     outcome = train_rank(job, rank)
     found: dict[str, Any] = {"peak": _of_process("VmHWM") - held}
     if outcome:
@@ -199,8 +201,8 @@ def _limited_scoring(dataset: Dataset, settings: Train, folder: str, limit: int,
 
     A task maps the file, and the system takes back what is not being read: the mapping is allowed beside the limit.
     """
-    held = _of_process("RssAnon")
     limit_memory(limit + (Path(folder) / NETWORK_FILE).stat().st_size)
+    held = _of_process("RssAnon")
     model = open_model(Path(folder), dataset.input, dataset.card.num_classes)
     loader = Loader(dataset, "validation", batch_size=settings.batch_size, shuffle=False)
     right = 0

@@ -1,9 +1,20 @@
 """`jobs/benchmark.py prepare` and `pictures` on Spark, as small as they can be."""
 
+import cloudpickle
+import pytest
+from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
+import benchmarks
 from benchmarks import pictures
 from benchmarks.prepare import run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def travelling() -> None:
+    """Executors have no copy of the benchmarks."""
+    for pickle in (cloudpickle, spark_cloudpickle):
+        pickle.register_pickle_by_value(benchmarks)
 
 
 def test_all_ways_are_timed_and_compared(spark: SparkSession) -> None:

@@ -48,7 +48,7 @@ def test_a_raising_rank_is_the_first_cause(report) -> None:
 def test_a_killed_executor_is_an_error_that_names_the_rank_and_not_a_hang(report) -> None:
     assert report["killed"]["error"] == "RankError"
     assert report["killed"]["rank"] == 1
-    assert report["killed"]["seconds"] < 15
+    assert report["killed"]["seconds"] < 40  # five while nothing else runs
 
 
 def test_a_stopped_rank_is_named_and_its_process_is_ended(report) -> None:

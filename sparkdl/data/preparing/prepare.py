@@ -245,7 +245,8 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
     if inputs.stages is not None:
         fitted = fit(inputs.stages, training, inputs.raw_columns)
         write_file(join(folder, PREPROCESSING, STAGES_FILE), fitted.as_json())
-        return found.made(fitted, in_bytes=True), found.made(fitted)
+        made = found.made(fitted)
+        return made if settings.qid else found.made(fitted, in_bytes=True), made  # groups are gathered as lists
     assert inputs.pipeline is not None
     with pickled_by_value():
         model = inputs.pipeline.fit(training.drop(NAMED))
