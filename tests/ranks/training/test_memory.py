@@ -26,8 +26,8 @@ class Network(NamedTuple):
     weights: int
     """Bytes."""
     limit: int
-    """Bytes: two fifths of the weights and of what the optimizer keeps. Beside it a rank has what Python and its libraries
-    take."""
+    """Bytes: two fifths of the weights and of what the optimizer keeps. Beside it a rank has what Python and its
+    libraries take."""
 
     def settings(self, strategy: dict[str, object]) -> Train:
         return Train(**self.recipe, strategy=strategy, batch_size=32, epochs=2)
