@@ -57,16 +57,6 @@ class LearnIndex(Learner):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    @property
-    @override
-    def reads(self) -> tuple[str, ...]:
-        return self.inputs
-
-    @property
-    @override
-    def writes(self) -> tuple[str, ...]:
-        return self.outputs
-
     @override
     def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
         return [_written(find(columns, name), name) for name in self.inputs]

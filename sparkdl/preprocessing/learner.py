@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.stage import FittedStage, names_in
 from sparkdl.preprocessing.sums import ExactSums
 from sparkdl.preprocessing.values import Column
 
@@ -41,14 +41,14 @@ class Learner(ABC):
         return Wanted()
 
     @property
-    @abstractmethod
     def reads(self) -> tuple[str, ...]:
         """The columns that it learns from."""
+        return names_in(self, "input")
 
     @property
-    @abstractmethod
     def writes(self) -> tuple[str, ...]:
         """The columns that the fitted stages add."""
+        return names_in(self, "output")
 
     def sums(self, columns: dict[str, Column]) -> ExactSums:
         """What is added up of some rows. Runs in a task."""

@@ -58,16 +58,6 @@ class _LearnImpute(Learner):
     named: tuple[str, ...]
     """What errors call the inputs: the raw columns that these were made of."""
 
-    @property
-    @override
-    def reads(self) -> tuple[str, ...]:
-        return self.inputs
-
-    @property
-    @override
-    def writes(self) -> tuple[str, ...]:
-        return self.outputs
-
     def _require(self, found: Iterable[int]) -> None:
         """Raise :class:`DataError` for a column of which so many values were found: none."""
         for name, values in zip(self.named, found, strict=True):

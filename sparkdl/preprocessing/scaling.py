@@ -73,16 +73,6 @@ class LearnScale(Learner):
     input: str
     output: str
 
-    @property
-    @override
-    def reads(self) -> tuple[str, ...]:
-        return (self.input,)
-
-    @property
-    @override
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
-
     @override
     def sums(self, columns: dict[str, Column]) -> ExactSums:
         matrix = whole(vectors_of(columns, self.input))

@@ -10,7 +10,7 @@ from typing_extensions import override
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.values import Column
 
-__all__ = ["FittedStage", "UnfittedStage"]
+__all__ = ["FittedStage", "UnfittedStage", "names_in"]
 
 
 class FittedStage(ABC):
@@ -37,12 +37,12 @@ class FittedStage(ABC):
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns that it reads."""
-        return _names(self, "input")
+        return names_in(self, "input")
 
     @property
     def writes(self) -> tuple[str, ...]:
         """The columns that it adds."""
-        return _names(self, "output")
+        return names_in(self, "output")
 
     @property
     def needs(self) -> dict[str, int | None]:
@@ -63,7 +63,7 @@ class UnfittedStage(FittedStage):
         return cls(saved.input, saved.output)
 
 
-def _names(stage: FittedStage, key: str) -> tuple[str, ...]:
+def names_in(stage: object, key: str) -> tuple[str, ...]:
     """What a stage has in a field of this name, or in one with an s behind it."""
     names: tuple[str, ...] = getattr(stage, f"{key}s", None) or (getattr(stage, key),)
     return names

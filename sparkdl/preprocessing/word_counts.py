@@ -137,11 +137,6 @@ class LearnWeights(Learner):
     def reads(self) -> tuple[str, ...]:
         return (self.counts,)
 
-    @property
-    @override
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
-
     @override
     def sums(self, columns: dict[str, Column]) -> ExactSums:
         counts = vectors_of(columns, self.counts)
@@ -175,11 +170,6 @@ class LearnWords(Learner):
     @override
     def reads(self) -> tuple[str, ...]:
         return (self.words,)
-
-    @property
-    @override
-    def writes(self) -> tuple[str, ...]:
-        return (self.output,)
 
     @property
     @override
