@@ -25,6 +25,7 @@ NAMES = (
     "scaling",
     "prepare",
     "pictures",
+    "in_place",
     "score",
     "serve",
     "extreme",

@@ -1,10 +1,13 @@
 """The four jobs of a pipeline: each from settings to what is told of it, done or only checked. Runs on the driver."""
 
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import sparkdl
-from sparkdl.settings import Extreme, Settings, Tracking, Train
+from sparkdl.data.in_place.sources import foreign_source, name_of_card
+from sparkdl.settings import Extreme, Prepare, Settings, Tracking, Train
+from sparkdl.storage import join
 
 __all__ = [
     "check_prepare",
@@ -50,7 +53,8 @@ def train(settings: Settings) -> Summary:
 
 def check_train(settings: Settings) -> Summary:
     """See :func:`sparkdl.check_train`."""
-    return sparkdl.check_train(**_arguments(settings, settings.train))
+    with tempfile.TemporaryDirectory() as nowhere:
+        return sparkdl.check_train(**_arguments(settings, settings.train, cards=nowhere))
 
 
 def train_extreme(settings: Settings) -> Summary:
@@ -99,14 +103,25 @@ def parent_of(key: str) -> Callable[[Settings], str]:
     return lambda settings: str(settings.require(key)).rstrip("/").rpartition("/")[0]
 
 
-def _arguments(settings: Settings, section: Train | Extreme) -> dict[str, Any]:
-    """Those of both ways to train, each with the settings of its section."""
+def _arguments(settings: Settings, section: Train | Extreme, *, cards: str | None = None) -> dict[str, Any]:
+    """Those of both ways to train, each with the settings of its section.
+
+    Where the dataset is a folder of Parquet files, a card is made for them, below ``cards`` or else beside the runs.
+    """
+    spark = sparkdl.get_session(settings.cluster)  # its Python workers start while the driver imports PyTorch
+    dataset = section.dataset or settings.require("prepare.output")
+    if isinstance(section, Train) and section.dataset and (source := foreign_source(section.dataset)):
+        chosen = (settings.prepare or Prepare(output=section.dataset)).model_copy(
+            update={"source": source, "in_place": True}
+        )
+        output = join(cards or section.run_dir, "datasets", name_of_card(section.dataset, chosen))
+        dataset = sparkdl.prepare(None, chosen.model_copy(update={"output": output}), spark=spark)
     return {
-        "dataset": section.dataset or settings.require("prepare.output"),
+        "dataset": dataset,
         "settings": section,
         "cluster": settings.cluster,
         "tracking": settings.tracking,
-        "spark": sparkdl.get_session(settings.cluster),  # its Python workers start while the driver imports PyTorch
+        "spark": spark,
     }
 
 

@@ -7,7 +7,6 @@ file.
 
 import io
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
@@ -23,6 +22,7 @@ from pyspark.sql import functions as sf
 import sparkdl
 from benchmarks.images import session
 from benchmarks.report import Report, Target
+from benchmarks.turns import seconds_in_turn
 
 __all__ = ["run"]
 
@@ -46,13 +46,7 @@ def run(pictures: int = PICTURES, rounds: int = ROUNDS) -> Report:
             "mapInArrow by hand": lambda: _write(rows.mapInArrow(_decode, "content binary, label bigint"), folder),
             "mapInArrow by hand, rows shuffled": lambda: _write(shuffled, folder),
         }
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
-        for round_ in range(rounds + 1):
-            for way, act in ways.items():
-                started = time.perf_counter()
-                act()
-                if round_:
-                    seconds[way].append(time.perf_counter() - started)
+        seconds = seconds_in_turn(ways, rounds)
     ours, _, by_hand = map(median, seconds.values())
     return Report(
         title=f"pictures: {pictures:,} JPEGs of {SIDES[0]} x {SIDES[1]} in a column, to {RESIZED[0]} x {RESIZED[1]}",

@@ -9,7 +9,7 @@ A copy in random order is the least that a shuffled dataset can cost Spark; of t
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -22,8 +22,9 @@ from pyspark.sql import functions as sf
 import sparkdl
 from benchmarks.images import SHAPE, images, session
 from benchmarks.report import Report, Target
+from benchmarks.turns import seconds_in_turn
 
-__all__ = ["run"]
+__all__ = ["FLOATS", "numbers_and_texts", "run", "stages_for_all"]
 
 ROWS, FLOATS = 3_000_000, 20
 CATEGORIES = {"shop": 1_000, "country": 50}
@@ -44,13 +45,13 @@ FILES = 8
 def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS) -> Report:
     """Measure all ways in turn, round by round; the first round only warms up. Runs on the driver."""
     with session() as spark, TemporaryDirectory() as folder:
-        table, wide = _table(spark, rows, Path(folder)), _wide(spark, wide_columns, Path(folder))
+        table, wide = numbers_and_texts(spark, rows, Path(folder)), _wide(spark, wide_columns, Path(folder))
         numbers = table.drop(*CATEGORIES)
         texts = _texts(spark, max(rows // TEXTS, FEWEST), Path(folder))
         pictures = _pictures(spark, max(rows // PICTURES, FEWEST), Path(folder))
         ways = {
             "sparkdl.prepare": lambda: _prepare(numbers, folder),
-            "sparkdl.prepare, impute, standardise, two index": lambda: _prepare(table, folder, _stages()),
+            "sparkdl.prepare, impute, standardise, two index": lambda: _prepare(table, folder, stages_for_all()),
             "Spark's copy": lambda: _write(numbers, folder),
             "Spark's copy, orderBy(rand())": lambda: _write(numbers.orderBy(sf.rand()), folder),
             "Spark's copy, repartition by rand()": lambda: _write(_repartitioned(numbers), folder),
@@ -67,7 +68,7 @@ def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS
                 ways[f"{CONVERTER}, {WIDE_ROWS} rows of {wide_columns:,} columns"] = lambda: convert(wide)
                 ways[f"{CONVERTER}, texts"] = lambda: convert(texts)
                 ways[f"{CONVERTER}, images"] = lambda: convert(pictures)
-            seconds = _take_turns(ways, rounds)
+            seconds = seconds_in_turn(ways, rounds)
     ours, staged, _, ordered, cut, wide_ours, *_ = seconds.values()
     shuffled = min(ordered, cut, key=median)
     return Report(
@@ -83,19 +84,7 @@ def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS
     )
 
 
-def _take_turns(ways: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way, round by round."""
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for round_ in range(rounds + 1):
-        for way, act in ways.items():
-            started = time.perf_counter()
-            act()
-            if round_:
-                seconds[way].append(time.perf_counter() - started)
-    return seconds
-
-
-def _table(spark: SparkSession, rows: int, folder: Path) -> DataFrame:
+def numbers_and_texts(spark: SparkSession, rows: int, folder: Path) -> DataFrame:
     """Numbers, of which the first column lacks some, categories and a label, as Parquet files."""
     names = [f"x{number}" for number in range(FLOATS)]
     drawn = [sf.randn(number).cast("float").alias(name) for number, name in enumerate(names)]
@@ -116,7 +105,7 @@ def _wide(spark: SparkSession, columns: int, folder: Path) -> DataFrame:
 
     random = np.random.default_rng(0)
     values = {f"x{number}": random.standard_normal(WIDE_ROWS, np.float32) for number in range(columns)}
-    pq.write_table(pa.table(values | {"label": random.integers(0, 2, WIDE_ROWS)}), folder / "wide.parquet")
+    pq.writenumbers_and_texts(pa.table(values | {"label": random.integers(0, 2, WIDE_ROWS)}), folder / "wide.parquet")
     return spark.read.parquet(str(folder / "wide.parquet"))
 
 
@@ -137,7 +126,8 @@ def _words() -> list[sparkdl.Stage]:
     return [sparkdl.Stage(kind="count_text", columns=["text"], vocabulary=WORDS)]
 
 
-def _stages() -> list[sparkdl.Stage]:
+def stages_for_all() -> list[sparkdl.Stage]:
+    """Two for the numbers, one for the categories."""
     names = [f"x{number}" for number in range(FLOATS)]
     return [
         sparkdl.Stage(kind="impute", columns=names),

@@ -25,6 +25,7 @@ __all__ = [
     "WEIGHT_COLUMN",
     "Card",
     "File",
+    "InPlace",
     "InputSpec",
     "LabelScale",
     "LabelSpec",
@@ -101,6 +102,20 @@ class RowGroupsFile(_Part):
 
     bytes: Annotated[int, Field(gt=0)]
     sha256: Hash
+
+
+class InPlace(_Part):
+    """Where rows are that were not copied, and what a reader of their files has to know."""
+
+    folder: str
+    """The folder that all of the files are below. It is not part of the digest: the content is."""
+    label: str
+    """Their column of labels."""
+    weight: str | None = None
+    """Their column that says how much a row counts."""
+    seed: int
+    fractions: dict[str, float]
+    """Shares of the rows that are in other splits than ``train``; see :mod:`sparkdl.data.in_place.drawing`."""
 
 
 class SparseCounts(_Part):
@@ -215,8 +230,9 @@ class LabelSpec(NamedTuple):
 class Card(_Part):
     """Everything that is known about a dataset without reading its rows."""
 
-    version: Literal[1, 2, 3] = 3
-    """Of the format: in the first one, sparse rows were lists; in the first two, the card listed all files."""
+    version: Literal[1, 2, 3, 4] = 3
+    """Of the format: in the first one, sparse rows were lists; in the first two, the card listed all files. The fourth
+    is for rows that are in the files of others."""
     input: InputSpec
     task: Annotated[TaskName, Field(exclude_if=lambda value: value == "classification")] = "classification"
     """What the labels are for."""
@@ -226,6 +242,8 @@ class Card(_Part):
     """Where the class names are, if there are very many of them."""
     row_groups: Annotated[RowGroupsFile | None, Field(exclude_if=lambda value: value is None)] = None
     """Where the row groups are; None in cards that list their files."""
+    in_place: Annotated[InPlace | None, Field(exclude_if=lambda value: value is None)] = None
+    """Where the rows are, if they are not in files of the dataset."""
     label_type: Annotated[str | None, Field(pattern=f"^({LABEL_TYPE})$", exclude_if=lambda value: value is None)] = None
     """The Spark SQL type of labels of classes, or of those in an array; None in cards that were made without it."""
     label_scale: Annotated[LabelScale | None, Field(exclude_if=lambda value: value is None)] = None
@@ -251,7 +269,8 @@ class Card(_Part):
     source: str
     """Fingerprint of the raw rows, independent of their order: count and hashes of the content."""
     digest: Hash
-    """SHA-256 of all the above but ``preprocessing_sha256``; the files' own hashes are there, or in what is hashed."""
+    """SHA-256 of all the above but ``preprocessing_sha256`` and the folder of rows that are in place; the files' own
+    hashes are there, or in what is hashed."""
 
     @property
     def num_classes(self) -> int:
@@ -279,7 +298,9 @@ class Card(_Part):
         if bool(self.label_names) + bool(self.labels) != (not numbers) or (self.labels and not sparse):
             raise ValueError("label_names must be in the card, or in a file of their own where rows are sparse")
         if (self.row_groups is not None) != (self.version >= 3):
-            raise ValueError("row_groups is of the format 3, and of no other")
+            raise ValueError("row_groups is of the formats from 3 on, and of no other")
+        if (self.in_place is not None) != (self.version == 4):
+            raise ValueError("in_place is of the format 4, and of no other")
         for name, split in self.splits.items():
             if bool(split.files) == (self.row_groups is not None):
                 raise ValueError(f"split {name!r} does not keep its row groups where its format does")
@@ -329,4 +350,6 @@ class Card(_Part):
 
 def _digest(tree: dict[str, Any]) -> str:
     content = {key: value for key, value in tree.items() if key not in ("digest", "preprocessing_sha256")}
+    if in_place := content.get("in_place"):
+        content["in_place"] = {key: value for key, value in in_place.items() if key != "folder"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -154,12 +154,14 @@ class Dataset:
     def row_groups(self, split: str) -> RowGroups:
         """The row groups of a split, in the order of its rows; their sizes differ by at most one row.
 
+        Those of rows that are in place have the sizes that others gave them.
         Raises :class:`DatasetError` when the file that says what they are is missing, or is not the card's.
         """
         card = self._split(split)
         if self.card.row_groups is None:
             return RowGroups.of_files(self.path, card.files)
-        found = read_row_groups(self.path, self.card.row_groups).get(split)
+        in_place = self.card.in_place.folder if self.card.in_place else None
+        found = read_row_groups(self.path, self.card.row_groups, in_place).get(split)
         if found is None or (len(found), found.rows.sum()) != (card.num_groups, card.num_rows):
             raise DatasetError(f"{join(self.path, ROW_GROUPS_NAME)} has other row groups than its card. {_REPAIR}")
         return found
@@ -189,13 +191,15 @@ class Dataset:
     def _check_files(self, split: str) -> None:
         """Compare the sizes of a split's files with the card's."""
         groups = self.row_groups(split)
-        if len(groups) <= _LISTED_FILES:
+        if self.card.in_place is None and len(groups) <= _LISTED_FILES:
             sizes = _sizes(join(self.path, split))
             found: Iterable[tuple[RowGroup, int | None]] = (
                 (group, sizes.get(group.path.rpartition("/")[2])) for group in groups
             )
         else:
             sample = [groups[number] for number in np.linspace(0, len(groups) - 1, _SAMPLED_FILES, dtype=int)]
+            if self.card.in_place and len(groups) <= _LISTED_FILES:
+                sample = list({group.path: group for group in groups}.values())
             with ThreadPoolExecutor() as pool:
                 found = zip(sample, pool.map(file_size, (group.path for group in sample)), strict=True)
         for group, size in found:
@@ -253,7 +257,7 @@ def _check_size(path: str, expected: int, size: int | None) -> None:
 def _problem_with(group: RowGroup) -> str:
     """What is wrong with a file's content; empty when nothing is."""
     try:
-        altered = hash_file(group.path) != group.sha256
+        altered = group.hash_again() != group.sha256
     except FileNotFoundError:
         return f"{group.path} is missing. {_REPAIR}"
     return f"{group.path} was altered: its SHA-256 is not the card's. {_REPAIR}" if altered else ""

@@ -1,36 +1,29 @@
 """The row groups of a dataset as columns: a million of them take a hundred megabytes, and as objects a gigabyte.
 
 They are kept in a file beside the card, Parquet with a row for each row group, one split's behind another's. What a row
-group's file is called follows from its number, so that such a table cannot point outside the dataset's folder.
+group's file is called follows from its number, so that such a table cannot point outside the dataset's folder. Only
+where rows are in the files of others does it have paths, which are relative to a folder that the card names.
 """
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from sparkdl.data.card import ROW_GROUPS_NAME, File, RowGroupsFile
 from sparkdl.errors import DatasetError
-from sparkdl.storage import join, read_file, write_file
+from sparkdl.storage import hash_file, join, read_file, write_file
 
-__all__ = ["RowGroup", "RowGroups", "file_name", "read_row_groups", "write_row_groups_file"]
-
-_NUMBERS = "rows", "bytes", "crc32", "inputs_at", "labels_at", "weights_at"
-_SCHEMA = pa.schema(
-    [
-        pa.field("split", pa.string(), False),
-        *(pa.field(name, pa.int64(), False) for name in _NUMBERS),
-        pa.field("sha256", pa.binary(32), False),
-    ]
-)
+__all__ = ["ForeignRowGroup", "RowGroup", "RowGroups", "file_name", "read_row_groups", "write_row_groups_file"]
 
 
 @dataclass(frozen=True)
@@ -42,23 +35,83 @@ class RowGroup:
     bytes: int
     sha256: str
     crc32: int
-    inputs_at: int
-    labels_at: int
+    inputs_at: int = 0
+    labels_at: int = 0
     weights_at: int = 0
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From where to where in the file its bytes lie; the hashes are theirs."""
+        return 0, self.bytes
+
+    def hash_again(self) -> str:
+        """SHA-256 of the bytes that are there now. Raises FileNotFoundError where there is no file."""
+        return hash_file(self.path)
+
+
+@dataclass(frozen=True)
+class ForeignRowGroup(RowGroup):
+    """The rows of one split among those of a row group of a Parquet file that others wrote."""
+
+    begin: int = 0
+    end: int = 0
+    """Where in the file its columns that are read begin and end, with whatever lies between them."""
+    number: int = 0
+    """Which of the file's row groups it is."""
+    place: int = 0
+    """Which it is of the row groups of all files: rows are drawn for splits by it."""
+    split: str = ""
+
+    @property
+    @override
+    def span(self) -> tuple[int, int]:
+        return self.begin, self.end
+
+    @override
+    def hash_again(self) -> str:
+        return hashlib.sha256(read_file(self.path, start=self.begin, end=self.end)).hexdigest()
+
+
+class _Format(NamedTuple):
+    """How the table of row groups is stored."""
+
+    numbers: tuple[str, ...]
+    has_paths: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                pa.field("split", pa.string(), False),
+                *(pa.field(name, pa.int64(), False) for name in self.numbers),
+                pa.field("sha256", pa.binary(32), False),
+                *([pa.field("path", pa.string(), False)] if self.has_paths else []),
+            ]
+        )
+
+
+_OWN = _Format(("rows", "bytes", "crc32", "inputs_at", "labels_at", "weights_at"), has_paths=False)
+_FOREIGN = _Format(("rows", "bytes", "crc32", "begin", "end", "number", "place"), has_paths=True)
+_COMPRESSES_WELL = {"split", "rows", "bytes", "inputs_at", "labels_at", "weights_at", "path"}
 
 
 class RowGroups(Sequence[RowGroup]):
     """The row groups of one split, in the order of its rows."""
 
     def __init__(
-        self, folder: str, numbers: Mapping[str, NDArray[np.int64]], sha256: NDArray[np.uint8], names: Sequence[str]
+        self,
+        folder: str,
+        numbers: Mapping[str, NDArray[np.int64]],
+        sha256: NDArray[np.uint8],
+        names: Sequence[str],
+        make: Callable[..., RowGroup] = RowGroup,
     ) -> None:
-        self._folder, self._numbers, self._sha256, self._names = folder, numbers, sha256, names
+        self._folder, self._numbers, self._sha256, self._names, self._make = folder, numbers, sha256, names, make
 
     @classmethod
     def of_files(cls, folder: str, files: Sequence[File]) -> "RowGroups":
         """Those that a card of an earlier format lists."""
-        numbers = {name: np.array([getattr(file, name) for file in files], np.int64) for name in _NUMBERS}
+        numbers = {name: np.array([getattr(file, name) for file in files], np.int64) for name in _OWN.numbers}
         sha256 = np.frombuffer(bytes.fromhex("".join(file.sha256 for file in files)), np.uint8).reshape(-1, 32)
         return cls(folder, numbers, sha256, [file.path for file in files])
 
@@ -78,13 +131,26 @@ class RowGroups(Sequence[RowGroup]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             some = {name: column[number] for name, column in self._numbers.items()}
-            return RowGroups(self._folder, some, self._sha256[number], self._names[number])
+            return RowGroups(self._folder, some, self._sha256[number], self._names[number], self._make)
         numbers = {name: int(column[number]) for name, column in self._numbers.items()}
         path = join(self._folder, self._names[number])
-        return RowGroup(path=path, sha256=self._sha256[number].tobytes().hex(), **numbers)
+        return self._make(path=path, sha256=self._sha256[number].tobytes().hex(), **numbers)
 
     def __iter__(self) -> Iterator[RowGroup]:
         return (self[number] for number in range(len(self)))
+
+
+class _Paths(Sequence[str]):
+    """The paths of the files of others, which have many row groups each, as Arrow keeps them."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, number: Any) -> Any:
+        return _Paths(self._column[number]) if isinstance(number, slice) else self._column[int(number)].as_py()
 
 
 class _Names(Sequence[str]):
@@ -110,17 +176,20 @@ def file_name(number: int) -> str:
 def write_row_groups_file(folder: str, splits: Mapping[str, pa.Table]) -> RowGroupsFile:
     """Write the table of all row groups. Runs anywhere.
 
-    By split, a row for each: ``sha256`` in hexadecimal and the other columns of :class:`RowGroup`, but its path.
+    By split, a row for each: ``sha256`` in hexadecimal and the other columns of :class:`RowGroup`, but its path; or
+    those of :class:`ForeignRowGroup` with it.
     """
     tables = []
+    form = _FOREIGN if any("path" in groups.column_names for groups in splits.values()) else _OWN
     for split, groups in splits.items():
         arrays = [pa.repeat(pa.scalar(split), len(groups))]
-        arrays += [groups.column(name).cast(pa.int64()).combine_chunks() for name in _NUMBERS]
+        arrays += [groups.column(name).cast(pa.int64()).combine_chunks() for name in form.numbers]
         digests = pa.py_buffer(bytes.fromhex("".join(groups.column("sha256").to_pylist())))
         arrays.append(pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), len(groups), [None, digests]))
-        tables.append(pa.Table.from_arrays(arrays, schema=_SCHEMA))
+        arrays += [groups.column("path").combine_chunks()] if form.has_paths else []
+        tables.append(pa.Table.from_arrays(arrays, schema=form.schema))
     content = pa.BufferOutputStream()
-    dictionaries = [name for name in _SCHEMA.names if name not in ("crc32", "sha256")]
+    dictionaries = [name for name in form.schema.names if name in _COMPRESSES_WELL]
     pq.write_table(pa.concat_tables(tables), content, compression="zstd", use_dictionary=dictionaries)
     written = content.getvalue()
     write_file(join(folder, ROW_GROUPS_NAME), written, makes_folder=False)
@@ -128,8 +197,8 @@ def write_row_groups_file(folder: str, splits: Mapping[str, pa.Table]) -> RowGro
 
 
 @lru_cache(maxsize=2)  # a process asks for each split of one dataset, many times
-def read_row_groups(folder: str, expected: RowGroupsFile) -> dict[str, RowGroups]:
-    """The row groups of a dataset by split. Runs anywhere.
+def read_row_groups(folder: str, expected: RowGroupsFile, in_place: str | None = None) -> dict[str, RowGroups]:
+    """The row groups of a dataset by split. Runs anywhere. ``in_place`` is the folder of the files of others.
 
     Raises :class:`DatasetError` when their file is missing, is not the one that the card describes, or cannot be that
     of a dataset.
@@ -144,14 +213,15 @@ def read_row_groups(folder: str, expected: RowGroupsFile) -> dict[str, RowGroups
             f"{path} was altered: its SHA-256 is not the card's. Restore it, or remove the dataset and prepare again."
         )
     try:
-        return _by_split(folder, pq.ParquetFile(io.BytesIO(content)).read())
+        return _by_split(folder, pq.ParquetFile(io.BytesIO(content)).read(), in_place)
     except (pa.ArrowException, ValueError) as error:
         raise DatasetError(f"{path} is not a valid table of row groups: {error}. Prepare the dataset again.") from None
 
 
-def _by_split(folder: str, table: pa.Table) -> dict[str, RowGroups]:
-    if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in _SCHEMA]:
-        raise ValueError(f"its columns are not {', '.join(_SCHEMA.names)}")
+def _by_split(folder: str, table: pa.Table, in_place: str | None) -> dict[str, RowGroups]:
+    form = _OWN if in_place is None else _FOREIGN
+    if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in form.schema]:
+        raise ValueError(f"its columns are not {', '.join(form.schema.names)}")
     if any(column.null_count for column in table.columns):
         raise ValueError("it has nulls")
     runs = pc.run_end_encode(table.column("split").combine_chunks())
@@ -161,13 +231,19 @@ def _by_split(folder: str, table: pa.Table) -> dict[str, RowGroups]:
     found = {}
     for split, begin, end in zip(names, [0, *ends], ends, strict=False):
         own = table.slice(begin, end - begin)
-        numbers = {name: own.column(name).to_numpy() for name in _NUMBERS}
+        numbers = {name: own.column(name).to_numpy() for name in form.numbers}
         if min(numbers["rows"].min(), numbers["bytes"].min()) < 1 or min(map(np.min, numbers.values())) < 0:
             raise ValueError(f"a row group of split {split!r} is empty, or lies before its file")
-        if np.ptp(numbers["rows"]) > 1:
+        if in_place is None and np.ptp(numbers["rows"]) > 1:
             smallest, largest = numbers["rows"].min(), numbers["rows"].max()
             raise ValueError(f"row groups must be of equal size, give or take one row; found {smallest} and {largest}")
         digests = own.column("sha256").combine_chunks()
         sha256 = np.frombuffer(digests.buffers()[1], np.uint8)[digests.offset * 32 :].reshape(-1, 32)[: len(own)]
-        found[split] = RowGroups(folder, numbers, sha256, _Names(split, range(len(own))))
+        if in_place is None:
+            found[split] = RowGroups(folder, numbers, sha256, _Names(split, range(len(own))))
+        else:
+            if any({"", "..", "."} & {*path.split("/")} for path in pc.unique(own.column("path")).to_pylist()):
+                raise ValueError(f"a row group of split {split!r} is outside of {in_place}")
+            make = partial(ForeignRowGroup, split=split)
+            found[split] = RowGroups(in_place, numbers, sha256, _Paths(own.column("path")), make)
     return found

@@ -16,6 +16,11 @@ def check_split(card: ModelCard, settings: Prepare, *, origin: str) -> None:
 
     ``origin`` is the model's name. What it was trained on would otherwise count as what it has not seen.
     """
+    if settings.in_place:
+        raise ConfigError(
+            "score.split: rows that stay in place (`prepare.in_place`) are drawn for splits by their places in their"
+            " files, which a table does not show; leave score.split out"
+        )
     if card.settings and (changed := differing(card.settings, settings, _OF_SPLITS)):
         raise ConfigError(
             f"score.split: the dataset of {origin} has other rows in its splits, since in `prepare`"

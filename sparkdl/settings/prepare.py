@@ -161,6 +161,11 @@ class Prepare(Section):
     """Where the source brings splits of its own, a path for each or a ``dictionary``, these by default."""
     seed: Seed = 0
     """Decides splits and the order of rows."""
+    in_place: Annotated[bool, Field(exclude_if=lambda in_place: not in_place)] = False
+    """Whether rows stay where they are, and ``output`` gets the card and what preprocessing has learned alone. The
+    source consists of Parquet files then, as a folder of them or a Delta table does, that nobody changes as long as
+    somebody trains on them. Ranks decode them at every epoch, and rows are drawn for splits by their places in these
+    files. For ``features`` that make a dense vector."""
     num_ranks: Positive = 2
     """The number of row groups in each split is a multiple of this."""
     rows_per_group: Positive = 8192
@@ -217,6 +222,25 @@ class Prepare(Section):
             raise ValueError("`features` names a column twice")
         if len(set(self.class_names.values())) < len(self.class_names):
             raise ValueError("`class_names` gives two classes the same name")
+        if self.in_place:
+            self._check_in_place()
         if self.sparse and self.class_names:
             raise ValueError("`class_names` are for pictures, and none shows as many classes as `sparse` data has")
         return self
+
+    def _check_in_place(self) -> None:
+        needs_copy = {
+            "image": self.image,
+            "sparse": self.sparse,
+            "qid": self.qid,
+            "task: multi_label": self.task == "multi_label",
+            "on_bad_rows: skip": self.on_bad_rows == "skip",
+            "split.column": self.split.column,
+            "split.time": self.split.time,
+            "split.group": self.split.group,
+            "split.stratify": self.split.stratify,
+        }
+        if named := [f"`{key}`" for key, is_set in needs_copy.items() if is_set]:
+            raise ValueError(f"`in_place` makes no copy, which {' and '.join(named)} would need; leave one of them out")
+        if self.source and self.source.format not in ("parquet", "table"):
+            raise ValueError(f"`in_place` reads Parquet files where they are, and `source` is {self.source.format}")

@@ -112,7 +112,9 @@ class Train(Recipe):
     """How a dataset becomes a registered model: what to train, and the recipe."""
 
     dataset: Storage | None = None
-    """The prepared dataset's folder; by default ``prepare.output`` of the same file."""
+    """The prepared dataset's folder; by default ``prepare.output`` of the same file. Or a folder of Parquet files, or a
+    Delta table's: they are trained on where they are, as with ``prepare.in_place``. ``prepare`` says which column is
+    the label, and a card that says what is in them is written beside the runs."""
     run_dir: Storage = "output/runs"
     """Where runs keep their checkpoints: storage that driver and executors both reach."""
     task: TaskName | None = None

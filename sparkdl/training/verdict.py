@@ -11,7 +11,8 @@ __all__ = ["ADVICE", "WITH_SERVERS", "Timeline", "shares", "verdict"]
 SMALL = 0.1
 """Below this share of the time, there is little to win."""
 ADVICE = {
-    "loading": "give each rank more cores or faster storage, or move costly preprocessing into prepare",
+    "loading": "give each rank more cores or faster storage, move costly preprocessing into prepare, or copy rows that"
+    " stay in place (prepare.in_place: false)",
     "exchanging": "exchange less: a larger train.batch_size or train.accumulation, or a train.strategy that agrees now"
     " and then (local_sgd, diloco)",
     "saving": "write fewer checkpoints (train.checkpoint_minutes, train.checkpoint_steps), or to faster storage",

@@ -1,4 +1,4 @@
-"""`jobs/benchmark.py prepare` and `pictures` on Spark, as small as they can be."""
+"""`jobs/benchmark.py prepare`, `pictures` and `in_place` on Spark, as small as they can be."""
 
 import cloudpickle
 import pytest
@@ -6,7 +6,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
 import benchmarks
-from benchmarks import pictures
+from benchmarks import in_place, pictures
 from benchmarks.prepare import run
 
 
@@ -32,3 +32,9 @@ def test_files_of_images_are_timed_beside_what_one_would_write(spark: SparkSessi
     report = pictures.run(pictures=60, rounds=1)
     assert [row[0] for row in report.rows][:2] == ["sparkdl.prepare", "mapInArrow by hand"]
     assert all(float(row[1]) > 0 for row in report.rows)
+
+
+def test_rows_that_stay_in_place_are_read_beside_a_copy_of_them(spark: SparkSession) -> None:
+    report = in_place.run(rows=300, rounds=1)
+    assert [row[0] for row in report.rows] == ["stay in place", "copied"]
+    assert all(float(figure) > 0 for row in report.rows for figure in (row[1], row[3]))

@@ -29,7 +29,7 @@ from sparkdl.settings.section import TaskName
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Findings", "examine", "find_problems", "unusable"]
+__all__ = ["Findings", "check_sizes", "examine", "find_problems", "unusable"]
 
 _A_WORD = r"(?U)\w"
 _SHOWN_LABELS = 5
@@ -140,7 +140,7 @@ def examine(
     fingerprint = f"{sum(split_rows.values())}-{hashes:x}"
     queries = count_queries(rows, settings) if task == "ranking" else None
     split_rows = queries.counts if queries else dict(sorted(split_rows.items()))
-    _check_sizes(split_rows, settings)
+    check_sizes(split_rows, settings)
     if task not in ("classification", "multi_label"):
         return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, queries)
     if task == "multi_label":
@@ -252,7 +252,8 @@ def _check_split(row: Any, settings: Prepare) -> None:
         )
 
 
-def _check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
+def check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
+    """Raise :class:`DataError` for a split, asked-for ones without a row among them, with fewer rows than ranks."""
     if "train" not in split_rows and settings.split.column:
         raise DataError(f"no row is in the split 'train'; column {settings.split.column!r} has {', '.join(split_rows)}")
     for split, rows in (dict.fromkeys(settings.split.names, 0) | dict(split_rows)).items():

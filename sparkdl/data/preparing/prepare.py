@@ -19,6 +19,8 @@ from sparkdl.data.card import (
     SplitCard,
 )
 from sparkdl.data.dataset import Dataset
+from sparkdl.data.in_place.parquet_files import FoundRows, find_rows
+from sparkdl.data.in_place.recording import record_row_groups
 from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
 from sparkdl.data.preparing.decisions import differing, kept_settings
@@ -38,7 +40,7 @@ from sparkdl.data.preparing.write import Layout, write_row_groups
 from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DatasetError
 from sparkdl.masking import without_credentials
-from sparkdl.preprocessing import STAGES_FILE
+from sparkdl.preprocessing import STAGES_FILE, FittedPipeline
 from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare, Source
 from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
@@ -74,8 +76,10 @@ def prepare(
     source = _source(source, settings)
     decisions = _decisions(settings, pipeline)
     existing = _open_existing(settings.output, decisions)
+    raw, looked_at, foreign = _found(source, settings, spark, pipeline)
     if existing is not None:
-        with explained(settings.output), look(source, settings, spark, pipeline, existing.card.split_by) as found:
+        split_by = "content" if foreign else existing.card.split_by
+        with explained(settings.output), look(raw, looked_at, spark, pipeline, split_by) as found:
             _require_same_content(existing, found.findings)
         place = without_credentials(settings.output)
         _log.info("%s holds these rows with these settings already; nothing to prepare", place)
@@ -83,9 +87,9 @@ def prepare(
     with (
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,
-        look(source, settings, spark, pipeline, DRAWN_BY) as found,
+        look(raw, looked_at, spark, pipeline, "content" if foreign else DRAWN_BY) as found,
     ):
-        card = _write(found, decisions, settings, folder.path)
+        card = _write(found, decisions, settings, folder.path, foreign)
         write_file(join(folder.path, CARD_NAME), card.to_json().encode())
         first = folder.publish()
     dataset = Dataset.open(settings.output)
@@ -132,6 +136,19 @@ def _source(source: "DataFrame | Source | None", settings: Prepare) -> "DataFram
     return source
 
 
+def _found(
+    source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
+) -> "tuple[DataFrame | Source, Prepare, FoundRows | None]":
+    """The rows to look at and the settings to do so by; where they stay in place, what is known of their files, too."""
+    if not settings.in_place:
+        return source, settings, None
+    if pipeline is not None or not isinstance(source, Source):
+        what = "a pipeline of Spark's" if pipeline is not None else "a DataFrame"
+        raise ConfigError(f"`in_place` reads Parquet files where they are, and cannot do that with {what}")
+    foreign = find_rows(source, settings, spark)
+    return foreign.rows, foreign.looked_at_by, foreign
+
+
 def _decisions(settings: Prepare, pipeline: "Pipeline | None") -> dict[str, Any]:
     """What decides what a dataset holds."""
     return kept_settings(settings) | ({} if pipeline is None else {"pipeline": describe_pipeline(pipeline)})
@@ -157,13 +174,13 @@ def _require_same_content(existing: Dataset, findings: Findings) -> None:
         )
 
 
-def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: str) -> Card:
-    """Write everything but the card."""
+def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: str, foreign: FoundRows | None) -> Card:
+    """Write everything but the card; of rows that stay in place, no row groups."""
     from pyspark.sql import functions as sf
 
     rows, inputs, task, findings = found.rows, found.inputs, found.task, found.findings
     counted = found.counted
-    ready, listed = _with_inputs(found, settings, folder)
+    ready, listed, fitted = _with_inputs(found, settings, folder)
     if inputs.preprocessed and settings.on_bad_rows == "skip" and (settings.stages or inputs.may_be_infinite):
         problems = [unusable(inputs.column, sparse=settings.sparse)]
         made = listed.withColumn(WRONG, what_is_wrong(problems))
@@ -196,13 +213,18 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
         row_bytes=row_bytes * largest,
         queries=task == "ranking",
     )
-    runs = find_runs(examples if settings.qid else counted, findings.split_rows, groups)
-    written = write_row_groups(examples, folder, layout, runs)
+    if foreign is None:
+        runs = find_runs(examples if settings.qid else counted, findings.split_rows, groups)
+        written = write_row_groups(examples, folder, layout, runs)
+    else:
+        written = record_row_groups(foreign, found, fitted, spec, folder)
     # Tasks that write know neither the raw columns of such rows nor their values.
     if any(split.unusable for split in written.splits.values()):
         problems = [unusable(inputs.column, sparse=settings.sparse)]
         examine(listed.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task)
     return Card.create(
+        version=4 if foreign else 3,
+        in_place=foreign.described if foreign else None,
         input=spec.model_copy(update={"mean": written.mean, "std": written.std}),
         task=task or "classification",
         label_names=findings.label_names,
@@ -215,7 +237,7 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
             name: SplitCard(
                 num_rows=split.rows,
                 num_groups=split.groups,
-                metadata_sha256=split.metadata_sha256,
+                metadata_sha256=split.metadata_sha256 or None,
                 class_counts=findings.class_counts[name],
                 sparse=split.sparse,
             )
@@ -231,7 +253,7 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     )
 
 
-def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFrame, DataFrame]":
+def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFrame, DataFrame, FittedPipeline | None]":
     """The rows with what preprocessing makes of them, as they are best written, and as Spark can look into them.
 
     Fits the preprocessing on the training split, and writes what was fitted.
@@ -240,19 +262,20 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
 
     rows, inputs = found.rows, found.inputs
     if not inputs.preprocessed:
-        return rows, rows
+        return rows, rows, None
     training = rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
     if inputs.stages is not None:
         fitted = fit(inputs.stages, training, inputs.raw_columns)
         write_file(join(folder, PREPROCESSING, STAGES_FILE), fitted.as_json())
         made = found.made(fitted)
-        return made if settings.qid else found.made(fitted, in_bytes=True), made  # groups are gathered as lists
+        # Groups are gathered as lists.
+        return made if settings.qid else found.made(fitted, in_bytes=True), made, fitted
     assert inputs.pipeline is not None
     with pickled_by_value():
         model = inputs.pipeline.fit(training.drop(NAMED))
     model.write().save(spark_url(join(folder, PREPROCESSING)))
     made = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
-    return made, made
+    return made, made, None
 
 
 def _spec(found: Look, rows: "DataFrame") -> InputSpec:

@@ -1,6 +1,5 @@
 """Write row groups: one Parquet file each, in Spark tasks."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +14,7 @@ from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_group import row_schema, write_row_group
 from sparkdl.data.preparing.runs import GroupRun, Runs
 from sparkdl.data.preparing.transform import from_bytes
-from sparkdl.data.preparing.written import RECORD, Written, summed_up, to_batch
+from sparkdl.data.preparing.written import RECORD, Written, summed_up, sums_of, to_batch
 from sparkdl.data.row_groups import file_name
 from sparkdl.data.sparse_rows import sparse_schema, write_sparse_row_group
 from sparkdl.errors import DataError
@@ -102,23 +101,11 @@ def _writer(folder: str, layout: Layout, runs: Runs) -> Callable[[Iterable[pa.Re
                 record = write_sparse_row_group(path, table, layout.input, layout.labels, folder)
             else:
                 record = write_row_group(path, table, layout.input, layout.label_names)
-            records.append({"split": split, "group": group, **record, **_sums(table)})
+            records.append({"split": split, "group": group, **record, **sums_of(table)})
         if records:
             yield to_batch(records)
 
     return write
-
-
-def _sums(table: pa.Table) -> dict[str, float]:
-    """What the scale of labels and the mean weight are made from: exact sums, whatever adds up how many at a time."""
-    sums: dict[str, float] = {}
-    if pa.types.is_float64(table.schema.field(LABEL_COLUMN).type):
-        labels = table.column(LABEL_COLUMN).to_numpy()
-        mean = math.fsum(labels) / len(labels)
-        sums |= {"label_mean": mean, "label_deviations": math.fsum((labels - mean) ** 2)}
-    if WEIGHT_COLUMN in table.column_names:
-        sums["weight_sum"] = math.fsum(table.column(WEIGHT_COLUMN).to_numpy())
-    return sums
 
 
 def _in_order(sent: pa.Table, own: NDArray[np.int64], run: GroupRun) -> pa.Table:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkdl.data.card import METADATA_NAME, LabelScale, RowGroupsFile, SparseCounts
+from sparkdl.data.card import LABEL_COLUMN, METADATA_NAME, WEIGHT_COLUMN, LabelScale, RowGroupsFile, SparseCounts
 from sparkdl.data.preparing.petastorm import petastorm_metadata
 from sparkdl.data.preparing.row_group import LEVELS
 from sparkdl.data.preparing.runs import Runs
@@ -23,7 +23,7 @@ from sparkdl.storage import join, write_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["RECORD", "Written", "WrittenSplit", "summed_up", "to_batch"]
+__all__ = ["RECORD", "Written", "WrittenSplit", "summed", "summed_up", "sums_of", "to_batch"]
 
 RECORD = (
     "split string, group int, rows bigint, bytes bigint, sha256 string, crc32 bigint, inputs_at bigint, "
@@ -70,6 +70,18 @@ class Written(NamedTuple):
     std: tuple[float, ...] | None
 
 
+def sums_of(table: pa.Table) -> dict[str, float]:
+    """What the scale of labels and the mean weight are made from: exact sums, whatever adds up how many at a time."""
+    sums: dict[str, float] = {}
+    if pa.types.is_float64(table.schema.field(LABEL_COLUMN).type):
+        labels = table.column(LABEL_COLUMN).to_numpy()
+        mean = math.fsum(labels) / len(labels)
+        sums |= {"label_mean": mean, "label_deviations": math.fsum((labels - mean) ** 2)}
+    if WEIGHT_COLUMN in table.column_names:
+        sums["weight_sum"] = math.fsum(table.column(WEIGHT_COLUMN).to_numpy())
+    return sums
+
+
 def to_batch(records: list[dict[str, Any]]) -> pa.RecordBatch:
     """What a task reports. Runs in a task."""
     found = [(record["split"], record.pop("histogram", None)) for record in records]
@@ -107,7 +119,7 @@ def _summary(
         splits, groups = {}, {}
         for split, wanted in expected.items():
             own = groups[split] = table.filter(pc.equal(table.column("split"), split))
-            splits[split] = _summed(split, own, wanted)._asdict()
+            splits[split] = summed(split, own, wanted)._asdict()
             names = list(map(file_name, range(len(own))))
             splits[split]["metadata_sha256"] = _write_metadata(join(folder, split), names, schema)
         written = write_row_groups_file(folder, groups).model_dump()
@@ -117,7 +129,8 @@ def _summary(
     return summary
 
 
-def _summed(split: str, files: pa.Table, expected: tuple[int, int]) -> WrittenSplit:
+def summed(split: str, files: pa.Table, expected: tuple[int, int]) -> WrittenSplit:
+    """What the records of a split add up to. Raises :class:`DataError` for other numbers of them, or of rows."""
     rows = files.column("rows").to_numpy()
     if (len(files), rows.sum()) != expected:
         raise DataError(

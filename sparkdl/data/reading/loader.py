@@ -11,7 +11,17 @@ import torch
 
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.query_rows import whole_queries
-from sparkdl.data.reading.shards import Deal, Phase, Segment, Stretch, rank_sizes, rows_after, share, without_first
+from sparkdl.data.reading.shards import (
+    Deal,
+    EvenCut,
+    Phase,
+    Segment,
+    Stretch,
+    rank_sizes,
+    rows_after,
+    share,
+    without_first,
+)
 from sparkdl.data.reading.windows import RowBlock, Window, cut_into_batches
 from sparkdl.errors import DatasetError
 
@@ -125,12 +135,12 @@ class Loader:
             weights = torch.from_numpy(block.weights / mean)
         return Batch(torch.from_numpy(inputs), torch.from_numpy(labels), global_rows, weights)
 
-    def _deal(self, epoch: int, size: int) -> Deal:
+    def _deal(self, epoch: int, size: int) -> Deal | EvenCut:
         groups = len(self._groups)
         order = self._random(epoch).permutation(groups) if self._shuffle else np.arange(groups)
-        return Deal(self._groups.rows, order, size)
+        return (EvenCut if self._dataset.card.in_place else Deal)(self._groups.rows, order, size)
 
-    def _windows(self, dealt: Deal, stretches: Sequence[Stretch]) -> "Iterator[_Place]":
+    def _windows(self, dealt: Deal | EvenCut, stretches: Sequence[Stretch]) -> "Iterator[_Place]":
         """The windows that hold these stretches, and which of their shuffled rows."""
         for shard, start, stop in stretches:
             segments = dealt.shard(shard)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import Card, InputSpec, LabelSpec
 from sparkdl.data.reading.shards import Segment
-from sparkdl.data.row_groups import RowGroup
+from sparkdl.data.row_groups import ForeignRowGroup, RowGroup
 from sparkdl.data.sparse_rows import Rows, read_rows, read_weights
 from sparkdl.errors import DatasetError
 from sparkdl.storage import local_path, read_file
@@ -80,25 +80,32 @@ def view_weights(content: Any, begin: int, rows: int) -> NDArray[np.float64]:
     return np.frombuffer(content, np.float64, rows, begin)
 
 
-def verified_content(group: RowGroup) -> mmap.mmap | bytes:
-    """The bytes of a file, verified. Runs anywhere; raises :class:`DatasetError` that names the file.
+def verified_content(group: RowGroup) -> mmap.mmap | memoryview | bytes:
+    """The bytes of a row group, verified. Runs anywhere; raises :class:`DatasetError` that names the file.
 
     A local file is mapped: reading it would cost as much as all the rest.
     """
-    path = local_path(group.path)
+    path, (begin, end) = local_path(group.path), group.span
+    is_whole = not isinstance(group, ForeignRowGroup)
     try:
         if path is None:
-            content: mmap.mmap | bytes = read_file(group.path)
+            content: mmap.mmap | memoryview | bytes = (
+                read_file(group.path) if is_whole else read_file(group.path, start=begin, end=end)
+            )
             _verify(content, group)
             return content
         with path.open("rb") as stream:
-            content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            content = mapped if is_whole else memoryview(mapped)[begin:end]
             status = os.fstat(stream.fileno())
     except FileNotFoundError:
         raise DatasetError(
             f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
         ) from None
-    state = hash((path, group.crc32, status.st_ino, status.st_size, status.st_mtime_ns))
+    except ValueError:  # an empty file cannot be mapped
+        content = b""
+        status = path.stat() if path else os.stat_result(())
+    state = hash((path, begin, group.crc32, status.st_ino, status.st_size, status.st_mtime_ns))
     if state not in _verified:  # the next epochs find the same file again, unless somebody has written to it
         _verify(content, group)
         _verified.add(state)
@@ -109,6 +116,7 @@ _verified: set[int] = set()
 """Hashes of local files whose content this process has verified, in the state they had then: there may be a million."""
 
 
-def _verify(content: mmap.mmap | bytes, group: RowGroup) -> None:
-    if len(content) != group.bytes or zlib.crc32(content) != group.crc32:
+def _verify(content: mmap.mmap | memoryview | bytes, group: RowGroup) -> None:
+    begin, end = group.span
+    if len(content) != end - begin or zlib.crc32(content) != group.crc32:
         raise DatasetError(f"{group.path} was altered. Restore it, or remove the dataset and prepare it again.")

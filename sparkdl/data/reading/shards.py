@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Deal", "Phase", "Segment", "Stretch", "rank_sizes", "rows_after", "share", "without_first"]
+__all__ = ["Deal", "EvenCut", "Phase", "Segment", "Stretch", "rank_sizes", "rows_after", "share", "without_first"]
 
 
 class Segment(NamedTuple):
@@ -71,14 +71,42 @@ class Deal:
         whole = np.sort(self._whole[rank :: self._size])
         segments = np.stack([self._order[whole], np.zeros_like(whole), self._rows[whole]], axis=1)
         begin, end = int(self._piece_ends[rank - 1]) if rank else 0, int(self._piece_ends[rank])
-        if begin == end:
-            return segments  # type: ignore[no-any-return]
-        first, last = np.searchsorted(self._rest_ends, begin, "right"), np.searchsorted(self._rest_ends, end, "left")
-        places = self._rest[first : last + 1]
-        stops = self._rest_ends[first : last + 1]
-        starts = stops - self._rows[places]
-        piece = [self._order[places], np.maximum(begin, starts) - starts, np.minimum(end, stops) - starts]
-        return np.concatenate([segments, np.stack(piece, axis=1)])
+        rest = self._rest
+        return np.concatenate([segments, _between(begin, end, self._order[rest], self._rows[rest], self._rest_ends)])
+
+
+class EvenCut:
+    """Row groups of any sizes, laid end to end in the order of an epoch and cut into ``size`` even shards.
+
+    Every row is in one shard, and shards differ by at most one row; a rank shares at most two of its row groups with
+    its neighbours. Arguments and attributes are those of :class:`Deal`.
+    """
+
+    def __init__(self, sizes: NDArray[np.int64], order: NDArray[np.int64], size: int) -> None:
+        self._order, self._rows = order, sizes[order]
+        self._ends = np.cumsum(self._rows)
+        base, extra = divmod(int(sizes.sum()), size)
+        self.rows = np.full(size, base, np.int64)
+        """Of each shard."""
+        self.rows[:extra] += 1
+        self._shard_ends = np.cumsum(self.rows)
+
+    def shard(self, rank: int) -> NDArray[np.int64]:
+        """The segments of a rank, of shape (n, 3): group, start and stop."""
+        end = int(self._shard_ends[rank])
+        return _between(end - int(self.rows[rank]), end, self._order, self._rows, self._ends)
+
+
+def _between(
+    begin: int, end: int, groups: NDArray[np.int64], rows: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The segments of the rows from ``begin`` to ``end`` of groups that are laid end to end."""
+    if begin == end:
+        return np.zeros((0, 3), np.int64)
+    some = slice(np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left") + 1)
+    starts = ends[some] - rows[some]
+    piece = [groups[some], np.maximum(begin, starts) - starts, np.minimum(end, ends[some]) - starts]
+    return np.stack(piece, axis=1)
 
 
 def rows_after(rows: int, phases: Sequence[Phase]) -> int:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkdl.data.dataset import Dataset
+from sparkdl.data.in_place.reading import read_in_place
 from sparkdl.data.query_rows import LARGEST_QUERY
 from sparkdl.data.reading.read import read_segment, read_sparse_segment
 from sparkdl.data.reading.shards import Segment
-from sparkdl.data.row_groups import RowGroup
+from sparkdl.data.row_groups import ForeignRowGroup, RowGroup
 
 __all__ = ["RowBlock", "Window", "cut_into_batches"]
 
@@ -79,8 +80,11 @@ class Window:
             if self._block is None:
                 task: Future[Any] = pool.submit(_sparse_block, dataset, groups[segment.group], segment)
             else:
-                places = self._places[begin:end]
-                task = pool.submit(read_segment, groups[segment.group], segment, dataset.card, *self._block, places)
+                group, places = groups[segment.group], self._places[begin:end]
+                if isinstance(group, ForeignRowGroup):
+                    task = pool.submit(read_in_place, group, segment, dataset, *self._block, places)
+                else:
+                    task = pool.submit(read_segment, group, segment, dataset.card, *self._block, places)
             self._futures.append(task)
             begin = end
 

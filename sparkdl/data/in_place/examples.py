@@ -1,0 +1,108 @@
+"""What is learned from, made of the columns of others' files: inputs, labels and weights. Runs anywhere."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparkdl.data.dataset import Dataset
+from sparkdl.data.preparing.fitting import fitted_columns
+from sparkdl.preprocessing import FittedPipeline, as_matrix, read_pipeline
+from sparkdl.preprocessing.raw_rows import fitted_rows
+from sparkdl.storage import download_files
+
+__all__ = ["Examples", "examples_of", "one_array"]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """How rows become examples. Small; goes to tasks."""
+
+    raw_columns: Mapping[str, str]
+    """What inputs are made from, with their Spark types."""
+    pipeline: FittedPipeline | None
+    """What makes them; None where they are the arrays of the only raw column."""
+    output: str
+    width: int
+    label: str
+    label_names: tuple[str, ...]
+    """By class index; empty where labels are numbers."""
+    weight: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns that are read."""
+        return list(dict.fromkeys([*self.raw_columns, self.label, *([self.weight] if self.weight else [])]))
+
+    def inputs(self, rows: pa.Table) -> NDArray[np.float32]:
+        """Of shape (rows, width)."""
+        columns = [one_array(rows, name) for name in self.raw_columns]
+        if self.pipeline is None:
+            ((name, _),) = self.raw_columns.items()
+            made: Any = fitted_rows(columns[0], name, "vector", width=self.width)[0]
+        else:
+            made = self.pipeline.transform(fitted_columns(columns, self.raw_columns, self.pipeline.needs), self.output)
+        return as_matrix(made)
+
+    def labels(self, rows: pa.Table) -> NDArray[np.int64] | NDArray[np.float64]:
+        """Class indices, or numbers, of shape (rows,)."""
+        labels = one_array(rows, self.label)
+        if not self.label_names:
+            numbers: NDArray[np.float64] = labels.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            return numbers
+        found = labels if pa.types.is_dictionary(labels.type) else labels.dictionary_encode()
+        classes = pc.index_in(_names(found.dictionary), value_set=pa.array(self.label_names, pa.string()))
+        indices: NDArray[np.int64] = classes.to_numpy(zero_copy_only=False).astype(np.int64)
+        classes_of_rows: NDArray[np.int64] = indices[found.indices.to_numpy(zero_copy_only=False)]
+        return classes_of_rows
+
+    def weights(self, rows: pa.Table) -> NDArray[np.float64] | None:
+        """How much each row counts; None where all count alike."""
+        if self.weight is None:
+            return None
+        weights: NDArray[np.float64] = one_array(rows, self.weight).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return weights
+
+
+def one_array(rows: pa.Table, name: str) -> pa.Array:
+    """A column in one piece."""
+    chunks = rows.column(name).chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else rows.column(name).combine_chunks()
+
+
+def _names(labels: pa.Array) -> pa.Array:
+    """Labels as a card names them: a floating-point number as the whole number that it is."""
+    if pa.types.is_floating(labels.type) or pa.types.is_decimal(labels.type):
+        labels = labels.cast(pa.int64())
+    return labels.cast(pa.string())
+
+
+@lru_cache(maxsize=2)
+def _read_preprocessing(folder: str, sha256: str) -> FittedPipeline:
+    """A fitted pipeline, which a process reads once."""
+    with tempfile.TemporaryDirectory() as here:
+        download_files(folder, Path(here) / sha256)
+        return read_pipeline(Path(here) / sha256)
+
+
+def examples_of(dataset: Dataset) -> Examples:
+    """Those of a dataset whose rows are in place."""
+    card, in_place = dataset.card, dataset.card.in_place
+    assert in_place is not None
+    folder = dataset.preprocessing_path
+    return Examples(
+        raw_columns=card.raw_columns,
+        pipeline=_read_preprocessing(folder, str(card.preprocessing_sha256)) if folder else None,
+        output=card.input.column,
+        width=card.input.shape[0],
+        label=in_place.label,
+        label_names=card.label_names,
+        weight=in_place.weight,
+    )

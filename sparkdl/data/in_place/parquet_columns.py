@@ -1,0 +1,91 @@
+"""The columns of a row group of a Parquet file, from its verified bytes. Runs anywhere."""
+
+import io
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from typing_extensions import Buffer, override
+
+from sparkdl.data.row_groups import ForeignRowGroup
+from sparkdl.errors import DatasetError
+from sparkdl.storage import open_file, read_file
+
+__all__ = ["decode_columns", "read_footer", "span_of"]
+
+_FOOTERS = 64
+"""Footers that a process keeps: it reads row groups of many files in turn."""
+
+
+@lru_cache(maxsize=_FOOTERS)
+def read_footer(path: str, size: int) -> pq.FileMetaData:
+    """What a Parquet file of ``size`` bytes says of itself. Raises :class:`DatasetError` for another file."""
+    try:
+        with open_file(path) as stream:
+            return pq.read_metadata(stream)
+    except FileNotFoundError:
+        raise DatasetError(f"{path} is missing. Restore it, or prepare again.") from None
+    except pa.ArrowException as error:
+        raise DatasetError(f"{path} is no Parquet file: {str(error).splitlines()[0]}") from None
+
+
+def span_of(footer: pq.FileMetaData, number: int, columns: Sequence[str]) -> tuple[int, int, int]:
+    """From where to where in a file these columns of a row group lie, and how large they are once decompressed."""
+    group = footer.row_group(number)
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    wanted = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns]
+    begins = [chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset for chunk in wanted]
+    ends = [begin + chunk.total_compressed_size for begin, chunk in zip(begins, wanted, strict=True)]
+    return min(begins), max(ends), sum(chunk.total_uncompressed_size for chunk in wanted)
+
+
+def decode_columns(group: ForeignRowGroup, columns: Sequence[str], content: Buffer | None = None) -> pa.Table:
+    """All rows of a row group, of ``content``, the bytes of its span, which are read where they are not given.
+
+    Raises :class:`DatasetError` for bytes that are others.
+    """
+    if content is None:
+        content = read_file(group.path, start=group.begin, end=group.end)
+    source = _PartOfFile(content, group.begin, group.bytes)
+    try:
+        file = pq.ParquetFile(source, metadata=read_footer(group.path, group.bytes))
+        return file.read_row_group(group.number, columns=[*columns], use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        told = str(error).splitlines()[0]
+        raise DatasetError(f"row group {group.number} of {group.path} cannot be decoded: {told}") from None
+
+
+class _PartOfFile(io.RawIOBase):
+    """A file of which only some bytes are there: all that its reader asks for."""
+
+    def __init__(self, content: Buffer, begin: int, size: int) -> None:
+        self._content, self._begin, self._size, self._at = memoryview(content), begin, size, 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._at
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        start = self._at - self._begin
+        if not 0 <= start <= len(self._content):
+            raise OSError(f"byte {self._at:,} is outside of what was read")
+        found = self._content[start : start + len(buffer)]
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)

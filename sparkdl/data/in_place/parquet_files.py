@@ -1,0 +1,246 @@
+"""Which Parquet files a source consists of, their row groups, and their rows with the places that they have there."""
+
+import posixpath
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl.data.card import InPlace
+from sparkdl.data.in_place.drawing import rows_of, split_names
+from sparkdl.data.in_place.examples import one_array
+from sparkdl.data.in_place.parquet_columns import decode_columns, read_footer, span_of
+from sparkdl.data.job_errors import own_errors
+from sparkdl.data.raw_columns import listed, select_columns
+from sparkdl.data.row_groups import ForeignRowGroup
+from sparkdl.data.sources.open import open_source
+from sparkdl.errors import DataError
+from sparkdl.preprocessing.raw_rows import fitted_rows
+from sparkdl.sessions import default_parallelism
+from sparkdl.settings import Prepare, Source
+from sparkdl.storage import file_size, join, read_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["GROUPS", "FoundGroup", "FoundRows", "find_rows", "groups_in"]
+
+LARGEST_GROUP_BYTES = 1 << 29
+"""Of what is read of a row group, decompressed, at most: a rank holds several."""
+_NUMBERS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double"}
+_PLACES_A_FILE = 1 << 20
+"""More row groups than a file has: a row group's place is its file's number times this, and its number in the file."""
+_BATCH_ROWS = 1 << 14
+GROUPS = "file int, number int, place bigint, first bigint, rows bigint, begin bigint, end bigint, bytes bigint"
+"""What a task finds out about a row group; ``first`` is the number of its first row in the file."""
+_GROUPS_HERE = pa.schema(
+    [(name, {"int": pa.int32(), "bigint": pa.int64()}[kind]) for name, kind in map(str.split, GROUPS.split(", "))]
+)
+
+
+class FoundGroup(NamedTuple):
+    """A row group, as :data:`GROUPS` describes it."""
+
+    file: int
+    number: int
+    place: int
+    first: int
+    rows: int
+    begin: int
+    end: int
+    bytes: int
+
+    def at(self, path: str) -> ForeignRowGroup:
+        """The same with its file's path, before anybody knows its hashes or its splits."""
+        numbers = {name: getattr(self, name) for name in ("rows", "bytes", "begin", "end", "number", "place")}
+        return ForeignRowGroup(path=path, sha256="", crc32=0, **numbers)
+
+
+class FoundRows(NamedTuple):
+    """The rows of others' files, before anybody has looked at them."""
+
+    folder: str
+    """What all paths have in common."""
+    paths: tuple[str, ...]
+    """Of the files, relative to the folder, in the order of their names."""
+    groups: "DataFrame"
+    """The row groups of all files, as :data:`GROUPS` describes them, spread over tasks."""
+    rows: "DataFrame"
+    """The columns that are needed, and each row's file, its number in there, and its split."""
+    settings: Prepare
+    looked_at_by: Prepare
+    """The settings by which these rows are looked at: features are listed, and the split is a column."""
+
+    @property
+    def described(self) -> InPlace:
+        """What the card says of them."""
+        return InPlace(
+            folder=self.folder,
+            label=self.settings.label,
+            weight=self.settings.weight,
+            seed=self.settings.seed,
+            fractions=self.settings.split.fractions,
+        )
+
+
+def find_rows(source: Source, settings: Prepare, spark: "SparkSession | None") -> FoundRows:
+    """The row groups of a source whose rows are to stay where they are. Runs on the driver; tasks read footers.
+
+    Raises :class:`DataError` for a source that does not consist of Parquet files, for columns that are not in all of
+    them or of a type that only a copy can be made of, and for row groups that a rank could not hold.
+    """
+    from pyspark.sql import SparkSession
+
+    session = spark or SparkSession.builder.getOrCreate()
+    with own_errors(str(source.path)):
+        return _found_rows(open_source(source, session), source, settings)
+
+
+def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundRows:
+    spark = table.sparkSession
+    needed = _needed(table, settings)
+    folder, paths = _paths(table, source)
+    kinds = {field.name: field.dataType.simpleString() for field in select_columns(table, needed).schema}
+    _check_types(kinds, settings)
+    tasks = default_parallelism(spark)
+    numbers = spark.range(len(paths), numPartitions=min(len(paths), 4 * tasks))
+    groups = numbers.mapInArrow(_footers(folder, paths, list(kinds)), GROUPS)
+    found, counted = groups.selectExpr("count(*) groups", "sum(rows) rows").collect()[0], table.count()
+    if found.rows != counted:
+        raise DataError(
+            f"the files of {source.path} hold {found.rows or 0:,} rows, and the table {counted:,}: some are marked as"
+            " deleted. Leave `in_place` out, and a copy is made without them; or have the table written again"
+        )
+    groups = groups.repartition(min(found.groups, 4 * tasks), "place")
+    file, row, split = (_free(name, kinds) for name in ("file", "row", "split"))
+    looked_at_by = settings.model_copy(
+        update={
+            "features": [name for name in needed if name not in settings.keys],
+            "split": {"column": split, "fractions": {}},
+            "in_place": False,
+        }
+    )
+    schema = ", ".join([f"`{file}` string", f"`{row}` bigint", f"`{split}` string"])
+    columns = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in kinds.items())
+    reader = _reader(folder, paths, kinds, [file, row, split], settings)
+    rows = groups.mapInArrow(reader, f"{schema}, {columns}")
+    return FoundRows(folder, paths, groups, rows, settings, looked_at_by)
+
+
+def groups_in(batches: Iterable[pa.RecordBatch]) -> Iterator[FoundGroup]:
+    """The row groups that came to a task."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield FoundGroup(**row)
+
+
+def _needed(table: "DataFrame", settings: Prepare) -> list[str]:
+    features = settings.features or [name for name in table.columns if name not in settings.keys]
+    return list(dict.fromkeys([*features, *settings.keys]))
+
+
+def _paths(table: "DataFrame", source: Source) -> tuple[str, tuple[str, ...]]:
+    """The folder of the files, and their paths in it."""
+    urls = sorted(unquote(url) if url.startswith("file:") else url for url in table.inputFiles())
+    if not urls:
+        raise DataError(f"Spark does not say which files {source.path} consists of; leave `in_place` out")
+    local = [f"/{url.removeprefix('file:').lstrip('/')}" if url.startswith("file:") else url for url in urls]
+    folder = posixpath.dirname(local[0]) if len(local) == 1 else posixpath.commonpath(local)
+    scheme, separator, _ = local[0].partition("://")
+    if separator and "://" not in folder:  # which is no path to Python
+        folder = folder.replace(f"{scheme}:/", f"{scheme}://", 1)
+    return folder, tuple(path.removeprefix(folder).lstrip("/") for path in local)
+
+
+def _check_types(kinds: Mapping[str, str], settings: Prepare) -> None:
+    """Raise :class:`DataError` for columns that only a copy can be made of."""
+    features = {name: kind for name, kind in kinds.items() if name not in settings.keys}
+    for name, kind in features.items():
+        element = kind.removeprefix("array<").removesuffix(">")
+        if element not in _NUMBERS and not kind.startswith(("string", "date", "timestamp", "decimal")):
+            raise DataError(
+                f"column {name!r} is {kind}, and with `in_place` features are numbers, arrays of them, texts and times;"
+                " leave `in_place` out, or the column"
+            )
+    if kinds[settings.label].startswith("array"):
+        raise DataError(
+            f"the label column {settings.label!r} is {kinds[settings.label]}; with `in_place` a row has one label"
+        )
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """A name that no column has."""
+    lowered = {each.lower() for each in taken}
+    while name in lowered:
+        name += "_"
+    return name
+
+
+def _footers(
+    folder: str, paths: Sequence[str], columns: Sequence[str]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def footers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _footer(number, join(folder, paths[number]), columns, join(folder, paths[0]))
+
+    return footers
+
+
+def _footer(file: int, path: str, columns: Sequence[str], first_path: str) -> Iterator[pa.RecordBatch]:
+    """The row groups of a file that have rows."""
+    size = file_size(path)
+    if size is None:
+        raise DataError(f"{path} is missing")
+    if not path.endswith(".parquet") and read_file(path, start=0, end=4) != b"PAR1":
+        raise DataError(f"{path} is no Parquet file, and `in_place` reads no other; leave `in_place` out")
+    footer = read_footer(path, size)
+    schema = footer.schema.to_arrow_schema()
+    if missing := [name for name in columns if name not in schema.names]:
+        raise DataError(
+            f"{path} has no column {missing[0]!r}, it has {listed(schema.names)}; a column that is in the names of"
+            " folders alone, or that another file has, needs a copy: leave `in_place` out, or the column"
+        )
+    first = read_footer(first_path, int(file_size(first_path) or 0)).schema.to_arrow_schema()
+    for name in columns:
+        if schema.field(name).type != first.field(name).type:
+            raise DataError(
+                f"column {name!r} is {schema.field(name).type} in {path} and {first.field(name).type} in {first_path};"
+                " leave `in_place` out, and the copy has one type"
+            )
+    before, found = 0, []
+    for number in range(footer.num_row_groups):
+        rows = footer.row_group(number).num_rows
+        if rows:
+            begin, end, decompressed = span_of(footer, number, columns)
+            if decompressed > LARGEST_GROUP_BYTES:
+                raise DataError(
+                    f"row group {number} of {path} takes {decompressed >> 20:,} MiB, more than the"
+                    f" {LARGEST_GROUP_BYTES >> 20} that ranks can read at a time; leave `in_place` out"
+                )
+            place = file * _PLACES_A_FILE + number
+            found.append(FoundGroup(file, number, place, before, rows, begin, end, size)._asdict())
+        before += rows
+    yield pa.RecordBatch.from_pylist(found, schema=_GROUPS_HERE)
+
+
+def _reader(
+    folder: str, paths: Sequence[str], kinds: Mapping[str, str], places: Sequence[str], settings: Prepare
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Reads the rows of row groups, with their places."""
+    fractions, seed = dict(settings.split.fractions), settings.seed
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for group in groups_in(batches):
+            table = decode_columns(group.at(join(folder, paths[group.file])), columns=list(kinds))
+            splits = np.empty(group.rows, object)
+            for name in split_names(fractions):
+                splits[rows_of(name, group.place, group.rows, fractions=fractions, seed=seed)] = name
+            made = [pa.array([paths[group.file]]).take(pa.array(np.zeros(group.rows, np.int32)))]
+            made += [pa.array(np.arange(group.first, group.first + group.rows)), pa.array(splits, pa.string())]
+            made += [fitted_rows(one_array(table, name), name, kind)[0] for name, kind in kinds.items()]
+            yield from pa.Table.from_arrays(made, [*places, *kinds]).to_batches(max_chunksize=_BATCH_ROWS)
+
+    return read

@@ -1,0 +1,31 @@
+"""Folders that hold the rows of others instead of a dataset. Runs on the driver."""
+
+import hashlib
+import json
+
+from sparkdl.data.card import CARD_NAME
+from sparkdl.data.preparing.decisions import kept_settings
+from sparkdl.settings import Prepare, Source
+from sparkdl.storage import exists, join, list_files, list_folder
+
+__all__ = ["foreign_source", "name_of_card"]
+
+_DELTA_LOG = "_delta_log"
+
+
+def foreign_source(folder: str) -> Source | None:
+    """What reads the Parquet files or the Delta table in a folder; None where there is a dataset, or neither."""
+    if exists(join(folder, CARD_NAME)):
+        return None
+    entries = list_folder(folder)
+    if any(entry.name == _DELTA_LOG for entry in entries):
+        return Source(format="table", path=f"delta.`{folder}`")
+    has_files = any(entry.name.endswith(".parquet") or (entry.is_folder and "=" in entry.name) for entry in entries)
+    return Source(format="parquet", path=folder) if has_files else None
+
+
+def name_of_card(folder: str, settings: Prepare) -> str:
+    """What the folder of the card of such rows is called: another name for other files, or other settings."""
+    content = [folder, sorted(list_files(folder)), kept_settings(settings)]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return f"{folder.rstrip('/').rpartition('/')[2]}-{digest[:12]}"
