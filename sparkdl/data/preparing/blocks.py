@@ -17,7 +17,7 @@ from sparkdl.preprocessing.hashes import murmur3_of_ints
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BLOCKS", "KEY", "keys_for", "num_tasks", "opened", "packed", "rows_of_block", "small_batches"]
+__all__ = ["BLOCKS", "KEY", "RAW_BYTES", "keys_for", "num_tasks", "opened", "packed", "rows_of_block", "small_batches"]
 
 KEY = "key"
 BLOCKS = f"{KEY} int, block binary"
@@ -29,6 +29,8 @@ _ARROW_BYTES = 1 << 26
 """Inputs that Spark hands to a task at a time, beside its own limit on rows: large images would not fit otherwise."""
 _BATCH_ROWS = 1 << 12
 """The most rows at a time. A block that a task sends counts as a row to Spark: the fewer, the larger blocks may be."""
+RAW_BYTES = 16
+"""About what a raw number takes in a task, before rows are stacked."""
 _SCHEMA = pa.schema({KEY: pa.int32(), "block": pa.binary()})
 _TASK_BYTES = 1 << 25
 """About the most rows that a task gets of places that are smaller: each task takes a tenth of a second to begin."""

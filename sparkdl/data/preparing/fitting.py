@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.sql import by_place
 from sparkdl.preprocessing import Column, FittedPipeline
 from sparkdl.preprocessing.learner import Facts, Learner, Wanted
@@ -37,11 +38,12 @@ def fit(pipeline: UnfittedPipeline, rows: "DataFrame", raw_columns: Mapping[str,
     """
     while learners := pipeline.learners:
         look = _looker(pipeline, dict(raw_columns))
-        found = by_place(rows, list(raw_columns)).mapInArrow(look, _FOUND).persist()
-        try:
-            pipeline = pipeline.learned(_facts(found, learners))
-        finally:
-            found.unpersist()
+        with small_batches(rows.sparkSession, RAW_BYTES * len(raw_columns)):
+            found = by_place(rows, list(raw_columns)).mapInArrow(look, _FOUND).persist()
+            try:
+                pipeline = pipeline.learned(_facts(found, learners))
+            finally:
+                found.unpersist()
     return pipeline.fitted()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparkdl.data.bad_rows import WRONG, take_good_lines, what_is_wrong
-from sparkdl.data.preparing.blocks import small_batches
+from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.decoding import FILE_BYTES, decoded, has_files
 from sparkdl.data.preparing.draw import (
     check_strata,
@@ -40,8 +40,6 @@ __all__ = ["Look", "choose", "look"]
 READ_IN_PYTHON = "idx", "images", "wordnet", "xc"
 """Formats that are worth reading once; Spark's own readers are fast enough to read again."""
 
-_RAW_BYTES = 16
-"""About what a number takes while a task stacks a row of them."""
 _SHOWN_CLASSES = 5
 """Classes that a warning lists."""
 
@@ -84,26 +82,25 @@ def look(
     if settings.weight:
         labelled = labelled.withColumn(WEIGHT, working_weight(raw, settings))
     stacks, kept = can_stack(raw, inputs, settings), None
-    row_bytes = _RAW_BYTES * len(content)
+    files = not stacks and has_files(raw, inputs)
     try:
-        if stacks:
-            labelled = with_given(labelled, settings)
-            problems = find_problems(labelled, inputs, settings, task, stacks=True)
-            kept = found = stacked(labelled, inputs, settings, problems).persist()
-            named = stacked(labelled, inputs, settings, problems, with_names=True)
-            whole = stacked(labelled, inputs, settings, problems, with_raw=True)
-        else:
-            hashed = with_hashes(labelled, content, settings)
-            if has_files(raw, inputs):
-                row_bytes, hashed = FILE_BYTES, decoded(hashed, inputs)
-                with small_batches(raw.sparkSession, row_bytes):  # Spark 3.5 plans here how many rows a task is handed
+        # Spark 3.5 settles how many rows a task is handed at a time when it plans what is to be kept.
+        with small_batches(raw.sparkSession, FILE_BYTES if files else RAW_BYTES * len(content)):
+            if stacks:
+                labelled = with_given(labelled, settings)
+                problems = find_problems(labelled, inputs, settings, task, stacks=True)
+                kept = found = stacked(labelled, inputs, settings, problems).persist()
+                named = stacked(labelled, inputs, settings, problems, with_names=True)
+                whole = stacked(labelled, inputs, settings, problems, with_raw=True)
+            else:
+                hashed = with_hashes(labelled, content, settings)
+                if files:
+                    kept = hashed = decoded(hashed, inputs).persist()
+                elif isinstance(source, Source) and source.format in READ_IN_PYTHON:
                     kept = hashed.persist()
-            elif isinstance(source, Source) and source.format in READ_IN_PYTHON:
-                kept = hashed.persist()
-            hashed = take_good_lines(hashed, skip=settings.on_bad_rows == "skip")
-            problems = find_problems(hashed, inputs, settings, task)
-            found = named = whole = hashed.withColumn(WRONG, what_is_wrong(problems))
-        with small_batches(raw.sparkSession, row_bytes):
+                hashed = take_good_lines(hashed, skip=settings.on_bad_rows == "skip")
+                problems = find_problems(hashed, inputs, settings, task)
+                found = named = whole = hashed.withColumn(WRONG, what_is_wrong(problems))
             drawn = _Drawn(settings, numbered=split_by == "row" and not settings.qid and have_equals(found))
             if settings.split.stratify:
                 strata = find_strata(drawn.numbered_rows(found).where(f"{WRONG} = 0"), settings)
