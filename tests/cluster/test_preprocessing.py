@@ -4,6 +4,7 @@
 
 import string
 import unicodedata
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sparkdl.data.preparing.features import choose_inputs
-from sparkdl.data.preparing.fitting import fit
+from sparkdl.data.preparing.fitting import fit, look_at
 from sparkdl.errors import OnlySparkError
 from sparkdl.preprocessing import STAGES_FILE, as_matrix, read_pipeline
 from sparkdl.settings import Prepare, Stage
@@ -124,7 +125,7 @@ def prepared(rows: DataFrame, folder: Path, **settings: Any) -> tuple[PipelineMo
     unit_norm = bool(chosen.unit_norm)
     old = build_pipeline(types, chosen.stages, inputs.column, unit_norm=unit_norm, widths=inputs.widths)
     model = old.fit(training)
-    fitted = fit(inputs.stages, training, inputs.raw_columns)
+    fitted = fit(inputs.stages, partial(look_at, training, inputs.raw_columns))
     (folder / "stages").mkdir(parents=True)
     (folder / "stages" / STAGES_FILE).write_bytes(fitted.as_json())
     found = as_matrix(read_pipeline(folder / "stages").transform(raw_columns(rows, raw), inputs.column))

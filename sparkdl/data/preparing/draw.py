@@ -9,6 +9,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
 from sparkdl.data.preparing.label_column import LABEL
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, hash_of
 from sparkdl.data.preparing.split_columns import split_by_time
@@ -24,9 +29,11 @@ if TYPE_CHECKING:
 __all__ = [
     "DRAW",
     "GIVEN",
+    "begin_of_train",
     "check_strata",
     "draws_rows",
     "find_strata",
+    "in_train",
     "with_given",
     "with_hashes",
     "with_numbers",
@@ -105,6 +112,17 @@ def with_split(rows: "DataFrame", settings: Prepare) -> "DataFrame":
         split = sf.when(_in_train(before, settings) & below, sf.lit(name)).otherwise(split)
     ends = [f"{_END}{number}" for number in range(len(settings.split.fractions))]
     return rows.withColumn(SPLIT, split).drop(DRAW, GIVEN, *ends)
+
+
+def begin_of_train(settings: Prepare) -> float:
+    """The share from which on rows stay in ``train``."""
+    return max((end for _, end in _ends(settings)), default=0.0)
+
+
+def in_train(draw: NDArray[np.int64], given: pa.Array | None, begin: float) -> NDArray[np.bool_]:
+    """Whether :func:`with_split` leaves rows in ``train``, which begins behind all other shares. Runs in a task."""
+    stays: NDArray[np.bool_] = np.mod(draw, _UNIT) / float(_UNIT) >= begin
+    return stays if given is None else stays & np.asarray(pc.fill_null(pc.equal(given, "train"), False))
 
 
 def check_strata(task: TaskName | None, settings: Prepare) -> None:

@@ -1,14 +1,13 @@
 """Stages learn from the training rows: tasks find sums and counts of theirs, and Spark adds these up."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.sql import by_place
 from sparkdl.preprocessing import Column, FittedPipeline
 from sparkdl.preprocessing.learner import Facts, Learner, Wanted
@@ -19,32 +18,44 @@ from sparkdl.preprocessing.unfitted_pipeline import UnfittedPipeline
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["fit", "fitted_columns"]
+__all__ = ["FOUND", "fit", "fitted_columns", "look", "look_at"]
 
-_FOUND = "stage int, place int, text string, times bigint, sums binary"
+FOUND = "stage int, place int, text string, times bigint, sums binary"
 """What tasks find: sums of a stage, or how often it has counted a text. For Spark."""
-_FOUND_HERE = pa.schema(
+_SCHEMA = pa.schema(
     {"stage": pa.int32(), "place": pa.int32(), "text": pa.string(), "times": pa.int64(), "sums": pa.binary()}
 )
 _TEXTS_WAITING = 1 << 20
 """Counted texts that a task keeps, before it hands them on."""
 
 
-def fit(pipeline: UnfittedPipeline, rows: "DataFrame", raw_columns: Mapping[str, str]) -> FittedPipeline:
-    """Fit the stages on rows, which have the raw columns of these Spark types. Runs on the driver; tasks read the rows.
+def fit(pipeline: UnfittedPipeline, looked_at: "Callable[[UnfittedPipeline], DataFrame]") -> FittedPipeline:
+    """Fit the stages. Runs on the driver; tasks read the rows.
 
-    They are read once for all stages that do not wait for one another. Raises :class:`~sparkdl.errors.DataError` for
-    rows that a stage cannot learn from.
+    ``looked_at`` is what tasks find for those that can be fitted next (:func:`look_at`): rows are read once for all
+    stages that do not wait for one another. Raises :class:`~sparkdl.errors.DataError` for rows that a stage cannot
+    learn from.
     """
     while learners := pipeline.learners:
-        look = _looker(pipeline, dict(raw_columns))
-        with small_batches(rows.sparkSession, RAW_BYTES * len(raw_columns)):
-            found = by_place(rows, list(raw_columns)).mapInArrow(look, _FOUND).persist()
-            try:
-                pipeline = pipeline.learned(_facts(found, learners))
-            finally:
-                found.unpersist()
+        found = looked_at(pipeline).persist()
+        try:
+            pipeline = pipeline.learned(_facts(found, learners))
+        finally:
+            found.unpersist()
     return pipeline.fitted()
+
+
+def look_at(rows: "DataFrame", raw_columns: Mapping[str, str], pipeline: UnfittedPipeline) -> "DataFrame":
+    """What rows say to the stages that can be fitted next. Runs on the driver, lazily.
+
+    The rows have the raw columns of these Spark types, and can be used.
+    """
+    kinds = dict(raw_columns)
+
+    def look_at_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return look((batch.columns for batch in batches), kinds, pipeline)
+
+    return by_place(rows, list(raw_columns)).mapInArrow(look_at_batches, FOUND)
 
 
 def fitted_columns(
@@ -57,29 +68,29 @@ def fitted_columns(
     }
 
 
-def _looker(
-    pipeline: UnfittedPipeline, raw_columns: dict[str, str]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sums: dict[int, ExactSums] = {}
-        texts: dict[tuple[int, int], list[pa.Array]] = defaultdict(list)
-        waiting = 0
-        needs = pipeline.needs
-        for batch in filter(len, batches):
-            for found in pipeline.look(fitted_columns(batch.columns, raw_columns, needs)):
-                sums[found.stage] = added(sums[found.stage], found.sums) if found.stage in sums else found.sums
-                for place, counted in enumerate(found.texts):
-                    texts[found.stage, place].append(pc.value_counts(counted))
-                    waiting += len(texts[found.stage, place][-1])
-            if waiting > _TEXTS_WAITING:
-                yield from _counted(texts)
-                texts.clear()
-                waiting = 0
-        yield from _counted(texts)
-        if sums:
-            yield _summed(sums)
-
-    return look
+def look(
+    rows: Iterable[Sequence[pa.Array]], raw_columns: Mapping[str, str], pipeline: UnfittedPipeline
+) -> Iterator[pa.RecordBatch]:
+    """What some rows say to the stages that can be fitted next, from their raw columns. Runs in a task."""
+    sums: dict[int, ExactSums] = {}
+    texts: dict[tuple[int, int], list[pa.Array]] = defaultdict(list)
+    waiting = 0
+    needs = pipeline.needs
+    for columns in rows:
+        if not len(columns[0]):
+            continue
+        for found in pipeline.look(fitted_columns(columns, raw_columns, needs)):
+            sums[found.stage] = added(sums[found.stage], found.sums) if found.stage in sums else found.sums
+            for place, counted in enumerate(found.texts):
+                texts[found.stage, place].append(pc.value_counts(counted))
+                waiting += len(texts[found.stage, place][-1])
+        if waiting > _TEXTS_WAITING:
+            yield from _counted(texts)
+            texts.clear()
+            waiting = 0
+    yield from _counted(texts)
+    if sums:
+        yield _summed(sums)
 
 
 def _counted(texts: Mapping[tuple[int, int], list[pa.Array]]) -> Iterator[pa.RecordBatch]:
@@ -100,7 +111,7 @@ def _counted(texts: Mapping[tuple[int, int], list[pa.Array]]) -> Iterator[pa.Rec
             counts.column("times_sum").combine_chunks(),
             pa.nulls(count, pa.binary()),
         ]
-        yield pa.RecordBatch.from_arrays([_one(each) for each in arrays], schema=_FOUND_HERE)
+        yield pa.RecordBatch.from_arrays([_one(each) for each in arrays], schema=_SCHEMA)
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -109,7 +120,7 @@ def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _summed(sums: Mapping[int, ExactSums]) -> pa.RecordBatch:
     found = [{"stage": stage, "sums": values.tobytes()} for stage, values in sums.items()]
-    return pa.RecordBatch.from_pylist(found, schema=_FOUND_HERE)
+    return pa.RecordBatch.from_pylist(found, schema=_SCHEMA)
 
 
 def _merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,7 +137,7 @@ def _merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _facts(found: "DataFrame", learners: Mapping[int, Learner]) -> dict[int, Facts]:
     from pyspark.sql import functions as sf
 
-    summed = found.where(sf.col("sums").isNotNull()).repartition(1).mapInArrow(_merge, _FOUND).collect()
+    summed = found.where(sf.col("sums").isNotNull()).repartition(1).mapInArrow(_merge, FOUND).collect()
     sums = {row["stage"]: np.frombuffer(row["sums"], np.float64).reshape(2, -1) for row in summed}
     counts: dict[int, dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for row in _counts(found, learners):

@@ -21,13 +21,15 @@ from sparkdl.data.preparing.draw import (
 from sparkdl.data.preparing.equals import have_equals
 from sparkdl.data.preparing.examine import Findings, examine, find_problems
 from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
+from sparkdl.data.preparing.fitting import look_at
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
+from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.queries import check_query
-from sparkdl.data.preparing.stacking import can_stack, stacked
+from sparkdl.data.preparing.stacking import can_stack, look_at_training, stacked
 from sparkdl.data.preparing.transform import transformed
 from sparkdl.data.sources.open import open_source
 from sparkdl.data.working_columns import check_names
-from sparkdl.preprocessing import FittedPipeline
+from sparkdl.preprocessing import FittedPipeline, UnfittedPipeline
 from sparkdl.settings import Prepare, Source
 from sparkdl.settings.section import TaskName
 
@@ -56,6 +58,8 @@ class Look(NamedTuple):
     made: "Callable[..., DataFrame]"
     """The same with the inputs that a fitted pipeline makes: sparse vectors, lists of float32, or with ``in_bytes``
     their bytes, which Spark hands on faster."""
+    looked_at: "Callable[[UnfittedPipeline], DataFrame]"
+    """What the training rows say to stages that are to be fitted."""
     inputs: Inputs
     task: TaskName | None
     findings: Findings
@@ -118,7 +122,12 @@ def look(
             whole = stacked(labelled, inputs, settings, problems, made_by=by, in_bytes=in_bytes)
             return findings.usable(drawn.rows(whole))
 
-        yield Look(findings.usable(found), rows, made, inputs, task, findings)
+        def looked_at(pipeline: UnfittedPipeline) -> "DataFrame":
+            if stacks and drawn.by_row_alone and not findings.unseen:
+                return look_at_training(labelled, inputs, settings, problems, pipeline)
+            return look_at(rows.where(f"{SPLIT} = 'train'"), inputs.raw_columns, pipeline)
+
+        yield Look(findings.usable(found), rows, made, looked_at, inputs, task, findings)
     finally:
         if kept is not None:
             kept.unpersist()
@@ -131,6 +140,11 @@ class _Drawn(NamedTuple):
     numbered: bool
     """Whether there are rows that are equal."""
     strata: "DataFrame | None" = None
+
+    @property
+    def by_row_alone(self) -> bool:
+        """Whether the split of a row depends on no other row."""
+        return not self.numbered and self.strata is None
 
     def numbered_rows(self, rows: "DataFrame") -> "DataFrame":
         """The rows, of which those that are equal are told apart."""

@@ -23,6 +23,7 @@ from sparkdl.data.in_place.parquet_files import FoundRows, find_rows
 from sparkdl.data.in_place.recording import record_row_groups
 from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
+from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.decisions import differing, kept_settings
 from sparkdl.data.preparing.examine import Findings, examine, unusable
 from sparkdl.data.preparing.features import (
@@ -263,14 +264,15 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
     rows, inputs = found.rows, found.inputs
     if not inputs.preprocessed:
         return rows, rows, None
-    training = rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
     if inputs.stages is not None:
-        fitted = fit(inputs.stages, training, inputs.raw_columns)
+        with small_batches(rows.sparkSession, RAW_BYTES * len(inputs.raw_columns)):
+            fitted = fit(inputs.stages, found.looked_at)
         write_file(join(folder, PREPROCESSING, STAGES_FILE), fitted.as_json())
         made = found.made(fitted)
         # Groups are gathered as lists.
         return made if settings.qid else found.made(fitted, in_bytes=True), made, fitted
     assert inputs.pipeline is not None
+    training = rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
     with pickled_by_value():
         model = inputs.pipeline.fit(training.drop(NAMED))
     model.write().save(spark_url(join(folder, PREPROCESSING)))

@@ -13,22 +13,22 @@ from numpy.typing import NDArray
 
 from sparkdl.data.bad_rows import NAMED, PROBLEM, WRONG, Problem, what_is_wrong
 from sparkdl.data.preparing.column_problems import column_problems
-from sparkdl.data.preparing.draw import DRAW, GIVEN, with_order
+from sparkdl.data.preparing.draw import DRAW, GIVEN, begin_of_train, in_train, with_order
 from sparkdl.data.preparing.features import Inputs
-from sparkdl.data.preparing.fitting import fitted_columns
+from sparkdl.data.preparing.fitting import FOUND, fitted_columns, look
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT
 from sparkdl.data.preparing.order import CONTENT_HASH
 from sparkdl.data.preparing.row_hashes import hash_rows, is_hashable
 from sparkdl.data.preparing.stages import TEXT_STAGES
 from sparkdl.data.preparing.transform import as_bytes, as_lists
 from sparkdl.data.sql import by_place
-from sparkdl.preprocessing import FittedPipeline, as_matrix
+from sparkdl.preprocessing import FittedPipeline, UnfittedPipeline, as_matrix
 from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["can_stack", "stacked", "stacked_problems"]
+__all__ = ["can_stack", "look_at_training", "stacked", "stacked_problems"]
 
 _NUMBERS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double"}
 _OTHERS = re.compile(r"string|date|timestamp|timestamp_ntz|decimal\(.*\)")
@@ -56,11 +56,11 @@ class _Stack(NamedTuple):
     numbers: tuple[int, ...]
     """Which problem is meant by the numbers that come with rows; the first is that of none."""
     tests: tuple[_Test, ...]
-    with_raw: bool
-    pipeline: FittedPipeline | None
-    """What makes the inputs, where they are wanted."""
     output: str
-    in_bytes: bool
+    with_raw: bool = False
+    pipeline: FittedPipeline | None = None
+    """What makes the inputs, where they are wanted."""
+    in_bytes: bool = True
     """Whether inputs are the bytes of float32, not lists."""
 
 
@@ -118,35 +118,70 @@ def stacked(
     """
     from pyspark.sql.types import ArrayType, BinaryType, FloatType, LongType, StructField, StructType
 
-    content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
-    keys = content[len(inputs.raw_columns) :]
+    handed = [*_handed(rows, settings), *([NAMED] if with_names else [])]
+    read, stack = _read(rows, inputs, settings, problems, handed)
+    made = [CONTENT_HASH, *([] if DRAW in handed else [DRAW]), WRONG]
+    kept = [*inputs.raw_columns, *_other_keys(inputs, settings)] if with_raw else []
+    fields = [rows.schema[name] for name in [*kept, *handed]]
+    fields += [StructField(name, LongType()) for name in made]
+    if made_by is not None:
+        fields.append(StructField(inputs.column, BinaryType() if in_bytes else ArrayType(FloatType())))
+    stack = stack._replace(with_raw=with_raw, pipeline=made_by, in_bytes=in_bytes)
+    return with_order(read.mapInArrow(_stacker(stack, [each.name for each in fields]), StructType(fields)), settings)
+
+
+def look_at_training(
+    rows: "DataFrame", inputs: Inputs, settings: Prepare, problems: Sequence[Problem], pipeline: UnfittedPipeline
+) -> "DataFrame":
+    """What :func:`~sparkdl.data.preparing.fitting.look_at` finds of the training rows. Runs on the driver, lazily.
+
+    ``rows`` are as for :func:`stacked`; each must be drawn by itself and differ from all others, so that its task knows
+    which split it is of.
+    """
+    handed = [name for name in (GIVEN, DRAW) if name in rows.columns]
+    read, stack = _read(rows, inputs, settings, problems, handed)
+    begin = begin_of_train(settings)
+
+    def training(columns: Sequence[pa.Array]) -> list[pa.Array]:
+        hashed = len(stack.raw_columns) + stack.keys
+        given = dict(zip(handed, columns[hashed + 1 :], strict=True))
+        hashes, wrong = _judged(columns, stack)
+        draw = given[DRAW].to_numpy() if DRAW in given else hashes[1]
+        chosen = (wrong == 0) & in_train(draw, given.get(GIVEN), begin)
+        kept = columns[: len(stack.raw_columns)]
+        return list(kept) if chosen.all() else [column.filter(pa.array(chosen)) for column in kept]
+
+    def look_at_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return look((training(batch.columns) for batch in batches if len(batch)), stack.raw_columns, pipeline)
+
+    return read.mapInArrow(look_at_batches, FOUND)
+
+
+def _handed(rows: "DataFrame", settings: Prepare) -> list[str]:
+    """What a task hands on of each row as it is."""
+    given = [name for name in (GIVEN, DRAW) if name in rows.columns]
+    return [LABEL, *([WEIGHT] if settings.weight else []), *given]
+
+
+def _other_keys(inputs: Inputs, settings: Prepare) -> list[str]:
+    """Columns that identify a row beside those that inputs are made from."""
+    return list(dict.fromkeys(name for name in settings.keys if name not in inputs.raw_columns))
+
+
+def _read(
+    rows: "DataFrame", inputs: Inputs, settings: Prepare, problems: Sequence[Problem], handed: Sequence[str]
+) -> "tuple[DataFrame, _Stack]":
+    """The columns that a task reads, and what it has to know of them."""
+    keys = _other_keys(inputs, settings)
     tested = [place for place, problem in enumerate(problems, 1) if problem.test is not None]
     found = _stacked_problems(inputs, settings)
     others = [place for place, problem in enumerate(problems, 1) if problem.test is None]
     staged = [name in _staged(settings) for name in inputs.raw_columns]
     tests = [_Test(column, what, place, staged[column]) for place, (column, what, _) in zip(others, found, strict=True)]
-    handed = [LABEL, *([WEIGHT] if settings.weight else []), *(name for name in (GIVEN, DRAW) if name in rows.columns)]
-    handed += [NAMED] if with_names else []
     wrong = what_is_wrong([problems[place - 1] for place in tested])
-    read = by_place(rows, [*content, wrong, *handed])
-    made = [CONTENT_HASH, *([] if DRAW in handed else [DRAW]), WRONG]
-    fields = [rows.schema[name] for name in [*(content if with_raw else []), *handed]]
-    fields += [StructField(name, LongType()) for name in made]
-    if made_by is not None:
-        fields.append(StructField(inputs.column, BinaryType() if in_bytes else ArrayType(FloatType())))
-    seeds = [("content", 0), *([("split", settings.seed)] if DRAW in made else [])]
-    stack = _Stack(
-        dict(inputs.raw_columns),
-        len(keys),
-        tuple(seeds),
-        (0, *tested),
-        tuple(tests),
-        with_raw,
-        made_by,
-        inputs.column,
-        in_bytes,
-    )
-    return with_order(read.mapInArrow(_stacker(stack, [each.name for each in fields]), StructType(fields)), settings)
+    seeds = [("content", 0), *([] if DRAW in handed else [("split", settings.seed)])]
+    stack = _Stack(dict(inputs.raw_columns), len(keys), tuple(seeds), (0, *tested), tuple(tests), inputs.column)
+    return by_place(rows, [*inputs.raw_columns, *keys, wrong, *handed]), stack
 
 
 def _stacker(stack: _Stack, names: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -157,9 +192,9 @@ def _stacker(stack: _Stack, names: Sequence[str]) -> Callable[[Iterable[pa.Recor
     return stack_batches
 
 
-def _stacked(columns: Sequence[pa.Array], stack: _Stack) -> list[pa.Array]:
-    inputs = len(stack.raw_columns)
-    hashed = inputs + stack.keys
+def _judged(columns: Sequence[pa.Array], stack: _Stack) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The hashes of rows, and what is wrong with each."""
+    hashed = len(stack.raw_columns) + stack.keys
     hashes = hash_rows(columns[:hashed], stack.seeds)
     wrong = np.array(stack.numbers)[columns[hashed].to_numpy()]
     found = np.zeros(len(wrong), np.int64)
@@ -168,7 +203,13 @@ def _stacked(columns: Sequence[pa.Array], stack: _Stack) -> list[pa.Array]:
         if rows is not None:
             found[rows & (found == 0)] = test.problem
     # What comes first in the list of problems is what a row is counted for.
-    wrong = np.where((found > 0) & ((wrong == 0) | (wrong > found)), found, wrong)
+    return hashes, np.where((found > 0) & ((wrong == 0) | (wrong > found)), found, wrong)
+
+
+def _stacked(columns: Sequence[pa.Array], stack: _Stack) -> list[pa.Array]:
+    inputs = len(stack.raw_columns)
+    hashed = inputs + stack.keys
+    hashes, wrong = _judged(columns, stack)
     raw = columns[:hashed] if stack.with_raw else []
     made = [*raw, *columns[hashed + 1 :], *map(pa.array, hashes), pa.array(wrong)]
     if stack.pipeline is None:
