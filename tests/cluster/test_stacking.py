@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -11,7 +12,8 @@ from sparkdl.data import Dataset, prepare
 from sparkdl.data.preparing import look
 from sparkdl.data.preparing.order import hash_of
 from sparkdl.data.preparing.row_hashes import hash_rows, is_hashable
-from sparkdl.settings import Prepare, Split
+from sparkdl.data.preparing.row_readers import file_reader
+from sparkdl.settings import Prepare, Source, Split, Stage
 
 EVERY_TYPE = {
     "double": "if(id % 7 = 0, null, cast(id as double) * 1e30)",
@@ -83,3 +85,38 @@ def test_stacked_rows_make_the_same_dataset_and_the_same_warnings(
 def facts(dataset: Dataset) -> dict[str, object]:
     """What is the same for the same rows: files to the last byte, and what is known of them."""
     return dataset.card.model_dump(exclude={"digest", "preprocessing_sha256"})
+
+
+def test_files_that_tasks_read_make_the_same_dataset(spark: SparkSession, tmp_path: Path) -> None:
+    shown = ["double", "float", "int", "long", "truth", "byte", "short", "text"]
+    rows = spark.range(400).selectExpr(*[f"{EVERY_TYPE[name]} as `{name}`" for name in shown], "id % 3 as label")
+    rows.repartition(3).write.option("parquet.block.size", 4096).parquet(f"{tmp_path}/raw files")
+    source = Source(format="parquet", path=f"{tmp_path}/raw files")
+    opened = spark.read.parquet(str(source.path))
+    assert file_reader(source, opened, opened.columns) is not None
+    kinds = {"impute": ["double", "float"], "standardise": ["double", "float", "int"], "index": ["text", "byte"]}
+    settings = Prepare(
+        output=str(tmp_path / "of files"),
+        stages=[Stage(kind=kind, columns=columns) for kind, columns in kinds.items()],
+        rows_per_group=16,
+    )
+    of_files = prepare(source, settings)
+    by_spark = prepare(opened, settings.model_copy(update={"output": str(tmp_path / "by Spark")}))
+    assert of_files.digest == by_spark.digest
+    assert of_files.rows("train") > 300
+
+
+def test_files_whose_columns_mean_something_only_to_spark_are_read_by_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.range(9).selectExpr("id", "id % 2 as label", "now() as at").write.partitionBy("label").parquet(
+        f"{tmp_path}/parts"
+    )
+    source = Source(format="parquet", path=f"{tmp_path}/parts")
+    opened = spark.read.parquet(str(source.path))
+    assert file_reader(source, opened, ["id"]) is not None
+    assert file_reader(source, opened, ["id", "at"]) is None  # a time, which files have in several ways
+    assert file_reader(source, opened, ["id", "label"]) is None  # in the folders' names alone
+    assert file_reader(source.model_copy(update={"options": {"mergeSchema": True}}), opened, ["id"]) is None
+    pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), tmp_path / "parts" / "label=0" / "other.parquet")
+    assert file_reader(source, spark.read.parquet(str(source.path)), ["id"]) is None

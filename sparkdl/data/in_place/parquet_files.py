@@ -1,9 +1,7 @@
 """Which Parquet files a source consists of, their row groups, and their rows with the places that they have there."""
 
-import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +9,7 @@ import pyarrow as pa
 from sparkdl.data.card import InPlace
 from sparkdl.data.in_place.drawing import rows_of, split_names
 from sparkdl.data.in_place.examples import one_array
+from sparkdl.data.in_place.file_paths import file_paths
 from sparkdl.data.in_place.parquet_columns import decode_columns, read_footer, span_of
 from sparkdl.data.job_errors import own_errors
 from sparkdl.data.raw_columns import listed, select_columns
@@ -101,7 +100,9 @@ def find_rows(source: Source, settings: Prepare, spark: "SparkSession | None") -
 def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundRows:
     spark = table.sparkSession
     needed = _needed(table, settings)
-    folder, paths = _paths(table, source)
+    folder, paths = file_paths(table.inputFiles())
+    if not paths:
+        raise DataError(f"Spark does not say which files {source.path} consists of; leave `in_place` out")
     kinds = {field.name: field.dataType.simpleString() for field in select_columns(table, needed).schema}
     _check_types(kinds, settings)
     tasks = default_parallelism(spark)
@@ -139,19 +140,6 @@ def groups_in(batches: Iterable[pa.RecordBatch]) -> Iterator[FoundGroup]:
 def _needed(table: "DataFrame", settings: Prepare) -> list[str]:
     features = settings.features or [name for name in table.columns if name not in settings.keys]
     return list(dict.fromkeys([*features, *settings.keys]))
-
-
-def _paths(table: "DataFrame", source: Source) -> tuple[str, tuple[str, ...]]:
-    """The folder of the files, and their paths in it."""
-    urls = sorted(unquote(url) if url.startswith("file:") else url for url in table.inputFiles())
-    if not urls:
-        raise DataError(f"Spark does not say which files {source.path} consists of; leave `in_place` out")
-    local = [f"/{url.removeprefix('file:').lstrip('/')}" if url.startswith("file:") else url for url in urls]
-    folder = posixpath.dirname(local[0]) if len(local) == 1 else posixpath.commonpath(local)
-    scheme, separator, _ = local[0].partition("://")
-    if separator and "://" not in folder:  # which is no path to Python
-        folder = folder.replace(f"{scheme}:/", f"{scheme}://", 1)
-    return folder, tuple(path.removeprefix(folder).lstrip("/") for path in local)
 
 
 def _check_types(kinds: Mapping[str, str], settings: Prepare) -> None:

@@ -10,8 +10,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.preparing.label_column import LABEL
@@ -119,10 +117,10 @@ def begin_of_train(settings: Prepare) -> float:
     return max((end for _, end in _ends(settings)), default=0.0)
 
 
-def in_train(draw: NDArray[np.int64], given: pa.Array | None, begin: float) -> NDArray[np.bool_]:
+def in_train(draw: NDArray[np.int64], begin: float) -> NDArray[np.bool_]:
     """Whether :func:`with_split` leaves rows in ``train``, which begins behind all other shares. Runs in a task."""
     stays: NDArray[np.bool_] = np.mod(draw, _UNIT) / float(_UNIT) >= begin
-    return stays if given is None else stays & np.asarray(pc.fill_null(pc.equal(given, "train"), False))
+    return stays
 
 
 def check_strata(task: TaskName | None, settings: Prepare) -> None:

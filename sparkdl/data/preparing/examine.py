@@ -20,7 +20,7 @@ from sparkdl.data.preparing.label_column import LABEL, label_problems
 from sparkdl.data.preparing.order import CONTENT_HASH, SPLIT
 from sparkdl.data.preparing.queries import Queries, count_queries
 from sparkdl.data.preparing.split_columns import split_problems
-from sparkdl.data.preparing.stacking import stacked_problems
+from sparkdl.data.preparing.stacking import FOUND, stacked_problems
 from sparkdl.data.sql import identifier
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
@@ -29,7 +29,7 @@ from sparkdl.settings.section import TaskName
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["Findings", "check_sizes", "examine", "find_problems", "unusable"]
+__all__ = ["Findings", "check_sizes", "examine", "find_problems", "first_problem", "unusable"]
 
 _A_WORD = r"(?U)\w"
 _SHOWN_LABELS = 5
@@ -80,6 +80,22 @@ def find_problems(
         says = f"the split column {settings.split.column!r} is null in {COUNT} rows"
         problems.append(Problem(says, "name their split, drop them", _is_null(settings.split.column)))
     return problems
+
+
+def first_problem(problems: Sequence[Problem]) -> "Column":
+    """The number of the first problem that a row has, from 1, or 0. The row says which of its inputs it has found.
+
+    ``problems`` are those of :func:`find_problems` with ``stacks``: the ones of inputs, which tasks look for, stand
+    together and have no tests.
+    """
+    from pyspark.sql import functions as sf
+
+    tested = [problem for problem in problems if problem.test is not None]
+    before = next((place for place, problem in enumerate(problems) if problem.test is None), len(problems))
+    other, found = what_is_wrong(tested), sf.col(FOUND)
+    other = sf.when(other > before, other + (len(problems) - len(tested))).otherwise(other)
+    found = sf.when(found > 0, found + before).otherwise(found)
+    return sf.when(found == 0, other).when(other == 0, found).otherwise(sf.least(found, other)).cast("bigint")
 
 
 def unusable(column: str, *, sparse: bool) -> Problem:

@@ -18,9 +18,9 @@ from sparkdl.preprocessing.unfitted_pipeline import UnfittedPipeline
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["FOUND", "fit", "fitted_columns", "look", "look_at"]
+__all__ = ["WHAT_ROWS_SAY", "fit", "fitted_columns", "look", "look_at"]
 
-FOUND = "stage int, place int, text string, times bigint, sums binary"
+WHAT_ROWS_SAY = "stage int, place int, text string, times bigint, sums binary"
 """What tasks find: sums of a stage, or how often it has counted a text. For Spark."""
 _SCHEMA = pa.schema(
     {"stage": pa.int32(), "place": pa.int32(), "text": pa.string(), "times": pa.int64(), "sums": pa.binary()}
@@ -55,7 +55,7 @@ def look_at(rows: "DataFrame", raw_columns: Mapping[str, str], pipeline: Unfitte
     def look_at_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return look((batch.columns for batch in batches), kinds, pipeline)
 
-    return by_place(rows, list(raw_columns)).mapInArrow(look_at_batches, FOUND)
+    return by_place(rows, list(raw_columns)).mapInArrow(look_at_batches, WHAT_ROWS_SAY)
 
 
 def fitted_columns(
@@ -137,7 +137,7 @@ def _merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _facts(found: "DataFrame", learners: Mapping[int, Learner]) -> dict[int, Facts]:
     from pyspark.sql import functions as sf
 
-    summed = found.where(sf.col("sums").isNotNull()).repartition(1).mapInArrow(_merge, FOUND).collect()
+    summed = found.where(sf.col("sums").isNotNull()).repartition(1).mapInArrow(_merge, WHAT_ROWS_SAY).collect()
     sums = {row["stage"]: np.frombuffer(row["sums"], np.float64).reshape(2, -1) for row in summed}
     counts: dict[int, dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for row in _counts(found, learners):

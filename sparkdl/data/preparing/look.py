@@ -11,21 +11,24 @@ from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.decoding import FILE_BYTES, decoded, has_files
 from sparkdl.data.preparing.draw import (
     check_strata,
+    draws_rows,
     find_strata,
     with_given,
     with_hashes,
     with_numbers,
+    with_order,
     with_split,
     with_strata,
 )
 from sparkdl.data.preparing.equals import have_equals
-from sparkdl.data.preparing.examine import Findings, examine, find_problems
+from sparkdl.data.preparing.examine import Findings, examine, find_problems, first_problem
 from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
 from sparkdl.data.preparing.fitting import look_at
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
 from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.queries import check_query
-from sparkdl.data.preparing.stacking import can_stack, look_at_training, stacked
+from sparkdl.data.preparing.row_readers import SparkReader, file_reader
+from sparkdl.data.preparing.stacking import FOUND, can_stack, look_at_training, stacked
 from sparkdl.data.preparing.transform import transformed
 from sparkdl.data.sources.open import open_source
 from sparkdl.data.working_columns import check_names
@@ -77,27 +80,32 @@ def look(
 
     What tasks have read twice is kept until the end of the context. Raises what :func:`examine` raises.
     """
-    raw, inputs = choose(source, settings, spark, pipeline)
+    opened, raw, inputs = choose(source, settings, spark, pipeline)
     task = find_task(raw, settings)
     check_strata(task, settings)
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     check_names(content)
-    labelled = raw.withColumn(LABEL, working_label(raw, settings, task))
-    if settings.weight:
-        labelled = labelled.withColumn(WEIGHT, working_weight(raw, settings))
     stacks, kept = can_stack(raw, inputs, settings), None
+    by_spark = SparkReader(raw)
+    of_files = file_reader(source, opened, content) if stacks and isinstance(source, Source) else None
+    reader = of_files or by_spark
     files = not stacks and has_files(raw, inputs)
     try:
         # Spark 3.5 settles how many rows a task is handed at a time when it plans what is to be kept.
         with small_batches(raw.sparkSession, FILE_BYTES if files else RAW_BYTES * len(content)):
             if stacks:
-                labelled = with_given(labelled, settings)
-                problems = find_problems(labelled, inputs, settings, task, stacks=True)
-                kept = found = stacked(labelled, inputs, settings, problems).persist()
-                named = stacked(labelled, inputs, settings, problems, with_names=True)
-                whole = stacked(labelled, inputs, settings, problems, with_raw=True)
+                seen = _labelled(stacked(reader, inputs, settings), settings, task)
+                problems = find_problems(seen, inputs, settings, task, stacks=True)
+
+                def judged(rows: "DataFrame") -> "DataFrame":
+                    labelled = with_given(_labelled(rows, settings, task), settings)
+                    return with_order(labelled.withColumn(WRONG, first_problem(problems)).drop(FOUND), settings)
+
+                kept = found = judged(stacked(reader, inputs, settings)).drop(*settings.keys).persist()
+                named = judged(stacked(by_spark, inputs, settings, with_names=True))
+                whole = judged(stacked(by_spark, inputs, settings, with_raw=True))
             else:
-                hashed = with_hashes(labelled, content, settings)
+                hashed = with_hashes(_labelled(raw, settings, task), content, settings)
                 if files:
                     kept = hashed = decoded(hashed, inputs).persist()
                 elif isinstance(source, Source) and source.format in READ_IN_PYTHON:
@@ -119,12 +127,12 @@ def look(
         def made(by: FittedPipeline, *, in_bytes: bool = False) -> "DataFrame":
             if not stacks:
                 return transformed(rows, by, inputs, settings.keys, in_bytes=in_bytes)
-            whole = stacked(labelled, inputs, settings, problems, made_by=by, in_bytes=in_bytes)
+            whole = judged(stacked(reader, inputs, settings, made_by=by, in_bytes=in_bytes))
             return findings.usable(drawn.rows(whole))
 
         def looked_at(pipeline: UnfittedPipeline) -> "DataFrame":
-            if stacks and drawn.by_row_alone and not findings.unseen:
-                return look_at_training(labelled, inputs, settings, problems, pipeline)
+            if stacks and drawn.by_row_alone and settings.on_bad_rows == "error":
+                return look_at_training(reader, inputs, settings, pipeline)
             return look_at(rows.where(f"{SPLIT} = 'train'"), inputs.raw_columns, pipeline)
 
         yield Look(findings.usable(found), rows, made, looked_at, inputs, task, findings)
@@ -143,8 +151,9 @@ class _Drawn(NamedTuple):
 
     @property
     def by_row_alone(self) -> bool:
-        """Whether the split of a row depends on no other row."""
-        return not self.numbered and self.strata is None
+        """Whether the split of a row depends on nothing but its content and the seed."""
+        given = self.settings.split.column or self.settings.split.time
+        return draws_rows(self.settings) and not given and not self.numbered and self.strata is None
 
     def numbered_rows(self, rows: "DataFrame") -> "DataFrame":
         """The rows, of which those that are equal are told apart."""
@@ -158,17 +167,23 @@ class _Drawn(NamedTuple):
 
 def choose(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
-) -> "tuple[DataFrame, Inputs]":
-    """The columns of the raw rows that count, and which of them become inputs, and how."""
+) -> "tuple[DataFrame, DataFrame, Inputs]":
+    """The raw rows, those of their columns that count, and which of these become inputs, and how."""
     from pyspark.sql import SparkSession
 
     session = spark or SparkSession.builder.getOrCreate()
-    raw = open_source(source, session) if isinstance(source, Source) else source
-    inputs = choose_inputs(raw, settings, pipeline)
-    raw = raw_rows(raw, inputs, settings)
+    opened = open_source(source, session) if isinstance(source, Source) else source
+    inputs = choose_inputs(opened, settings, pipeline)
+    raw = raw_rows(opened, inputs, settings)
     if settings.qid:
         check_query(raw, inputs, settings)
-    return raw, inputs
+    return opened, raw, inputs
+
+
+def _labelled(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "DataFrame":
+    """The rows with their labels, and their weights where they have such."""
+    labelled = rows.withColumn(LABEL, working_label(rows, settings, task))
+    return labelled.withColumn(WEIGHT, working_weight(rows, settings)) if settings.weight else labelled
 
 
 def _warn_of_rare_classes(findings: Findings) -> None:

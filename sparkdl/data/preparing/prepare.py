@@ -117,7 +117,7 @@ def check_prepare(
     with explained(settings.output):
         if existing is None:
             Staging(settings.output, seal=CARD_NAME).check()
-        raw, inputs = choose(source, settings, spark, None)
+        _, raw, inputs = choose(source, settings, spark, None)
     columns = ", ".join(f"{name} ({kind})" for name, kind in inputs.raw_columns.items())
     return {
         "source": f"{source.format} {source.path}" if isinstance(source, Source) else str(raw),

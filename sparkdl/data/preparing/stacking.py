@@ -11,24 +11,27 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl.data.bad_rows import NAMED, PROBLEM, WRONG, Problem, what_is_wrong
+from sparkdl.data.bad_rows import NAMED, PROBLEM, Problem
 from sparkdl.data.preparing.column_problems import column_problems
-from sparkdl.data.preparing.draw import DRAW, GIVEN, begin_of_train, in_train, with_order
+from sparkdl.data.preparing.draw import DRAW, begin_of_train, draws_rows, in_train
 from sparkdl.data.preparing.features import Inputs
-from sparkdl.data.preparing.fitting import FOUND, fitted_columns, look
-from sparkdl.data.preparing.label_column import LABEL, WEIGHT
+from sparkdl.data.preparing.fitting import WHAT_ROWS_SAY, fitted_columns, look
 from sparkdl.data.preparing.order import CONTENT_HASH
 from sparkdl.data.preparing.row_hashes import hash_rows, is_hashable
+from sparkdl.data.preparing.row_readers import RowReader
 from sparkdl.data.preparing.stages import TEXT_STAGES
 from sparkdl.data.preparing.transform import as_bytes, as_lists
-from sparkdl.data.sql import by_place
+from sparkdl.data.working_columns import WORKING
 from sparkdl.preprocessing import FittedPipeline, UnfittedPipeline, as_matrix
 from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["can_stack", "look_at_training", "stacked", "stacked_problems"]
+__all__ = ["FOUND", "can_stack", "look_at_training", "stacked", "stacked_problems"]
+
+FOUND = f"{WORKING}found"
+"""The working column that says which of :func:`stacked_problems` a row has, counted from 1, or 0."""
 
 _NUMBERS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double"}
 _OTHERS = re.compile(r"string|date|timestamp|timestamp_ntz|decimal\(.*\)")
@@ -41,23 +44,23 @@ class _Test(NamedTuple):
     what: str
     """``missing`` or ``infinite``."""
     problem: int
-    """Its number among all problems."""
+    """Its number among those of the inputs, from 1."""
     staged: bool
     """Whether stages take the numbers, which may be beyond float32 then."""
 
 
 class _Stack(NamedTuple):
-    """What a task has to know. Columns are known by their places: the inputs, the keys, and what is handed on."""
+    """What a task has to know. Columns are known by their places: the inputs, then others that identify a row."""
 
     raw_columns: dict[str, str]
-    keys: int
+    identifying: int
+    """How many columns identify a row."""
     seeds: tuple[tuple[str, int], ...]
     """The salts and seeds of a row's hashes."""
-    numbers: tuple[int, ...]
-    """Which problem is meant by the numbers that come with rows; the first is that of none."""
     tests: tuple[_Test, ...]
     output: str
-    with_raw: bool = False
+    handed: tuple[int, ...] = ()
+    """The columns that are handed on as they are."""
     pipeline: FittedPipeline | None = None
     """What makes the inputs, where they are wanted."""
     in_bytes: bool = True
@@ -100,88 +103,71 @@ def _staged(settings: Prepare) -> set[str]:
 
 
 def stacked(
-    rows: "DataFrame",
+    rows: RowReader,
     inputs: Inputs,
     settings: Prepare,
-    problems: Sequence[Problem],
     *,
     made_by: FittedPipeline | None = None,
     in_bytes: bool = True,
     with_raw: bool = False,
     with_names: bool = False,
 ) -> "DataFrame":
-    """The rows with their hashes and the number of what is wrong with them. Runs on the driver, lazily.
+    """The rows with their hashes and the number of what is wrong with their inputs. Runs on the driver, lazily.
 
-    ``rows`` have their label, their weight where there are such, and what :func:`with_hashes` asks of them. The inputs
-    that a pipeline makes (zeros in rows that cannot be used), in the column of the dataset as the bytes of float32 or
-    as lists, the raw columns, and the values by which errors name rows come along where they are wanted.
+    The other columns that ``settings.keys`` names come along, and where they are wanted the inputs that a pipeline
+    makes (zeros in rows that cannot be used), in the column of the dataset as the bytes of float32 or as lists, the raw
+    columns, and the values by which errors name rows.
     """
     from pyspark.sql.types import ArrayType, BinaryType, FloatType, LongType, StructField, StructType
 
-    handed = [*_handed(rows, settings), *([NAMED] if with_names else [])]
-    read, stack = _read(rows, inputs, settings, problems, handed)
-    made = [CONTENT_HASH, *([] if DRAW in handed else [DRAW]), WRONG]
-    kept = [*inputs.raw_columns, *_other_keys(inputs, settings)] if with_raw else []
-    fields = [rows.schema[name] for name in [*kept, *handed]]
-    fields += [StructField(name, LongType()) for name in made]
+    content = _content(inputs, settings)
+    read = [*content, *([NAMED] if with_names else [])]
+    handed = [*(content if with_raw else settings.keys), *([NAMED] if with_names else [])]
+    stack = _stack(inputs, settings)._replace(
+        handed=tuple(read.index(name) for name in handed), pipeline=made_by, in_bytes=in_bytes
+    )
+    fields = [rows.schema[name] for name in handed]
+    fields += [
+        StructField(name, LongType()) for name in [CONTENT_HASH, *([DRAW] if draws_rows(settings) else []), FOUND]
+    ]
     if made_by is not None:
         fields.append(StructField(inputs.column, BinaryType() if in_bytes else ArrayType(FloatType())))
-    stack = stack._replace(with_raw=with_raw, pipeline=made_by, in_bytes=in_bytes)
-    return with_order(read.mapInArrow(_stacker(stack, [each.name for each in fields]), StructType(fields)), settings)
+    return rows.map(read, _stacker(stack, [each.name for each in fields]), StructType(fields))
 
 
-def look_at_training(
-    rows: "DataFrame", inputs: Inputs, settings: Prepare, problems: Sequence[Problem], pipeline: UnfittedPipeline
-) -> "DataFrame":
+def look_at_training(rows: RowReader, inputs: Inputs, settings: Prepare, pipeline: UnfittedPipeline) -> "DataFrame":
     """What :func:`~sparkdl.data.preparing.fitting.look_at` finds of the training rows. Runs on the driver, lazily.
 
-    ``rows`` are as for :func:`stacked`; each must be drawn by itself and differ from all others, so that its task knows
-    which split it is of.
+    All rows can be used, and each was drawn by itself, so that its task knows which split it is of.
     """
-    handed = [name for name in (GIVEN, DRAW) if name in rows.columns]
-    read, stack = _read(rows, inputs, settings, problems, handed)
-    begin = begin_of_train(settings)
+    stack, begin = _stack(inputs, settings), begin_of_train(settings)
 
     def training(columns: Sequence[pa.Array]) -> list[pa.Array]:
-        hashed = len(stack.raw_columns) + stack.keys
-        given = dict(zip(handed, columns[hashed + 1 :], strict=True))
-        hashes, wrong = _judged(columns, stack)
-        draw = given[DRAW].to_numpy() if DRAW in given else hashes[1]
-        chosen = (wrong == 0) & in_train(draw, given.get(GIVEN), begin)
+        _, draw = hash_rows(columns[: stack.identifying], stack.seeds)
+        chosen = in_train(draw, begin)
         kept = columns[: len(stack.raw_columns)]
         return list(kept) if chosen.all() else [column.filter(pa.array(chosen)) for column in kept]
 
     def look_at_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return look((training(batch.columns) for batch in batches if len(batch)), stack.raw_columns, pipeline)
 
-    return read.mapInArrow(look_at_batches, FOUND)
+    return rows.map(_content(inputs, settings), look_at_batches, WHAT_ROWS_SAY)
 
 
-def _handed(rows: "DataFrame", settings: Prepare) -> list[str]:
-    """What a task hands on of each row as it is."""
-    given = [name for name in (GIVEN, DRAW) if name in rows.columns]
-    return [LABEL, *([WEIGHT] if settings.weight else []), *given]
+def _content(inputs: Inputs, settings: Prepare) -> list[str]:
+    """The columns that identify a row, those that inputs are made from first."""
+    return list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
 
 
-def _other_keys(inputs: Inputs, settings: Prepare) -> list[str]:
-    """Columns that identify a row beside those that inputs are made from."""
-    return list(dict.fromkeys(name for name in settings.keys if name not in inputs.raw_columns))
-
-
-def _read(
-    rows: "DataFrame", inputs: Inputs, settings: Prepare, problems: Sequence[Problem], handed: Sequence[str]
-) -> "tuple[DataFrame, _Stack]":
-    """The columns that a task reads, and what it has to know of them."""
-    keys = _other_keys(inputs, settings)
-    tested = [place for place, problem in enumerate(problems, 1) if problem.test is not None]
-    found = _stacked_problems(inputs, settings)
-    others = [place for place, problem in enumerate(problems, 1) if problem.test is None]
+def _stack(inputs: Inputs, settings: Prepare) -> _Stack:
     staged = [name in _staged(settings) for name in inputs.raw_columns]
-    tests = [_Test(column, what, place, staged[column]) for place, (column, what, _) in zip(others, found, strict=True)]
-    wrong = what_is_wrong([problems[place - 1] for place in tested])
-    seeds = [("content", 0), *([] if DRAW in handed else [("split", settings.seed)])]
-    stack = _Stack(dict(inputs.raw_columns), len(keys), tuple(seeds), (0, *tested), tuple(tests), inputs.column)
-    return by_place(rows, [*inputs.raw_columns, *keys, wrong, *handed]), stack
+    tests = [
+        _Test(column, what, number, staged[column])
+        for number, (column, what, _) in enumerate(_stacked_problems(inputs, settings), 1)
+    ]
+    seeds = [("content", 0), *([("split", settings.seed)] if draws_rows(settings) else [])]
+    content = len(_content(inputs, settings))
+    return _Stack(dict(inputs.raw_columns), content, tuple(seeds), tuple(tests), inputs.column)
 
 
 def _stacker(stack: _Stack, names: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -192,29 +178,18 @@ def _stacker(stack: _Stack, names: Sequence[str]) -> Callable[[Iterable[pa.Recor
     return stack_batches
 
 
-def _judged(columns: Sequence[pa.Array], stack: _Stack) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The hashes of rows, and what is wrong with each."""
-    hashed = len(stack.raw_columns) + stack.keys
-    hashes = hash_rows(columns[:hashed], stack.seeds)
-    wrong = np.array(stack.numbers)[columns[hashed].to_numpy()]
-    found = np.zeros(len(wrong), np.int64)
+def _stacked(columns: Sequence[pa.Array], stack: _Stack) -> list[pa.Array]:
+    hashes = hash_rows(columns[: stack.identifying], stack.seeds)
+    found = np.zeros(len(columns[0]), np.int64)
     for test in stack.tests:
         rows = _fails(columns[test.column], test)
         if rows is not None:
-            found[rows & (found == 0)] = test.problem
-    # What comes first in the list of problems is what a row is counted for.
-    return hashes, np.where((found > 0) & ((wrong == 0) | (wrong > found)), found, wrong)
-
-
-def _stacked(columns: Sequence[pa.Array], stack: _Stack) -> list[pa.Array]:
-    inputs = len(stack.raw_columns)
-    hashed = inputs + stack.keys
-    hashes, wrong = _judged(columns, stack)
-    raw = columns[:hashed] if stack.with_raw else []
-    made = [*raw, *columns[hashed + 1 :], *map(pa.array, hashes), pa.array(wrong)]
+            found[rows & (found == 0)] = test.problem  # the first one is what a row is counted for
+    made = [*(columns[place] for place in stack.handed), *map(pa.array, hashes), pa.array(found)]
     if stack.pipeline is None:
         return made
-    matrix = _made(columns[:inputs], wrong == 0, stack.raw_columns, stack.pipeline, stack.output)
+    inputs = columns[: len(stack.raw_columns)]
+    matrix = _made(inputs, found == 0, stack.raw_columns, stack.pipeline, stack.output)
     return [*made, as_bytes(matrix) if stack.in_bytes else as_lists(matrix)]
 
 
