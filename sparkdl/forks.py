@@ -50,6 +50,8 @@ class Fork:
             for fd in (stdin, result, status):
                 os.close(fd)
         self.pid = self._told()
+        if self.pid < 0:  # how it has ended, before it could say who it is
+            raise ChildProcessError(f"the process ended with {self.pid} before it began")
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, or minus the signal that has ended the process; raises TimeoutError after so many seconds."""
@@ -132,13 +134,13 @@ def _be_parent_or_fork(fds: list[int], environment: dict[str, str], folder: str)
     status = fds[-1]
     pid = os.fork()
     if pid:
-        os.write(status, NUMBER.pack(pid))
         for fd in fds[:-1]:
             os.close(fd)
         ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.write(status, NUMBER.pack(ended))
         os._exit(0)
     os.setsid()
+    os.write(status, NUMBER.pack(os.getpid()))  # whoever knows it may kill the session, so that there must be one
     os.close(status)
     for stream, fd in enumerate(fds[:3]):
         os.dup2(fd, stream)

@@ -6,10 +6,11 @@ first: ``address.lat`` is the column of that name where there is one.
 
 import difflib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sparkdl.data.sql import identifier
 from sparkdl.errors import DataError
 
 if TYPE_CHECKING:
@@ -52,8 +53,20 @@ class RawColumn(NamedTuple):
 
 def find_column(schema: "StructType", name: str) -> RawColumn | None:
     """The column, field or value of this name, or None. Raises :class:`DataError` where two columns have the name."""
+    return _find_column(schema, _places(schema), name)
+
+
+def _places(schema: "StructType") -> dict[str, list[int]]:
+    """Which of the columns have each name."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, column in enumerate(schema.fields):
+        places[column.name].append(place)
+    return dict(places)
+
+
+def _find_column(schema: "StructType", by_name: Mapping[str, list[int]], name: str) -> RawColumn | None:
     for column, rest in _ways(name):
-        places = [place for place, each in enumerate(schema.fields) if each.name == column]
+        places = by_name.get(column, [])
         found = _below(schema.fields[places[0]].dataType, rest) if places else None
         if found is None:
             continue
@@ -76,27 +89,34 @@ def select_columns(rows: "DataFrame", names: Iterable[str], *, row: str | None =
     """
     from pyspark.sql import functions as sf
 
-    schema, wanted = rows.schema, list(dict.fromkeys(names))
-    found = require_columns(rows, wanted)
+    found = require_columns(rows, names)
     same = same_name(rows.sparkSession)
-    counts = Counter(map(same, wanted))
-    if twins := [name for name in wanted if counts[same(name)] > 1]:
-        raise DataError(
-            f"the columns {', '.join(map(repr, twins))} differ in capitals alone, which Spark does not tell apart;"
-            " rename or leave out all but one of them, or set `spark.sql.caseSensitive: true`"
-        )
-    numbered = rows.toDF(*map(str, range(len(schema.fields))))
+    counts = Counter(map(same, rows.columns))
+    if row is None and all(len(each.path) == 1 and counts[same(name)] == 1 for name, each in found.items()):
+        return rows.select(*map(identifier, found))
+    numbered = rows.toDF(*map(str, range(len(rows.columns))))
     whole = [] if row is None else [sf.struct("*").alias(row)]
     return numbered.select(*whole, *[each.of(numbered).alias(name) for name, each in found.items()])
 
 
 def require_columns(rows: "DataFrame", names: Iterable[str]) -> dict[str, RawColumn]:
-    """Where the columns of these names are. Raises :class:`DataError` that names the missing ones."""
+    """Where the columns of these names are. Runs on the driver, on the schema alone.
+
+    Raises :class:`DataError` for a name that the rows do not have, or have twice, or that Spark takes for another one.
+    """
     schema = rows.schema
-    found = {name: find_column(schema, name) for name in names}
+    by_name = _places(schema)
+    found = {name: _find_column(schema, by_name, name) for name in names}
     if missing := [name for name, each in found.items() if each is None]:
         raise DataError(
             f"no column {with_neighbours(missing, schema)}; the source has {listed(rows.columns)}{_nameless(rows)}"
+        )
+    same = same_name(rows.sparkSession)
+    counts = Counter(map(same, found))
+    if twins := [name for name in found if counts[same(name)] > 1]:
+        raise DataError(
+            f"the columns {', '.join(map(repr, twins))} differ in capitals alone, which Spark does not tell apart;"
+            " rename or leave out all but one of them, or set `spark.sql.caseSensitive: true`"
         )
     return {name: each for name, each in found.items() if each}
 

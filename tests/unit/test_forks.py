@@ -68,6 +68,14 @@ def test_how_a_fork_has_ended_is_told() -> None:
     assert Fork(os._exit).wait(10) > 0
 
 
+def test_a_fork_can_be_killed_as_soon_as_it_is_known() -> None:
+    for _ in range(20):
+        fork = Fork(sleep)
+        assert os.getsid(fork.pid) == fork.pid
+        fork.kill()
+        assert fork.wait(10) == -signal.SIGKILL
+
+
 def test_where_the_process_that_forks_was_killed_another_takes_its_place() -> None:
     running = Fork(sleep)
     nursery = psutil.Process(_Nursery.of_this_process()._process.pid)

@@ -35,7 +35,8 @@ def span_of(footer: pq.FileMetaData, number: int, columns: Sequence[str]) -> tup
     """From where to where in a file these columns of a row group lie, and how large they are once decompressed."""
     group = footer.row_group(number)
     chunks = [group.column(place) for place in range(group.num_columns)]
-    wanted = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns]
+    names = set(columns)
+    wanted = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in names]
     begins = [chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset for chunk in wanted]
     ends = [begin + chunk.total_compressed_size for begin, chunk in zip(begins, wanted, strict=True)]
     return min(begins), max(ends), sum(chunk.total_uncompressed_size for chunk in wanted)

@@ -185,18 +185,20 @@ def _footer(file: int, path: str, columns: Sequence[str], first_path: str) -> It
     if not path.endswith(".parquet") and read_file(path, start=0, end=4) != b"PAR1":
         raise DataError(f"{path} is no Parquet file, and `in_place` reads no other; leave `in_place` out")
     footer = read_footer(path, size)
-    schema = footer.schema.to_arrow_schema()
-    if missing := [name for name in columns if name not in schema.names]:
+    kinds, firsts = (
+        {column.name: column.type for column in each.schema.to_arrow_schema()}
+        for each in (footer, read_footer(first_path, int(file_size(first_path) or 0)))
+    )
+    if missing := [name for name in columns if name not in kinds]:
         raise DataError(
-            f"{path} has no column {missing[0]!r}, it has {listed(schema.names)}; a column that is in the names of"
+            f"{path} has no column {missing[0]!r}, it has {listed([*kinds])}; a column that is in the names of"
             " folders alone, or that another file has, needs a copy: leave `in_place` out, or the column"
         )
-    first = read_footer(first_path, int(file_size(first_path) or 0)).schema.to_arrow_schema()
     for name in columns:
-        if schema.field(name).type != first.field(name).type:
+        if kinds[name] != firsts.get(name):
             raise DataError(
-                f"column {name!r} is {schema.field(name).type} in {path} and {first.field(name).type} in {first_path};"
-                " leave `in_place` out, and the copy has one type"
+                f"column {name!r} is {kinds[name]} in {path} and {firsts.get(name)} in {first_path}; leave `in_place`"
+                " out, and the copy has one type"
             )
     before, found = 0, []
     for number in range(footer.num_row_groups):

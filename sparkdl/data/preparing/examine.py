@@ -4,10 +4,10 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal  # unlike int, of any number of digits
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
@@ -114,12 +114,12 @@ def examine(
     settings: Prepare,
     task: TaskName | None,
     *,
-    named: "DataFrame | None" = None,
+    named: "Callable[[], DataFrame] | None" = None,
 ) -> Findings:
     """Count, fingerprint and check the raw rows. Runs on the driver; tasks read the rows, once.
 
-    ``rows`` have the number of what is wrong with them, by ``problems``. ``named`` are the same rows with the values by
-    which errors name them; by default ``rows`` have these.
+    ``rows`` have the number of what is wrong with them, by ``problems``. ``named`` gives the same rows with the values
+    by which errors name them, where one is to be named; by default ``rows`` have these.
 
     Raises :class:`DataError` with the count and the first rows for rows that cannot be used, which with ``on_bad_rows:
     skip`` are told in a warning and left out (:meth:`Findings.usable`): those with a problem, and those with labels
@@ -129,7 +129,6 @@ def examine(
     from pyspark.sql import functions as sf
 
     skip = settings.on_bad_rows == "skip"
-    named = rows if named is None else named
     keys = [SPLIT, LABEL] if task == "classification" else [SPLIT]
     found = (
         rows.groupBy(*keys, WRONG)
@@ -142,11 +141,13 @@ def examine(
     wrong = Counter[int]()
     for row in found:
         wrong[row[WRONG]] += row["rows"]
-    report(named, problems, wrong, skip=skip)
+    unfit = named or partial(_same, rows)
+    if wrong.total() > wrong[0]:
+        report(unfit(), problems, wrong, skip=skip)
     if not wrong[0]:
         raise DataError(f"there are no rows to prepare{f': none of {wrong.total():,} can be used' if wrong else ''}")
     if len(wrong) > 1:
-        rows, named = (each.where(f"{WRONG} = 0") for each in (rows, named))
+        rows, unfit = rows.where(f"{WRONG} = 0"), _changed(unfit, lambda each: each.where(f"{WRONG} = 0"))
         found = [row for row in found if not row[WRONG]]
     split_rows: dict[str, int] = defaultdict(int)
     for row in found:
@@ -166,14 +167,24 @@ def examine(
     for row in found:
         counts[row[SPLIT]][row[LABEL]] = row["rows"]
     if unseen := _unseen_labels(counts, settings, task):
-        judged, named = (each.withColumn(WRONG, what_is_wrong(unseen)) for each in (rows, named))
-        return replace(examine(judged, unseen, settings, task, named=named), unseen=tuple(unseen))  # or it raises
+        judged = rows.withColumn(WRONG, what_is_wrong(unseen))
+        unfit = _changed(unfit, lambda each: each.withColumn(WRONG, what_is_wrong(unseen)))
+        return replace(examine(judged, unseen, settings, task, named=unfit), unseen=tuple(unseen))  # or it raises
     label_names = _label_names(counts["train"])
     if settings.class_names and not settings.class_names.keys() & set(label_names):
         shown = f"{', '.join(label_names[:_SHOWN_LABELS])}{', ...' if len(label_names) > _SHOWN_LABELS else ''}"
         raise DataError(f"`class_names` names none of the labels ({shown}); write {{label: name}}")
     class_counts = {split: tuple(counts[split].get(name, 0) for name in label_names) for split in split_rows}
     return Findings(label_names, class_counts, split_rows, fingerprint)
+
+
+def _same(rows: "DataFrame") -> "DataFrame":
+    return rows
+
+
+def _changed(rows: "Callable[[], DataFrame]", change: "Callable[[DataFrame], DataFrame]") -> "Callable[[], DataFrame]":
+    """What gives rows, changed, once it is asked for them."""
+    return lambda: change(rows())
 
 
 def _feature_problems(inputs: Inputs) -> list[Problem]:

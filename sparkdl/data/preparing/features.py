@@ -4,7 +4,7 @@ import json
 import keyword
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Inputs",
     "apply_preprocessing",
+    "check_number",
     "choose_inputs",
     "describe_pipeline",
     "image_fits",
@@ -95,13 +96,12 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     reserved = {*settings.keys, PROBLEM}
     require_columns(rows, settings.keys)
     columns = [image] if image else settings.features or [name for name in rows.columns if name not in reserved]
-    _check_number(rows, columns)
-    chosen = select_columns(rows, columns)
-    types = {column.name: column.dataType for column in chosen.schema}
+    found = require_columns(rows, columns)
+    types = {name: each.kind for name, each in found.items()}
     raw_columns = {name: kind.simpleString() for name, kind in types.items()}
-    found = {name: find_column(rows.schema, name) for name in columns}
-    fields = {name: each.path for name, each in found.items() if each and len(each.path) > 1}
+    fields = {name: each.path for name, each in found.items() if len(each.path) > 1}
     if image:
+        chosen = select_columns(rows, columns)
         shape = _image_shape(chosen, image, settings)
         made = types[image].typeName() == "struct" or known_image_shape(chosen, image) is not None
         return Inputs("image", _stored_as(image), raw_columns, shape=shape, fields=fields, knows_pixels=made)
@@ -121,17 +121,17 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
             fields=fields,
         )
     check_types(types, settings)
+    widths = _widths(rows, raw_columns)
     lists = [name for name, kind in types.items() if is_list_of_numbers(kind)]
     stored_as_is = not (settings.stages or settings.sparse or unit_norm)
     if stored_as_is and lists == columns and len(columns) == 1:
-        return Inputs("vector", _stored_as(columns[0]), raw_columns, widths=_widths(chosen), fields=fields)
+        return Inputs("vector", _stored_as(columns[0]), raw_columns, widths=widths, fields=fields)
     raw_columns |= dict.fromkeys(lists, "vector")
     taken = {name.lower() for name in (*rows.columns, *columns)}  # Spark tells no capitals apart
     output = _FEATURES
     while output in taken:
         output += "_assembled"
     lone_vector = list(raw_columns.values()) == ["vector"] and not settings.stages
-    widths = _widths(chosen)
     stages = build_pipeline(types, settings.stages, output, unit_norm=unit_norm, widths=None if lone_vector else widths)
     return Inputs(
         kind,
@@ -155,7 +155,7 @@ def _lone_image(rows: "DataFrame", settings: Prepare) -> str | None:
     return names[0] if found and found.kind.typeName() == "binary" else None
 
 
-def _check_number(rows: "DataFrame", columns: Sequence[str]) -> None:
+def check_number(rows: "DataFrame", columns: Sequence[str]) -> None:
     """Raise :class:`DataError` for more columns than the driver has memory for: Java would end with the session."""
     memory = str(rows.sparkSession.conf.get("spark.driver.memory", "1g"))
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
@@ -275,16 +275,14 @@ def width_of(value: "Column", kind: str) -> "Column":
     return sf.when(value.isNotNull(), width)  # to Spark, a null is of size -1
 
 
-def _widths(rows: "DataFrame") -> dict[str, int]:
+def _widths(rows: "DataFrame", kinds: Mapping[str, str]) -> dict[str, int]:
     """How wide the vectors and arrays among the columns are in most of the first rows; without rows, no widths."""
     from pyspark.sql import functions as sf
 
-    kinds = {column.name: column.dataType.simpleString() for column in rows.schema}
-    widths = {
-        name: width_of(sf.col(identifier(name)), kind)
-        for name, kind in kinds.items()
-        if kind == "vector" or kind.startswith("array<")
-    }
-    first = rows.select(*widths.values()).limit(_LOOKED_AT).collect() if widths else []
+    lists = [name for name, kind in kinds.items() if kind == "vector" or kind.startswith("array<")]
+    if not lists:
+        return {}
+    widths = {name: width_of(sf.col(identifier(name)), kinds[name]) for name in lists}
+    first = select_columns(rows, lists).select(*widths.values()).limit(_LOOKED_AT).collect()
     seen = {name: Counter(row[place] for row in first if row[place]) for place, name in enumerate(widths)}
     return {name: counts.most_common(1)[0][0] for name, counts in seen.items() if counts}

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparkdl.data.bad_rows import WRONG, take_good_lines, what_is_wrong
@@ -22,14 +23,15 @@ from sparkdl.data.preparing.draw import (
 )
 from sparkdl.data.preparing.equals import have_equals
 from sparkdl.data.preparing.examine import Findings, examine, find_problems, first_problem
-from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
+from sparkdl.data.preparing.features import Inputs, check_number, choose_inputs, raw_rows
 from sparkdl.data.preparing.fitting import look_at
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
 from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.queries import check_query
-from sparkdl.data.preparing.row_readers import SparkReader, file_reader
+from sparkdl.data.preparing.row_readers import RowReader, SparkReader, file_reader
 from sparkdl.data.preparing.stacking import FOUND, can_stack, look_at_training, stacked
 from sparkdl.data.preparing.transform import transformed
+from sparkdl.data.raw_columns import select_columns
 from sparkdl.data.sources.open import open_source
 from sparkdl.data.working_columns import check_names
 from sparkdl.preprocessing import FittedPipeline, UnfittedPipeline
@@ -56,8 +58,8 @@ class Look(NamedTuple):
 
     counted: "DataFrame"
     """The rows that can be used, each with its label, its split and its hashes."""
-    rows: "DataFrame"
-    """The same with the raw columns."""
+    rows: "Callable[[], DataFrame]"
+    """Gives the same with the raw columns."""
     made: "Callable[..., DataFrame]"
     """The same with the inputs that a fitted pipeline makes: sparse vectors, lists of float32, or with ``in_bytes``
     their bytes, which Spark hands on faster."""
@@ -80,19 +82,25 @@ def look(
 
     What tasks have read twice is kept until the end of the context. Raises what :func:`examine` raises.
     """
-    opened, raw, inputs = choose(source, settings, spark, pipeline)
-    task = find_task(raw, settings)
+    opened, inputs = choose(source, settings, spark, pipeline)
+    keys = select_columns(opened, settings.keys)
+    task = find_task(keys, settings)
     check_strata(task, settings)
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     check_names(content)
-    stacks, kept = can_stack(raw, inputs, settings), None
-    by_spark = SparkReader(raw)
-    of_files = file_reader(source, opened, content) if stacks and isinstance(source, Source) else None
-    reader = of_files or by_spark
-    files = not stacks and has_files(raw, inputs)
+    stacks, kept = can_stack(opened, inputs, settings), None
+    reader: RowReader | None = None
+    if stacks and isinstance(source, Source):
+        reader = file_reader(source, opened, content)
+    if reader is None:
+        check_number(opened, list(inputs.raw_columns))
+    # To plan for every column takes Spark seconds, which are spent only where it reads them itself.
+    raw = cache(lambda: raw_rows(opened, inputs, settings))
+    reader = reader or SparkReader(raw())
+    files = not stacks and has_files(raw(), inputs)
     try:
         # Spark 3.5 settles how many rows a task is handed at a time when it plans what is to be kept.
-        with small_batches(raw.sparkSession, FILE_BYTES if files else RAW_BYTES * len(content)):
+        with small_batches(opened.sparkSession, FILE_BYTES if files else RAW_BYTES * len(content)):
             if stacks:
                 seen = _labelled(stacked(reader, inputs, settings), settings, task)
                 problems = find_problems(seen, inputs, settings, task, stacks=True)
@@ -102,40 +110,45 @@ def look(
                     return with_order(labelled.withColumn(WRONG, first_problem(problems)).drop(FOUND), settings)
 
                 kept = found = judged(stacked(reader, inputs, settings)).drop(*settings.keys).persist()
-                named = judged(stacked(by_spark, inputs, settings, with_names=True))
-                whole = judged(stacked(by_spark, inputs, settings, with_raw=True))
             else:
-                hashed = with_hashes(_labelled(raw, settings, task), content, settings)
+                hashed = with_hashes(_labelled(raw(), settings, task), content, settings)
                 if files:
                     kept = hashed = decoded(hashed, inputs).persist()
                 elif isinstance(source, Source) and source.format in READ_IN_PYTHON:
                     kept = hashed.persist()
                 hashed = take_good_lines(hashed, skip=settings.on_bad_rows == "skip")
                 problems = find_problems(hashed, inputs, settings, task)
-                found = named = whole = hashed.withColumn(WRONG, what_is_wrong(problems))
+                found = hashed.withColumn(WRONG, what_is_wrong(problems))
             drawn = _Drawn(settings, numbered=split_by == "row" and not settings.qid and have_equals(found))
             if settings.split.stratify:
                 strata = find_strata(drawn.numbered_rows(found).where(f"{WRONG} = 0"), settings)
-                drawn = drawn._replace(strata=raw.sparkSession.createDataFrame(strata.collect(), strata.schema))
-            found, named, whole = (drawn.rows(each) for each in (found, named, whole))
-            findings = examine(found, problems, settings, task, named=named)
+                drawn = drawn._replace(strata=opened.sparkSession.createDataFrame(strata.collect(), strata.schema))
+
+            def whole(*, with_raw: bool = False, with_names: bool = False) -> "DataFrame":
+                if not stacks:
+                    return drawn.rows(found)
+                by_spark = SparkReader(raw())
+                return drawn.rows(judged(stacked(by_spark, inputs, settings, with_raw=with_raw, with_names=with_names)))
+
+            judged_rows = drawn.rows(found)
+            findings = examine(judged_rows, problems, settings, task, named=lambda: whole(with_names=True))
         if settings.split.stratify:
             _warn_of_rare_classes(findings)
-        findings = replace(findings, label_type=label_type(raw, settings, task))
-        rows = findings.usable(whole)
+        findings = replace(findings, label_type=label_type(keys, settings, task))
+        rows = cache(lambda: findings.usable(whole(with_raw=True)))
 
         def made(by: FittedPipeline, *, in_bytes: bool = False) -> "DataFrame":
             if not stacks:
-                return transformed(rows, by, inputs, settings.keys, in_bytes=in_bytes)
-            whole = judged(stacked(reader, inputs, settings, made_by=by, in_bytes=in_bytes))
-            return findings.usable(drawn.rows(whole))
+                return transformed(rows(), by, inputs, settings.keys, in_bytes=in_bytes)
+            inputs_made = judged(stacked(reader, inputs, settings, made_by=by, in_bytes=in_bytes))
+            return findings.usable(drawn.rows(inputs_made))
 
         def looked_at(pipeline: UnfittedPipeline) -> "DataFrame":
             if stacks and drawn.by_row_alone and settings.on_bad_rows == "error":
                 return look_at_training(reader, inputs, settings, pipeline)
-            return look_at(rows.where(f"{SPLIT} = 'train'"), inputs.raw_columns, pipeline)
+            return look_at(rows().where(f"{SPLIT} = 'train'"), inputs.raw_columns, pipeline)
 
-        yield Look(findings.usable(found), rows, made, looked_at, inputs, task, findings)
+        yield Look(findings.usable(judged_rows), rows, made, looked_at, inputs, task, findings)
     finally:
         if kept is not None:
             kept.unpersist()
@@ -167,17 +180,16 @@ class _Drawn(NamedTuple):
 
 def choose(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
-) -> "tuple[DataFrame, DataFrame, Inputs]":
-    """The raw rows, those of their columns that count, and which of these become inputs, and how."""
+) -> "tuple[DataFrame, Inputs]":
+    """The raw rows, and which of their columns become inputs, and how."""
     from pyspark.sql import SparkSession
 
     session = spark or SparkSession.builder.getOrCreate()
     opened = open_source(source, session) if isinstance(source, Source) else source
     inputs = choose_inputs(opened, settings, pipeline)
-    raw = raw_rows(opened, inputs, settings)
     if settings.qid:
-        check_query(raw, inputs, settings)
-    return opened, raw, inputs
+        check_query(select_columns(opened, settings.keys), inputs, settings)
+    return opened, inputs
 
 
 def _labelled(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "DataFrame":

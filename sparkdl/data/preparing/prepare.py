@@ -117,10 +117,10 @@ def check_prepare(
     with explained(settings.output):
         if existing is None:
             Staging(settings.output, seal=CARD_NAME).check()
-        _, raw, inputs = choose(source, settings, spark, None)
+        opened, inputs = choose(source, settings, spark, None)
     columns = ", ".join(f"{name} ({kind})" for name, kind in inputs.raw_columns.items())
     return {
-        "source": f"{source.format} {source.path}" if isinstance(source, Source) else str(raw),
+        "source": f"{source.format} {source.path}" if isinstance(source, Source) else str(opened),
         "inputs": f"{inputs.kind} of {columns}",
         "label": settings.label,
         "dataset": f"{settings.output} {'is there and would be compared' if existing else 'would be written'}",
@@ -179,7 +179,7 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     """Write everything but the card; of rows that stay in place, no row groups."""
     from pyspark.sql import functions as sf
 
-    rows, inputs, task, findings = found.rows, found.inputs, found.task, found.findings
+    inputs, task, findings = found.inputs, found.task, found.findings
     counted = found.counted
     ready, listed, fitted = _with_inputs(found, settings, folder)
     if inputs.preprocessed and settings.on_bad_rows == "skip" and (settings.stages or inputs.may_be_infinite):
@@ -195,7 +195,7 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     groups = {split: num_groups(count, row_bytes, settings, each=each) for split, count in findings.split_rows.items()}
     labels = None
     if task is None:
-        training = rows.where(sf.col(SPLIT) == "train")
+        training = found.rows().where(sf.col(SPLIT) == "train")
         labels = write_labels(training.select(sf.explode(LABEL).alias(LABEL_COLUMN)), folder)
     stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(LABEL).alias(LABEL_COLUMN)]
     if settings.weight:
@@ -261,22 +261,22 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
     """
     from pyspark.sql import functions as sf
 
-    rows, inputs = found.rows, found.inputs
+    inputs = found.inputs
     if not inputs.preprocessed:
-        return rows, rows, None
+        return found.rows(), found.rows(), None
     if inputs.stages is not None:
-        with small_batches(rows.sparkSession, RAW_BYTES * len(inputs.raw_columns)):
+        with small_batches(found.counted.sparkSession, RAW_BYTES * len(inputs.raw_columns)):
             fitted = fit(inputs.stages, found.looked_at)
         write_file(join(folder, PREPROCESSING, STAGES_FILE), fitted.as_json())
         made = found.made(fitted)
         # Groups are gathered as lists.
         return made if settings.qid else found.made(fitted, in_bytes=True), made, fitted
     assert inputs.pipeline is not None
-    training = rows.where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
+    training = found.rows().where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
     with pickled_by_value():
         model = inputs.pipeline.fit(training.drop(NAMED))
     model.write().save(spark_url(join(folder, PREPROCESSING)))
-    made = apply_preprocessing(rows, model, inputs.column, sparse=settings.sparse)
+    made = apply_preprocessing(found.rows(), model, inputs.column, sparse=settings.sparse)
     return made, made, None
 
 

@@ -39,7 +39,7 @@ _MOST_GROUPS = 100_000
 """The driver knows each row group."""
 _TASKS_A_SLOT = 4
 _BATCH_ROWS = 1 << 14
-_BATCH_VALUES = 1 << 22
+_BATCH_VALUES = 1 << 23
 _BUFFER_BYTES = 1 << 20
 """Read at a time of a column."""
 
@@ -137,7 +137,8 @@ def _footers(paths: Sequence[str], wanted: dict[str, pa.DataType | None]) -> Wor
                 with open_file(paths[file]) as stream:
                     footer = pq.read_metadata(stream)
                 schema = footer.schema.to_arrow_schema()
-                fits = all(name in schema.names and schema.field(name).type == kind for name, kind in wanted.items())
+                found = dict(zip(schema.names, schema.types, strict=True))
+                fits = all(found.get(name) == kind for name, kind in wanted.items())
                 rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)] if fits else [0]
                 columns = [[file] * len(rows), list(range(len(rows))) if fits else [-1], rows]
                 kinds = [pa.int32(), pa.int32(), pa.int64()]

@@ -21,6 +21,7 @@ from sparkdl.data.preparing.row_hashes import hash_rows, is_hashable
 from sparkdl.data.preparing.row_readers import RowReader
 from sparkdl.data.preparing.stages import TEXT_STAGES
 from sparkdl.data.preparing.transform import as_bytes, as_lists
+from sparkdl.data.raw_columns import require_columns
 from sparkdl.data.working_columns import WORKING
 from sparkdl.preprocessing import FittedPipeline, UnfittedPipeline, as_matrix
 from sparkdl.settings import Prepare
@@ -72,14 +73,14 @@ def can_stack(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> bool:
 
     They compute hashes, too; those of long texts Spark finds faster.
     """
-    types = {column.name: column.dataType.simpleString() for column in rows.schema}
+    types = {name: each.kind.simpleString() for name, each in require_columns(rows, settings.keys).items()}
     words = {name for stage in settings.stages if stage.kind in TEXT_STAGES for name in stage.columns}
     return (
         inputs.stages is not None
         and inputs.kind == "vector"
         and words.isdisjoint(inputs.raw_columns)
         and all(kind in _NUMBERS or _OTHERS.fullmatch(kind) for kind in inputs.raw_columns.values())
-        and all(is_hashable(types[key]) for key in [*inputs.raw_columns, *settings.keys])
+        and all(is_hashable(kind) for kind in [*inputs.raw_columns.values(), *types.values()])
         and PROBLEM not in rows.columns
     )
 
