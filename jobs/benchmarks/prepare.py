@@ -29,7 +29,7 @@ __all__ = ["FLOATS", "numbers_and_texts", "run", "stages_for_all"]
 ROWS, FLOATS = 3_000_000, 20
 CATEGORIES = {"shop": 1_000, "country": 50}
 """Columns of text, and how many values each has."""
-WIDE_ROWS, WIDE_COLUMNS = 600, 1_000
+WIDE_ROWS, WIDE_COLUMNS = 600, 3_000
 TEXTS, PICTURES = 30, 50
 """How many rows of numbers stand for one text, and for one image of 28 x 28."""
 FEWEST = 100
@@ -47,15 +47,20 @@ def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS
     with session() as spark, TemporaryDirectory() as folder:
         table, wide = numbers_and_texts(spark, rows, Path(folder)), _wide(spark, wide_columns, Path(folder))
         numbers = table.drop(*CATEGORIES)
+        names = [f"x{number}" for number in range(FLOATS)]
+        files, wide_files = (
+            sparkdl.Source(format="parquet", path=f"{folder}/{name}") for name in ("raw", "wide.parquet")
+        )
         texts = _texts(spark, max(rows // TEXTS, FEWEST), Path(folder))
         pictures = _pictures(spark, max(rows // PICTURES, FEWEST), Path(folder))
         ways = {
-            "sparkdl.prepare": lambda: _prepare(numbers, folder),
-            "sparkdl.prepare, impute, standardise, two index": lambda: _prepare(table, folder, stages_for_all()),
+            "sparkdl.prepare": lambda: _prepare(files, folder, features=names),
+            "sparkdl.prepare, impute, standardise, two index": lambda: _prepare(files, folder, stages_for_all()),
+            "sparkdl.prepare, a DataFrame": lambda: _prepare(numbers, folder),
             "Spark's copy": lambda: _write(numbers, folder),
             "Spark's copy, orderBy(rand())": lambda: _write(numbers.orderBy(sf.rand()), folder),
             "Spark's copy, repartition by rand()": lambda: _write(_repartitioned(numbers), folder),
-            f"sparkdl.prepare, {WIDE_ROWS} rows of {wide_columns:,} columns": lambda: _prepare(wide, folder),
+            f"sparkdl.prepare, {WIDE_ROWS} rows of {wide_columns:,} columns": lambda: _prepare(wide_files, folder),
             f"Spark's copy, {WIDE_ROWS} rows of {wide_columns:,} columns": lambda: _write(wide, folder),
             "sparkdl.prepare, texts, count_text": lambda: _prepare(texts, folder, _words()),
             "Spark's copy of the texts, repartition by rand()": lambda: _write(_repartitioned(texts), folder),
@@ -69,7 +74,7 @@ def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS
                 ways[f"{CONVERTER}, texts"] = lambda: convert(texts)
                 ways[f"{CONVERTER}, images"] = lambda: convert(pictures)
             seconds = seconds_in_turn(ways, rounds)
-    ours, staged, _, ordered, cut, wide_ours, *_ = seconds.values()
+    ours, staged, _, _, ordered, cut, wide_ours, *_ = seconds.values()
     shuffled = min(ordered, cut, key=median)
     return Report(
         title=f"prepare: {rows:,} rows of {FLOATS} floats, and wide rows",
@@ -136,7 +141,9 @@ def stages_for_all() -> list[sparkdl.Stage]:
     ]
 
 
-def _prepare(rows: DataFrame, folder: str, stages: list[sparkdl.Stage] | None = None, **settings: Any) -> None:
+def _prepare(
+    rows: DataFrame | sparkdl.Source, folder: str, stages: list[sparkdl.Stage] | None = None, **settings: Any
+) -> None:
     shutil.rmtree(f"{folder}/prepared", ignore_errors=True)
     split = sparkdl.Split(fractions={"validation": 0.1, "test": 0.1})
     sparkdl.prepare(rows, sparkdl.Prepare(output=f"{folder}/prepared", split=split, stages=stages or [], **settings))

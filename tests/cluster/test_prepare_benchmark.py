@@ -22,7 +22,7 @@ def test_all_ways_are_timed_and_compared(spark: SparkSession) -> None:
     assert [row[0] for row in report.rows][:3] == [
         "sparkdl.prepare",
         "sparkdl.prepare, impute, standardise, two index",
-        "Spark's copy",
+        "sparkdl.prepare, a DataFrame",
     ]
     assert all(float(row[1]) > 0 for row in report.rows)
     assert [target.limit for target in report.targets] == [1.5, 2.5, 6.0]

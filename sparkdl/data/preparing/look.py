@@ -22,12 +22,13 @@ from sparkdl.data.preparing.draw import (
     with_strata,
 )
 from sparkdl.data.preparing.equals import have_equals
-from sparkdl.data.preparing.examine import Findings, examine, find_problems, first_problem
+from sparkdl.data.preparing.examine import Findings, examine
 from sparkdl.data.preparing.features import Inputs, check_number, choose_inputs, raw_rows
 from sparkdl.data.preparing.fitting import look_at
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
 from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.queries import check_query
+from sparkdl.data.preparing.row_problems import find_problems, first_problem
 from sparkdl.data.preparing.row_readers import RowReader, SparkReader, file_reader
 from sparkdl.data.preparing.stacking import FOUND, can_stack, look_at_training, stacked
 from sparkdl.data.preparing.transform import transformed

@@ -25,7 +25,7 @@ from sparkdl.data.job_errors import explained
 from sparkdl.data.labels import write_labels
 from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.decisions import differing, kept_settings
-from sparkdl.data.preparing.examine import Findings, examine, unusable
+from sparkdl.data.preparing.examine import Findings, examine
 from sparkdl.data.preparing.features import (
     apply_preprocessing,
     describe_pipeline,
@@ -35,6 +35,7 @@ from sparkdl.data.preparing.label_column import LABEL, WEIGHT
 from sparkdl.data.preparing.look import Look, choose, look
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups
 from sparkdl.data.preparing.queries import QUERY, gathered
+from sparkdl.data.preparing.row_problems import unusable
 from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import Layout, write_row_groups

@@ -15,10 +15,10 @@ from sparkdl.data.preparing.draw import (
     with_split,
     with_strata,
 )
-from sparkdl.data.preparing.examine import find_problems
 from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
 from sparkdl.data.preparing.order import SPLIT
+from sparkdl.data.preparing.row_problems import find_problems
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
 from sparkdl.settings import Prepare
