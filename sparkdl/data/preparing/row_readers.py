@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileReader", "RowReader", "SparkReader", "file_reader"]
 
-Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+OverBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _PLAIN = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -51,7 +51,7 @@ class RowReader(Protocol):
     def schema(self) -> "StructType":
         """Of the raw rows."""
 
-    def map(self, columns: Sequence[str], work: Work, schema: Any) -> "DataFrame":
+    def map(self, columns: Sequence[str], work: OverBatches, schema: Any) -> "DataFrame":
         """What ``work`` makes, in tasks, of batches of these columns, in this order. Runs on the driver, lazily."""
 
 
@@ -65,7 +65,7 @@ class SparkReader(NamedTuple):
         """As :attr:`RowReader.schema`."""
         return self.rows.schema
 
-    def map(self, columns: Sequence[str], work: Work, schema: Any) -> "DataFrame":
+    def map(self, columns: Sequence[str], work: OverBatches, schema: Any) -> "DataFrame":
         """As :meth:`RowReader.map`."""
         return by_place(self.rows, columns).mapInArrow(work, schema)
 
@@ -89,7 +89,7 @@ class FileReader(NamedTuple):
         """As :attr:`RowReader.schema`."""
         return self.rows.schema
 
-    def map(self, columns: Sequence[str], work: Work, schema: Any) -> "DataFrame":
+    def map(self, columns: Sequence[str], work: OverBatches, schema: Any) -> "DataFrame":
         """As :meth:`RowReader.map`."""
         dealt, names = self.dealt, list(columns)
 
@@ -128,7 +128,7 @@ def file_reader(source: Source, rows: "DataFrame", columns: Sequence[str]) -> Fi
     return FileReader(rows, [groups[task::tasks] for task in range(tasks)])
 
 
-def _footers(paths: Sequence[str], wanted: dict[str, pa.DataType | None]) -> Work:
+def _footers(paths: Sequence[str], wanted: dict[str, pa.DataType | None]) -> OverBatches:
     """Finds the row groups of files; -1 as a number stands for a file with other columns."""
 
     def footers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
