@@ -4,7 +4,7 @@ Spark reads a column for its own rows first and then makes an Arrow column of it
 of a look at a row does. Files of plain columns need none of that. Both give the same values.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -35,8 +35,8 @@ _PLAIN = {
     "string": pa.string(),
 }
 """Types that Parquet has as Arrow has them, whoever wrote the file; times and decimals it has in several ways."""
-_MOST_GROUPS = 100_000
-"""The driver knows each row group."""
+_MOST_FILES = 100_000
+"""The driver knows each row group, of which a file has a few."""
 _TASKS_A_SLOT = 4
 _BATCH_ROWS = 1 << 14
 _BATCH_VALUES = 1 << 23
@@ -113,39 +113,49 @@ def file_reader(source: Source, rows: "DataFrame", columns: Sequence[str]) -> Fi
     try:
         folder, names = file_paths(rows.inputFiles())
         paths = [join(folder, name) for name in names]
-        if not paths or file_size(paths[0]) is None:
+        if not 0 < len(paths) < _MOST_FILES or file_size(paths[0]) is None:
             return None
-    except StorageError:  # which Spark may reach all the same
+    except (OSError, StorageError):  # of storage that Spark may reach all the same
         return None
     spark = rows.sparkSession
     slots = default_parallelism(spark)
     files = spark.range(len(paths), numPartitions=min(len(paths), slots))
-    found = files.mapInArrow(_footers(paths, wanted), "file int, number int, rows bigint").limit(_MOST_GROUPS).collect()
-    if not found or len(found) == _MOST_GROUPS or any(row.number < 0 for row in found):
+    found = files.mapInArrow(_footers(paths, wanted), "file int, number int, rows bigint").collect()
+    if not found or any(row.number < 0 for row in found):
         return None
     groups = sorted((_Group(paths[row.file], row.number, row.rows) for row in found), key=lambda group: -group.rows)
     tasks = min(len(groups), _TASKS_A_SLOT * slots)
     return FileReader(rows, [groups[task::tasks] for task in range(tasks)])
 
 
-def _footers(paths: Sequence[str], wanted: dict[str, pa.DataType | None]) -> OverBatches:
+def _footers(paths: Sequence[str], wanted: Mapping[str, pa.DataType | None]) -> OverBatches:
     """Finds the row groups of files; -1 as a number stands for a file with other columns."""
 
     def footers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for file in batch.column(0).to_pylist():
-                with open_file(paths[file]) as stream:
-                    footer = pq.read_metadata(stream)
-                schema = footer.schema.to_arrow_schema()
-                found = dict(zip(schema.names, schema.types, strict=True))
-                fits = all(found.get(name) == kind for name, kind in wanted.items())
-                rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)] if fits else [0]
-                columns = [[file] * len(rows), list(range(len(rows))) if fits else [-1], rows]
+                rows = _rows_of_groups(paths[file], wanted)
+                numbers = [-1] if rows is None else list(range(len(rows)))
+                columns = [[file] * len(numbers), numbers, [0] if rows is None else rows]
                 kinds = [pa.int32(), pa.int32(), pa.int64()]
                 arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, ["file", "number", "rows"])
 
     return footers
+
+
+def _rows_of_groups(path: str, wanted: Mapping[str, pa.DataType | None]) -> list[int] | None:
+    """How many rows each row group of a file has; None where its columns are others, or cannot be read like this."""
+    try:
+        with open_file(path) as stream:
+            footer = pq.read_metadata(stream)
+    except (pa.ArrowException, OSError):
+        return None
+    schema = footer.schema.to_arrow_schema()
+    found = dict(zip(schema.names, schema.types, strict=True))
+    if any(found.get(name) != kind for name, kind in wanted.items()):
+        return None
+    return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
 
 
 def _batches(group: _Group, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
