@@ -26,7 +26,7 @@ OnMessage = Callable[[int, dict[str, Any]], None]
 
 POLL_SECONDS = 0.5  # between two looks at the ranks' vital signs and at the order to stop
 GRACE_SECONDS = 3.0  # how long the other ranks have to notice that one has failed
-FAREWELL_SECONDS = 2.0  # how long a finished run waits for what is still on its way through the channel
+FAREWELL_SECONDS = 5.0  # how long a finished run waits for what is still on its way through the channel
 ORDERLY_SECONDS = 8.0  # how long an interrupted run may take to come to an end by itself
 
 
