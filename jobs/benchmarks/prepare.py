@@ -110,7 +110,7 @@ def _wide(spark: SparkSession, columns: int, folder: Path) -> DataFrame:
 
     random = np.random.default_rng(0)
     values = {f"x{number}": random.standard_normal(WIDE_ROWS, np.float32) for number in range(columns)}
-    pq.writenumbers_and_texts(pa.table(values | {"label": random.integers(0, 2, WIDE_ROWS)}), folder / "wide.parquet")
+    pq.write_table(pa.table(values | {"label": random.integers(0, 2, WIDE_ROWS)}), folder / "wide.parquet")
     return spark.read.parquet(str(folder / "wide.parquet"))
 
 
