@@ -1,13 +1,13 @@
 """The four jobs of a pipeline: each from settings to what is told of it, done or only checked. Runs on the driver."""
 
-import tempfile
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 import sparkdl
 from sparkdl.data.in_place.sources import foreign_source, name_of_card
 from sparkdl.settings import Extreme, Prepare, Settings, Tracking, Train
-from sparkdl.storage import join
+from sparkdl.storage import exists, join, remove
 
 __all__ = [
     "check_prepare",
@@ -53,8 +53,12 @@ def train(settings: Settings) -> Summary:
 
 def check_train(settings: Settings) -> Summary:
     """See :func:`sparkdl.check_train`."""
-    with tempfile.TemporaryDirectory() as nowhere:
-        return sparkdl.check_train(**_arguments(settings, settings.train, cards=nowhere))
+    run_dir = settings.train.run_dir
+    was_there, tried = exists(run_dir), join(run_dir, f"dry-run-{uuid.uuid4().hex}")
+    try:
+        return sparkdl.check_train(**_arguments(settings, settings.train, cards=tried))
+    finally:
+        remove(tried if was_there else run_dir)
 
 
 def train_extreme(settings: Settings) -> Summary:

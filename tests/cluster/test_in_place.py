@@ -187,7 +187,7 @@ def test_arrays_numbers_to_predict_and_weights_are_read_where_they_are(spark: Sp
         ({"features": ["id", "only_first"]}, "second.parquet has no column 'only_first'"),
         ({"features": ["id", "either"]}, "column 'either' is int64 in .*second.parquet and double in .*a first"),
         ({"split": Split(fractions={"validation": 0.0001})}, "split 'validation' has .* fewer than the 2 ranks"),
-        ({"label": "several"}, "a row has one label"),
+        ({"label": "several"}, "has one label; prepare a copy"),
     ],
 )
 def test_what_needs_a_copy_or_is_wrong_is_named_before_anything_is_written(
@@ -211,7 +211,7 @@ def test_a_row_group_that_ranks_could_not_hold_is_named(folder: Path, monkeypatc
     found = [group for batch in parquet_files._footer(0, path, ["id", "label"], path) for group in batch.to_pylist()]
     assert [(group["first"], group["rows"]) for group in found] == [(0, 700), (700, 700), (1400, 600)]
     monkeypatch.setattr(parquet_files, "LARGEST_GROUP_BYTES", 1000)
-    with pytest.raises(DataError, match=r"row group 0 of .*a first\.parquet takes .* leave `in_place` out"):
+    with pytest.raises(DataError, match=r"row group 0 of .*a first\.parquet takes .* prepare a copy"):
         list(parquet_files._footer(0, path, ["id", "label"], path))
 
 
@@ -241,6 +241,7 @@ def test_a_folder_of_parquet_files_is_trained_on_and_scored(
         with pytest.raises(SystemExit) as ending:
             main([command[0], f"{tmp_path}/trees.yaml", *command[1:]])
         assert not ending.value.code, capfd.readouterr().err
+        assert (tmp_path / "runs").exists() == ("--dry-run" not in command)
     predictions = pq.read_table(tmp_path / "predictions", columns=["label", "prediction"])
     right = np.mean(predictions.column("label").to_numpy() == predictions.column("prediction").to_numpy())
     assert right > 0.99

@@ -24,10 +24,12 @@ from sparkdl.storage import file_size, join, read_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["GROUPS", "FoundGroup", "FoundRows", "find_rows", "groups_in"]
+__all__ = ["GROUPS", "LARGEST_GROUP_BYTES", "NEEDS_COPY", "FoundGroup", "FoundRows", "find_rows", "groups_in"]
 
 LARGEST_GROUP_BYTES = 1 << 29
 """Of what is read of a row group, decompressed, at most: a rank holds several."""
+NEEDS_COPY = "prepare a copy (`prepare.in_place: false`)"
+"""What to do, for errors."""
 _NUMBERS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double"}
 _PLACES_A_FILE = 1 << 20
 """More row groups than a file has: a row group's place is its file's number times this, and its number in the file."""
@@ -102,7 +104,7 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
     needed = _needed(table, settings)
     folder, paths = file_paths(table.inputFiles())
     if not paths:
-        raise DataError(f"Spark does not say which files {source.path} consists of; leave `in_place` out")
+        raise DataError(f"Spark does not say which files {source.path} consists of; {NEEDS_COPY}")
     kinds = {field.name: field.dataType.simpleString() for field in select_columns(table, needed).schema}
     _check_types(kinds, settings)
     tasks = default_parallelism(spark)
@@ -112,7 +114,7 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
     if found.rows != counted:
         raise DataError(
             f"the files of {source.path} hold {found.rows or 0:,} rows, and the table {counted:,}: some are marked as"
-            " deleted. Leave `in_place` out, and a copy is made without them; or have the table written again"
+            f" deleted. Have the table written again without them, or {NEEDS_COPY}"
         )
     groups = groups.repartition(min(found.groups, 4 * tasks), "place")
     file, row, split = (_free(name, kinds) for name in ("file", "row", "split"))
@@ -149,12 +151,13 @@ def _check_types(kinds: Mapping[str, str], settings: Prepare) -> None:
         element = kind.removeprefix("array<").removesuffix(">")
         if element not in _NUMBERS and not kind.startswith(("string", "date", "timestamp", "decimal")):
             raise DataError(
-                f"column {name!r} is {kind}, and with `in_place` features are numbers, arrays of them, texts and times;"
-                " leave `in_place` out, or the column"
+                f"column {name!r} is {kind}; of rows that are not copied, features are numbers, arrays of them, texts"
+                f" and times: {NEEDS_COPY}, or leave the column out"
             )
     if kinds[settings.label].startswith("array"):
         raise DataError(
-            f"the label column {settings.label!r} is {kinds[settings.label]}; with `in_place` a row has one label"
+            f"the label column {settings.label!r} is {kinds[settings.label]}, and a row that is not copied has one"
+            f" label; {NEEDS_COPY}"
         )
 
 
@@ -183,7 +186,7 @@ def _footer(file: int, path: str, columns: Sequence[str], first_path: str) -> It
     if size is None:
         raise DataError(f"{path} is missing")
     if not path.endswith(".parquet") and read_file(path, start=0, end=4) != b"PAR1":
-        raise DataError(f"{path} is no Parquet file, and `in_place` reads no other; leave `in_place` out")
+        raise DataError(f"{path} is no Parquet file; {NEEDS_COPY}")
     footer = read_footer(path, size)
     kinds, firsts = (
         {column.name: column.type for column in each.schema.to_arrow_schema()}
@@ -191,14 +194,14 @@ def _footer(file: int, path: str, columns: Sequence[str], first_path: str) -> It
     )
     if missing := [name for name in columns if name not in kinds]:
         raise DataError(
-            f"{path} has no column {missing[0]!r}, it has {listed([*kinds])}; a column that is in the names of"
-            " folders alone, or that another file has, needs a copy: leave `in_place` out, or the column"
+            f"{path} has no column {missing[0]!r}, it has {listed([*kinds])}; where a column is in the names of"
+            f" folders, or in other files alone, {NEEDS_COPY}, or leave the column out"
         )
     for name in columns:
         if kinds[name] != firsts.get(name):
             raise DataError(
-                f"column {name!r} is {kinds[name]} in {path} and {firsts.get(name)} in {first_path}; leave `in_place`"
-                " out, and the copy has one type"
+                f"column {name!r} is {kinds[name]} in {path} and {firsts.get(name)} in {first_path}; {NEEDS_COPY},"
+                " which has one type"
             )
     before, found = 0, []
     for number in range(footer.num_row_groups):
@@ -208,7 +211,7 @@ def _footer(file: int, path: str, columns: Sequence[str], first_path: str) -> It
             if decompressed > LARGEST_GROUP_BYTES:
                 raise DataError(
                     f"row group {number} of {path} takes {decompressed >> 20:,} MiB, more than the"
-                    f" {LARGEST_GROUP_BYTES >> 20} that ranks can read at a time; leave `in_place` out"
+                    f" {LARGEST_GROUP_BYTES >> 20} that ranks can read at a time; {NEEDS_COPY}"
                 )
             place = file * _PLACES_A_FILE + number
             found.append(FoundGroup(file, number, place, before, rows, begin, end, size)._asdict())

@@ -16,7 +16,7 @@ from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, RowGroupsF
 from sparkdl.data.in_place.drawing import rows_of, split_names
 from sparkdl.data.in_place.examples import Examples
 from sparkdl.data.in_place.parquet_columns import decode_columns
-from sparkdl.data.in_place.parquet_files import LARGEST_GROUP_BYTES, FoundRows, groups_in
+from sparkdl.data.in_place.parquet_files import LARGEST_GROUP_BYTES, NEEDS_COPY, FoundRows, groups_in
 from sparkdl.data.preparing.examine import check_sizes
 from sparkdl.data.preparing.look import Look
 from sparkdl.data.preparing.written import Written, WrittenSplit, summed, sums_of
@@ -84,8 +84,7 @@ def _recorder(found: FoundRows, examples: Examples) -> Callable[[Iterable[pa.Rec
             if 4 * examples.width * group.rows > LARGEST_GROUP_BYTES:
                 raise DataError(
                     f"row group {group.number} of {group.path} has {group.rows:,} rows of {examples.width:,} numbers,"
-                    f" more than the {LARGEST_GROUP_BYTES >> 20} MiB that ranks can read at a time; leave `in_place`"
-                    " out"
+                    f" more than the {LARGEST_GROUP_BYTES >> 20} MiB that ranks can read at a time; {NEEDS_COPY}"
                 )
             content = read_file(group.path, start=group.begin, end=group.end)
             same: dict[str, Any] = {"path": paths[each.file], "crc32": zlib.crc32(content)}
