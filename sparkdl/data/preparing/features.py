@@ -164,8 +164,9 @@ def check_number(rows: "DataFrame", columns: Sequence[str]) -> None:
     if len(columns) > limit:
         raise DataError(
             f"there are {len(columns):,} columns to learn from, and Spark's plan of more than {limit:,} may not fit"
-            f" into the {memory} of the driver; put numbers that belong together into one column, an `array`, or set"
-            " `spark.driver.memory` to more"
+            f" into the {memory} of the driver; have tasks read them by themselves (`prepare.source` with the format"
+            " `parquet`), put numbers that belong together into one column, an `array`, or set `spark.driver.memory` to"
+            " more"
         )
 
 
