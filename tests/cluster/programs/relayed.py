@@ -44,7 +44,7 @@ def fail(rank: Rank) -> None:
 
 
 def lose_the_meeting_place(rank: Rank) -> None:
-    time.sleep(2)
+    time.sleep(10)  # in which the client hears, by a task of Spark's, that there are ranks
     if rank.rank == 0:
         os._exit(9)
     while True:
