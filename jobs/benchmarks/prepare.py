@@ -42,8 +42,8 @@ FILES = 8
 """Of the copy that is cut by a random key."""
 
 
-def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS) -> Report:
-    """Measure all ways in turn, round by round; the first round only warms up. Runs on the driver."""
+def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS, *, warms_up: bool = True) -> Report:
+    """Measure all ways in turn, round by round, after one that only warms up. Runs on the driver."""
     with session() as spark, TemporaryDirectory() as folder:
         table, wide = numbers_and_texts(spark, rows, Path(folder)), _wide(spark, wide_columns, Path(folder))
         numbers = table.drop(*CATEGORIES)
@@ -73,7 +73,7 @@ def run(rows: int = ROWS, wide_columns: int = WIDE_COLUMNS, rounds: int = ROUNDS
                 ways[f"{CONVERTER}, {WIDE_ROWS} rows of {wide_columns:,} columns"] = lambda: convert(wide)
                 ways[f"{CONVERTER}, texts"] = lambda: convert(texts)
                 ways[f"{CONVERTER}, images"] = lambda: convert(pictures)
-            seconds = seconds_in_turn(ways, rounds)
+            seconds = seconds_in_turn(ways, rounds, warms_up=warms_up)
     ours, staged, _, _, ordered, cut, wide_ours, *_ = seconds.values()
     shuffled = min(ordered, cut, key=median)
     return Report(

@@ -8,14 +8,16 @@ from pyspark.sql import DataFrame
 __all__ = ["seconds_in_turn", "take_turns"]
 
 
-def seconds_in_turn(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds that each way takes, round by round; the first round only warms up."""
+def seconds_in_turn(
+    ways: Mapping[str, Callable[[], object]], rounds: int, *, warms_up: bool = True
+) -> dict[str, list[float]]:
+    """Seconds that each way takes, round by round, after one that only warms up."""
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for round_ in range(rounds + 1):
+    for round_ in range(-1 if warms_up else 0, rounds):
         for way, act in ways.items():
             started = time.perf_counter()
             act()
-            if round_:
+            if round_ >= 0:
                 seconds[way].append(time.perf_counter() - started)
     return seconds
 

@@ -18,7 +18,7 @@ def travelling() -> None:
 
 
 def test_all_ways_are_timed_and_compared(spark: SparkSession) -> None:
-    report = run(rows=300, wide_columns=5, rounds=1)
+    report = run(rows=300, wide_columns=5, rounds=1, warms_up=False)
     assert [row[0] for row in report.rows][:3] == [
         "sparkdl.prepare",
         "sparkdl.prepare, impute, standardise, two index",
