@@ -42,7 +42,7 @@ def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
                 if not folder.publish():
                     raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
         else:
-            scored.write.mode("errorifexists").parquet(output)  # Spark looks before it scores
+            scored.write.mode("error").parquet(output)  # Spark looks before it scores
         written = scored.sparkSession.read.parquet(spark_url(output, literal=True))
         failed = F.count(F.when(F.col("prediction").isNull(), 1))
         found = written.agg(F.count("*").alias("rows"), failed.alias("failed")).collect()[0]
