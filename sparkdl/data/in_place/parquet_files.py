@@ -1,7 +1,8 @@
 """Which Parquet files a source consists of, their row groups, and their rows with the places that they have there."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from sparkdl.data.in_place.examples import one_array
 from sparkdl.data.in_place.file_paths import file_paths
 from sparkdl.data.in_place.parquet_columns import decode_columns, read_footer, span_of
 from sparkdl.data.job_errors import own_errors
+from sparkdl.data.preparing.row_readers import OverBatches
 from sparkdl.data.raw_columns import listed, select_columns
 from sparkdl.data.row_groups import ForeignRowGroup
 from sparkdl.data.sources.open import open_source
@@ -23,6 +25,7 @@ from sparkdl.storage import file_size, join, read_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["GROUPS", "LARGEST_GROUP_BYTES", "NEEDS_COPY", "FoundGroup", "FoundRows", "find_rows", "groups_in"]
 
@@ -73,6 +76,18 @@ class FoundRows(NamedTuple):
     settings: Prepare
     looked_at_by: Prepare
     """The settings by which these rows are looked at: features are listed, and the split is a column."""
+    reader: Callable[[Sequence[str]], OverBatches]
+    """What reads columns of row groups in a task."""
+
+    @property
+    def schema(self) -> "StructType":
+        """Of the rows, as :class:`~sparkdl.data.preparing.row_readers.RowReader` has it."""
+        return self.rows.schema
+
+    def map(self, columns: Sequence[str], work: OverBatches, schema: Any) -> "DataFrame":
+        """What ``work`` makes, in the tasks that read the files, of batches of these columns. Lazily."""
+        read = self.reader(columns)
+        return self.groups.mapInArrow(lambda batches: work(read(batches)), schema)
 
     @property
     def described(self) -> InPlace:
@@ -125,11 +140,11 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
             "in_place": False,
         }
     )
+    read = partial(_reader, folder, paths, kinds, (file, row, split), settings)
     schema = ", ".join([f"`{file}` string", f"`{row}` bigint", f"`{split}` string"])
     columns = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in kinds.items())
-    reader = _reader(folder, paths, kinds, [file, row, split], settings)
-    rows = groups.mapInArrow(reader, f"{schema}, {columns}")
-    return FoundRows(folder, paths, groups, rows, settings, looked_at_by)
+    rows = groups.mapInArrow(read([file, row, split, *kinds]), f"{schema}, {columns}")
+    return FoundRows(folder, paths, groups, rows, settings, looked_at_by, read)
 
 
 def groups_in(batches: Iterable[pa.RecordBatch]) -> Iterator[FoundGroup]:
@@ -220,20 +235,30 @@ def _footer(file: int, path: str, columns: Sequence[str], first_path: str) -> It
 
 
 def _reader(
-    folder: str, paths: Sequence[str], kinds: Mapping[str, str], places: Sequence[str], settings: Prepare
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Reads the rows of row groups, with their places."""
+    folder: str,
+    paths: Sequence[str],
+    kinds: Mapping[str, str],
+    places: tuple[str, str, str],
+    settings: Prepare,
+    columns: Sequence[str],
+) -> OverBatches:
+    """Reads columns of row groups, among them those of :class:`FoundRows` that say where a row is."""
     fractions, seed = dict(settings.split.fractions), settings.seed
+    file, row, split = places
+    stored = [name for name in columns if name in kinds]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for group in groups_in(batches):
-            table = decode_columns(group.at(join(folder, paths[group.file])), columns=list(kinds))
+            table = decode_columns(group.at(join(folder, paths[group.file])), columns=stored)
+            made = {name: fitted_rows(one_array(table, name), name, kinds[name])[0] for name in stored}
+            if file in columns:
+                made[file] = pa.array([paths[group.file]]).take(pa.array(np.zeros(group.rows, np.int32)))
+                made[row] = pa.array(np.arange(group.first, group.first + group.rows))
             splits = np.empty(group.rows, object)
             for name in split_names(fractions):
                 splits[rows_of(name, group.place, group.rows, fractions=fractions, seed=seed)] = name
-            made = [pa.array([paths[group.file]]).take(pa.array(np.zeros(group.rows, np.int32)))]
-            made += [pa.array(np.arange(group.first, group.first + group.rows)), pa.array(splits, pa.string())]
-            made += [fitted_rows(one_array(table, name), name, kind)[0] for name, kind in kinds.items()]
-            yield from pa.Table.from_arrays(made, [*places, *kinds]).to_batches(max_chunksize=_BATCH_ROWS)
+            made[split] = pa.array(splits, pa.string())
+            read_columns = pa.Table.from_arrays([made[name] for name in columns], [*columns])
+            yield from read_columns.to_batches(max_chunksize=_BATCH_ROWS)
 
     return read

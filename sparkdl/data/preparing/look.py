@@ -78,10 +78,12 @@ def look(
     spark: "SparkSession | None",
     pipeline: "Pipeline | None",
     split_by: str,
+    reader: RowReader | None = None,
 ) -> "Iterator[Look]":
     """Read all raw rows, and find out what prepare has to know of them. Runs on the driver; tasks read.
 
-    What tasks have read twice is kept until the end of the context. Raises what :func:`examine` raises.
+    ``reader`` gives tasks the rows of ``source``, where neither Spark nor :func:`file_reader` is to do so. What tasks
+    have read twice is kept until the end of the context. Raises what :func:`examine` raises.
     """
     opened, inputs = choose(source, settings, spark, pipeline)
     keys = select_columns(opened, settings.keys)
@@ -90,7 +92,6 @@ def look(
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     check_names(content)
     stacks, kept = can_stack(opened, inputs, settings), None
-    reader: RowReader | None = None
     if stacks and isinstance(source, Source):
         reader = file_reader(source, opened, content)
     if reader is None:
@@ -145,7 +146,7 @@ def look(
             return findings.usable(drawn.rows(inputs_made))
 
         def looked_at(pipeline: UnfittedPipeline) -> "DataFrame":
-            if stacks and drawn.by_row_alone and settings.on_bad_rows == "error":
+            if stacks and drawn.known_in_tasks and settings.on_bad_rows == "error":
                 return look_at_training(reader, inputs, settings, pipeline)
             return look_at(rows().where(f"{SPLIT} = 'train'"), inputs.raw_columns, pipeline)
 
@@ -164,10 +165,12 @@ class _Drawn(NamedTuple):
     strata: "DataFrame | None" = None
 
     @property
-    def by_row_alone(self) -> bool:
-        """Whether the split of a row depends on nothing but its content and the seed."""
-        given = self.settings.split.column or self.settings.split.time
-        return draws_rows(self.settings) and not given and not self.numbered and self.strata is None
+    def known_in_tasks(self) -> bool:
+        """Whether the split of a row depends on nothing but its content and the seed, or is what a text in it says."""
+        split = self.settings.split
+        if split.column:
+            return not split.fractions
+        return draws_rows(self.settings) and not split.time and not self.numbered and self.strata is None
 
     def numbered_rows(self, rows: "DataFrame") -> "DataFrame":
         """The rows, of which those that are equal are told apart."""

@@ -81,7 +81,7 @@ def prepare(
     raw, looked_at, foreign = _found(source, settings, spark, pipeline)
     if existing is not None:
         split_by = "content" if foreign else existing.card.split_by
-        with explained(settings.output), look(raw, looked_at, spark, pipeline, split_by) as found:
+        with explained(settings.output), look(raw, looked_at, spark, pipeline, split_by, foreign) as found:
             _require_same_content(existing, found.findings)
         place = without_credentials(settings.output)
         _log.info("%s holds these rows with these settings already; nothing to prepare", place)
@@ -89,7 +89,7 @@ def prepare(
     with (
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,
-        look(raw, looked_at, spark, pipeline, "content" if foreign else DRAWN_BY) as found,
+        look(raw, looked_at, spark, pipeline, "content" if foreign else DRAWN_BY, foreign) as found,
     ):
         card = _write(found, decisions, settings, folder.path, foreign)
         write_file(join(folder.path, CARD_NAME), card.to_json().encode())

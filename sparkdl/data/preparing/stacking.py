@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.bad_rows import NAMED, PROBLEM, Problem
@@ -139,20 +140,25 @@ def stacked(
 def look_at_training(rows: RowReader, inputs: Inputs, settings: Prepare, pipeline: UnfittedPipeline) -> "DataFrame":
     """What :func:`~sparkdl.data.preparing.fitting.look_at` finds of the training rows. Runs on the driver, lazily.
 
-    All rows can be used, and each was drawn by itself, so that its task knows which split it is of.
+    All rows can be used, and each was drawn by itself, or its split is a column, so that its task knows it.
     """
     stack, begin = _stack(inputs, settings), begin_of_train(settings)
+    content = _content(inputs, settings)
+    given = content.index(settings.split.column) if settings.split.column else None
 
     def training(columns: Sequence[pa.Array]) -> list[pa.Array]:
-        _, draw = hash_rows(columns[: stack.identifying], stack.seeds)
-        chosen = in_train(draw, begin)
+        if given is None:
+            _, draw = hash_rows(columns[: stack.identifying], stack.seeds)
+            chosen = in_train(draw, begin)
+        else:
+            chosen = np.asarray(pc.equal(columns[given].cast(pa.string()), "train"))
         kept = columns[: len(stack.raw_columns)]
         return list(kept) if chosen.all() else [column.filter(pa.array(chosen)) for column in kept]
 
     def look_at_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return look((training(batch.columns) for batch in batches if len(batch)), stack.raw_columns, pipeline)
 
-    return rows.map(_content(inputs, settings), look_at_batches, WHAT_ROWS_SAY)
+    return rows.map(content, look_at_batches, WHAT_ROWS_SAY)
 
 
 def _content(inputs: Inputs, settings: Prepare) -> list[str]:
