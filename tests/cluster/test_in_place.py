@@ -151,6 +151,9 @@ def test_the_same_files_are_recognised_and_a_changed_one_is_named(
     for look in (elsewhere.verify, lambda: elsewhere.verify(spark), lambda: read(elsewhere, "train")):
         with pytest.raises(DatasetError, match=r"second\.parquet was altered"):
             look()
+    changed.write_bytes(b"")
+    with pytest.raises(DatasetError, match=r"second\.parquet was altered"):
+        read(elsewhere, "train")
     changed.write_bytes(content[:-1])
     with pytest.raises(DatasetError, match=r"second\.parquet has .* bytes instead of"):
         Dataset.open(str(ours))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkdl.data.in_place.file_paths import file_paths
+from sparkdl.data.label_types import arrow_type
 from sparkdl.data.sql import by_place
 from sparkdl.errors import StorageError
 from sparkdl.sessions import default_parallelism
@@ -25,14 +26,7 @@ __all__ = ["FileReader", "RowReader", "SparkReader", "file_reader"]
 
 OverBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _PLAIN = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
+    name: arrow_type(name) for name in ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string")
 }
 """Types that Parquet has as Arrow has them, whoever wrote the file; times and decimals it has in several ways."""
 _MOST_FILES = 100_000

@@ -95,16 +95,15 @@ def verified_content(group: RowGroup) -> mmap.mmap | memoryview | bytes:
             _verify(content, group)
             return content
         with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            if not status.st_size:  # which cannot be mapped
+                _verify(b"", group)
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             content = mapped if is_whole else memoryview(mapped)[begin:end]
-            status = os.fstat(stream.fileno())
     except FileNotFoundError:
         raise DatasetError(
             f"{group.path} is missing. Restore it, or remove the dataset and prepare it again."
         ) from None
-    except ValueError:  # an empty file cannot be mapped
-        content = b""
-        status = path.stat() if path else os.stat_result(())
     state = hash((path, begin, group.crc32, status.st_ino, status.st_size, status.st_mtime_ns))
     if state not in _verified:  # the next epochs find the same file again, unless somebody has written to it
         _verify(content, group)
