@@ -59,7 +59,8 @@ class Examples:
             return numbers
         found = labels if pa.types.is_dictionary(labels.type) else labels.dictionary_encode()
         classes = pc.index_in(_names(found.dictionary), value_set=pa.array(self.label_names, pa.string()))
-        indices: NDArray[np.int64] = classes.to_numpy(zero_copy_only=False).astype(np.int64)
+        # A dictionary may name what no row has.
+        indices: NDArray[np.int64] = pc.fill_null(classes, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         classes_of_rows: NDArray[np.int64] = indices[found.indices.to_numpy(zero_copy_only=False)]
         return classes_of_rows
 
