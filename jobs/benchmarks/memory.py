@@ -207,7 +207,7 @@ def _limited_scoring(dataset: Dataset, settings: Train, folder: str, limit: int,
     loader = Loader(dataset, "validation", batch_size=settings.batch_size, shuffle=False)
     right = 0
     for batch in loader.epoch(0):
-        right += int((model.outputs_of(batch.inputs.numpy()).argmax(dim=1) == batch.labels).sum())
+        right += int((model.outputs_of(np.asarray(batch.inputs)).argmax(dim=1) == batch.labels).sum())
     return right / dataset.rows("validation"), max(_of_process("RssAnon") - held, 0)
 
 

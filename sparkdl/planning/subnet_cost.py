@@ -15,6 +15,7 @@ from torch import nn
 from typing_extensions import override
 
 from sparkdl.errors import ModelError
+from sparkdl.inputs.tensors import Inputs, answer, count_rows, device_of
 from sparkdl.planning.cost import Link, StepCost, Traffic, gathered, ring
 from sparkdl.settings.strategies import ISTOptions, ResISTOptions, RoundsOptions
 from sparkdl.training.strategies.residual_blocks import choose_blocks, cut_blocks
@@ -78,9 +79,9 @@ class SubNetworkCost(StepCost):
         return sum(each.operations * each.part(ranks) for each in self.dealt)
 
 
-def may_be_dealt(model: nn.Module, rows: torch.Tensor, *, ranks: int) -> bool:
+def may_be_dealt(model: nn.Module, rows: Inputs, *, ranks: int) -> bool:
     """Whether all hidden layers' neurons can be dealt to ranks; not tried on a network without weights."""
-    if rows.is_meta:
+    if device_of(rows).type == "meta":
         return False
     try:
         check_sub_networks(model, rows, None, ranks=ranks)
@@ -90,7 +91,7 @@ def may_be_dealt(model: nn.Module, rows: torch.Tensor, *, ranks: int) -> bool:
 
 
 def of_sub_networks(
-    measured: StepCost, options: RoundsOptions, model: nn.Module, rows: torch.Tensor, *, whole: float, ranks: int
+    measured: StepCost, options: RoundsOptions, model: nn.Module, rows: Inputs, *, whole: float, ranks: int
 ) -> SubNetworkCost:
     """What was measured on so many ranks, with what is known of the network; ``whole`` are seconds of its own step.
 
@@ -101,13 +102,13 @@ def of_sub_networks(
     return SubNetworkCost(**asdict(measured), ranks=ranks, whole=whole, dealt=dealt, uncut=uncut, sharded=sharded)
 
 
-def find_dealt(model: nn.Module, rows: torch.Tensor, options: RoundsOptions) -> tuple[list[Dealt], int]:
+def find_dealt(model: nn.Module, rows: Inputs, options: RoundsOptions) -> tuple[list[Dealt], int]:
     """What is cut of a network whose parts can be dealt, and the bytes of the rest; ``rows`` are like its inputs.
 
     Runs on the driver. The network may be one without weights, on the device ``meta``, as the rows then are, too; its
     buffers go there.
     """
-    model.to(rows.device)
+    model.to(device_of(rows))
     tensors, along = tensors_of(model), _along(model, options)
     uses = _uses(model, rows, {name: tensors[name] for name in along if tensors[name].ndim > 1})
     dealt = [
@@ -127,7 +128,7 @@ def _along(model: nn.Module, options: RoundsOptions) -> dict[str, tuple[int, ...
 
 
 @torch.no_grad()
-def _uses(model: nn.Module, rows: torch.Tensor, weights: Mapping[str, torch.Tensor]) -> Mapping[str, int]:
+def _uses(model: nn.Module, rows: Inputs, weights: Mapping[str, torch.Tensor]) -> Mapping[str, int]:
     """By weight, how often each of its numbers is multiplied for one row: once, or of a convolution for each pixel."""
     found = dict.fromkeys(weights, 0)
 
@@ -136,7 +137,7 @@ def _uses(model: nn.Module, rows: torch.Tensor, weights: Mapping[str, torch.Tens
 
     layers = {name: model.get_submodule(name.rpartition(".")[0]) for name in weights}
     hooks = [layer.register_forward_hook(partial(count, name)) for name, layer in layers.items()]
-    model(rows)
+    answer(model, rows)
     for hook in hooks:
         hook.remove()
-    return {name: numbers // (len(rows) * len(weights[name])) for name, numbers in found.items()}
+    return {name: numbers // (count_rows(rows) * len(weights[name])) for name, numbers in found.items()}

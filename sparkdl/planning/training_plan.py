@@ -10,6 +10,7 @@ from sparkdl.cluster import get_session, run_ranks
 from sparkdl.collectives import create_backend
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError
+from sparkdl.inputs.tensors import moved
 from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, fit_link
 from sparkdl.planning.measure import measure
 from sparkdl.planning.subnet_cost import may_be_dealt, of_sub_networks
@@ -145,7 +146,7 @@ def plan_training(
     if ranks < 2:
         raise ConfigError("a single rank exchanges nothing that could be planned; set cluster.num_ranks to 2 or more")
     model = check_model(dataset, settings, ranks=ranks)
-    rows = some_rows(dataset).to(next(model.parameters()).device)
+    rows = moved(some_rows(dataset), next(model.parameters()).device)
     own = settings.strategy
     if not isinstance(own, Averaging):
         raise ConfigError(

@@ -16,6 +16,7 @@ from torch import nn
 
 from sparkdl.collectives import Communicator
 from sparkdl.data import Batch
+from sparkdl.inputs.tensors import answer, moved
 from sparkdl.training.losses import Loss
 from sparkdl.training.strategies.layer_by_layer import LayerByLayer
 from sparkdl.training.tasks import Task
@@ -84,7 +85,7 @@ def add_up(
         for batch in batches:
             if not len(batch.labels) and not together:
                 continue
-            outputs = model(batch.inputs.to(device, non_blocking=True))
+            outputs = answer(model, moved(batch.inputs, device))
             if not len(batch.labels):
                 continue
             labels = batch.labels.to(device, non_blocking=True)

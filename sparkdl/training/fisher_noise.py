@@ -12,6 +12,7 @@ a rank's random numbers, which its checkpoint holds anyway, is all that there is
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparkdl.data import Batch
 from sparkdl.errors import ModelError
+from sparkdl.inputs.tensors import Inputs, like, moved, sliced
 from sparkdl.settings import Train
 from sparkdl.settings.gradient_noise import FisherTraceOptions, NoiseOptions
 from sparkdl.training.losses import Loss
@@ -82,10 +84,12 @@ def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: Loss)
     device = next(model.parameters()).device
 
     def loss_of_row(
-        parameters: Squares, inputs: torch.Tensor, label: torch.Tensor, weight: torch.Tensor | None
+        parameters: Squares, inputs: Inputs, label: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
         with autocast(settings, device):
-            outputs = functional_call(model, parameters, (inputs.unsqueeze(0),))
+            row = like(inputs, partial(torch.unsqueeze, dim=0))
+            named = isinstance(row, dict)
+            outputs = functional_call(model, parameters, () if named else (row,), row if named else {})
             return loss(outputs, label.unsqueeze(0), None if weight is None else weight.unsqueeze(0))
 
     by_row: Any = vmap(
@@ -95,7 +99,7 @@ def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: Loss)
     found = {name: torch.zeros_like(value) for name, value in trained.items()}
     for first in range(0, len(batch.labels), rows):
         piece = [
-            None if each is None else each[first : first + rows].to(device, non_blocking=True)
+            None if each is None else moved(sliced(each, slice(first, first + rows)), device)
             for each in (batch.inputs, batch.labels, batch.weights)
         ]
         for name, gradients in by_row(trained, *piece).items():

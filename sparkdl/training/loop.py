@@ -18,6 +18,7 @@ from torch import nn
 from sparkdl.cluster import Rank, returned_memory
 from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
+from sparkdl.inputs.tensors import Inputs, count_rows, moved
 from sparkdl.models import full_state, load_full_state
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
@@ -274,12 +275,12 @@ def evaluation_batch(settings: Train, task: Task) -> int:
     return settings.batch_size if small else max(settings.batch_size, EVALUATION_ROWS)
 
 
-def _training_inputs(job: Job, replica: Replica, epoch: int) -> Iterator[torch.Tensor]:
+def _training_inputs(job: Job, replica: Replica, epoch: int) -> Iterator[Inputs]:
     """The inputs of an epoch on this rank, in the batches of a training step that have two rows or more."""
     loader = _loader(replica, job.dataset, "train", batch_size=_batching(replica, job.reference).batch_size)
     for batch in loader.epoch(epoch):
-        if len(batch.inputs) > 1:
-            yield batch.inputs.to(replica.device, non_blocking=True)
+        if count_rows(batch.inputs) > 1:
+            yield moved(batch.inputs, replica.device)
 
 
 def _batching(replica: Replica, reference: int) -> Batching:

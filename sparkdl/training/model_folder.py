@@ -17,6 +17,7 @@ from torch import nn
 from sparkdl.data import Batch, Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
+from sparkdl.inputs.tensors import Inputs, answer, count_rows
 from sparkdl.models import (
     NETWORK_FILE,
     TracedNetwork,
@@ -71,7 +72,7 @@ def tried_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> tuple[n
     _check_types(model, settings)
     rows = some_rows(dataset)
     task, weighted = task_to_train(dataset.card, settings), dataset.card.mean_weight is not None
-    outputs = model.eval()(rows)
+    outputs = answer(model.eval(), rows)
     check_trained(model, outputs, _try_loss(outputs, settings, task, weighted=weighted), settings)
     try_training(model, rows, settings, task, weighted=weighted or settings.class_weights is not None)
     _check_state(build_optimizer(settings, model), settings)
@@ -165,7 +166,7 @@ def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: b
     return loss
 
 
-def _check_noise(model: nn.Module, rows: torch.Tensor, settings: Train, dataset: Dataset, *, ranks: int) -> None:
+def _check_noise(model: nn.Module, rows: Inputs, settings: Train, dataset: Dataset, *, ranks: int) -> None:
     """Raise :class:`ConfigError` for noise that no step lacks, :class:`ModelError` where rows have no gradients."""
     noise, step = settings.gradient_noise, settings.batch_size * settings.accumulation * ranks
     small_batch = (noise and noise.small_batch) or settings.batch_size
@@ -175,8 +176,9 @@ def _check_noise(model: nn.Module, rows: torch.Tensor, settings: Train, dataset:
             " (batch_size x accumulation x ranks); lower train.gradient_noise.small_batch, or leave gradient_noise out"
         )
     task = task_to_train(dataset.card, settings)
-    weights = torch.ones(len(rows)) if dataset.card.mean_weight is not None else None
-    batch = Batch(rows, task.some_labels(len(rows)), len(rows), weights)
+    count = count_rows(rows)
+    weights = torch.ones(count) if dataset.card.mean_weight is not None else None
+    batch = Batch(rows, task.some_labels(count), count, weights)
     check_rows_apart(model, batch, settings, build_loss(settings, task))
 
 

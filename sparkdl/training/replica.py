@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparkdl.collectives import is_expanded
 from sparkdl.data import Batch, Dataset
+from sparkdl.inputs.tensors import answer, moved
 from sparkdl.models import build, build_without_weights
 from sparkdl.settings import Train
 from sparkdl.training.fisher_noise import FisherNoise
@@ -139,11 +140,11 @@ def back_propagate(
 ) -> BatchFigures:
     """Add the gradient of a batch's loss, with so much weight for each of its rows, to what parameters have."""
     device = next(model.parameters()).device
-    inputs = batch.inputs.to(device, non_blocking=True)
+    inputs = moved(batch.inputs, device)
     labels = batch.labels.to(device, non_blocking=True)
     weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
     with autocast(settings, device), _normalised_alone(model, len(labels)):
-        outputs = model(inputs)
+        outputs = answer(model, inputs)
         mean = loss(outputs, labels, weights)
     scaled = scaler.scale(mean) if scaler else mean
     # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.

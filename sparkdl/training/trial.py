@@ -8,6 +8,7 @@ from torch import nn
 
 from sparkdl.data import Batch
 from sparkdl.errors import ConfigError, ModelError
+from sparkdl.inputs.tensors import Inputs, answer, count_rows, like
 from sparkdl.models import copied_network, full_state, load_full_state, name_of
 from sparkdl.settings import Train
 from sparkdl.training.losses import build_loss
@@ -35,10 +36,10 @@ def check_trained(model: nn.Module, outputs: torch.Tensor, loss: torch.Tensor, s
         )
 
 
-def try_training(model: nn.Module, like: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> None:
+def try_training(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> None:
     """Take a copy of a network through training on two rows and on one, which a rank's last batch may be.
 
-    ``like`` are rows as it reads them. Raises :class:`ModelError` where that fails, where buffers change their shapes
+    ``rows`` are some as it reads them. Raises :class:`ModelError` where that fails, where buffers change their shapes
     with the batch, and where the network keeps what it has learned outside of parameters and buffers: no checkpoint
     would have it. Raises :class:`ConfigError` for an optimizer that takes none of the gradients that it gets.
     """
@@ -48,7 +49,7 @@ def try_training(model: nn.Module, like: torch.Tensor, settings: Train, task: Ta
     with torch.random.fork_rng(devices=[]):
         tried = copied_network(model, name).train()
         shapes = {key: value.shape for key, value in full_state(tried).items()}
-        losses = [_step(tried, _some_rows(like, count), settings, task, weighted=weighted) for count in (2, 1)]
+        losses = [_step(tried, _some_rows(rows, count), settings, task, weighted=weighted) for count in (2, 1)]
         if losses[0].isfinite() and not losses[1].isfinite():
             raise ModelError(
                 f"the loss of the model {name!r} is {float(losses[1])} for a batch of one row, which the last one of an"
@@ -67,7 +68,7 @@ def try_training(model: nn.Module, like: torch.Tensor, settings: Train, task: Ta
                     f"the buffer {key!r} of the model {name!r} changes its shape in training, and ranks could not agree"
                     " on it: register it with the shape that it keeps, or compute it in forward()"
                 )
-        _check_memory(model, tried, _some_rows(like, 2), name)
+        _check_memory(model, tried, _some_rows(rows, 2), name)
 
 
 def _copied_loss(loss: Any) -> Any:
@@ -78,8 +79,9 @@ def _copied_loss(loss: Any) -> Any:
         return loss
 
 
-def _step(model: nn.Module, rows: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
-    count, labels = len(rows), task.some_labels(len(rows))
+def _step(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
+    count = count_rows(rows)
+    labels = task.some_labels(count)
     weights = torch.ones(len(labels)) if weighted else None  # where rows are ranked, one for their group
     batch = Batch(rows, labels, count, weights)
     try:
@@ -93,7 +95,7 @@ def _step(model: nn.Module, rows: torch.Tensor, settings: Train, task: Task, *, 
         ) from error
 
 
-def _check_memory(model: nn.Module, tried: nn.Module, rows: torch.Tensor, name: str) -> None:
+def _check_memory(model: nn.Module, tried: nn.Module, rows: Inputs, name: str) -> None:
     """Raise :class:`ModelError` unless a network with the state of one that was trained answers as that does."""
     fresh = copied_network(model, name).eval()
     load_full_state(fresh, full_state(tried))
@@ -101,7 +103,7 @@ def _check_memory(model: nn.Module, tried: nn.Module, rows: torch.Tensor, name: 
         answers = []
         for network in (tried.eval(), fresh):
             torch.manual_seed(0)
-            answers.append(network(rows))
+            answers.append(answer(network, rows))
     if not torch.allclose(answers[0], answers[1], rtol=1e-3, atol=1e-4, equal_nan=True):
         changed = sorted(_plain_attributes(tried, fresh))
         raise ModelError(
@@ -133,9 +135,22 @@ def _all_sparse(model: nn.Module) -> bool:
     return all(gradient.is_sparse for gradient in gradients)
 
 
-def _some_rows(like: torch.Tensor, count: int) -> torch.Tensor:
-    """Rows that differ: numbers from 0 up to 1, which as numbers of categories are the first; of images any byte."""
-    shape = (count, *like.shape[1:])
-    if like.is_floating_point():
-        return torch.rand(shape, dtype=like.dtype)
-    return torch.randint(0, 256 if like.dtype == torch.uint8 else 2, shape, dtype=like.dtype)
+def _some_rows(rows: Inputs, count: int) -> Inputs:
+    """Rows that differ: numbers from 0 up to 1, which as numbers of categories are the first; of images any byte.
+
+    Of ids any up to the largest one that is there, and that one in the first row; masks are as they are.
+    """
+
+    def drawn(tensor: torch.Tensor) -> torch.Tensor:
+        shape = (count, *tensor.shape[1:])
+        if tensor.dtype == torch.bool:
+            return tensor[:count]
+        if tensor.is_floating_point():
+            return torch.rand(shape, dtype=tensor.dtype)
+        if tensor.dtype == torch.uint8:
+            return torch.randint(0, 256, shape, dtype=tensor.dtype)
+        ids = torch.randint(0, int(tensor.max()) + 1, shape, dtype=tensor.dtype)
+        ids[0] = tensor.max()
+        return ids
+
+    return like(rows, drawn)

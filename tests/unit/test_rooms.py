@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "sparkdl"
 GROUND = {"config", "errors", "extras", "forks", "java", "masking", "sessions", "settings", "stack", "storage"}
-GROUND |= {"program", "tables"}
+GROUND |= {"inputs", "program", "tables"}
 FIRST = {"cluster", "collectives", "data", "models", "parameters", "preprocessing", "tracking"}
 SECOND = {"extreme", "planning", "scoring", "training"}
 ALSO = {"data": {"preprocessing"}, "scoring": {"extreme", "training"}, "planning": {"training"}}

@@ -1,12 +1,12 @@
 """What can be wrong with the values of a raw column, in words."""
 
 from sparkdl.data.bad_rows import COUNT, Problem
-from sparkdl.data.preparing.features import Inputs
+from sparkdl.data.preparing.features import InputPlan
 
 __all__ = ["column_problems"]
 
 
-def column_problems(name: str, inputs: Inputs, is_staged: bool) -> list[tuple[str, Problem]]:
+def column_problems(name: str, inputs: InputPlan, is_staged: bool) -> list[tuple[str, Problem]]:
     """Values that are ``missing``, ``infinite``, or not of the same ``width`` as others, each yet without a test.
 
     Stages make other values of some.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sparkdl.data.bad_rows import COUNT, Problem
-from sparkdl.data.preparing.features import Inputs
+from sparkdl.data.preparing.features import InputPlan
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
@@ -26,7 +26,7 @@ _BEGIN_BYTES = 12
 """So many show which format a file has."""
 
 
-def has_files(rows: "DataFrame", inputs: Inputs) -> bool:
+def has_files(rows: "DataFrame", inputs: InputPlan) -> bool:
     """Whether images are encoded: some begin as files of images do. Tasks read rows until they find such a one.
 
     Raises :class:`DataError` where ``image_shape`` asks for channels that files are not decoded to.
@@ -46,7 +46,7 @@ def has_files(rows: "DataFrame", inputs: Inputs) -> bool:
     return True
 
 
-def decoded(rows: "DataFrame", inputs: Inputs) -> "DataFrame":
+def decoded(rows: "DataFrame", inputs: InputPlan) -> "DataFrame":
     """The rows with pixels in place of encoded images. What is wrong with the others, :func:`decoding_problems` says.
 
     ``rows`` have the hashes that are made of them already: those of files, which no other size or decoder changes.
@@ -60,7 +60,7 @@ def decoded(rows: "DataFrame", inputs: Inputs) -> "DataFrame":
     return rows.mapInArrow(_decoder(place, inputs.shape), StructType(fields))
 
 
-def decoding_problems(rows: "DataFrame", inputs: Inputs) -> list[Problem]:
+def decoding_problems(rows: "DataFrame", inputs: InputPlan) -> list[Problem]:
     """What can be wrong with encoded images; nothing of rows that :func:`decoded` has not made."""
     from pyspark.sql import functions as sf
 

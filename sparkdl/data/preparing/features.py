@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
-    "Inputs",
+    "InputPlan",
     "apply_preprocessing",
     "check_number",
     "choose_inputs",
@@ -44,7 +44,7 @@ _TOLERATES_MISSING = {"impute", "index"}
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputPlan:
     """The plan for the inputs of a dataset."""
 
     kind: str
@@ -83,7 +83,7 @@ class Inputs:
         return self.stages is not None or self.pipeline is not None
 
 
-def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> Inputs:
+def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> InputPlan:
     """Decide which columns of the raw rows become the input, and how. Runs on the driver; reads a hundred rows at most.
 
     Raises :class:`DataError` for a column that is missing or of a type that cannot be learned from.
@@ -104,14 +104,14 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         chosen = select_columns(rows, columns)
         shape = _image_shape(chosen, image, settings)
         made = types[image].typeName() == "struct" or known_image_shape(chosen, image) is not None
-        return Inputs("image", _stored_as(image), raw_columns, shape=shape, fields=fields, knows_pixels=made)
+        return InputPlan("image", _stored_as(image), raw_columns, shape=shape, fields=fields, knows_pixels=made)
     kind = "sparse" if settings.sparse else "vector"
     unit_norm = settings.sparse if settings.unit_norm is None else settings.unit_norm
     if pipeline is not None:
         if settings.stages or settings.unit_norm:
             raise ConfigError("give either `stages` and `unit_norm` or a pipeline, not both")
         every = frozenset(columns)
-        return Inputs(
+        return InputPlan(
             kind,
             _FEATURES,
             raw_columns,
@@ -125,7 +125,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     lists = [name for name, kind in types.items() if is_list_of_numbers(kind)]
     stored_as_is = not (settings.stages or settings.sparse or unit_norm)
     if stored_as_is and lists == columns and len(columns) == 1:
-        return Inputs("vector", _stored_as(columns[0]), raw_columns, widths=widths, fields=fields)
+        return InputPlan("vector", _stored_as(columns[0]), raw_columns, widths=widths, fields=fields)
     raw_columns |= dict.fromkeys(lists, "vector")
     taken = {name.lower() for name in (*rows.columns, *columns)}  # Spark tells no capitals apart
     output = _FEATURES
@@ -133,7 +133,7 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
         output += "_assembled"
     lone_vector = list(raw_columns.values()) == ["vector"] and not settings.stages
     stages = build_pipeline(types, settings.stages, output, unit_norm=unit_norm, widths=None if lone_vector else widths)
-    return Inputs(
+    return InputPlan(
         kind,
         output,
         raw_columns,
@@ -170,7 +170,7 @@ def check_number(rows: "DataFrame", columns: Sequence[str]) -> None:
         )
 
 
-def raw_rows(rows: "DataFrame", inputs: Inputs, settings: Prepare, *, row: str | None = None) -> "DataFrame":
+def raw_rows(rows: "DataFrame", inputs: InputPlan, settings: Prepare, *, row: str | None = None) -> "DataFrame":
     """The columns that a dataset is made from, and nothing else. Runs on the driver, lazily.
 
     Arrays that become parts of a vector are vectors. ``row`` is as in :func:`select_columns`, whose errors it raises.

@@ -23,7 +23,7 @@ from sparkdl.data.preparing.draw import (
 )
 from sparkdl.data.preparing.equals import have_equals
 from sparkdl.data.preparing.examine import Findings, examine
-from sparkdl.data.preparing.features import Inputs, check_number, choose_inputs, raw_rows
+from sparkdl.data.preparing.features import InputPlan, check_number, choose_inputs, raw_rows
 from sparkdl.data.preparing.fitting import look_at
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
 from sparkdl.data.preparing.order import SPLIT
@@ -66,7 +66,7 @@ class Look(NamedTuple):
     their bytes, which Spark hands on faster."""
     looked_at: "Callable[[UnfittedPipeline], DataFrame]"
     """What the training rows say to stages that are to be fitted."""
-    inputs: Inputs
+    inputs: InputPlan
     task: TaskName | None
     findings: Findings
 
@@ -184,7 +184,7 @@ class _Drawn(NamedTuple):
 
 def choose(
     source: "DataFrame | Source", settings: Prepare, spark: "SparkSession | None", pipeline: "Pipeline | None"
-) -> "tuple[DataFrame, Inputs]":
+) -> "tuple[DataFrame, InputPlan]":
     """The raw rows, and which of their columns become inputs, and how."""
     from pyspark.sql import SparkSession
 

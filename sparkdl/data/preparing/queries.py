@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
-from sparkdl.data.preparing.features import Inputs
+from sparkdl.data.preparing.features import InputPlan
 from sparkdl.data.preparing.label_column import WEIGHT
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, hash_of
 from sparkdl.data.query_rows import LARGEST_QUERY
@@ -41,7 +41,7 @@ def name_types() -> "tuple[type[DataType], ...]":
     return IntegralType, DecimalType, StringType
 
 
-def check_query(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> None:
+def check_query(rows: "DataFrame", inputs: InputPlan, settings: Prepare) -> None:
     """Raise :class:`DataError` for a column that cannot name groups, and for what is not ranked."""
     kind = rows.schema[str(settings.qid)].dataType
     if not isinstance(kind, name_types()):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sparkdl.data.bad_rows import COUNT, Problem, what_is_wrong
 from sparkdl.data.preparing.column_problems import column_problems
 from sparkdl.data.preparing.decoding import decoding_problems
-from sparkdl.data.preparing.features import Inputs, image_fits, width_of
+from sparkdl.data.preparing.features import InputPlan, image_fits, width_of
 from sparkdl.data.preparing.label_column import label_problems
 from sparkdl.data.preparing.split_columns import split_problems
 from sparkdl.data.preparing.stacking import FOUND, stacked_problems
@@ -26,7 +26,7 @@ _A_WORD = r"(?U)\w"
 
 
 def find_problems(
-    rows: "DataFrame", inputs: Inputs, settings: Prepare, task: TaskName | None, *, stacks: bool = False
+    rows: "DataFrame", inputs: InputPlan, settings: Prepare, task: TaskName | None, *, stacks: bool = False
 ) -> list[Problem]:
     """All that can be wrong with a row, whatever the others are: what comes first is what a row is counted for.
 
@@ -69,7 +69,7 @@ def unusable(column: str, *, sparse: bool) -> Problem:
     return Problem(says, "add the stage `impute`, drop these rows", sf.exists(values, _is_nan) | _has_infinity(values))
 
 
-def _feature_problems(inputs: Inputs) -> list[Problem]:
+def _feature_problems(inputs: InputPlan) -> list[Problem]:
     """Sparse rows that have nothing to learn from, whatever the training rows are."""
     from pyspark.sql import functions as sf
 
@@ -87,7 +87,7 @@ def _feature_problems(inputs: Inputs) -> list[Problem]:
     return []
 
 
-def _input_problems(inputs: Inputs, settings: Prepare) -> list[Problem]:
+def _input_problems(inputs: InputPlan, settings: Prepare) -> list[Problem]:
     """What can be wrong with the raw columns that inputs are made from."""
     if inputs.shape:
         return _image_problems(inputs, inputs.shape)
@@ -95,7 +95,7 @@ def _input_problems(inputs: Inputs, settings: Prepare) -> list[Problem]:
     return [problem for name in inputs.raw_columns for problem in _column_problems(name, inputs, name in staged)]
 
 
-def _image_problems(inputs: Inputs, shape: Sequence[int]) -> list[Problem]:
+def _image_problems(inputs: InputPlan, shape: Sequence[int]) -> list[Problem]:
     from pyspark.sql import functions as sf
 
     value, is_struct = sf.col(identifier(inputs.source)), inputs.raw_columns[inputs.source].startswith("struct")
@@ -110,7 +110,7 @@ def _image_problems(inputs: Inputs, shape: Sequence[int]) -> list[Problem]:
     ]
 
 
-def _column_problems(name: str, inputs: Inputs, is_staged: bool) -> list[Problem]:
+def _column_problems(name: str, inputs: InputPlan, is_staged: bool) -> list[Problem]:
     """What can be wrong with a raw column, with Spark's tests for it.
 
     A test that is null (because the row is) found nothing; the test for null did, or a stage takes care of it.

@@ -15,7 +15,7 @@ from sparkdl.data.preparing.draw import (
     with_split,
     with_strata,
 )
-from sparkdl.data.preparing.features import Inputs, choose_inputs, raw_rows
+from sparkdl.data.preparing.features import InputPlan, choose_inputs, raw_rows
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
 from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.row_problems import find_problems
@@ -69,7 +69,7 @@ def _rule(settings: Prepare) -> str:
     return Card.from_json(read_file(path), origin=path).split_by if exists(path) else DRAWN_BY
 
 
-def _stratified(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> "DataFrame":
+def _stratified(rows: "DataFrame", inputs: InputPlan, settings: Prepare) -> "DataFrame":
     """The rows with their strata, which are made of those that can be used."""
     task = find_task(rows, settings)
     check_strata(task, settings)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sparkdl.data.bad_rows import NAMED, PROBLEM, Problem
 from sparkdl.data.preparing.column_problems import column_problems
 from sparkdl.data.preparing.draw import DRAW, begin_of_train, draws_rows, in_train
-from sparkdl.data.preparing.features import Inputs
+from sparkdl.data.preparing.features import InputPlan
 from sparkdl.data.preparing.fitting import WHAT_ROWS_SAY, fitted_columns, look
 from sparkdl.data.preparing.order import CONTENT_HASH
 from sparkdl.data.preparing.row_hashes import hash_rows, is_hashable
@@ -69,7 +69,7 @@ class _Stack(NamedTuple):
     """Whether inputs are the bytes of float32, not lists."""
 
 
-def can_stack(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> bool:
+def can_stack(rows: "DataFrame", inputs: InputPlan, settings: Prepare) -> bool:
     """Whether tasks can do all that is done to a row: its columns are no lists, nor texts that are cut into words.
 
     They compute hashes, too; those of long texts Spark finds faster.
@@ -86,12 +86,12 @@ def can_stack(rows: "DataFrame", inputs: Inputs, settings: Prepare) -> bool:
     )
 
 
-def stacked_problems(inputs: Inputs, settings: Prepare) -> list[Problem]:
+def stacked_problems(inputs: InputPlan, settings: Prepare) -> list[Problem]:
     """What tasks look for in the raw columns, in this order."""
     return [problem for _, _, problem in _stacked_problems(inputs, settings)]
 
 
-def _stacked_problems(inputs: Inputs, settings: Prepare) -> list[tuple[int, str, Problem]]:
+def _stacked_problems(inputs: InputPlan, settings: Prepare) -> list[tuple[int, str, Problem]]:
     staged = _staged(settings)
     return [
         (place, what, problem)
@@ -106,7 +106,7 @@ def _staged(settings: Prepare) -> set[str]:
 
 def stacked(
     rows: RowReader,
-    inputs: Inputs,
+    inputs: InputPlan,
     settings: Prepare,
     *,
     made_by: FittedPipeline | None = None,
@@ -137,7 +137,7 @@ def stacked(
     return rows.map(read, _stacker(stack, [each.name for each in fields]), StructType(fields))
 
 
-def look_at_training(rows: RowReader, inputs: Inputs, settings: Prepare, pipeline: UnfittedPipeline) -> "DataFrame":
+def look_at_training(rows: RowReader, inputs: InputPlan, settings: Prepare, pipeline: UnfittedPipeline) -> "DataFrame":
     """What :func:`~sparkdl.data.preparing.fitting.look_at` finds of the training rows. Runs on the driver, lazily.
 
     All rows can be used, and each was drawn by itself, or its split is a column, so that its task knows it.
@@ -161,12 +161,12 @@ def look_at_training(rows: RowReader, inputs: Inputs, settings: Prepare, pipelin
     return rows.map(content, look_at_batches, WHAT_ROWS_SAY)
 
 
-def _content(inputs: Inputs, settings: Prepare) -> list[str]:
+def _content(inputs: InputPlan, settings: Prepare) -> list[str]:
     """The columns that identify a row, those that inputs are made from first."""
     return list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
 
 
-def _stack(inputs: Inputs, settings: Prepare) -> _Stack:
+def _stack(inputs: InputPlan, settings: Prepare) -> _Stack:
     staged = [name in _staged(settings) for name in inputs.raw_columns]
     tests = [
         _Test(column, what, number, staged[column])

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkdl.data.card import InputSpec
-from sparkdl.data.preparing.features import Inputs
+from sparkdl.data.preparing.features import InputPlan
 from sparkdl.data.preparing.fitting import fitted_columns
 from sparkdl.data.sql import by_place
 from sparkdl.preprocessing import FittedPipeline, SparseVectors, as_floats, as_matrix, as_structs
@@ -22,7 +22,7 @@ __all__ = ["as_bytes", "as_lists", "from_bytes", "transformed"]
 def transformed(
     rows: "DataFrame",
     pipeline: FittedPipeline,
-    inputs: Inputs,
+    inputs: InputPlan,
     keys: Collection[str] = (),
     *,
     in_bytes: bool = False,

@@ -24,6 +24,7 @@ from sparkdl.data.reading.shards import (
 )
 from sparkdl.data.reading.windows import RowBlock, Window, cut_into_batches
 from sparkdl.errors import DatasetError
+from sparkdl.inputs.tensors import Inputs
 
 __all__ = ["Batch", "Loader"]
 
@@ -38,7 +39,7 @@ _DECODERS = 2
 class Batch(NamedTuple):
     """The rows of one step on one rank."""
 
-    inputs: torch.Tensor
+    inputs: Inputs
     """uint8 of shape (n, height, width, channels) or float32 of shape (n, width)."""
     labels: torch.Tensor
     """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.card.LabelSpec`.

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from sparkdl.errors import ModelError
+from sparkdl.inputs.tensors import Inputs, answer
 from sparkdl.training.strategies.sub_networks import Neurons, overwrite, tensors_of
 from sparkdl.training.strategies.symmetry import random_rows
 
@@ -101,7 +102,7 @@ def let_skip(model: nn.Module, blocks: Sequence[str]) -> None:
         block.forward = MethodType(forward, block)  # type: ignore[method-assign]
 
 
-def check_blocks(model: nn.Module, rows: torch.Tensor, blocks: Sequence[str] | None, *, ranks: int) -> None:
+def check_blocks(model: nn.Module, rows: Inputs, blocks: Sequence[str] | None, *, ranks: int) -> None:
     """Try to leave out of a network what a rank has not been dealt; ``rows`` are like its inputs. Runs on the driver.
 
     Raises :class:`ModelError` when it has no residual blocks or fewer than ranks, or when it cannot do without them.
@@ -120,7 +121,7 @@ def check_blocks(model: nn.Module, rows: torch.Tensor, blocks: Sequence[str] | N
     try:
         with torch.no_grad():
             rows = random_rows(rows)
-            whole, answers = copy.deepcopy(model).eval()(rows), network(rows)
+            whole, answers = answer(copy.deepcopy(model).eval(), rows), answer(network, rows)
     except Exception as error:  # whatever a network may raise
         raise ModelError(
             f"the network cannot be computed without its residual blocks ({names}): {type(error).__name__}: {error}."

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, agree, message_of, parts_of
+from sparkdl.inputs.tensors import Inputs, answer
 from sparkdl.settings.strategies import RoundsOptions
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.residual_blocks import BlockCut
@@ -120,7 +121,7 @@ class Rounds(Strategy, Generic[Options]):
 
     @override
     @torch.no_grad()
-    def find_statistics(self, inputs: Iterable[torch.Tensor]) -> None:
+    def find_statistics(self, inputs: Iterable[Inputs]) -> None:
         layers = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
         layers = [layer for layer in layers if layer.track_running_stats]
         if not self._dealing or not layers:
@@ -136,7 +137,7 @@ class Rounds(Strategy, Generic[Options]):
             layer.momentum = None  # the mean over all batches
             layer.train()
         for batch in seen:
-            self.model(batch)
+            answer(self.model, batch)
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
         buffers = [buffer for layer in layers for buffer in layer.buffers()]

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, Ring, agree, is_expanded
+from sparkdl.inputs.tensors import Inputs
 
 if TYPE_CHECKING:
     from sparkdl.training.strategies.shares import KeptPart, Ownership
@@ -80,7 +81,7 @@ class Strategy(ABC):
     def end_epoch(self) -> None:
         """Called after the last step of an epoch."""
 
-    def find_statistics(self, inputs: Iterable[torch.Tensor]) -> None:
+    def find_statistics(self, inputs: Iterable[Inputs]) -> None:
         """Called before the consensus of an epoch is evaluated: what only its forward passes tell can be found here.
 
         ``inputs`` are batches of two rows or more that this rank trains on; who takes none has none read.

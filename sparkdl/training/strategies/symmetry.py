@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sparkdl.errors import ModelError
+from sparkdl.inputs.tensors import Inputs, answer, like
 from sparkdl.training.strategies.sub_networks import (
     choose_layers,
     count_neurons,
@@ -25,7 +26,7 @@ __all__ = ["check_counts", "check_sub_networks", "random_rows"]
 TOLERANCE = 1e-3  # of float32; what depends on the order of neurons differs by its own size
 
 
-def check_sub_networks(model: nn.Module, rows: torch.Tensor, layers: Sequence[str] | None, *, ranks: int) -> None:
+def check_sub_networks(model: nn.Module, rows: Inputs, layers: Sequence[str] | None, *, ranks: int) -> None:
     """Try to cut a network into a sub-network for each rank; ``rows`` are like its inputs, at least two of them.
 
     Raises :class:`ModelError` when it has no hidden layers or one with fewer neurons than ranks, when something else
@@ -46,7 +47,7 @@ def check_sub_networks(model: nn.Module, rows: torch.Tensor, layers: Sequence[st
     network = copy.deepcopy(model).train()
     overwrite(network, {name: cut.take(tensors[name].detach(), smallest) for name, cut in cuts.items()})
     try:
-        network(rows)
+        answer(network, rows)
     except Exception as error:  # whatever a network may raise
         raise ModelError(
             f"a sub-network of 1/{ranks} of the neurons cannot be computed: {type(error).__name__}: {error}. Where a"
@@ -64,7 +65,7 @@ def check_counts(counts: Mapping[str, int], *, ranks: int) -> None:
             )
 
 
-def _may_be_permuted(model: nn.Module, rows: torch.Tensor, layers: Sequence[str]) -> bool:
+def _may_be_permuted(model: nn.Module, rows: Inputs, layers: Sequence[str]) -> bool:
     """Whether the network stays the same function when the neurons of these layers change places."""
     network = copy.deepcopy(model).eval()
     tensors = tensors_of(network)
@@ -82,17 +83,25 @@ def _may_be_permuted(model: nn.Module, rows: torch.Tensor, layers: Sequence[str]
     counts = count_neurons(cuts, tensors)
     order = {layer: torch.randperm(count, generator=generator) for layer, count in counts.items()}
     with torch.no_grad():
-        expected = network(rows)
+        expected: torch.Tensor = answer(network, rows)
         overwrite(network, {name: cut.take(tensors[name].detach(), order) for name, cut in cuts.items()})
-        return torch.allclose(network(rows), expected, rtol=0, atol=TOLERANCE * float(expected.abs().max()))
+        return torch.allclose(answer(network, rows), expected, rtol=0, atol=TOLERANCE * float(expected.abs().max()))
 
 
-def random_rows(like: torch.Tensor) -> torch.Tensor:
-    """Rows as different from each other as rows are, of the same shape and type; the same ones every time.
+def random_rows(rows: Inputs) -> Inputs:
+    """Rows as different from each other as rows are, of the same shapes and types; the same ones every time.
 
-    None of their numbers is negative, so that they may be those of words.
+    None of their numbers is negative, so that they may be those of words; masks stay as they are, and whole numbers are
+    no larger than the largest one there, which is the last that an embedding may know.
     """
     generator = torch.Generator().manual_seed(0)
-    if like.is_floating_point():
-        return torch.randn(like.shape, generator=generator).abs().to(like.dtype)
-    return torch.randint(0, 256, like.shape, generator=generator, dtype=like.dtype)
+
+    def drawn(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.bool:
+            return tensor
+        if tensor.is_floating_point():
+            return torch.randn(tensor.shape, generator=generator).abs().to(tensor.dtype)
+        most = 256 if tensor.dtype == torch.uint8 else int(tensor.max()) + 1
+        return torch.randint(0, most, tensor.shape, generator=generator, dtype=tensor.dtype)
+
+    return like(rows, drawn)
