@@ -1,15 +1,19 @@
 """Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
 
 from sparkdl.models.build import build, build_without_weights, copied_network, name_of, try_network
-from sparkdl.models.export import TracedNetwork, export_in_parts, export_network, trace_network, write_network
+from sparkdl.models.export import TracedNetwork, export_network, trace_network, write_network
+from sparkdl.models.export_in_parts import export_in_parts
 from sparkdl.models.full_state import full_state, load_full_state
 from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights
+from sparkdl.models.outputs import LOGITS, check_answer, logits_of, named_outputs, output_of
 
 __all__ = [
+    "LOGITS",
     "NETWORK_FILE",
     "TracedNetwork",
     "build",
     "build_without_weights",
+    "check_answer",
     "copied_network",
     "export_in_parts",
     "export_network",
@@ -17,7 +21,10 @@ __all__ = [
     "load_full_state",
     "load_network",
     "load_weights",
+    "logits_of",
     "name_of",
+    "named_outputs",
+    "output_of",
     "trace_network",
     "try_network",
     "write_network",

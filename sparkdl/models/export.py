@@ -1,32 +1,33 @@
 """A trained network written to one file: weights, and the graph of operations between them.
 
-``torch.export`` traces the network to a graph of ATen operations with a free batch size;
+``torch.export`` traces the network to a graph of ATen operations with a free batch size, and free lengths of sequences;
 :mod:`sparkdl.models.network_file` says how it is kept and reads it back.
 """
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
+from torch.export import Dim
 from torch.export.graph_signature import InputKind, OutputKind
 
 from sparkdl.errors import ModelError
+from sparkdl.inputs.tensors import Inputs, answer, like
 from sparkdl.models.full_state import full_state
-from sparkdl.models.network_file import CONSTANTS, VERSION, load_network
+from sparkdl.models.network_file import CONSTANTS, INPUT, NAMED, UNNAMED, load_network
 from sparkdl.models.operations import decompositions, operation
+from sparkdl.models.outputs import LOGITS, OnlyTensors, named_outputs
 
-__all__ = ["TracedNetwork", "export_in_parts", "export_network", "trace_network", "write_network"]
+__all__ = ["TracedNetwork", "export_network", "trace_network", "write_network"]
 
-LENGTH_BYTES = 8
-"""With which a safetensors file begins: how long its header is."""
 _TRACING = threading.Lock()
 """``torch.export`` keeps what it is about in variables of the process: of several threads, one at a time may trace."""
 
@@ -37,32 +38,61 @@ class TracedNetwork:
 
     graph: dict[str, Any]
     constants: dict[str, torch.Tensor]
+    outputs: tuple[str, ...] = (LOGITS,)
+    """Those of its outputs that the graph gives."""
+    lengths: tuple[str, ...] = ()
+    """The inputs whose second dimension may have any length."""
 
 
-def export_network(module: nn.Module, path: str | Path, sample: torch.Tensor) -> Path:
+def export_network(
+    module: nn.Module,
+    path: str | Path,
+    sample: Inputs,
+    *,
+    outputs: Sequence[str] = (LOGITS,),
+    lengths: Collection[str] = (),
+) -> Path:
     """Write the network in evaluation mode, with the batch size left free. Runs on the driver or on a rank.
 
-    ``sample`` is a batch of inputs; only its type and shape behind the first dimension matter. The file's answers for
-    one and for three rows are compared with the module's before this returns. Raises :class:`ModelError` if the
-    network cannot be traced (control flow that depends on values), fixes the batch size, or answers otherwise.
+    ``sample`` is a batch of inputs; of each only type and shape behind the first dimension matter, and of inputs whose
+    ``lengths`` are to be free, not the second dimension either: it is 3 or more. ``outputs`` names what the file is to
+    answer of what the network does (:mod:`sparkdl.models.outputs`). The file's answers for one and for three rows are
+    compared with the module's before this returns. Raises :class:`ModelError` if the network cannot be traced (control
+    flow that depends on values), fixes a size that is to be free, lacks an output, or answers otherwise.
     """
-    return write_network(module, path, sample, trace_network(module, sample))
+    return write_network(module, path, sample, trace_network(module, sample, outputs=outputs, lengths=lengths))
 
 
-def trace_network(module: nn.Module, sample: torch.Tensor) -> TracedNetwork:
+def trace_network(
+    module: nn.Module, sample: Inputs, *, outputs: Sequence[str] = (LOGITS,), lengths: Collection[str] = ()
+) -> TracedNetwork:
     """Find what :func:`export_network` writes beside the weights, and raise what it raises if that cannot be."""
-    with _evaluating(module):
-        return _describe(_trace(module, sample))
+    with _evaluating(module), torch.no_grad():
+        rows = like(sample, partial(_rows, count=2))  # one row would be taken for a constant
+        plain = isinstance(rows, torch.Tensor) and tuple(outputs) == (LOGITS,)
+        names = list(rows) if isinstance(rows, dict) else None
+        if plain and isinstance(answer(module, rows), torch.Tensor):
+            traced: nn.Module = module
+            within = ""
+        else:
+            traced = OnlyTensors(module, names, outputs)
+            within = "network."
+        inputs, results, graph, constants = _describe(_trace(traced, rows, lengths), within)
+        places = {"version": UNNAMED, "input": inputs[0], "output": results[0]}
+        if not plain:
+            inputs_by_name = dict(zip(names or [INPUT], inputs, strict=True))
+            places = {"version": NAMED, "inputs": inputs_by_name, "outputs": dict(zip(outputs, results, strict=True))}
+        return TracedNetwork(places | graph, constants, tuple(outputs), tuple(lengths))
 
 
-def write_network(module: nn.Module, path: str | Path, sample: torch.Tensor, traced: TracedNetwork) -> Path:
+def write_network(module: nn.Module, path: str | Path, sample: Inputs, traced: TracedNetwork) -> Path:
     """Do what :func:`export_network` does with a network that has been traced, maybe with other weights."""
     path = Path(path)
     with _evaluating(module):
         tensors = {**full_state(module), **traced.constants}
         kept = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         save_file(kept, path, metadata={"sparkdl": json.dumps(traced.graph)})
-        _compare(module, load_network(path), sample)
+        _compare(module, load_network(path), sample, traced)
     return path
 
 
@@ -78,60 +108,31 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-@contextmanager
-def export_in_parts(
-    module: nn.Module, path: str | Path, sample: torch.Tensor, shapes: Mapping[str, Sequence[int]]
-) -> Iterator[dict[str, torch.Tensor]]:
-    """Write a network that is like another one but for the shapes of some weights. Runs on the driver or on a rank.
-
-    ``module`` is written as :func:`export_network` does, with room for weights of these ``shapes``, by name. The block
-    gets all weights as tensors that lie in the file and not in memory: whoever fills them needs no room for the whole.
-    Raises :class:`ModelError` as :func:`export_network` does.
-    """
-    path = export_network(module, path, sample)
-    given = sorted(load_file(path).items(), key=lambda item: -item[1].element_size())  # each begins where its type may
-    header = _header(path)
-    begin = 0
-    for name, tensor in given:
-        shape = list(shapes.get(name, tensor.shape))
-        end = begin + prod(shape) * tensor.element_size()
-        header[name] |= {"shape": shape, "data_offsets": [begin, end]}
-        begin = end
-    written = json.dumps(header).encode()
-    written += b" " * (-len(written) % LENGTH_BYTES)
-    with path.open("wb") as stream:
-        stream.write(len(written).to_bytes(LENGTH_BYTES, "little") + written)
-        stream.truncate(stream.tell() + begin)
-    bytes_ = torch.from_file(str(path), shared=True, size=path.stat().st_size, dtype=torch.uint8)
-    content = bytes_[LENGTH_BYTES + len(written) :]
-    tensors = {}
-    for name, tensor in given:
-        first, last = header[name]["data_offsets"]
-        tensors[name] = content[first:last].view(tensor.dtype).view(header[name]["shape"])
-        if name not in shapes:
-            tensors[name].copy_(tensor)
-    yield tensors
+def _rows(tensor: torch.Tensor, *, count: int) -> torch.Tensor:
+    """The first row so many times."""
+    return tensor[:1].expand(count, *tensor.shape[1:]).contiguous()
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """What a safetensors file says of its tensors."""
-    with path.open("rb") as stream:
-        header: dict[str, Any] = json.loads(stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "little")))
-    return header
-
-
-def _trace(module: nn.Module, sample: torch.Tensor) -> torch.export.ExportedProgram:
+def _trace(module: nn.Module, rows: Inputs, lengths: Collection[str]) -> torch.export.ExportedProgram:
     """The graph of ATen operations, for any number of rows: what a file may not ask for is broken up if it can be."""
-    rows = sample[:1].expand(2, *sample.shape[1:]).contiguous()  # one row would be taken for a constant
+    free: list[dict[int, Any]]
+    if isinstance(rows, dict):
+        free = [{0: Dim.DYNAMIC, 1: Dim.DYNAMIC} if name in lengths else {0: Dim.DYNAMIC} for name in rows]
+        given = tuple(rows.values())
+    else:
+        free, given = [{0: Dim.DYNAMIC}], (rows,)
+    shapes = (tuple(free),) if isinstance(module, OnlyTensors) else tuple(free)
     try:
         with _TRACING, torch.no_grad():
-            program = torch.export.export(module, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
-            return _broken_up(program)
+            return _broken_up(torch.export.export(module, given, dynamic_shapes=shapes))
+    except ModelError:
+        raise
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        sizes = "batches and sequences" if lengths else "batches"
         raise ModelError(
-            f"the network cannot be exported for batches of any size: {reason}. Look in its forward() for decisions"
-            " that depend on values, or for a batch size written as a number"
+            f"the network cannot be exported for {sizes} of any size: {reason}. Look in its forward() for decisions"
+            " that depend on values, or for a size written as a number"
         ) from error
 
 
@@ -151,8 +152,13 @@ def _has_graphs(program: torch.export.ExportedProgram) -> bool:
     return any(node.op == "get_attr" for node in program.graph.nodes)
 
 
-def _describe(program: torch.export.ExportedProgram) -> TracedNetwork:
-    """The graph of a traced network as JSON, and its constants."""
+def _describe(
+    program: torch.export.ExportedProgram, within: str
+) -> tuple[list[str], list[str], dict[str, Any], dict[str, torch.Tensor]]:
+    """The places of a traced network's inputs and outputs, its graph as JSON, and its constants.
+
+    ``within`` is what the names of weights begin with there, and not in the file.
+    """
     weights: dict[str, str] = {}
     inputs = []
     constants: dict[str, torch.Tensor] = {}
@@ -160,12 +166,10 @@ def _describe(program: torch.export.ExportedProgram) -> TracedNetwork:
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(spec.arg.name)
         elif isinstance(spec.target, str) and spec.kind is not InputKind.CUSTOM_OBJ:
-            weights[spec.arg.name] = spec.target
+            weights[spec.arg.name] = spec.target.removeprefix(within)
             if spec.kind is InputKind.CONSTANT_TENSOR:
-                constants[spec.target] = program.constants[spec.target]
-    results = [spec for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-    if len(inputs) != 1 or len(results) != 1 or not isinstance(results[0].arg.name, str):
-        raise ModelError("a network takes one tensor and returns one tensor of logits; this one does not")
+                constants[spec.target.removeprefix(within)] = program.constants[spec.target]
+    results = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     steps = []
     for node in program.graph.nodes:
         if node.op in ("placeholder", "output") or _is_check(node):
@@ -178,15 +182,8 @@ def _describe(program: torch.export.ExportedProgram) -> TracedNetwork:
                 "kwargs": {key: _encode(arg) for key, arg in node.kwargs.items()},
             }
         )
-    graph = {
-        "version": VERSION,
-        "input": inputs[0],
-        "output": results[0].arg.name,
-        "weights": weights,
-        "constants": list(constants),
-        "steps": steps,
-    }
-    return TracedNetwork(graph, constants)
+    graph = {"weights": weights, "constants": list(constants), "steps": steps}
+    return inputs, results, graph, constants
 
 
 def _is_check(node: torch.fx.Node) -> bool:
@@ -234,14 +231,20 @@ def _encode(value: Any) -> Any:
     raise ModelError(f"the network uses an argument of type {type(value).__name__}, which cannot be exported")
 
 
-def _compare(module: nn.Module, network: nn.Module, sample: torch.Tensor) -> None:
-    """Check that both answer the same for one row and for three."""
+def _compare(module: nn.Module, network: nn.Module, sample: Inputs, traced: TracedNetwork) -> None:
+    """Check that both answer the same for one row and for three, and for sequences of another length."""
+    shorter = traced.lengths and {
+        name: tensor[:, :-1] if name in traced.lengths else tensor for name, tensor in dict(sample).items()
+    }
     with torch.no_grad():
-        for rows in (1, 3):
-            batch = sample[:1].expand(rows, *sample.shape[1:]).contiguous()
-            expected, got = module(batch).cpu(), network(batch.cpu())
-            if got.shape != expected.shape or not torch.allclose(got, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
-                raise ModelError(
-                    f"the exported network answers {tuple(got.shape)} for {rows} row(s) where the original answers"
-                    f" {tuple(expected.shape)}, or other values: does its forward() keep state or draw random numbers?"
-                )
+        for rows, of in ((1, sample), (3, shorter or sample)):
+            batch = like(of, partial(_rows, count=rows))
+            expected = named_outputs(answer(module, batch))
+            found = named_outputs(answer(network, like(batch, torch.Tensor.cpu)))
+            for name in traced.outputs:
+                ours, got = expected[name].cpu(), found[name]
+                if got.shape != ours.shape or not torch.allclose(got, ours, rtol=1e-3, atol=1e-4, equal_nan=True):
+                    raise ModelError(
+                        f"the exported network answers {tuple(got.shape)} for {rows} row(s) where the original answers"
+                        f" {tuple(ours.shape)}, or other values: does its forward() keep state or draw random numbers?"
+                    )

@@ -18,13 +18,20 @@ from torch import nn
 
 from sparkdl.errors import ModelError
 from sparkdl.models.operations import operation
+from sparkdl.models.outputs import LOGITS
 
-__all__ = ["CONSTANTS", "NETWORK_FILE", "VERSION", "Network", "load_network", "load_weights"]
+__all__ = ["CONSTANTS", "INPUT", "NAMED", "NETWORK_FILE", "UNNAMED", "Network", "load_network", "load_weights"]
 
 NETWORK_FILE = "network.safetensors"
 """What the network is called in the folder of a registered model."""
 
-VERSION = 1
+UNNAMED = 1
+"""The version of files of a network that takes one tensor and answers one tensor of logits: ``input`` and ``output``
+are the places in the graph where they are."""
+NAMED = 2
+"""The version of files of all other networks: ``inputs`` and ``outputs`` have these places by name."""
+INPUT = "input"
+"""What a file of the second version calls an input that has no name."""
 
 CONSTANTS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 """Arguments that are neither numbers nor tensors, kept by their name in ``torch``."""
@@ -63,33 +70,46 @@ class Network(nn.Module):
         missing = set(self._weights.values()) - set(tensors)
         if missing:
             raise ModelError(f"the network lacks the weights {', '.join(sorted(missing))}")
-        self._input, self._output = str(graph["input"]), str(graph["output"])
+        self._named = graph["version"] == NAMED
+        inputs = graph["inputs"] if self._named else {INPUT: graph["input"]}
+        outputs = graph["outputs"] if self._named else {LOGITS: graph["output"]}
+        self._inputs = {str(name): str(node) for name, node in inputs.items()}
+        self._outputs = {str(name): str(node) for name, node in outputs.items()}
         self._steps = [_Step.parse(step) for step in graph["steps"]]
         self._check_order()
-        self._last_use = _last_uses(self._steps, keep={self._output})
+        self._last_use = _last_uses(self._steps, keep={*self._outputs.values()})
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Logits of shape (n, classes) for a batch of any size."""
+    def forward(self, *unnamed: torch.Tensor, **named: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Of inputs of shape (n, ...) for any n, by name or in their order: the logits, or the outputs by name.
+
+        Raises :class:`ModelError` if inputs are missing or unknown.
+        """
+        given = {**dict(zip(self._inputs, unnamed, strict=False)), **named}
+        if given.keys() != self._inputs.keys():
+            raise ModelError(
+                f"the network takes the inputs {', '.join(self._inputs)}, and was given {', '.join(given) or 'none'}"
+            )
         values: dict[str, Any] = {node: self._tensors[name] for node, name in self._weights.items()}
-        values[self._input] = inputs
+        values |= {self._inputs[name]: tensor for name, tensor in given.items()}
+        device = next(iter(given.values())).device
         for step, done in zip(self._steps, self._last_use, strict=True):
             values[step.name] = step.operation(
-                *[_fill(arg, values, inputs.device) for arg in step.args],
-                **{key: _fill(arg, values, inputs.device) for key, arg in step.kwargs.items()},
+                *[_fill(arg, values, device) for arg in step.args],
+                **{key: _fill(arg, values, device) for key, arg in step.kwargs.items()},
             )
             for used in done:
                 del values[used]
-        output: torch.Tensor = values[self._output]
-        return output
+        found: dict[str, torch.Tensor] = {name: values[node] for name, node in self._outputs.items()}
+        return found if self._named else found[LOGITS]
 
     def _check_order(self) -> None:
         """Every value must be there before a step reads it."""
-        known = {*self._weights, self._input}
+        known = {*self._weights, *self._inputs.values()}
         for step in self._steps:
             if not step.reads <= known:
                 raise ModelError(f"the network's step {step.name!r} reads what no step before it makes")
             known.add(step.name)
-        if self._output not in known:
+        if not known.issuperset(self._outputs.values()):
             raise ModelError("the network's output is made by none of its steps")
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "Network":
@@ -183,6 +203,6 @@ def _read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         raise ModelError(f"there is no network at {path}") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelError(f"the network in {path} is damaged or not one of ours: {error}") from error
-    if not isinstance(graph, dict) or graph.get("version") != VERSION:
+    if not isinstance(graph, dict) or graph.get("version") not in (UNNAMED, NAMED):
         raise ModelError(f"{path} holds weights but no network that this version of sparkdl can read")
     return tensors, graph

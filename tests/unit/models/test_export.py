@@ -4,6 +4,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,6 +20,10 @@ from sparkdl.models.networks import NETWORKS
 from sparkdl.models.operations import operation
 
 OF_IMAGES = [name for name in NETWORKS if name != "bag_of_words"]  # which reads numbers of words
+
+
+class Answer(NamedTuple):
+    logits: torch.Tensor
 
 
 def _images(rows: int) -> torch.Tensor:
@@ -341,3 +347,81 @@ def test_two_threads_may_export_at_the_same_time(tmp_path: Path) -> None:
         for network, export in zip((first, second), exports, strict=True):
             batch = torch.rand(3, 4)
             torch.testing.assert_close(load_network(export.result())(batch), network(batch))
+
+
+class _Texts(nn.Module):
+    """Numbers and words, and several answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(9, 4), nn.Linear(4, 2)
+        self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+
+    def forward(self, numbers: torch.Tensor, words: torch.Tensor, words_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        vectors = (self.table(words) * words_mask.unsqueeze(2)).sum(1) * torch.tensor([1.0, 2.0, 3.0, 4.0]) * self.scale
+        embedding = vectors + numbers.sum(1, keepdim=True)
+        return {"logits": self.layer(embedding), "embedding": embedding, "unused": embedding}
+
+
+def _texts(rows: int, length: int) -> dict[str, torch.Tensor]:
+    words = torch.randint(0, 9, (rows, length))
+    return {"words": words, "words_mask": words > 2, "numbers": torch.rand(rows, 3)}
+
+
+def test_named_inputs_of_any_length_and_several_outputs_come_back(tmp_path: Path) -> None:
+    network = _Texts().eval()
+    path = tmp_path / "network.safetensors"
+    export_network(network, path, _texts(2, 5), outputs=["logits", "embedding"], lengths=["words", "words_mask"])
+    loaded = load_network(path)
+    for rows, length in ((1, 1), (4, 2), (3, 20)):
+        batch = _texts(rows, length)
+        with torch.no_grad():
+            expected, found = network(**batch), loaded(**batch)
+        assert list(found) == ["logits", "embedding"]
+        for name, value in found.items():
+            torch.testing.assert_close(value, expected[name])
+    assert set(load_weights(path)) == {"table.weight", "layer.weight", "layer.bias", "scale"}
+    with pytest.raises(ModelError, match="takes the inputs words, words_mask, numbers, and was given words"):
+        loaded(words=batch["words"])
+
+
+class _WithLogits(nn.Module):
+    def __init__(self, answered: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.answered = nn.Linear(4, 2), answered
+
+    def forward(self, inputs: torch.Tensor) -> object:
+        return self.answered(self.layer(inputs))
+
+
+@pytest.mark.parametrize(
+    "answered", [lambda x: {"logits": x, "past": None}, lambda x: SimpleNamespace(logits=x), Answer], ids=str
+)
+def test_what_answers_an_object_with_logits_is_a_file_of_one_tensor(
+    answered: Callable[[torch.Tensor], object], tmp_path: Path
+) -> None:
+    network = _WithLogits(answered)
+    path = export_network(network, tmp_path / "network.safetensors", torch.rand(1, 4))
+    batch = torch.rand(3, 4)
+    torch.testing.assert_close(load_network(path)(batch), network.layer(batch).detach())
+    assert set(load_weights(path)) == {"layer.weight", "layer.bias"}
+
+
+def test_an_output_that_a_network_does_not_give_is_named_with_those_it_gives(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no tensor 'vectors'; it answers a dict with 'logits', 'embedding', 'unused'"):
+        export_network(_Texts(), tmp_path / "n", _texts(2, 5), outputs=["logits", "vectors"])
+    with pytest.raises(ModelError, match="no tensor 'embedding'; it answers one tensor 'logits'"):
+        export_network(nn.Linear(4, 2), tmp_path / "n", torch.rand(2, 4), outputs=["logits", "embedding"])
+
+
+def test_a_length_written_as_a_number_is_refused(tmp_path: Path) -> None:
+    network = _With(nn.Embedding(9, 4), lambda table, words: table(words).reshape(-1, 20))
+    with pytest.raises(ModelError, match="cannot be exported for batches and sequences of any size"):
+        export_network(network, tmp_path / "n", {"inputs": torch.zeros(2, 5, dtype=torch.int64)}, lengths=["inputs"])
+
+
+def test_one_tensor_to_one_tensor_is_a_file_that_sparkdl_of_before_reads(tmp_path: Path) -> None:
+    path = export_network(nn.Linear(4, 2), tmp_path / "network.safetensors", torch.rand(1, 4))
+    with safe_open(path, framework="pt") as file:
+        graph = json.loads(file.metadata()["sparkdl"])
+    assert (graph["version"], graph["input"], graph["output"]) == (1, "input", "linear")
