@@ -203,11 +203,11 @@ def _limited_scoring(dataset: Dataset, settings: Train, folder: str, limit: int,
     """
     limit_memory(limit + (Path(folder) / NETWORK_FILE).stat().st_size)
     held = _of_process("RssAnon")
-    model = open_model(Path(folder), dataset.input, dataset.card.num_classes)
+    model = open_model(Path(folder), dataset.input, {"logits": (dataset.card.num_classes,)})
     loader = Loader(dataset, "validation", batch_size=settings.batch_size, shuffle=False)
     right = 0
     for batch in loader.epoch(0):
-        right += int((model.outputs_of(np.asarray(batch.inputs)).argmax(dim=1) == batch.labels).sum())
+        right += int((model.outputs_of(np.asarray(batch.inputs))["logits"].argmax(dim=1) == batch.labels).sum())
     return right / dataset.rows("validation"), max(_of_process("RssAnon") - held, 0)
 
 

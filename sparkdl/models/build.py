@@ -16,7 +16,9 @@ from torch import nn
 
 from sparkdl.config import makes
 from sparkdl.errors import ModelError
+from sparkdl.inputs.tensors import Inputs, answer, like, moved, shapes_of
 from sparkdl.models.networks import NETWORKS
+from sparkdl.models.outputs import LOGITS, check_answer, logits_of
 
 __all__ = ["ScaledImages", "build", "build_without_weights", "copied_network", "name_of", "try_network"]
 
@@ -46,7 +48,8 @@ def build(
     Raises :class:`ModelError` if the model cannot be found or built, or does not answer (n, num_classes).
     """
     network = _assembled(model, input_shape, num_classes, mean, std, options or {}, device=None)
-    try_network(network, model, input_shape, num_classes)
+    dtype = torch.uint8 if len(input_shape) == 3 else torch.float32
+    try_network(network, model, torch.zeros(2, *input_shape, dtype=dtype), num_classes)
     return network
 
 
@@ -220,28 +223,26 @@ def copied_network(network: nn.Module, name: str) -> nn.Module:
     return pickled
 
 
-def try_network(
-    network: nn.Module, model: str | Callable[..., Any], input_shape: Sequence[int], num_classes: int
-) -> None:
-    """Check with two rows of zeros that a network answers one logit per class, and leave it in its mode.
+def try_network(network: nn.Module, model: str | Callable[..., Any], rows: Inputs, num_classes: int) -> None:
+    """Check with two rows that a network answers one logit per class, and leave it in its mode.
 
     Raises :class:`ModelError`, which tells it by what the user calls it.
     """
     name = name_of(model)
     modes = {module: module.training for module in network.modules()}
-    dtype = torch.uint8 if len(input_shape) == 3 else torch.float32
     try:
         with torch.no_grad():
-            logits = network.eval()(torch.zeros(2, *input_shape, dtype=dtype, device=_device(network)))
+            answered = answer(network.eval(), moved(rows, _device(network)))
     except Exception as error:
         raise ModelError(
-            f"the model {name!r} failed on two rows of shape {tuple(input_shape)}: {type(error).__name__}: {error}"
+            f"the model {name!r} failed on two rows of shape {shapes_of(like(rows, lambda each: each[0]))}:"
+            f" {type(error).__name__}: {error}"
         ) from error
     finally:
         for module, mode in modes.items():
             module.training = mode
-    if not isinstance(logits, torch.Tensor):
-        raise ModelError(f"the model {name!r} answered a {type(logits).__name__}, not one tensor of logits")
+    check_answer(answered, [LOGITS], name)
+    logits = logits_of(answered)
     if logits.shape != (2, num_classes):
         raise ModelError(
             f"the model {name!r} answered {tuple(logits.shape)} for two rows, but the labels have {num_classes}"

@@ -18,7 +18,7 @@ from sparkdl.errors import ConfigError, OnlySparkError
 from sparkdl.preprocessing import read_pipeline
 from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.model_card import ModelCard
-from sparkdl.scoring.predictor import answering_task
+from sparkdl.scoring.predictor import Asked, answering_task
 from sparkdl.scoring.raw_inputs import Features
 from sparkdl.scoring.shipping import ship
 from sparkdl.scoring.task import ERROR, ScoringTask
@@ -46,6 +46,7 @@ def score(
     batch_size: int = BATCH_SIZE,
     on_error: Literal["fail", "null"] = "fail",
     key: str | None = None,
+    predict: str | None = None,
     trusted_stages: Collection[str] = (),
     tracking: Tracking | None = None,
 ) -> DataFrame:
@@ -58,9 +59,11 @@ def score(
     and ``top_k`` (an array of label and probability, the likeliest first). Of a model for several labels,
     ``prediction`` is the array of those whose probability is above one half, and there is no ``probability``; of one
     for regression, it is the number, of one for ranking the score, higher for what should come first, and nothing else
-    is added. The driver fetches the
-    model and Spark brings it to the executors, where each Python worker loads it once; executors need no access to
-    MLflow.
+    is added. Outputs that the model was told to keep (``train.outputs``) are columns behind these, float or arrays of
+    it; with ``predict``, one of them is the only column that is added: ``predict="embedding"`` makes vectors.
+
+    The driver fetches the model and Spark brings it to the executors, where each Python worker loads it once; executors
+    need no access to MLflow.
 
     An image may be the bytes of a file, which is decoded and resized to what the model reads, or raw bytes of exactly
     that size; a Spark task is handed ``spark.sql.execution.arrow.maxRecordsPerBatch`` of them at a time.
@@ -75,7 +78,8 @@ def score(
 
     Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist, :class:`~sparkdl.errors.ModelError`
     for one that is damaged or would run code, :class:`~sparkdl.errors.DataError` for columns that are missing, of
-    another type or of the same name, and :class:`ConfigError` for a ``top_k`` or ``batch_size`` below 1.
+    another type or of the same name, and :class:`ConfigError` for a ``top_k`` or ``batch_size`` below 1 and an output
+    that the model does not keep.
     """
     if min(top_k, batch_size) < 1:
         raise ConfigError(f"score: `top_k` is {top_k} and `batch_size` is {batch_size}; both must be 1 or more")
@@ -84,13 +88,14 @@ def score(
         model = model.model_uri
     folder = download(model, tracking)
     card = ModelCard.load(folder)
-    answer = from_arrow_schema(answering_task(card).answer)
+    asked = Asked.output(predict, card)
+    answer = from_arrow_schema(answering_task(card, asked).answer)
     added = answer if on_error == "fail" else StructType([*answer, StructField(ERROR, StringType())])
     check_columns(df, card, key)
     check_room(df, added.names)
     rows = _rows_to_score(df, card, folder, trusted_stages)
-    options: dict[str, Any] = {"top_k": top_k, "batch_size": batch_size, "key": key, "on_error": on_error}
-    scored = _answered(df, rows, folder, added, **options)
+    options: dict[str, Any] = {"key": key, "on_error": on_error, "asked": asked}
+    scored = _answered(df, rows, folder, added, top_k=top_k, batch_size=batch_size, **options)
     return scored.toDF(*df.drop(PROBLEM).columns, *added.names)
 
 
@@ -109,13 +114,13 @@ def score_vectors(
     can clash with those that are added.
     Of a classifier (``vectors``), that is ``prediction`` (the label), ``logits`` and ``probabilities``, arrays
     by class index; of a model for regression or ranking ``prediction``. With ``contributions``, an array of these comes
-    last: see :func:`~sparkdl.scoring.predictor.answering_task`. Otherwise like :func:`score`, whose errors it raises.
+    last: see :class:`~sparkdl.scoring.predictor.Asked`. Otherwise like :func:`score`, whose errors it raises.
     """
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)
-    answer = answering_task(card, vectors=vectors, contributions=contributions).answer
-    added = from_arrow_schema(answer)
-    options: dict[str, Any] = {"features": features, "vectors": vectors, "contributions": contributions}
+    asked = Asked(outputs=(), vectors=vectors, contributions=contributions)
+    added = from_arrow_schema(answering_task(card, asked).answer)
+    options: dict[str, Any] = {"features": features, "asked": asked}
     scored = _answered(df, rows_to_score(df, dict(features.kinds)), folder, added, **options)
     return scored.toDF(*scored.columns[: -len(added)], *added.names)
 

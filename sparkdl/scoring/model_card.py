@@ -35,6 +35,9 @@ class ModelCard(BaseModel):
     """Of what regression predicts, where the network answers standardised numbers."""
     link: LinkFunction = "identity"
     """Elsewhere: what its answers are of the numbers."""
+    outputs: dict[str, tuple[int, ...]] = {}
+    """Outputs of the network that are columns beside predictions, with their shapes for a row: (width,), or () of a
+    number."""
     raw_columns: dict[str, str]
     fields: dict[str, tuple[str, ...]] = {}
     preprocessing: bool

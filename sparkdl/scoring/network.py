@@ -1,6 +1,6 @@
 """A network over decoded rows. Runs anywhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from sparkdl.data.card import InputSpec
 from sparkdl.data.reading.arrays import decode, require_finite
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import DataError
-from sparkdl.models import NETWORK_FILE, load_network
+from sparkdl.inputs.tensors import answer
+from sparkdl.models import LOGITS, NETWORK_FILE, load_network, logits_of, output_of
 from sparkdl.scoring.contributions import contributions
 from sparkdl.settings.score import BATCH_SIZE
 
@@ -24,16 +25,17 @@ __all__ = ["NetworkModel", "open_model"]
 
 @dataclass(frozen=True)
 class NetworkModel:
-    """A network, what goes into it, and how many numbers come out."""
+    """A network, what goes into it, and what comes out."""
 
     network: nn.Module
     input: InputSpec
-    num_outputs: int
+    shapes: Mapping[str, Sequence[int]]
+    """Of the outputs that are asked for, for a row."""
     device: str = "cpu"
     """Where the network is, and computes."""
 
-    def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
-        """What the network answers for an Arrow column: float32 of shape (n, num_outputs), in the CPU's memory.
+    def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> dict[str, torch.Tensor]:
+        """The outputs for an Arrow column by their names: float32 of shape (n, ...), in the CPU's memory.
 
         Raises :class:`DataError` for rows that are null, of another size, not finite, or give no finite result.
         """
@@ -54,7 +56,9 @@ class NetworkModel:
         found = torch.empty(rows.shape[0], self.input.shape[0] + 1, dtype=torch.float64)
         for start in range(0, rows.shape[0], batch_size):
             batch = _whole(rows[start : start + batch_size], "float32").to(self.device)
-            found[start : start + batch_size] = contributions(lambda places: values(self.network(places)), batch)
+            found[start : start + batch_size] = contributions(
+                lambda places: values(logits_of(self.network(places))), batch
+            )
         return found
 
     def _rows(self, column: pa.Array | pa.ChunkedArray) -> Any:
@@ -67,7 +71,7 @@ class NetworkModel:
         require_finite(rows, self.input)
         return rows
 
-    def outputs_of(self, rows: Any, *, batch_size: int = BATCH_SIZE) -> torch.Tensor:
+    def outputs_of(self, rows: Any, *, batch_size: int = BATCH_SIZE) -> dict[str, torch.Tensor]:
         """The same for an array of shape (n, ...), or a sparse one, which becomes whole a batch at a time.
 
         Raises :class:`DataError` for another shape and for rows whose result is not a number, with their count.
@@ -76,13 +80,14 @@ class NetworkModel:
             raise DataError(
                 f"column {self.input.column!r}: the model reads rows of shape {self.input.shape}, not {rows.shape[1:]}"
             )
-        outputs = torch.empty(rows.shape[0], self.num_outputs)
+        outputs = {name: torch.empty(rows.shape[0], *shape) for name, shape in self.shapes.items()}
         with torch.inference_mode():
             for start in range(0, rows.shape[0], batch_size):
                 batch = _whole(rows[start : start + batch_size], self.input.dtype).to(self.device)
-                outputs[start : start + batch_size] = self.network(batch)
-            # One logit may be minus infinity, where a network rules a class out.
-            bad = int((~torch.isfinite(outputs.logsumexp(dim=1))).sum())
+                answered = answer(self.network, batch)
+                for name, output in outputs.items():
+                    output[start : start + batch_size] = output_of(answered, name)
+            bad = int(torch.stack([_is_bad(name, output) for name, output in outputs.items()]).any(dim=0).sum())
         if bad:
             raise DataError(
                 f"column {self.input.column!r}: {bad} rows give no finite result; look there for NaN, infinity and"
@@ -91,14 +96,23 @@ class NetworkModel:
         return outputs
 
 
+def _is_bad(name: str, output: torch.Tensor) -> torch.Tensor:
+    """Which rows have no finite result. One logit may be minus infinity, where a network rules a class out."""
+    if name == LOGITS:
+        return ~torch.isfinite(output.logsumexp(dim=1))
+    return ~torch.isfinite(output if output.ndim == 1 else output.sum(dim=1))
+
+
 def _whole(rows: Any, dtype: Any) -> torch.Tensor:
     """Rows as a tensor: copied, because Arrow's memory must not be written to and a network may work in place."""
     return torch.from_numpy(np.array(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=dtype))
 
 
-def open_model(folder: Path, input: InputSpec, num_outputs: int, *, device: str = "cpu") -> NetworkModel:
-    """The network in a model's folder, on a device; nothing there is executed.
+def open_model(
+    folder: Path, input: InputSpec, shapes: Mapping[str, Sequence[int]], *, device: str = "cpu"
+) -> NetworkModel:
+    """The network in a model's folder, on a device, for outputs of these shapes; nothing there is executed.
 
     Raises :class:`~sparkdl.errors.ModelError` if it is missing or damaged.
     """
-    return NetworkModel(load_network(folder / NETWORK_FILE).to(device), input, num_outputs, device)
+    return NetworkModel(load_network(folder / NETWORK_FILE).to(device), input, shapes, device)

@@ -1,8 +1,9 @@
 """From a column of inputs to labels and probabilities. Runs anywhere."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,22 +11,25 @@ import pyarrow as pa
 import torch
 
 from sparkdl.data.label_types import arrow_type
+from sparkdl.errors import ConfigError
+from sparkdl.models import LOGITS
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
+from sparkdl.training.output_columns import column_of, output_columns
 from sparkdl.training.tasks import ClassVectors, Ranking, Regression, Task, create_task
 from sparkdl.training.tasks.likeliest import lists, ranked
 
 if TYPE_CHECKING:
     from sparkdl.scoring.network import NetworkModel
 
-__all__ = ["Predictor", "answering_task"]
+__all__ = ["Asked", "Predictor", "answering_task"]
 
 
 class Model(Protocol):
     """A network, for one of the tasks."""
 
-    def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
-        """What it answers, of shape (n, outputs). Raises :class:`~sparkdl.errors.DataError` for rows it cannot read."""
+    def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> dict[str, torch.Tensor]:
+        """Its outputs by name, of shape (n, ...). Raises :class:`~sparkdl.errors.DataError` for rows it cannot read."""
 
 
 class RankingModel(Protocol):
@@ -41,6 +45,39 @@ class RankingModel(Protocol):
 
 
 @dataclass(frozen=True)
+class Asked:
+    """Which columns are asked for."""
+
+    predictions: bool = True
+    """Whether those of the task are."""
+    outputs: tuple[str, ...] | None = None
+    """Which of the outputs that the card names; by default all of them."""
+    vectors: bool = False
+    """Whether a classifier's are what pyspark.ml's columns are made from."""
+    contributions: bool = False
+    """Whether there is what each feature contributes to the logit of the predicted class, or to the predicted number or
+    score (:mod:`sparkdl.scoring.contributions`)."""
+
+    def shapes(self, card: ModelCard) -> dict[str, tuple[int, ...]]:
+        """Of the outputs that become columns by themselves, for a row."""
+        names = card.outputs if self.outputs is None else self.outputs
+        return {name: card.outputs[name] for name in names}
+
+    @classmethod
+    def output(cls, name: str | None, card: ModelCard) -> Self:
+        """One output alone; None stands for all that a model answers. Raises :class:`ConfigError` if it has none."""
+        if name is None:
+            return cls()
+        if name not in card.outputs:
+            known = f"this one was trained with {', '.join(card.outputs)}" if card.outputs else "this one has none"
+            raise ConfigError(
+                f"score.predict is {name!r}, which is no output that the model keeps: train.outputs names them, and"
+                f" {known}"
+            )
+        return cls(predictions=False, outputs=(name,))
+
+
+@dataclass(frozen=True)
 class Predictor:
     """A model, and the card that tells what goes in and what comes out."""
 
@@ -50,14 +87,11 @@ class Predictor:
     """By class index, in their own type."""
     task: Task
     """What outputs mean, and which columns are made of them."""
-    contributions: bool = False
-    """Whether the last column is what each feature contributes."""
+    asked: Asked = Asked()
 
     @classmethod
-    def load(
-        cls, folder: str | Path, *, vectors: bool = False, contributions: bool = False, device: str = "cpu"
-    ) -> "Predictor":
-        """Open a model's folder; see :func:`sparkdl.tracking.download`. The rest: see :func:`answering_task`.
+    def load(cls, folder: str | Path, asked: Asked = Asked(), *, device: str = "cpu") -> "Predictor":
+        """Open a model's folder; see :func:`sparkdl.tracking.download`.
 
         A network computes on ``device``, an ensemble on the CPU.
 
@@ -65,8 +99,10 @@ class Predictor:
         the folder is executed.
         """
         card = ModelCard.load(folder)
-        task = answering_task(card, vectors=vectors, contributions=contributions)
-        return cls(_open_model(Path(folder), card, task, device), card, card.read_labels(folder), task, contributions)
+        task = answering_task(card, asked)
+        predicted: dict[str, tuple[int, ...]] = {LOGITS: (task.outputs,)} if asked.predictions else {}
+        model = _open_model(Path(folder), card, predicted | asked.shapes(card), device)
+        return cls(model, card, card.read_labels(folder), task, asked)
 
     def answer(
         self, column: pa.Array | pa.ChunkedArray, *, top_k: int = TOP_K, batch_size: int = BATCH_SIZE
@@ -81,27 +117,27 @@ class Predictor:
             found = cast(RankingModel, self.model).top_k(column, top_k, batch_size=batch_size)
             return ranked(self.labels, *found)
         outputs = cast(Model, self.model).outputs(column, batch_size=batch_size)
-        answers = self.task.answers(outputs, self.labels, top_k=top_k)
-        if self.contributions:
+        answers = self.task.answers(outputs[LOGITS], self.labels, top_k=top_k) if self.asked.predictions else []
+        answers += [column_of(outputs[name]) for name in self.asked.shapes(self.card)]
+        if self.asked.contributions:
             task, network = cast(ClassVectors | Ranking | Regression, self.task), cast("NetworkModel", self.model)
             answers.append(lists(network.contributions(column, task.values, batch_size=batch_size).numpy()))
         return answers
 
 
-def answering_task(card: ModelCard, *, vectors: bool = False, contributions: bool = False) -> Task:
-    """The task that says which columns predictions have; of a classifier, ``vectors`` are for pyspark.ml.
-
-    With ``contributions``, the last one is what each feature contributes to the logit of the predicted class, or to the
-    predicted number or score (:mod:`sparkdl.scoring.contributions`).
-    """
+def answering_task(card: ModelCard, asked: Asked = Asked()) -> Task:
+    """The task that says which columns an answer has: predictions, then outputs by their names, then contributions."""
     labels = arrow_type(card.label_type)
-    task = ClassVectors(card.num_classes, labels) if vectors else create_task(card, link=card.link)
-    if contributions:
-        task.answer = task.answer.append(pa.field("contributions", pa.list_(pa.float64())))
+    task = ClassVectors(card.num_classes, labels) if asked.vectors else create_task(card, link=card.link)
+    predictions = task.answer if asked.predictions else ()
+    more = [pa.field("contributions", pa.list_(pa.float64()))] if asked.contributions else []
+    task.answer = pa.schema([*predictions, *output_columns(asked.shapes(card)), *more])
     return task
 
 
-def _open_model(folder: Path, card: ModelCard, task: Task, device: str) -> Model | RankingModel:
+def _open_model(
+    folder: Path, card: ModelCard, shapes: Mapping[str, Sequence[int]], device: str
+) -> Model | RankingModel:
     """A network or an ensemble of hashed meta-models, of which neither loads what only the other needs."""
     if card.labels:
         from sparkdl.extreme.ensemble import open_model as open_ensemble
@@ -109,4 +145,4 @@ def _open_model(folder: Path, card: ModelCard, task: Task, device: str) -> Model
         return open_ensemble(folder, card.input, card.labels.classes)
     from sparkdl.scoring.network import open_model as open_network
 
-    return open_network(folder, card.input, task.outputs, device=device)
+    return open_network(folder, card.input, shapes, device=device)

@@ -1,7 +1,7 @@
 """What a Spark task does with the rows it is given. Runs in tasks, without any access to MLflow."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from sparkdl.cluster.devices import device_of_task
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
 from sparkdl.preprocessing.encoded_images import in_parts
-from sparkdl.scoring.predictor import Predictor
+from sparkdl.scoring.predictor import Asked, Predictor
 from sparkdl.scoring.raw_inputs import Features, RawInputs, ReadRows
 from sparkdl.scoring.rows import answer_inputs
 
@@ -53,10 +53,8 @@ class ScoringTask:
     threads: int
     features: Features | None = None
     """Of an estimator, the columns that become the model's only one."""
-    vectors: bool = False
-    """Whether a classifier answers what pyspark.ml's columns are made from."""
-    contributions: bool = False
-    """Whether there is also what each feature contributes."""
+    asked: Asked = field(default_factory=Asked)
+    """Which columns are added."""
     on_error: Literal["fail", "null"] = "fail"
     """What becomes of a row that cannot be scored."""
     key: str | None = None
@@ -68,7 +66,7 @@ class ScoringTask:
         Columns are called by their places: of two that have one name, Arrow keeps one.
         """
         torch.set_num_threads(self.threads)
-        raw, predictor = _load(self.files, self.preprocessed, self.vectors, self.contributions, scoring_device())
+        raw, predictor = _load(self.files, self.preprocessed, self.asked, scoring_device())
         raw = raw if self.features is None else raw.behind(self.features)
         before = 0
         spec = raw.card.input
@@ -126,7 +124,7 @@ def scoring_device() -> str:
 
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded
 def _load(
-    files: tuple[tuple[str, str], ...], preprocessed: bool, vectors: bool, contributions: bool, device: str
+    files: tuple[tuple[str, str], ...], preprocessed: bool, asked: Asked, device: str
 ) -> tuple[RawInputs, Predictor]:
     from pyspark import SparkFiles  # which a client of Spark Connect, that only sends this here, need not have
 
@@ -137,7 +135,7 @@ def _load(
                     packed.extractall(Path(folder, name))
             else:
                 Path(folder, name).symlink_to(SparkFiles.get(shipped))
-        predictor = Predictor.load(folder, vectors=vectors, contributions=contributions, device=device)
+        predictor = Predictor.load(folder, asked, device=device)
         card = predictor.card
         raw = RawInputs(card.preprocessed(), None) if preprocessed else RawInputs.open(Path(folder), card)
         return raw, predictor

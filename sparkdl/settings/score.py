@@ -39,6 +39,9 @@ class Score(Section):
     and all other rows are scored."""
     key: str | None = None
     """The column that names a row in such an error."""
+    predict: str | None = None
+    """One of the outputs that ``train.outputs`` has named: it is then the only column that is added, by its name. By
+    default predictions are, and all of these outputs behind them."""
     trusted_stages: list[str] = []
     """Classes of your own (``package.module.Class``) that a model's preprocessing may consist of, beside those of Spark
     and sparkdl: loading a stage runs its class."""

@@ -51,7 +51,10 @@ FigureName = Literal[
 """Which of them there are is the task's to say."""
 SMALLER_IS_BETTER = ("loss", "log_loss", "rmse", "mae")
 """The figures that are better when smaller."""
+OutputName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 ClassWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_by_label)]
+PREDICTION_COLUMNS = "prediction", "probability", "top_k", "contributions", "error"
+"""The columns that scoring adds by itself."""
 WITH_MOMENTUM = ("adam", "adamw", "lars", "lamb")
 """The optimizers that have momentum unless told otherwise."""
 
@@ -124,10 +127,16 @@ class Train(Recipe):
     model_options: dict[str, Any] = {}
     """Keyword arguments for the model."""
     loss: str | Callable[..., Any] | None = None
-    """A name from ``torch.nn.functional``, an import path, or a callable of (outputs, labels): the batch mean. By
+    """A name from ``torch.nn.functional``, an import path, or a callable of (logits, labels): the batch mean. One whose
+    second argument is called ``batch`` gets all that the network answers, and the batch: its ``inputs``, ``labels`` and
+    ``weights``. By
     default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression ``mse_loss``, for
     ranking ListNet's, of the labels of ``sparkdl.training.tasks.ranking``. Where rows or classes have weights, it must
     take ``reduction="none"``, or be one of PyTorch's modules."""
+    outputs: list[OutputName] = []
+    """What scoring returns of the network's outputs, as columns of their names beside the predictions: for example
+    ``[logits, embedding]``, of a network that answers a mapping or an object with both. Each has a number or a vector
+    for each row."""
     standardise_labels: bool | None = None
     """Of regression: whether the loss is given labels with mean 0 and variance 1, for which one learning rate suits
     labels of any unit, or labels as they are. Figures and predictions have the labels' own unit in any case. By default
@@ -194,6 +203,16 @@ class Train(Recipe):
         return self
 
     @model_validator(mode="after")
+    def _outputs_are_columns(self) -> Self:
+        if taken := [name for name in self.outputs if name in PREDICTION_COLUMNS]:
+            raise ValueError(
+                f"outputs has {taken[0]!r}, which is a column of predictions; give the output another name"
+            )
+        if len(set(self.outputs)) < len(self.outputs):
+            raise ValueError("outputs names an output twice")
+        return self
+
+    @model_validator(mode="after")
     def _with_noise(self) -> Self:
         if self.gradient_noise is None:
             return self
@@ -220,6 +239,11 @@ class Train(Recipe):
             raise ValueError(
                 "start_from reads a whole network, which no rank has with strategy.sharded; leave it out, or set"
                 " strategy.sharded to false"
+            )
+        if self.in_parts and self.outputs:
+            raise ValueError(
+                "outputs are of a network that some rank has, and with strategy.sharded none has it; leave them out, or"
+                " set strategy.sharded to false"
             )
         if self.in_parts and self.precision == "float16":
             raise ValueError("strategy.sharded computes in bfloat16 or float32; set precision to one of them")

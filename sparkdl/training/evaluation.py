@@ -17,6 +17,7 @@ from torch import nn
 from sparkdl.collectives import Communicator
 from sparkdl.data import Batch
 from sparkdl.inputs.tensors import answer, moved
+from sparkdl.models import logits_of
 from sparkdl.training.losses import Loss
 from sparkdl.training.strategies.layer_by_layer import LayerByLayer
 from sparkdl.training.tasks import Task
@@ -85,13 +86,16 @@ def add_up(
         for batch in batches:
             if not len(batch.labels) and not together:
                 continue
-            outputs = answer(model, moved(batch.inputs, device))
+            inputs = moved(batch.inputs, device)
+            answered = answer(model, inputs)
             if not len(batch.labels):
                 continue
             labels = batch.labels.to(device, non_blocking=True)
             weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
-            for total, more in zip((loss_sum, loss_weight), loss.add_up(outputs, labels, weights), strict=True):
+            of_rows = loss.add_up(answered, labels, weights, inputs=inputs)
+            for total, more in zip((loss_sum, loss_weight), of_rows, strict=True):
                 total += more
+            outputs = logits_of(answered)
             weight += len(labels) if weights is None else weights.double().sum()
             rows += len(labels)
             sums += task.sums(outputs, labels, weights)

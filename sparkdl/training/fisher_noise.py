@@ -90,7 +90,7 @@ def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: Loss)
             row = like(inputs, partial(torch.unsqueeze, dim=0))
             named = isinstance(row, dict)
             outputs = functional_call(model, parameters, () if named else (row,), row if named else {})
-            return loss(outputs, label.unsqueeze(0), None if weight is None else weight.unsqueeze(0))
+            return loss(outputs, label.unsqueeze(0), None if weight is None else weight.unsqueeze(0), inputs=row)
 
     by_row: Any = vmap(
         grad(loss_of_row), in_dims=(None, 0, 0, None if batch.weights is None else 0), randomness="different"

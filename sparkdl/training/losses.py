@@ -1,6 +1,7 @@
 """The loss: which one it is, and how much each row counts in it. Runs on ranks; on the driver it is tried."""
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from sparkdl.config import import_object
+from sparkdl.data import Batch
 from sparkdl.errors import ConfigError
+from sparkdl.inputs.tensors import Inputs
+from sparkdl.models import logits_of
 from sparkdl.settings import Train
 from sparkdl.training.tasks import Task
 
@@ -62,13 +66,14 @@ def known(loss: Callable[..., Any]) -> Known | None:
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimised: called with outputs, labels as a batch has them, and the rows' weights or None.
+    """What is minimised: called with what a network answers, labels as a batch has them, and rows' weights or None.
 
-    It returns the mean over the batch, in which a row counts by its weight, times that of its class.
+    It returns the mean over the batch, in which a row counts by its weight, times that of its class. A loss that takes
+    the batch itself gets the whole answer, and weighs rows as it likes.
     """
 
     of_batch: Callable[..., torch.Tensor]
-    """Of outputs and targets: the mean over the batch."""
+    """Of logits and targets, or of an answer and a batch: the mean over the batch."""
     of_rows: Callable[..., torch.Tensor]
     """Of the same: each row's."""
     task: Task
@@ -76,11 +81,16 @@ class Loss:
     """By which the loss itself multiplies rows, and divides their mean."""
     ignored: int | None = None
     """The class whose rows it leaves out of both."""
+    takes_batch: bool = False
+    """Whether it is one of an answer and a batch."""
 
     def __call__(
-        self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+        self, answered: Any, labels: torch.Tensor, weights: torch.Tensor | None = None, *, inputs: Inputs | None = None
     ) -> torch.Tensor:
-        """The mean over the batch, a scalar."""
+        """The mean over the batch, a scalar; ``inputs`` are those of the batch, where it takes that."""
+        if self.takes_batch:
+            return self._of_whole_batch(answered, labels, weights, inputs)
+        outputs = logits_of(answered)
         targets, weights = self.task.targets(labels), self.task.loss_weights(labels, weights)
         if weights is None:
             return self.of_batch(outputs, targets)
@@ -93,13 +103,17 @@ class Loss:
         return (by_row * weights).sum() / divisor * weights.mean()
 
     def add_up(
-        self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
+        self, answered: Any, labels: torch.Tensor, weights: torch.Tensor | None, *, inputs: Inputs | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The losses of a batch, each by what its row counts, and what all its rows count: two scalars, float64.
 
         Added up over batches, the first over the second is the mean over all rows at once. Of a loss that is none of
         PyTorch's, and of rows without weights, its own mean counts as that of so many rows.
         """
+        if self.takes_batch:
+            mean = self._of_whole_batch(answered, labels, weights, inputs).double()
+            return mean * len(labels), mean.new_tensor(len(labels))
+        outputs = logits_of(answered)
         targets, weights = self.task.targets(labels), self.task.loss_weights(labels, weights)
         shares = self._shares(targets)
         if weights is None:
@@ -109,6 +123,12 @@ class Loss:
         weights = weights.double()
         counted = weights if shares is None else weights * shares
         return (self._by_row(outputs, targets, len(weights)).double() * weights).sum(), counted.sum()
+
+    def _of_whole_batch(
+        self, answered: Any, labels: torch.Tensor, weights: torch.Tensor | None, inputs: Inputs | None
+    ) -> torch.Tensor:
+        assert inputs is not None
+        return self.of_batch(answered, Batch(inputs, labels, len(labels), weights))
 
     def _by_row(self, outputs: torch.Tensor, targets: torch.Tensor, rows: int) -> torch.Tensor:
         return self.of_rows(outputs, targets).reshape(rows, -1).mean(dim=1)
@@ -134,6 +154,11 @@ def build_loss(settings: Train, task: Task, *, device: torch.device | str = "cpu
         if loss is not functional.cross_entropy:
             raise ConfigError(f"train.label_smoothing works with the loss 'cross_entropy', not with {chosen!r}")
         loss = partial(functional.cross_entropy, label_smoothing=settings.label_smoothing)
+    takes_batch = _takes_batch(loss)
+    if takes_batch and settings.class_weights:
+        raise ConfigError(
+            f"train.class_weights: the loss {chosen!r} takes the batch and weighs rows itself; leave one of them out"
+        )
     found = known(loss)
     options = found.options if found and found.name in DIVIDED_BY_WEIGHTS and task.name == "classification" else {}
     ignored = options.get("ignore_index", -1)
@@ -143,7 +168,17 @@ def build_loss(settings: Train, task: Task, *, device: torch.device | str = "cpu
         task,
         class_weights=options.get("weight"),
         ignored=ignored if ignored >= 0 else None,
+        takes_batch=takes_batch,
     )
+
+
+def _takes_batch(loss: Callable[..., Any]) -> bool:
+    """Whether the second argument of a loss is called ``batch``."""
+    try:
+        names = list(inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters)
+    except (TypeError, ValueError):  # of C, without a signature
+        return False
+    return names[1:2] == ["batch"]
 
 
 def _placed(value: Any, device: torch.device | str) -> Any:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -19,12 +21,15 @@ from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, answer, count_rows
 from sparkdl.models import (
+    LOGITS,
     NETWORK_FILE,
     TracedNetwork,
     export_in_parts,
     export_network,
     full_state,
     load_full_state,
+    name_of,
+    named_outputs,
     trace_network,
     try_network,
     write_network,
@@ -37,6 +42,7 @@ from sparkdl.tracking import download
 from sparkdl.training.checkpoint import save_weights
 from sparkdl.training.fisher_noise import check_rows_apart
 from sparkdl.training.losses import build_loss
+from sparkdl.training.output_columns import output_columns, shapes_of_outputs
 from sparkdl.training.parted_checkpoint import best_pieces, best_weights
 from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import build_hollow_model, build_model
@@ -72,8 +78,9 @@ def tried_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> tuple[n
     _check_types(model, settings)
     rows = some_rows(dataset)
     task, weighted = task_to_train(dataset.card, settings), dataset.card.mean_weight is not None
-    outputs = answer(model.eval(), rows)
-    check_trained(model, outputs, _try_loss(outputs, settings, task, weighted=weighted), settings)
+    answered = answer(model.eval(), rows)
+    shapes_of_outputs(answered, settings.outputs, model=name_of(settings.model))
+    check_trained(model, answered, _try_loss(answered, rows, settings, task, weighted=weighted), settings)
     try_training(model, rows, settings, task, weighted=weighted or settings.class_weights is not None)
     _check_state(build_optimizer(settings, model), settings)
     if settings.gradient_noise:
@@ -84,7 +91,7 @@ def tried_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> tuple[n
     if isinstance(settings.strategy, ResISTOptions):
         check_blocks(model, rows, settings.strategy.blocks, ranks=ranks)
     with TemporaryDirectory() as folder:
-        traced = trace_network(model, rows)
+        traced = trace_network(model, rows, outputs=_kept_outputs(settings))
         write_network(model, Path(folder) / NETWORK_FILE, rows, traced)
     return network.train(), None if settings.in_parts else traced
 
@@ -109,24 +116,38 @@ def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking
 
 def write_model_folder(
     folder: str | Path, dataset: Dataset, settings: Train, checkpoint: str, *, traced: TracedNetwork | None = None
-) -> None:
-    """Write the network of a checkpoint, with all that scoring needs beside it; ``traced`` saves tracing it again."""
-    folder = Path(folder)
+) -> pa.Schema:
+    """Write the network of a checkpoint, with all that scoring needs beside it; ``traced`` saves tracing it again.
+
+    Returns the columns that scoring will add.
+    """
+    folder, task = Path(folder), task_to_train(dataset.card, settings)
+    shapes: dict[str, tuple[int, ...]] = {}
     if settings.in_parts:
         _write_in_parts(folder / NETWORK_FILE, dataset, settings, checkpoint)
     else:
         model = build_model(dataset, settings)
         load_full_state(model, best_weights(checkpoint))
-        _write_network(model, folder / NETWORK_FILE, some_rows(dataset), traced)
-    keep_inputs(dataset, folder, changed=task_to_train(dataset.card, settings).kept_with_models())
+        rows = some_rows(dataset)
+        _write_network(model, folder / NETWORK_FILE, rows, settings, traced)
+        with torch.no_grad():
+            shapes = shapes_of_outputs(answer(model.eval(), rows), settings.outputs, model=name_of(settings.model))
+    changed = task.kept_with_models() | ({"outputs": shapes} if shapes else {})
+    keep_inputs(dataset, folder, changed=changed)
+    return pa.schema([*task.answer, *output_columns(shapes)])
 
 
-def _write_network(model: nn.Module, path: Path, rows: torch.Tensor, traced: TracedNetwork | None) -> None:
+def _kept_outputs(settings: Train) -> list[str]:
+    """The outputs that a model's file gives: first what predictions are made of."""
+    return list(dict.fromkeys([LOGITS, *settings.outputs]))
+
+
+def _write_network(model: nn.Module, path: Path, rows: Inputs, settings: Train, traced: TracedNetwork | None) -> None:
     if traced:
         with suppress(ModelError):  # it has constants that each network draws for itself
             write_network(model, path, rows, traced)
             return
-    export_network(model, path, rows)
+    export_network(model, path, rows, outputs=_kept_outputs(settings))
 
 
 def _write_in_parts(path: Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:
@@ -146,24 +167,31 @@ def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module
     check_counts(ownership.counts, ranks=ranks)
     check_draws(network, drawn)
     outputs = task_to_train(dataset.card, settings).outputs
-    try_network(narrowed(network, ownership), settings.model, dataset.input.shape, outputs)
+    try_network(narrowed(network, ownership), settings.model, some_rows(dataset), outputs)
     return network
 
 
-def _try_loss(outputs: torch.Tensor, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
+def _try_loss(answered: Any, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
     """Raise :class:`ModelError` for a loss that does not take what it will be given, or returns no number."""
-    labels, name = task.some_labels(len(outputs)), settings.loss or task.loss
+    labels, name = task.some_labels(count_rows(rows)), settings.loss or task.loss
     compute = build_loss(settings, task)
     weighted = weighted or settings.class_weights is not None
     try:
-        loss = compute(outputs, labels, torch.ones(len(labels)) if weighted else None)
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        shapes = f"outputs {tuple(outputs.shape)} and labels {tuple(task.targets(labels).shape)}"
+        loss = compute(answered, labels, torch.ones(len(labels)) if weighted else None, inputs=rows)
+    except Exception as error:  # whatever a loss of the user's own may raise
+        outputs = ", ".join(f"{key} {tuple(value.shape)}" for key, value in named_outputs(answered).items())
+        shapes = f"outputs ({outputs}) and labels {tuple(task.targets(labels).shape)}"
         by_row = ' with reduction="none", by which rows and classes get their weights' if weighted else ""
-        raise ModelError(f"the loss {name!r} fails on {shapes}{by_row}: {error}") from None
+        raise ModelError(f"the loss {name!r} fails on {shapes}{by_row}: {_told(error)}") from None
     if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
         raise ModelError(f"the loss {name!r} must return one number, the mean over the batch")
     return loss
+
+
+def _told(error: Exception) -> str:
+    """The first line of an error, with its class where it says little by itself."""
+    text = next(iter(str(error).splitlines()), "")
+    return text if isinstance(error, RuntimeError | TypeError | ValueError) else f"{type(error).__name__}: {text}"
 
 
 def _check_noise(model: nn.Module, rows: Inputs, settings: Train, dataset: Dataset, *, ranks: int) -> None:

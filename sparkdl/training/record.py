@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 NAME = "run.json"
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Where something lies in memory, which is another place in every process."""
-FREE = {"dataset", "run_dir", "task", "epochs", "target", "patience", "resume", "start_from"}
+FREE = {"dataset", "run_dir", "task", "outputs", "epochs", "target", "patience", "resume", "start_from"}
 FREE |= {"checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best"}
 """Settings that may be others when a run is continued: they do not change what was learned so far."""
 

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sparkdl.collectives import is_expanded
 from sparkdl.data import Batch, Dataset
 from sparkdl.inputs.tensors import answer, moved
-from sparkdl.models import build, build_without_weights
+from sparkdl.models import build, build_without_weights, logits_of
 from sparkdl.settings import Train
 from sparkdl.training.fisher_noise import FisherNoise
 from sparkdl.training.groups import Groups
@@ -144,12 +144,12 @@ def back_propagate(
     labels = batch.labels.to(device, non_blocking=True)
     weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
     with autocast(settings, device), _normalised_alone(model, len(labels)):
-        outputs = answer(model, inputs)
-        mean = loss(outputs, labels, weights)
+        answered = answer(model, inputs)
+        mean = loss(answered, labels, weights, inputs=inputs)
     scaled = scaler.scale(mean) if scaler else mean
     # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
     scaled.backward(torch.full_like(scaled, len(labels) * row_weight))
-    sums = task.sums(outputs.detach(), labels, weights)
+    sums = task.sums(logits_of(answered).detach(), labels, weights)
     return BatchFigures(mean.detach(), sums, len(labels), weight=None if weights is None else weights.double().sum())
 
 

@@ -238,11 +238,11 @@ def _finish(
         if table := task.table(found.counts, dataset.class_names):
             run.log_text(table, f"classes_{split}.csv")
     with TemporaryDirectory() as folder:
-        write_model_folder(folder, dataset, job.settings, outcome.checkpoint, traced=traced)
+        answer = write_model_folder(folder, dataset, job.settings, outcome.checkpoint, traced=traced)
         model_uri = run.log_model(
             folder,
             inputs=dataset.served_columns,
-            outputs={field.name: field.dataType.simpleString() for field in from_arrow_schema(task.answer)},
+            outputs={field.name: field.dataType.simpleString() for field in from_arrow_schema(answer)},
             example=example_row(dataset),
             requirements=packages_for_inputs(Path(folder)),
         )

@@ -9,7 +9,7 @@ from torch import nn
 from sparkdl.data import Batch
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, answer, count_rows, like
-from sparkdl.models import copied_network, full_state, load_full_state, name_of
+from sparkdl.models import copied_network, full_state, load_full_state, logits_of, name_of, named_outputs
 from sparkdl.settings import Train
 from sparkdl.training.losses import build_loss
 from sparkdl.training.recipe import takes_gradients
@@ -19,12 +19,12 @@ from sparkdl.training.tasks import Task
 __all__ = ["check_trained", "try_training"]
 
 
-def check_trained(model: nn.Module, outputs: torch.Tensor, loss: torch.Tensor, settings: Train) -> None:
-    """Raise :class:`ModelError` unless a loss depends on what is to be trained of a network."""
+def check_trained(model: nn.Module, answered: Any, loss: torch.Tensor, settings: Train) -> None:
+    """Raise :class:`ModelError` unless the loss of what a network answered depends on what is to be trained of it."""
     name = name_of(settings.model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(f"the model {name!r} has no parameter that is trained: none has requires_grad")
-    if not outputs.requires_grad:
+    if not any(output.requires_grad for output in named_outputs(answered).values()):
         raise ModelError(
             f"the outputs of the model {name!r} do not depend on its trained parameters: look in its forward() for"
             " detach(), torch.no_grad() or argmax()"
@@ -103,7 +103,7 @@ def _check_memory(model: nn.Module, tried: nn.Module, rows: Inputs, name: str) -
         answers = []
         for network in (tried.eval(), fresh):
             torch.manual_seed(0)
-            answers.append(answer(network, rows))
+            answers.append(logits_of(answer(network, rows)))
     if not torch.allclose(answers[0], answers[1], rtol=1e-3, atol=1e-4, equal_nan=True):
         changed = sorted(_plain_attributes(tried, fresh))
         raise ModelError(

@@ -23,6 +23,7 @@ from pyspark.ml.feature import PCA, VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
+from torch import nn
 
 from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.card import Card, InputSpec
@@ -112,7 +113,7 @@ def test_scoring_appends_what_the_predictor_says_and_keeps_every_column(
     predictor = Predictor.load(download(images, tracking))
     inputs = np.stack([np.frombuffer(bytes(row), np.uint8).reshape(8, 6, 1) for row in found["image"]])
     assert isinstance(predictor.model, NetworkModel)
-    expected = predictor.model.outputs_of(inputs).softmax(dim=1).numpy()
+    expected = predictor.model.outputs_of(inputs)["logits"].softmax(dim=1).numpy()
     assert list(found["name"]) == [f"name {i}" for i in range(300)]
     assert list(found["prediction"]) == [predictor.labels[int(i)].as_py() for i in expected.argmax(axis=1)]
     np.testing.assert_allclose(found["probability"], expected.max(axis=1), rtol=1e-4)
@@ -558,3 +559,44 @@ def test_a_column_named_error_counts_no_failures(
 ) -> None:
     rows = _pictures(spark, 10).withColumn("error", F.lit("of theirs"))
     assert write_predictions(score(rows, images, tracking=tracking), str(tmp_path / "out")).failed == 0
+
+
+class _Embedded(nn.Module):
+    """Answers a vector beside logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        embedding = self.first(rows)
+        return {"logits": self.second(embedding), "embedding": embedding}
+
+
+def test_outputs_are_columns_behind_predictions_or_the_only_one(
+    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path
+) -> None:
+    card = ModelCard(
+        input=InputSpec(column="features", kind="vector", shape=(4,), dtype="float32"),
+        label_names=("no", "yes"),
+        outputs={"embedding": (3,)},
+        raw_columns={"features": "array<float>"},
+        preprocessing=False,
+    )
+    network = _Embedded()
+    export_network(network, tmp_path / NETWORK_FILE, torch.zeros(1, 4), outputs=["logits", "embedding"])
+    (tmp_path / "card.json").write_text(card.model_dump_json())
+    model = register(tmp_path, dict(card.raw_columns))
+    rows = spark.createDataFrame([([1.0, 2.0, 3.0, 4.0],), ([0.0, 1.0, float("nan"), 0.0],)], "features array<float>")
+    scored = score(rows, model, tracking=tracking, on_error="null")
+    assert scored.columns == ["features", "prediction", "probability", "top_k", "embedding", "error"]
+    expected = network.first(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist()
+    alone = score(rows, model, tracking=tracking, on_error="null", predict="embedding").drop("features")
+    assert alone.schema.simpleString() == "struct<embedding:array<float>,error:string>"
+    for found in (scored.select("embedding", "error").collect(), alone.collect()):
+        assert found[0].embedding == pytest.approx(expected, rel=1e-5)
+        assert found[0].error is None
+        assert found[1].embedding is None
+        assert "NaN" in found[1].error
+    with pytest.raises(ConfigError, match=r"score\.predict is 'vector', .* this one was trained with embedding"):
+        score(rows, model, tracking=tracking, predict="vector")

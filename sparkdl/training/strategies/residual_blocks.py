@@ -16,6 +16,7 @@ from torch import nn
 
 from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import Inputs, answer
+from sparkdl.models import logits_of
 from sparkdl.training.strategies.sub_networks import Neurons, overwrite, tensors_of
 from sparkdl.training.strategies.symmetry import random_rows
 
@@ -121,7 +122,7 @@ def check_blocks(model: nn.Module, rows: Inputs, blocks: Sequence[str] | None, *
     try:
         with torch.no_grad():
             rows = random_rows(rows)
-            whole, answers = answer(copy.deepcopy(model).eval(), rows), answer(network, rows)
+            whole, answers = (logits_of(answer(each, rows)) for each in (copy.deepcopy(model).eval(), network))
     except Exception as error:  # whatever a network may raise
         raise ModelError(
             f"the network cannot be computed without its residual blocks ({names}): {type(error).__name__}: {error}."

@@ -11,6 +11,7 @@ from torch import nn
 
 from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import Inputs, answer, like
+from sparkdl.models import logits_of
 from sparkdl.training.strategies.sub_networks import (
     choose_layers,
     count_neurons,
@@ -83,9 +84,11 @@ def _may_be_permuted(model: nn.Module, rows: Inputs, layers: Sequence[str]) -> b
     counts = count_neurons(cuts, tensors)
     order = {layer: torch.randperm(count, generator=generator) for layer, count in counts.items()}
     with torch.no_grad():
-        expected: torch.Tensor = answer(network, rows)
+        expected = logits_of(answer(network, rows))
         overwrite(network, {name: cut.take(tensors[name].detach(), order) for name, cut in cuts.items()})
-        return torch.allclose(answer(network, rows), expected, rtol=0, atol=TOLERANCE * float(expected.abs().max()))
+        return torch.allclose(
+            logits_of(answer(network, rows)), expected, rtol=0, atol=TOLERANCE * float(expected.abs().max())
+        )
 
 
 def random_rows(rows: Inputs) -> Inputs:

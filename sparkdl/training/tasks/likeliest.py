@@ -1,5 +1,7 @@
 """Some classes of a row with their probabilities, or all, as a column."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -25,7 +27,7 @@ def ranked(
     return [labels.take(first), doubles.take(first), _cut(found, classes.shape)]
 
 
-def lists(values: npt.NDArray[np.float64]) -> pa.Array:
+def lists(values: npt.NDArray[np.floating[Any]]) -> pa.Array:
     """The rows of a matrix."""
     return _cut(pa.array(values.flatten()), values.shape)
 

@@ -86,7 +86,7 @@ def test_building_leaves_the_network_in_training() -> None:
         (lambda: "not a module", "returned a str, not a torch.nn.Module"),
         (lambda: nn.Linear(5, 4), r"answered \(2, 4\) for two rows, but the labels have 3 classes"),
         (lambda: nn.Linear(6, 3), r"failed on two rows of shape \(5,\)"),
-        (lambda: nn.LSTM(5, 3), "answered a tuple"),
+        (lambda: nn.LSTM(5, 3), "it answers a tuple"),
     ],
 )
 def test_a_model_that_does_not_fit_is_told_apart(model: object, words: str) -> None:

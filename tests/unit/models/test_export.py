@@ -395,7 +395,7 @@ class _WithLogits(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "answered", [lambda x: {"logits": x, "past": None}, lambda x: SimpleNamespace(logits=x), Answer], ids=str
+    "answered", [lambda x: {"logits": x, "past": None}, lambda x: SimpleNamespace(logits=x), Answer]
 )
 def test_what_answers_an_object_with_logits_is_a_file_of_one_tensor(
     answered: Callable[[torch.Tensor], object], tmp_path: Path

@@ -14,7 +14,7 @@ def _rows(count: int) -> np.ndarray:
 
 
 def _probabilities(folder: Path, rows: np.ndarray, **options: int) -> np.ndarray:
-    return _network(folder).outputs_of(rows, **options).softmax(dim=1).numpy()
+    return _network(folder).outputs_of(rows, **options)["logits"].softmax(dim=1).numpy()
 
 
 def _network(folder: Path) -> NetworkModel:

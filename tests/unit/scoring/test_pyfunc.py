@@ -42,7 +42,7 @@ def test_the_registered_model_is_a_plain_pyfunc_for_any_number_of_rows(uri: str,
     inputs = np.stack([np.frombuffer(row, np.uint8).reshape(8, 6, 1) for row in _frame(rows)["image"]])
     predictor = Predictor.load(images)
     assert isinstance(predictor.model, NetworkModel)
-    expected = predictor.model.outputs_of(inputs).softmax(dim=1).numpy()
+    expected = predictor.model.outputs_of(inputs)["logits"].softmax(dim=1).numpy()
     assert list(answer.columns) == ["prediction", "probability", "top_k"]
     assert list(answer.index) == list(range(100, 100 + rows))
     assert list(answer["prediction"]) == [predictor.labels[int(i)].as_py() for i in expected.argmax(axis=1)]

@@ -28,7 +28,7 @@ class Counted:
     model: Model
     rows: list[int] = field(default_factory=list)
 
-    def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
+    def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> dict[str, torch.Tensor]:
         self.rows.append(len(column))
         if any(row is not None and (row[0] or 0) < 0 for row in column.to_pylist()):
             raise IndexError("index out of range\nin self")

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
 
-from sparkdl.data import Dataset
+from sparkdl.data import Batch, Dataset
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.models import NETWORK_FILE, export_network, full_state, load_weights
+from sparkdl.scoring.predictor import Asked, Predictor
 from sparkdl.settings import Tracking, Train
 from sparkdl.training import model_folder
 from sparkdl.training.checkpoint import save_best
@@ -254,3 +256,80 @@ def test_what_is_inside_a_wrapper_is_trained_and_told(
 def test_a_network_of_torchscript_is_refused_with_the_reason(clouds: Dataset) -> None:
     with pytest.raises(ModelError, match=r"is of TorchScript, which cannot be exported; hand in the torch\.nn\.Module"):
         check_model(clouds, Train(model=lambda: torch.jit.script(nn.Linear(4, 4))))
+
+
+class TwoHeads(nn.Module):
+    """Answers logits, a vector, and what is no column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 4)
+
+    def forward(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        embedding = self.first(rows)
+        return {
+            "logits": self.second(embedding),
+            "embedding": embedding,
+            "length": embedding.norm(dim=1),
+            "pairs": embedding.unsqueeze(1) * embedding.unsqueeze(2),
+        }
+
+
+def pulled(outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+    """A loss of the user's own, of all that a network answers and of a batch."""
+    inputs = batch.inputs
+    assert isinstance(inputs, torch.Tensor)
+    distance = (outputs["embedding"] - inputs[:, :3]).square().sum(dim=1)
+    return (distance if batch.weights is None else distance * batch.weights).mean()
+
+
+def failing(outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+    return outputs["vector"].sum()
+
+
+def test_outputs_that_scoring_returns_are_kept_and_a_loss_takes_them_with_the_batch(
+    clouds: Dataset, tmp_path: Path
+) -> None:
+    settings = Train(model=TwoHeads, loss=pulled, outputs=["embedding", "length"])
+    network, traced = tried_model(clouds, settings)
+    kept = save_best(str(tmp_path), full_state(network), step=1, epoch=1)
+    columns = write_model_folder(tmp_path, clouds, settings, f"{tmp_path}/{kept.name}", traced=traced)
+    assert columns.names == ["prediction", "probability", "top_k", "embedding", "length"]
+    predictor, rows = Predictor.load(tmp_path), np.random.default_rng(0).random((5, 4), np.float32)
+    answers = predictor.answer(pa.array(rows.tolist()))
+    with torch.no_grad():
+        expected = network.eval()(torch.from_numpy(rows))
+    assert [each.type for each in answers] == predictor.task.answer.types == columns.types
+    np.testing.assert_allclose(np.array(answers[3].to_pylist()), expected["embedding"], rtol=1e-5)
+    np.testing.assert_allclose(answers[4].to_numpy(), expected["length"], rtol=1e-5)
+    alone = Predictor.load(tmp_path, Asked.output("embedding", predictor.card))
+    assert alone.task.answer.names == ["embedding"]
+    assert alone.answer(pa.array(rows.tolist())) == answers[3:4]
+    assert [len(each) for each in alone.answer(pa.array([], pa.list_(pa.float32())))] == [0]
+    with pytest.raises(ConfigError, match=r"score\.predict is 'logits', .* trained with embedding, length"):
+        Asked.output("logits", predictor.card)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"outputs": ["vector"]},
+            "no tensor 'vector'; it answers a dict with 'logits', 'embedding', 'length', ",
+        ),
+        ({"outputs": ["pairs"]}, r"the output 'pairs' of the model 'TwoHeads' is torch.float32 of shape \(2, 3, 3\)"),
+        ({"loss": failing}, r"fails on outputs \(logits \(2, 4\), embedding .* and labels \(2,\): KeyError: 'vector'"),
+        ({"model": lambda: nn.LSTM(4, 4)}, "answers no tensor 'logits'; it answers a tuple, and a network answers"),
+    ],
+)
+def test_an_output_that_is_not_there_and_a_loss_that_fails_are_named_before_anything_starts(
+    clouds: Dataset, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ModelError, match=says) as raised:
+        check_model(clouds, Train(**{"model": TwoHeads, **changes}))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_loss_that_takes_the_batch_weighs_classes_itself(clouds: Dataset) -> None:
+    with pytest.raises(ConfigError, match="takes the batch and weighs rows itself"):
+        check_model(clouds, Train(model=TwoHeads, loss=pulled, class_weights="balanced"))
