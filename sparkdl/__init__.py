@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sparkdl.extreme.plan import plan_extreme
     from sparkdl.extreme.train import TrainedEnsemble, check_train_extreme, train_extreme
     from sparkdl.planning import TrainingPlan, growth_figure, plan_training
-    from sparkdl.runner import HorovodRunner
+    from sparkdl.runner import HorovodRunner, TorchRunner, checkpoint_dir, distributed
     from sparkdl.scoring.dataframe import score
     from sparkdl.scoring.output import check_output, write_predictions
     from sparkdl.settings import (
@@ -68,6 +68,7 @@ __all__ = [
     "TorchRankingModel",
     "TorchRegressionModel",
     "TorchRegressor",
+    "TorchRunner",
     "Tracking",
     "Train",
     "TrainedEnsemble",
@@ -78,6 +79,8 @@ __all__ = [
     "check_prepare",
     "check_train",
     "check_train_extreme",
+    "checkpoint_dir",
+    "distributed",
     "fetch",
     "get_session",
     "growth_figure",
@@ -108,7 +111,7 @@ _HOMES = {
     "sparkdl.extreme.plan": ["plan_extreme"],
     "sparkdl.extreme.train": ["TrainedEnsemble", "check_train_extreme", "train_extreme"],
     "sparkdl.planning": ["TrainingPlan", "growth_figure", "plan_training"],
-    "sparkdl.runner": ["HorovodRunner"],
+    "sparkdl.runner": ["HorovodRunner", "TorchRunner", "checkpoint_dir", "distributed"],
     "sparkdl.scoring.dataframe": ["score"],
     "sparkdl.scoring.output": ["check_output", "write_predictions"],
     "sparkdl.settings": [

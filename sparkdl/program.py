@@ -10,16 +10,32 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["is_the_programs", "pickled_by_value", "program_folders"]
+__all__ = ["is_the_programs", "pickled_by_value", "program_folders", "running_script"]
 
 _INSTALLED = {"site-packages", "dist-packages"}
+_script: Path | None = None
+"""What runs instead of this process's own script."""
 
 
 def program_folders() -> list[Path]:
     """The folder of the script that runs, and the current one, which is a notebook's. Runs on the driver."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    script = _script or getattr(sys.modules.get("__main__"), "__file__", None)
     folders = [Path(script).absolute().parent] if script else []
     return list(dict.fromkeys([*folders, Path.cwd()]))
+
+
+@contextmanager
+def running_script(path: Path) -> Iterator[None]:
+    """While this lasts, the program is this script, which runs elsewhere: what it imports is found beside it."""
+    global _script
+    before, folder = _script, str(path.absolute().parent)
+    _script = path
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        _script = before
+        sys.path.remove(folder)
 
 
 def is_the_programs(path: Path) -> bool:

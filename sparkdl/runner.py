@@ -1,19 +1,37 @@
-"""HorovodRunner, as Databricks documents it: a training function with Horovod in it, on all ranks at once."""
+"""A function or a script of the user's own on all ranks at once: HorovodRunner, TorchRunner and ``distributed``."""
 
+import logging
 import math
+import os
+import secrets
+import time
 from collections.abc import Callable
-from typing import Any, get_args
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import Rank, Timeouts, count_slots, get_session, run_local, run_ranks
+from sparkdl.cluster import LaunchBackend, Rank, Timeouts, count_slots, get_session, run_local, run_ranks
 from sparkdl.cluster.launch import LogVerbosity
-from sparkdl.collectives import HorovodBackend
-from sparkdl.errors import ConfigError
+from sparkdl.cluster.scripts import Script
+from sparkdl.cluster.watchdog import MISSED_SECONDS
+from sparkdl.collectives import HorovodBackend, TorchrunBackend
+from sparkdl.errors import ConfigError, RankError
 from sparkdl.extras import require
+from sparkdl.program import running_script
 from sparkdl.settings import Cluster
+from sparkdl.storage import check_writable, exists, local_path, make_folder
 
-__all__ = ["HorovodRunner"]
+__all__ = ["DistributedFunction", "HorovodRunner", "TorchRunner", "checkpoint_dir", "distributed"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+CHECKPOINT_DIR = "SPARKDL_CHECKPOINT_DIR"
+"""The variable by which a program finds the folder of its checkpoints."""
+RESTART_SECONDS = 1.0  # from a failure to the next attempt
+
+logger = logging.getLogger("sparkdl")
 
 
 class HorovodRunner:
@@ -33,12 +51,7 @@ class HorovodRunner:
         hand to :func:`sparkdl.horovod.log_to_driver`; the rest goes to the executors' logs, which are the terminal's
         where Spark is embedded.
         """
-        if isinstance(np, bool) or not isinstance(np, int):
-            raise ConfigError(f"np must be a whole number, not {np!r}")
-        if driver_log_verbosity not in get_args(LogVerbosity):
-            raise ConfigError(
-                f"driver_log_verbosity must be one of {', '.join(get_args(LogVerbosity))}, not {driver_log_verbosity!r}"
-            )
+        _check(np, driver_log_verbosity)
         self.num_processor = np
         self.driver_log_verbosity = driver_log_verbosity
 
@@ -61,13 +74,181 @@ class HorovodRunner:
 
         require("horovod", extra="classic")  # before anything starts; executors may have packages of their own
         call.__qualname__ = getattr(main, "__qualname__", "main")  # the name that errors mention
-        backend, patient = HorovodBackend(), Timeouts(silence_timeout=math.inf)
-        if self.num_processor < 0:
-            return run_local(call, -self.num_processor, backend=backend, timeouts=patient)[0]
-        spark = get_session(Cluster(embedded_slots=max(self.num_processor, Cluster().embedded_slots)))
-        num_ranks = self.num_processor or _all_slots(spark)
-        verbosity = self.driver_log_verbosity
-        return run_ranks(call, num_ranks, spark=spark, backend=backend, log_verbosity=verbosity, timeouts=patient)[0]
+        patient = Timeouts(silence_timeout=math.inf)
+        return _launch(call, self.num_processor, HorovodBackend(), self.driver_log_verbosity, patient)
+
+
+class TorchRunner:
+    """Runs a program of torch.distributed on ``np`` ranks: a function, or a script. Runs on the driver.
+
+    Every rank finds in its environment what ``torchrun`` would set (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``,
+    ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT`` and what goes with them), so that ``init_process_group``,
+    DDP, FSDP, Accelerate, Lightning and transformers' ``Trainer`` find the other ranks by themselves.
+    """
+
+    def __init__(
+        self,
+        *,
+        np: int,
+        driver_log_verbosity: LogVerbosity = "all",
+        max_restarts: int = 0,
+        checkpoint_dir: str | None = None,
+        heartbeat_timeout: float = 300.0,
+    ) -> None:
+        """Choose where to run, what to hear, and what to do about failures.
+
+        ``np`` means what it does to :class:`HorovodRunner`: ranks in task slots, or below zero processes on the driver.
+
+        ``driver_log_verbosity``: ``"all"`` prints here what ranks print, each line with its rank in front;
+        ``"log_callback_only"`` leaves it to the executors' logs.
+
+        ``max_restarts``: how many times a program that fails is started again, on all ranks and from its beginning, as
+        ``torchrun --max-restarts`` does. It goes on from what it has saved in ``checkpoint_dir``, a folder on storage
+        that driver and ranks reach, which is made here and which the program finds by
+        :func:`sparkdl.checkpoint_dir`.
+
+        ``heartbeat_timeout``: ranks speak every second, from a thread of their own; one that has been silent for so
+        many seconds is given up. Its process is stopped, its host is gone, or native code keeps Python's lock so long.
+
+        Raises :class:`~sparkdl.errors.ConfigError` for values that cannot be.
+        """
+        _check(np, driver_log_verbosity)
+        if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
+            raise ConfigError(f"max_restarts must be a whole number from 0 on, not {max_restarts!r}")
+        if not heartbeat_timeout >= MISSED_SECONDS:
+            raise ConfigError(f"heartbeat_timeout must be at least {MISSED_SECONDS:g} s, not {heartbeat_timeout!r}")
+        self.num_processor = np
+        self.driver_log_verbosity = driver_log_verbosity
+        self.max_restarts = max_restarts
+        self.checkpoint_dir = checkpoint_dir
+        self._timeouts = Timeouts(silence_timeout=heartbeat_timeout)
+
+    def run(self, main: Callable[..., Any] | str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        """Call ``main(*args, **kwargs)`` on every rank and return what rank 0 returns.
+
+        ``main`` may be the path of a script instead, and ``args`` its command line: it runs as ``__main__``, with the
+        modules beside it, and None is returned. Function and arguments are pickled by cloudpickle. The processes of the
+        ranks end with the run.
+
+        Raises :class:`~sparkdl.errors.RankError` when a rank fails (with restarts: for the last time),
+        :class:`~sparkdl.errors.NotEnoughSlotsError` when there are fewer slots than ranks,
+        :class:`~sparkdl.errors.ConfigError` when the function cannot be pickled or the script is not there, and
+        :class:`~sparkdl.errors.StorageError` when nothing can be written to ``checkpoint_dir``.
+        """
+        if callable(main):
+            return self._run(main, args, kwargs)
+        if kwargs:
+            raise ConfigError(f"a script has a command line and no keyword arguments, such as {next(iter(kwargs))!r}")
+        with running_script(Path(main)):
+            return self._run(Script.open(Path(main)), tuple(map(str, args)), {})
+
+    def _run(self, main: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        folder = _made(self.checkpoint_dir) if self.checkpoint_dir else None
+
+        def call(rank: Rank) -> Any:
+            if folder and local_path(folder) and not exists(folder):
+                raise ConfigError(
+                    f"the folder {folder} is not on {rank.host}, where rank {rank.rank} runs; checkpoint_dir has to be"
+                    " on storage that the driver and all executors share"
+                )
+            result = main(*args, **kwargs)
+            return result if rank.rank == 0 else None
+
+        call.__qualname__ = getattr(main, "__qualname__", "main")  # the name that errors mention
+        variables = {
+            "TORCHELASTIC_RUN_ID": f"sparkdl-{secrets.token_hex(4)}",
+            "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
+            **({CHECKPOINT_DIR: folder} if folder else {}),
+        }
+        attempt = 0
+        while True:
+            backend = TorchrunBackend({**variables, "TORCHELASTIC_RESTART_COUNT": str(attempt)})
+            try:
+                return _launch(
+                    call, self.num_processor, backend, self.driver_log_verbosity, self._timeouts, own_process=True
+                )
+            except RankError as error:
+                if attempt == self.max_restarts:
+                    raise
+                attempt += 1
+                logger.warning("%s\n\nrestart %d of %d", error, attempt, self.max_restarts)
+                time.sleep(RESTART_SECONDS)
+
+
+class DistributedFunction(Generic[P, T]):
+    """A function that can be called here, or on ranks; see :func:`distributed`."""
+
+    def __init__(self, function: Callable[P, T], runner: TorchRunner) -> None:
+        self._function, self._runner = function, runner
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function in this process."""
+        return self._function(*args, **kwargs)
+
+    def distributed(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call it on every rank; return what rank 0 returns. Runs on the driver; see :meth:`TorchRunner.run`."""
+        result: T = self._runner.run(self._function, *args, **kwargs)
+        return result
+
+
+def distributed(num_ranks: int, **options: Any) -> Callable[[Callable[P, T]], DistributedFunction[P, T]]:
+    """Let ``train.distributed(…)`` run a function on ranks, while ``train(…)`` runs it here. A decorator.
+
+    ``num_ranks`` and ``options`` are what :class:`TorchRunner` takes as ``np`` and besides.
+    """
+    runner = TorchRunner(np=num_ranks, **options)
+    return lambda function: DistributedFunction(function, runner)
+
+
+def checkpoint_dir() -> str | None:
+    """The folder that :class:`TorchRunner` was given for checkpoints, for the program. Runs on a rank.
+
+    None where there is none, and outside of a run. The environment variable ``SPARKDL_CHECKPOINT_DIR`` says the same.
+    """
+    return os.environ.get(CHECKPOINT_DIR)
+
+
+def _check(np: int, driver_log_verbosity: LogVerbosity) -> None:
+    if isinstance(np, bool) or not isinstance(np, int):
+        raise ConfigError(f"np must be a whole number, not {np!r}")
+    if driver_log_verbosity not in get_args(LogVerbosity):
+        raise ConfigError(
+            f"driver_log_verbosity must be one of {', '.join(get_args(LogVerbosity))}, not {driver_log_verbosity!r}"
+        )
+
+
+def _launch(
+    call: Callable[[Rank], Any],
+    np: int,
+    backend: LaunchBackend,
+    verbosity: LogVerbosity,
+    timeouts: Timeouts,
+    *,
+    own_process: bool = False,
+) -> Any:
+    """What rank 0 returns."""
+    if np < 0:  # each process is a new one
+        return run_local(call, -np, backend=backend, log_verbosity=verbosity, timeouts=timeouts)[0]
+    spark = get_session(Cluster(embedded_slots=max(np, Cluster().embedded_slots)))
+    return run_ranks(
+        call,
+        np or _all_slots(spark),
+        spark=spark,
+        backend=backend,
+        log_verbosity=verbosity,
+        timeouts=timeouts,
+        own_process=own_process,
+    )[0]
+
+
+def _made(folder: str) -> str:
+    """The folder, by its absolute path."""
+    path = local_path(folder)
+    made = str(path.absolute()) if path else folder
+    check_writable(made)
+    make_folder(made)
+    return made
 
 
 def _all_slots(spark: SparkSession) -> int:

@@ -14,8 +14,11 @@ class LaunchBackend(Protocol):
     def modules(self) -> tuple[str, ...]:
         """The modules in which a rank waits for other ranks, by the beginning of their names."""
 
-    def environment(self, place: Place, meeting: RendezvousAddress) -> dict[str, str]:
-        """The environment variables by which the user's function finds the other ranks."""
+    def environment(self, place: Place, meeting: RendezvousAddress, device: str) -> dict[str, str]:
+        """The environment variables by which the user's function finds the other ranks.
+
+        ``device`` is the rank's own: ``cpu`` or ``cuda:i``.
+        """
 
     def is_echo(self, error: BaseException) -> bool:
         """Whether an error says only that another rank has failed."""

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark import BarrierTaskContext, InheritableThread
+from pyspark import BarrierTaskContext, InheritableThread, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -21,10 +22,11 @@ from sparkdl.cluster.devices import device_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
 from sparkdl.cluster.meeting_place import MeetingPlace
+from sparkdl.cluster.own_process import can_fork, run_in_fork
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.relay import Relay
-from sparkdl.cluster.rendezvous import place_of
+from sparkdl.cluster.rendezvous import Place, place_of
 from sparkdl.cluster.resources import profile_of
 from sparkdl.cluster.slots import count_slots, wait_for_slots
 from sparkdl.cluster.watchdog import Timeouts
@@ -61,6 +63,7 @@ def run_ranks(
     resources: Resources | None = None,
     timeouts: Timeouts | None = None,
     stop: threading.Event | None = None,
+    own_process: bool = False,
 ) -> list[T]:
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
 
@@ -72,6 +75,9 @@ def run_ranks(
     While it runs, ``on_message(rank, message)`` is called here, in the caller's thread, with what ranks send; an error
     in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
     ``"log_callback_only"`` it stays in the executors' logs.
+
+    With ``own_process`` each rank is a process that ends with the run: a program of the user's own may leave in it what
+    another one must not meet, such as the state that libraries keep for all of a process.
 
     ``timeouts`` say how long a rank may be quiet. Once ``stop`` is set, and when this thread is interrupted (Ctrl-C, an
     exit from a signal handler), every rank's ``stop_requested`` turns true; interrupted ranks that do not return within
@@ -93,7 +99,7 @@ def run_ranks(
     with Launch(
         num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop, relay=relay
     ) as launch:
-        assignment = launch.assignment(pickled, backend, log_verbosity)
+        assignment = launch.assignment(pickled, backend, log_verbosity, own_process=own_process)
         stage = _Stage(spark, num_ranks, assignment, launch, description or "sparkdl", resources, relay)
         return launch.follow(stage, on_message)
 
@@ -173,7 +179,7 @@ def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterab
     def task(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         context = BarrierTaskContext.get()
         place = place_of(context.partitionId(), _hosts(context))
-        yield _sent(run_rank(assignment, place, device=device_of_task(context), threads=context.cpus()), batches)
+        yield _sent(*_outcome(assignment, place, context), batches)
 
     return task
 
@@ -188,16 +194,15 @@ def _relayed_task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]]
         with place or nullcontext():
             channel, rendezvous = json.loads(context.allGather(json.dumps(place.ports) if place else "")[1])
             if rank < 0:
-                outcome = RankResult(rank, json.dumps([hosts[0], rendezvous]).encode())
+                outcome, reusable = RankResult(rank, json.dumps([hosts[0], rendezvous]).encode()), True
             else:
                 here = replace(
                     assignment,
                     channel=(hosts[0], channel),
                     rendezvous=replace(assignment.rendezvous, host=hosts[0], port=rendezvous),
                 )
-                seat = place_of(rank, hosts)
-                outcome = run_rank(here, seat, device=device_of_task(context), threads=context.cpus())
-        yield _sent(outcome, batches)
+                outcome, reusable = _outcome(here, place_of(rank, hosts), context)
+        yield _sent(outcome, reusable, batches)
 
     return task
 
@@ -212,11 +217,19 @@ def _hosts(context: BarrierTaskContext) -> list[str]:
     return [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
 
 
-def _sent(outcome: RankResult, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+def _outcome(assignment: Assignment, place: Place, context: TaskContext) -> tuple[RankResult, bool]:
+    """How a rank has ended, and whether its Python worker may be used again: that of a failed one may not."""
+    run = partial(run_rank, assignment, place, device=device_of_task(context), threads=context.cpus())
+    apart = assignment.own_process and can_fork()
+    outcome = run_in_fork(run) if apart else run()
+    return outcome, outcome.result is not None and (apart or not assignment.own_process)
+
+
+def _sent(outcome: RankResult, reusable: bool, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """What a task gives Spark at its end."""
-    if outcome.result is not None:
-        for _ in batches:  # Spark reuses a Python worker only if its task has read all of its input;
-            pass  # the worker of a failed rank is thrown away
+    if reusable:
+        for _ in batches:  # Spark uses a Python worker again only if its task has read all of its input
+            pass
     return pa.RecordBatch.from_arrays(
         [pa.array([outcome.rank], pa.int32()), pa.array([outcome.result], pa.binary())], names=["rank", "result"]
     )

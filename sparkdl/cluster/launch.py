@@ -102,7 +102,14 @@ class Launch:
         """Close the channel: ranks that still run, and can, end at once."""
         self._channel.close()
 
-    def assignment(self, function: bytes, backend: LaunchBackend | None, log_verbosity: LogVerbosity) -> Assignment:
+    def assignment(
+        self,
+        function: bytes,
+        backend: LaunchBackend | None,
+        log_verbosity: LogVerbosity,
+        *,
+        own_process: bool = False,
+    ) -> Assignment:
         """What every rank needs to take part in this run."""
         channel, rendezvous = self._addresses
         return Assignment(
@@ -114,6 +121,7 @@ class Launch:
             capture_output=log_verbosity == "all",
             lease=self._timeouts.silence_timeout,
             stack_after=self._timeouts.stall_timeout and self._timeouts.stall_timeout / 2,
+            own_process=own_process,
         )
 
     def follow(self, workers: Workers, on_message: OnMessage | None) -> list[Any]:

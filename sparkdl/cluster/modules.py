@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from sparkdl.program import is_the_programs, program_folders
 
-__all__ = ["ModuleSource", "importable", "sources_for"]
+__all__ = ["ModuleSource", "importable", "imports_of", "sources_for"]
 
 MAX_WORD = 500  # characters; a longer text is no name
 NOT_OURS_TO_SEND = {*sys.stdlib_module_names, "sparkdl", "pyspark", "py4j"}
@@ -68,7 +68,7 @@ def _collect(names: Iterable[str], found: dict[str, ModuleSource]) -> None:
         if source:
             found[name] = source
             open_names |= {name.rpartition(".")[0]} - {""}
-            open_names |= _imports(source, package=name if source.is_package else name.rpartition(".")[0])
+            open_names |= imports_of(source.text, package=name if source.is_package else name.rpartition(".")[0])
 
 
 def _read(name: str) -> ModuleSource | None:
@@ -108,11 +108,11 @@ def _places(name: str) -> Iterator[Path]:
             yield from filter(Path.is_file, (path / "__init__.py", path.with_name(f"{path.name}.py")))
 
 
-def _imports(source: ModuleSource, *, package: str) -> set[str]:
+def imports_of(text: str, *, package: str) -> set[str]:
     """The names of what a module imports, anywhere in it; of ``from a import b`` both that may be modules."""
     names: set[str] = set()
     try:
-        tree = ast.parse(source.text)
+        tree = ast.parse(text)
     except SyntaxError:
         return names  # whoever imports it here is told
     for node in ast.walk(tree):

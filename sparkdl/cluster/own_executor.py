@@ -9,9 +9,9 @@ __all__ = ["end_stopped", "is_stopped", "own_executor"]
 
 
 def own_executor() -> Sequence[psutil.Process]:
-    """The JVM that runs this process, and before it the daemon that forked this process. Empty without Spark."""
+    """The JVM that runs this process, and before it what forked this process: daemon, worker. Empty without Spark."""
     with suppress(psutil.Error):  # a parent that ends meanwhile is none
-        parents: list[psutil.Process] = psutil.Process().parents()[:2]
+        parents: list[psutil.Process] = psutil.Process().parents()[:3]
         for place, process in enumerate(parents):
             if process.name() == "java":
                 return parents[: place + 1]

@@ -76,6 +76,8 @@ class Assignment:
     """Where ranks meet on rank 0's host: after how many seconds without the client they end."""
     stack_after: float | None = None
     """After how many seconds without progress a rank says where its stack is."""
+    own_process: bool = False
+    """Whether nothing that the function leaves in its process may be met by another run."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +117,15 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
         else own_streams()
     )
     backend = assignment.backend
-    variables = backend.environment(place, assignment.rendezvous) if backend else {}
-    variables["OMP_NUM_THREADS"] = str(threads)
     cores = own_cores(device, place.local_rank, place.local_size, threads)
     result = None
     _current = rank
     try:
-        with heartbeat, _environment(variables), cores, limited_threads(threads), retained_memory(), output:
+        with heartbeat, cores, limited_threads(threads), retained_memory(), output:
             try:
-                with unpickled_function(assignment.function) as function:
+                variables = backend.environment(place, assignment.rendezvous, device) if backend else {}
+                variables["OMP_NUM_THREADS"] = str(threads)
+                with _environment(variables), unpickled_function(assignment.function) as function:
                     result = _picklable(function(rank))
             except BaseException as error:
                 follows = backend is not None and any(map(backend.is_echo, _causes(error)))

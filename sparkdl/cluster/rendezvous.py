@@ -62,6 +62,11 @@ class RendezvousAddress:
         """The network interface of this rank from which the driver is reached."""
         return interface_towards(self.host)
 
+    @property
+    def own_address(self) -> str:
+        """The IPv4 address of this rank on that interface."""
+        return own_address(self.host)
+
 
 def interface_towards(host: str) -> str:
     """The network interface through which this machine reaches ``host``. Runs on a rank."""

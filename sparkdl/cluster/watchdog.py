@@ -7,7 +7,7 @@ from typing import Any
 from sparkdl.cluster.heartbeat import HEARTBEAT_SECONDS
 from sparkdl.errors import ConfigError
 
-__all__ = ["PROCESS_DEATH", "Failure", "Timeouts", "Watchdog"]
+__all__ = ["MISSED_SECONDS", "PROCESS_DEATH", "Failure", "Timeouts", "Watchdog"]
 
 PROCESS_DEATH, SILENT, STALLED, NOT_STARTED = "process death", "silent", "stalled", "not started"
 MISSED_SECONDS = 4 * HEARTBEAT_SECONDS  # without a heartbeat for so long, a rank is the suspect when another one stalls

@@ -11,6 +11,7 @@ from sparkdl.collectives.horovod import HorovodBackend
 from sparkdl.collectives.means import agree, start_means
 from sparkdl.collectives.noise import GradientNoise
 from sparkdl.collectives.shared_memory import shared_copies, split_by_memory
+from sparkdl.collectives.torchrun import TorchrunBackend
 
 __all__ = [
     "Averager",
@@ -22,6 +23,7 @@ __all__ = [
     "Messenger",
     "Ring",
     "TorchBackend",
+    "TorchrunBackend",
     "Wait",
     "agree",
     "create_averager",

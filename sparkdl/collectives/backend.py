@@ -33,7 +33,7 @@ class Meeting(Protocol):
     """The server on the driver where the ranks of a run find each other's addresses.
 
     Its clients show a token. ``interface`` is the network interface through which this rank reaches it, and on which
-    the rank is to listen.
+    the rank is to listen; ``own_address`` is the rank's address there.
     """
 
     @property
@@ -44,6 +44,8 @@ class Meeting(Protocol):
     def token(self) -> str: ...  # noqa: D102
     @property
     def interface(self) -> str: ...  # noqa: D102
+    @property
+    def own_address(self) -> str: ...  # noqa: D102
 
 
 class Backend(ABC):
@@ -55,8 +57,11 @@ class Backend(ABC):
     """The modules in which a rank waits for other ranks, by the beginning of their names."""
 
     @abstractmethod
-    def environment(self, place: Seat, meeting: Meeting) -> dict[str, str]:
-        """The environment variables from which :meth:`connect` learns where the other ranks are. Runs on a rank."""
+    def environment(self, place: Seat, meeting: Meeting, device: str) -> dict[str, str]:
+        """The environment variables from which :meth:`connect` learns where the other ranks are. Runs on a rank.
+
+        ``device`` is the rank's own: ``cpu`` or ``cuda:i``.
+        """
 
     @abstractmethod
     def connect(self, device: torch.device | None = None) -> Communicator:

@@ -48,7 +48,7 @@ class TorchBackend(Backend):
     modules: ClassVar[tuple[str, ...]] = ("torch.distributed",)
 
     @override
-    def environment(self, place: Seat, meeting: Meeting) -> dict[str, str]:
+    def environment(self, place: Seat, meeting: Meeting, device: str) -> dict[str, str]:
         return {
             "RANK": str(place.rank),
             "WORLD_SIZE": str(place.size),

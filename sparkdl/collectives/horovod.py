@@ -28,7 +28,7 @@ class HorovodBackend(Backend):
     modules: ClassVar[tuple[str, ...]] = ("horovod",)
 
     @override
-    def environment(self, place: Seat, meeting: Meeting) -> dict[str, str]:
+    def environment(self, place: Seat, meeting: Meeting, device: str) -> dict[str, str]:
         return {
             "HOROVOD_RANK": str(place.rank),
             "HOROVOD_SIZE": str(place.size),
