@@ -228,8 +228,8 @@ def _launch(
     own_process: bool = False,
 ) -> Any:
     """What rank 0 returns."""
-    if np < 0:  # each process is a new one
-        return run_local(call, -np, backend=backend, log_verbosity=verbosity, timeouts=timeouts)[0]
+    if np < 0:  # each process is a new one, and all that they print appears here
+        return run_local(call, -np, backend=backend, timeouts=timeouts)[0]
     spark = get_session(Cluster(embedded_slots=max(np, Cluster().embedded_slots)))
     return run_ranks(
         call,
