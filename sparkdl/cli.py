@@ -204,6 +204,23 @@ def plan_training(configuration: str, overrides: Sequence[str], picture: Path) -
 
 
 @commands.command()
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS...]")
+@click.option(
+    "--num-ranks", type=int, required=True, help="Ranks in task slots; below zero: processes on this machine alone."
+)
+@click.option("--max-restarts", default=0, show_default=True, help="How often a failed script is started again.")
+@click.option("--checkpoint-dir", metavar="FOLDER", help="What the script finds as SPARKDL_CHECKPOINT_DIR.")
+def run(script: Path, arguments: Sequence[str], num_ranks: int, max_restarts: int, checkpoint_dir: str | None) -> None:
+    """Run a script with a loop of its own on ranks, as torchrun would.
+
+    It finds the other ranks by torch.distributed.init_process_group. Modules beside it travel with it.
+    """
+    runner = sparkdl.TorchRunner(np=num_ranks, max_restarts=max_restarts, checkpoint_dir=checkpoint_dir)
+    runner.run(script, *arguments)
+
+
+@commands.command()
 @click.argument("configuration", type=click.Path(dir_okay=False), required=False)
 @click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")
 def sync(configuration: str | None, overrides: Sequence[str]) -> None:

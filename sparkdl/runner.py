@@ -12,7 +12,16 @@ from typing import Any, Generic, ParamSpec, TypeVar, get_args
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import LaunchBackend, Rank, Timeouts, count_slots, get_session, run_local, run_ranks
+from sparkdl.cluster import (
+    LaunchBackend,
+    Rank,
+    Timeouts,
+    count_slots,
+    exit_on_sigterm,
+    get_session,
+    run_local,
+    run_ranks,
+)
 from sparkdl.cluster.launch import LogVerbosity
 from sparkdl.cluster.scripts import Script
 from sparkdl.cluster.watchdog import MISSED_SECONDS
@@ -228,18 +237,19 @@ def _launch(
     own_process: bool = False,
 ) -> Any:
     """What rank 0 returns."""
-    if np < 0:  # each process is a new one, and all that they print appears here
-        return run_local(call, -np, backend=backend, timeouts=timeouts)[0]
-    spark = get_session(Cluster(embedded_slots=max(np, Cluster().embedded_slots)))
-    return run_ranks(
-        call,
-        np or _all_slots(spark),
-        spark=spark,
-        backend=backend,
-        log_verbosity=verbosity,
-        timeouts=timeouts,
-        own_process=own_process,
-    )[0]
+    with exit_on_sigterm():
+        if np < 0:  # each process is a new one, and all that they print appears here
+            return run_local(call, -np, backend=backend, timeouts=timeouts)[0]
+        spark = get_session(Cluster(embedded_slots=max(np, Cluster().embedded_slots)))
+        return run_ranks(
+            call,
+            np or _all_slots(spark),
+            spark=spark,
+            backend=backend,
+            log_verbosity=verbosity,
+            timeouts=timeouts,
+            own_process=own_process,
+        )[0]
 
 
 def _made(folder: str) -> str:

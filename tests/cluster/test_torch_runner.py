@@ -161,12 +161,14 @@ def test_a_script_runs_as_its_own_main_with_the_modules_beside_it(
         "if __name__ == '__main__':\n    connect()\n    print(distributed.get_rank(), sys.argv[1:])\n"
         "    if '--fail' in sys.argv:\n        raise ValueError('told to')\n    sys.exit(0)\n"
     )
-    path = [*sys.path]
     assert TorchRunner(np=2).run(script, "--lr", 0.1) is None
     assert set(capfd.readouterr().out.splitlines()) >= {f"[rank {rank}] {rank} ['--lr', '0.1']" for rank in (0, 1)}
+    with pytest.raises(SystemExit, match=r"^0$"):
+        sparkdl.main(["run", str(script), "--num-ranks", "2", "--", "--lr", "3"])
+    assert "[rank 1] 1 ['--lr', '3']" in capfd.readouterr().out
     with pytest.raises(RankError, match=r'File ".*program.py", line 9, in <module>\n    raise ValueError'):
         TorchRunner(np=2).run(str(script), "--fail")
-    assert sys.path == path
+    assert str(tmp_path) not in sys.path
 
 
 def test_bad_input_is_one_line_before_anything_starts(spark: SparkSession, tmp_path: Path) -> None:

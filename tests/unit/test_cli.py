@@ -37,6 +37,7 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         "plan-extreme",
         "plan-training",
         "score",
+        "run",
         "sync",
         "fetch",
         "verify",
@@ -135,6 +136,17 @@ def test_a_missing_configuration_is_one_clear_line(capsys: pytest.CaptureFixture
     code, _, problem = run(["train", "nowhere.yaml"], capsys)
     assert code == 2
     assert "cannot read the configuration nowhere.yaml" in problem
+
+
+def test_a_missing_script_or_folder_is_one_clear_line_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for script, told in {
+        tmp_path / "none.py": "sparkdl: cannot read the script",
+        tmp_path: "sparkdl: cannot read the script",
+    }.items():
+        code, _, problem = run(["run", str(script), "--num-ranks", "2", "--", "--lr", "0.1"], capsys)
+        assert (code, problem.count("\n")) == (2, 1) and problem.startswith(told)
 
 
 def test_sync_fails_while_something_is_left_for_another_store(
