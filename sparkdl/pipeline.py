@@ -139,7 +139,9 @@ def _scored(settings: Settings) -> tuple[str, Any]:
 
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     source = settings.score.source or settings.require("prepare.source")
-    options = settings.score.model_dump(include={"top_k", "batch_size", "on_error", "key", "predict", "trusted_stages"})
+    options = settings.score.model_dump(
+        include={"top_k", "batch_size", "on_error", "key", "predict", "trusted_stages", "trusted_modules"}
+    )
     rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
     if settings.score.split:
         prepare = settings.require("prepare")

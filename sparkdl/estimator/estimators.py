@@ -152,6 +152,8 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
             means=rows.means,
             summary=TrainingSummary.of(trained),
         )
+        code = settings.model.partition(":")[0] if isinstance(settings.model, str) else settings.model.__module__
+        model.trusted_modules = [code]  # which has run here already
         return self._copyValues(model)
 
 

@@ -47,6 +47,9 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         """Of models from before the card of a model said which type its labels have; None of others."""
         self.means = means
         """What stands in for missing values of the features, by place; None where ``missing`` was not set."""
+        self.trusted_modules: list[str] = []
+        """Modules or packages whose code may build a network that could not be exported: of a model that was fitted
+        here, that of its network; of one that was loaded none, until it is set."""
         self.trainingSummary = summary
         """None of a model that an older version has saved."""
         self._setDefault(sparse=False)
@@ -72,6 +75,7 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
             means=self.means,
             summary=self.trainingSummary,
         )
+        alike.trusted_modules = list(self.trusted_modules)
         return self._copyValues(alike, extra)
 
     @property
@@ -93,7 +97,13 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         check_room(dataset, list(columns))
         features, own = self._features(dataset), dataset.drop(PROBLEM).columns
         scored = score_vectors(
-            dataset, self.model_uri, features, vectors=vectors, contributions=asked, tracking=self.tracking
+            dataset,
+            self.model_uri,
+            features,
+            vectors=vectors,
+            contributions=asked,
+            trusted_modules=self.trusted_modules,
+            tracking=self.tracking,
         )
         return scored.select(*scored.columns[: len(own)], *columns.values()).toDF(*own, *columns)
 

@@ -4,12 +4,14 @@ from sparkdl.models.build import build, build_without_weights, copied_network, n
 from sparkdl.models.export import TracedNetwork, export_network, trace_network, write_network
 from sparkdl.models.export_in_parts import export_in_parts
 from sparkdl.models.full_state import full_state, load_full_state
-from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights
+from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights, module_of
 from sparkdl.models.outputs import LOGITS, check_answer, logits_of, named_outputs, output_of
+from sparkdl.models.reference import Reference, refer, write_reference
 
 __all__ = [
     "LOGITS",
     "NETWORK_FILE",
+    "Reference",
     "TracedNetwork",
     "build",
     "build_without_weights",
@@ -22,10 +24,13 @@ __all__ = [
     "load_network",
     "load_weights",
     "logits_of",
+    "module_of",
     "name_of",
     "named_outputs",
     "output_of",
+    "refer",
     "trace_network",
     "try_network",
     "write_network",
+    "write_reference",
 ]

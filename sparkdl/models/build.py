@@ -20,7 +20,16 @@ from sparkdl.inputs.tensors import Inputs, answer, like, moved, shapes_of
 from sparkdl.models.networks import NETWORKS
 from sparkdl.models.outputs import LOGITS, check_answer, logits_of
 
-__all__ = ["ScaledImages", "build", "build_without_weights", "copied_network", "name_of", "try_network"]
+__all__ = [
+    "ScaledImages",
+    "build",
+    "build_without_weights",
+    "copied_network",
+    "import_model",
+    "make_network",
+    "name_of",
+    "try_network",
+]
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +98,16 @@ def _assembled(
     images = len(input_shape) == 3
     shape = (input_shape[2], input_shape[0], input_shape[1]) if images else tuple(input_shape)
     with torch.device(device) if device else nullcontext():
-        network = _make(_resolve(model), name_of(model), {"input_shape": shape, "num_classes": num_classes}, options)
+        network = make_network(model, {"input_shape": shape, "num_classes": num_classes}, options)
     return nn.Sequential(ScaledImages(shape[0], mean=mean, std=std), network) if images else network
+
+
+def make_network(model: str | Callable[..., Any], offered: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
+    """What a user calls a model, called with the options and those offered arguments that it takes.
+
+    Raises :class:`ModelError` if it cannot be found or built.
+    """
+    return _make(_resolve(model), name_of(model), offered, options)
 
 
 def name_of(model: str | Callable[..., Any]) -> str:
@@ -131,12 +148,17 @@ def _resolve(model: str | Callable[..., Any]) -> Callable[..., Any]:
     known: Callable[..., Any] | None = NETWORKS.get(model)
     if known:
         return known
-    module_name, colon, attribute = model.partition(":")
-    if not colon or not attribute:
+    if not all(model.partition(":")):
         raise ModelError(
             f"there is no model named {model!r}; known are {', '.join(NETWORKS)},"
             " or an import path like 'package.module:callable'"
         )
+    return import_model(model)
+
+
+def import_model(model: str) -> Callable[..., Any]:
+    """What an import path stands for. Raises :class:`ModelError` if that is nothing that makes a network."""
+    module_name, _, attribute = model.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -173,13 +195,19 @@ def _make(
             f"the model {name!r} takes no option {unknown[0]!r}; its options are"
             f" {', '.join(key for key in parameters if key not in offered) or 'none'}"
         )
+    return _unwrapped(_built(lambda: callable_(**arguments), name), name)
+
+
+def _built(make: Callable[[], Any], name: str) -> nn.Module:
     try:
-        network = callable_(**arguments)
+        network = make()
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(f"the model {name!r} could not be built: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise ModelError(f"the model {name!r} returned a {type(network).__name__}, not a torch.nn.Module")
-    return _unwrapped(network, name)
+    return network
 
 
 def _unwrapped(network: nn.Module, name: str) -> nn.Module:

@@ -7,7 +7,7 @@ names, and can reach nothing but known tensor operations of ATen (:mod:`sparkdl.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,19 @@ from torch import nn
 from sparkdl.errors import ModelError
 from sparkdl.models.operations import operation
 from sparkdl.models.outputs import LOGITS
+from sparkdl.models.reference import REFERENCE, rebuild, require_trust
 
-__all__ = ["CONSTANTS", "INPUT", "NAMED", "NETWORK_FILE", "UNNAMED", "Network", "load_network", "load_weights"]
+__all__ = [
+    "CONSTANTS",
+    "INPUT",
+    "NAMED",
+    "NETWORK_FILE",
+    "UNNAMED",
+    "Network",
+    "load_network",
+    "load_weights",
+    "module_of",
+]
 
 NETWORK_FILE = "network.safetensors"
 """What the network is called in the folder of a registered model."""
@@ -37,17 +48,31 @@ CONSTANTS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torc
 """Arguments that are neither numbers nor tensors, kept by their name in ``torch``."""
 
 
-def load_network(path: str | Path) -> "Network":
+def load_network(path: str | Path, *, trusted: Collection[str] = ()) -> nn.Module:
     """Read a network written by :func:`export_network`, for inference on the CPU. Runs anywhere.
 
     Nothing in the file is executed by reading it, and what it asks for when called is restricted to tensor operations.
-    Raises :class:`ModelError` if the file is missing, damaged, or holds anything else.
+    A network that is kept by the name of its code (:mod:`sparkdl.models.reference`) is built by that code where its
+    module, or a package that has it, is among the ``trusted`` ones. Raises :class:`ModelError` if the file is missing,
+    damaged, or holds anything else, and if that code is not trusted, missing, or builds another network.
     """
     tensors, graph = _read(path)
+    if graph["version"] == REFERENCE:
+        require_trust(graph, path, trusted)
+        return rebuild(graph, tensors, path)
     try:
         return Network(tensors, graph)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"the network in {path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def module_of(path: str | Path) -> str | None:
+    """The module whose code builds a network that is not exported; None for one that is. Runs anywhere.
+
+    Raises :class:`ModelError` if the file is missing or damaged.
+    """
+    _, graph = _read(path, with_tensors=False)
+    return str(graph.get("model", "")).partition(":")[0] if graph["version"] == REFERENCE else None
 
 
 def load_weights(path: str | Path) -> dict[str, torch.Tensor]:
@@ -194,15 +219,16 @@ def _last_uses(steps: list[_Step], *, keep: set[str]) -> list[list[str]]:
     return result[::-1]
 
 
-def _read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _read(path: str | Path, *, with_tensors: bool = True) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             graph = json.loads((file.metadata() or {}).get("sparkdl", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise ModelError(f"there is no network at {path}") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelError(f"the network in {path} is damaged or not one of ours: {error}") from error
-    if not isinstance(graph, dict) or graph.get("version") not in (UNNAMED, NAMED):
+    if not isinstance(graph, dict) or graph.get("version") not in (UNNAMED, NAMED, REFERENCE):
         raise ModelError(f"{path} holds weights but no network that this version of sparkdl can read")
     return tensors, graph

@@ -22,6 +22,7 @@ from sparkdl.scoring.predictor import Asked, answering_task
 from sparkdl.scoring.raw_inputs import Features
 from sparkdl.scoring.shipping import ship
 from sparkdl.scoring.task import ERROR, ScoringTask
+from sparkdl.scoring.trusted_code import code_for
 from sparkdl.settings import Tracking
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.tracking import download
@@ -48,6 +49,7 @@ def score(
     key: str | None = None,
     predict: str | None = None,
     trusted_stages: Collection[str] = (),
+    trusted_modules: Collection[str] = (),
     tracking: Tracking | None = None,
 ) -> DataFrame:
     """Append a registered model's predictions to raw rows, lazily. Runs on the driver.
@@ -73,8 +75,10 @@ def score(
     task fails with a :class:`~sparkdl.errors.DataError` that names the row by the column ``key`` and says why; with
     ``"null"`` the row has no prediction, one more column ``error`` says why, and all other rows are scored.
 
-    Nothing in a model's folder is executed. Preprocessing with stages of your own (``prepare(pipeline=...)``) is loaded
-    when their classes are among ``trusted_stages``, each as ``package.module.Class``.
+    Nothing in a model's folder is executed. A network that could not be exported is built by its own code, which is
+    imported, here and in tasks, where its module or package is among ``trusted_modules``. Preprocessing with stages of
+    your own (``prepare(pipeline=...)``) is loaded when their classes are among ``trusted_stages``, each as
+    ``package.module.Class``.
 
     Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist, :class:`~sparkdl.errors.ModelError`
     for one that is damaged or would run code, :class:`~sparkdl.errors.DataError` for columns that are missing, of
@@ -93,8 +97,10 @@ def score(
     added = answer if on_error == "fail" else StructType([*answer, StructField(ERROR, StringType())])
     check_columns(df, card, key)
     check_room(df, added.names)
+    modules = () if card.labels else code_for(folder, trusted_modules)
     rows = _rows_to_score(df, card, folder, trusted_stages)
     options: dict[str, Any] = {"key": key, "on_error": on_error, "asked": asked}
+    options |= {"trusted": tuple(trusted_modules), "modules": modules}
     scored = _answered(df, rows, folder, added, top_k=top_k, batch_size=batch_size, **options)
     return scored.toDF(*df.drop(PROBLEM).columns, *added.names)
 
@@ -106,6 +112,7 @@ def score_vectors(
     *,
     vectors: bool = True,
     contributions: bool = False,
+    trusted_modules: Collection[str] = (),
     tracking: Tracking | None = None,
 ) -> DataFrame:
     """Append what pyspark.ml's columns are made from, lazily. Runs on the driver.
@@ -120,7 +127,8 @@ def score_vectors(
     card = ModelCard.load(folder)
     asked = Asked(outputs=(), vectors=vectors, contributions=contributions)
     added = from_arrow_schema(answering_task(card, asked).answer)
-    options: dict[str, Any] = {"features": features, "asked": asked}
+    trusted, modules = tuple(trusted_modules), code_for(folder, trusted_modules)
+    options: dict[str, Any] = {"features": features, "asked": asked, "trusted": trusted, "modules": modules}
     scored = _answered(df, rows_to_score(df, dict(features.kinds)), folder, added, **options)
     return scored.toDF(*scored.columns[: -len(added)], *added.names)
 

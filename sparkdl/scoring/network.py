@@ -1,6 +1,6 @@
 """A network over decoded rows. Runs anywhere."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,10 +109,17 @@ def _whole(rows: Any, dtype: Any) -> torch.Tensor:
 
 
 def open_model(
-    folder: Path, input: InputSpec, shapes: Mapping[str, Sequence[int]], *, device: str = "cpu"
+    folder: Path,
+    input: InputSpec,
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    device: str = "cpu",
+    trusted: Collection[str] = (),
 ) -> NetworkModel:
-    """The network in a model's folder, on a device, for outputs of these shapes; nothing there is executed.
+    """The network in a model's folder, on a device, for outputs of these shapes.
+
+    Nothing there is executed, but code that a network which is not exported names, where its module is ``trusted``.
 
     Raises :class:`~sparkdl.errors.ModelError` if it is missing or damaged.
     """
-    return NetworkModel(load_network(folder / NETWORK_FILE).to(device), input, shapes, device)
+    return NetworkModel(load_network(folder / NETWORK_FILE, trusted=trusted).to(device), input, shapes, device)

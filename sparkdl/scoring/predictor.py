@@ -1,6 +1,6 @@
 """From a column of inputs to labels and probabilities. Runs anywhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, cast
@@ -90,18 +90,20 @@ class Predictor:
     asked: Asked = Asked()
 
     @classmethod
-    def load(cls, folder: str | Path, asked: Asked = Asked(), *, device: str = "cpu") -> "Predictor":
+    def load(
+        cls, folder: str | Path, asked: Asked = Asked(), *, device: str = "cpu", trusted: Collection[str] = ()
+    ) -> "Predictor":
         """Open a model's folder; see :func:`sparkdl.tracking.download`.
 
         A network computes on ``device``, an ensemble on the CPU.
 
         Raises :class:`~sparkdl.errors.ModelError` if something in it is missing, damaged, or was altered. Nothing in
-        the folder is executed.
+        the folder is executed, but the code of ``trusted`` modules that a network which is not exported names.
         """
         card = ModelCard.load(folder)
         task = answering_task(card, asked)
         predicted: dict[str, tuple[int, ...]] = {LOGITS: (task.outputs,)} if asked.predictions else {}
-        model = _open_model(Path(folder), card, predicted | asked.shapes(card), device)
+        model = _open_model(Path(folder), card, predicted | asked.shapes(card), device, trusted)
         return cls(model, card, card.read_labels(folder), task, asked)
 
     def answer(
@@ -136,7 +138,7 @@ def answering_task(card: ModelCard, asked: Asked = Asked()) -> Task:
 
 
 def _open_model(
-    folder: Path, card: ModelCard, shapes: Mapping[str, Sequence[int]], device: str
+    folder: Path, card: ModelCard, shapes: Mapping[str, Sequence[int]], device: str, trusted: Collection[str]
 ) -> Model | RankingModel:
     """A network or an ensemble of hashed meta-models, of which neither loads what only the other needs."""
     if card.labels:
@@ -145,4 +147,4 @@ def _open_model(
         return open_ensemble(folder, card.input, card.labels.classes)
     from sparkdl.scoring.network import open_model as open_network
 
-    return open_network(folder, card.input, shapes, device=device)
+    return open_network(folder, card.input, shapes, device=device, trusted=trusted)

@@ -1,6 +1,7 @@
 """What a Spark task does with the rows it is given. Runs in tasks, without any access to MLflow."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from pyspark import TaskContext
 
 from sparkdl.cluster.devices import device_of_task
+from sparkdl.cluster.modules import ModuleSource, importable
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
 from sparkdl.preprocessing.encoded_images import in_parts
@@ -55,6 +57,10 @@ class ScoringTask:
     """Of an estimator, the columns that become the model's only one."""
     asked: Asked = field(default_factory=Asked)
     """Which columns are added."""
+    trusted: tuple[str, ...] = ()
+    """The modules whose code may build a network that is not exported."""
+    modules: tuple[tuple[str, ModuleSource], ...] = ()
+    """Those of them, and of what they import, that executors may not have."""
     on_error: Literal["fail", "null"] = "fail"
     """What becomes of a row that cannot be scored."""
     key: str | None = None
@@ -65,8 +71,12 @@ class ScoringTask:
 
         Columns are called by their places: of two that have one name, Arrow keeps one.
         """
+        with importable(dict(self.modules)) if self.modules else nullcontext():
+            yield from self._answered(batches)
+
+    def _answered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         torch.set_num_threads(self.threads)
-        raw, predictor = _load(self.files, self.preprocessed, self.asked, scoring_device())
+        raw, predictor = _load(self.files, self.preprocessed, self.asked, scoring_device(), self.trusted, self.modules)
         raw = raw if self.features is None else raw.behind(self.features)
         before = 0
         spec = raw.card.input
@@ -124,7 +134,12 @@ def scoring_device() -> str:
 
 @lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded
 def _load(
-    files: tuple[tuple[str, str], ...], preprocessed: bool, asked: Asked, device: str
+    files: tuple[tuple[str, str], ...],
+    preprocessed: bool,
+    asked: Asked,
+    device: str,
+    trusted: tuple[str, ...],
+    modules: object,
 ) -> tuple[RawInputs, Predictor]:
     from pyspark import SparkFiles  # which a client of Spark Connect, that only sends this here, need not have
 
@@ -135,7 +150,7 @@ def _load(
                     packed.extractall(Path(folder, name))
             else:
                 Path(folder, name).symlink_to(SparkFiles.get(shipped))
-        predictor = Predictor.load(folder, asked, device=device)
+        predictor = Predictor.load(folder, asked, device=device, trusted=trusted)
         card = predictor.card
         raw = RawInputs(card.preprocessed(), None) if preprocessed else RawInputs.open(Path(folder), card)
         return raw, predictor

@@ -45,3 +45,6 @@ class Score(Section):
     trusted_stages: list[str] = []
     """Classes of your own (``package.module.Class``) that a model's preprocessing may consist of, beside those of Spark
     and sparkdl: loading a stage runs its class."""
+    trusted_modules: list[str] = []
+    """Modules or packages of your own, whose code may build the network of a model that could not be exported: scoring
+    imports them, and no others."""

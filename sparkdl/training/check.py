@@ -12,7 +12,7 @@ from sparkdl.cluster import driver_addresses, get_session, wait_for_ranks
 from sparkdl.collectives import Backend, create_backend
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError
-from sparkdl.models import TracedNetwork
+from sparkdl.models import Reference, TracedNetwork
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import AsynchronousOptions
@@ -35,8 +35,8 @@ class Checked:
     """With what they left to the task."""
     backend: Backend
     model: nn.Module
-    traced: TracedNetwork | None
-    """Its trace, unless it lies in parts."""
+    traced: TracedNetwork | Reference | None
+    """Its trace, or what builds it where it cannot be exported; none of one that lies in parts."""
     parts: str
     """See :func:`~sparkdl.training.record.parts_of`."""
     resumed: RunRecord | None

@@ -7,7 +7,6 @@ fitted preprocessing, so that scoring takes raw rows.
 import io
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +22,7 @@ from sparkdl.inputs.tensors import Inputs, answer, count_rows
 from sparkdl.models import (
     LOGITS,
     NETWORK_FILE,
+    Reference,
     TracedNetwork,
     export_in_parts,
     export_network,
@@ -30,9 +30,11 @@ from sparkdl.models import (
     load_full_state,
     name_of,
     named_outputs,
+    refer,
     trace_network,
     try_network,
     write_network,
+    write_reference,
 )
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Tracking, Train
@@ -45,7 +47,7 @@ from sparkdl.training.losses import build_loss
 from sparkdl.training.output_columns import output_columns, shapes_of_outputs
 from sparkdl.training.parted_checkpoint import best_pieces, best_weights
 from sparkdl.training.recipe import build_optimizer
-from sparkdl.training.replica import build_hollow_model, build_model
+from sparkdl.training.replica import build_arguments, build_hollow_model, build_model
 from sparkdl.training.state import copied
 from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
 from sparkdl.training.strategies.residual_blocks import check_blocks
@@ -67,10 +69,13 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
     return tried_model(dataset, settings, ranks=ranks)[0]
 
 
-def tried_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> tuple[nn.Module, TracedNetwork | None]:
+def tried_model(
+    dataset: Dataset, settings: Train, *, ranks: int = 1
+) -> tuple[nn.Module, TracedNetwork | Reference | None]:
     """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, strategy, export.
 
-    Returns the network, and its trace unless it lies in parts. Raises :class:`ModelError` or :class:`ConfigError`.
+    Returns the network, and its trace unless it lies in parts; where it cannot be exported, what builds it. Raises
+    :class:`ModelError` or :class:`ConfigError`.
     """
     network = _hollow_model(dataset, settings, ranks=ranks) if settings.in_parts else build_model(dataset, settings)
     # What lies in parts is tried with few neurons in its hidden layers.
@@ -90,10 +95,33 @@ def tried_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> tuple[n
         check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
     if isinstance(settings.strategy, ResISTOptions):
         check_blocks(model, rows, settings.strategy.blocks, ranks=ranks)
-    with TemporaryDirectory() as folder:
-        traced = trace_network(model, rows, outputs=_kept_outputs(settings))
-        write_network(model, Path(folder) / NETWORK_FILE, rows, traced)
+    traced = _traced_or_named(model, rows, dataset, settings)
     return network.train(), None if settings.in_parts else traced
+
+
+def _traced_or_named(model: nn.Module, rows: Inputs, dataset: Dataset, settings: Train) -> TracedNetwork | Reference:
+    """The trace of a network, or what builds one that cannot be exported. Raises :class:`ModelError` for neither."""
+    try:
+        traced = trace_network(model, rows, outputs=_kept_outputs(settings))
+        with TemporaryDirectory() as folder:
+            write_network(model, Path(folder) / NETWORK_FILE, rows, traced)
+        return traced
+    except ModelError as error:
+        if settings.in_parts:
+            raise
+        try:
+            reference = refer(settings.model, build_arguments(dataset, settings))
+        except ModelError as unnamed:
+            raise ModelError(
+                f"{error}. Nor can the model be kept by the name of the code that builds it: {unnamed}"
+            ) from error
+        log.warning(
+            "%s. So the registered model will hold weights and the name %s: whoever scores with it has to have that"
+            " package and to name it in score.trusted_modules",
+            error,
+            reference.model,
+        )
+        return reference
 
 
 def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking) -> str:
@@ -115,9 +143,14 @@ def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking
 
 
 def write_model_folder(
-    folder: str | Path, dataset: Dataset, settings: Train, checkpoint: str, *, traced: TracedNetwork | None = None
+    folder: str | Path,
+    dataset: Dataset,
+    settings: Train,
+    checkpoint: str,
+    *,
+    traced: TracedNetwork | Reference | None = None,
 ) -> pa.Schema:
-    """Write the network of a checkpoint, with all that scoring needs beside it; ``traced`` saves tracing it again.
+    """Write the network of a checkpoint, with all that scoring needs beside it; ``traced`` is of :func:`tried_model`.
 
     Returns the columns that scoring will add.
     """
@@ -129,7 +162,11 @@ def write_model_folder(
         model = build_model(dataset, settings)
         load_full_state(model, best_weights(checkpoint))
         rows = some_rows(dataset)
-        _write_network(model, folder / NETWORK_FILE, rows, settings, traced)
+        traced = traced or _traced_or_named(model, rows, dataset, settings)
+        if isinstance(traced, Reference):
+            write_reference(model, folder / NETWORK_FILE, traced)
+        else:
+            _write_network(model, folder / NETWORK_FILE, rows, traced)
         with torch.no_grad():
             shapes = shapes_of_outputs(answer(model.eval(), rows), settings.outputs, model=name_of(settings.model))
     changed = task.kept_with_models() | ({"outputs": shapes} if shapes else {})
@@ -142,12 +179,11 @@ def _kept_outputs(settings: Train) -> list[str]:
     return list(dict.fromkeys([LOGITS, *settings.outputs]))
 
 
-def _write_network(model: nn.Module, path: Path, rows: Inputs, settings: Train, traced: TracedNetwork | None) -> None:
-    if traced:
-        with suppress(ModelError):  # it has constants that each network draws for itself
-            write_network(model, path, rows, traced)
-            return
-    export_network(model, path, rows, outputs=_kept_outputs(settings))
+def _write_network(model: nn.Module, path: Path, rows: Inputs, traced: TracedNetwork) -> None:
+    try:
+        write_network(model, path, rows, traced)
+    except ModelError:  # it has constants that each network draws for itself
+        export_network(model, path, rows, outputs=traced.outputs, lengths=traced.lengths)
 
 
 def _write_in_parts(path: Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:

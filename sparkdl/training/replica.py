@@ -22,7 +22,15 @@ from sparkdl.training.strategies import create_strategy
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 
-__all__ = ["BatchFigures", "Replica", "back_propagate", "build_hollow_model", "build_model", "make_dense"]
+__all__ = [
+    "BatchFigures",
+    "Replica",
+    "back_propagate",
+    "build_arguments",
+    "build_hollow_model",
+    "build_model",
+    "make_dense",
+]
 
 
 def build_model(dataset: Dataset, settings: Train) -> nn.Module:
@@ -31,7 +39,7 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
     No buffer is expanded: what comes from a checkpoint or another rank could not be written into it.
     """
     torch.manual_seed(settings.seed)
-    model = build(settings.model, **_arguments(dataset, settings))
+    model = build(settings.model, **build_arguments(dataset, settings))
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             if is_expanded(buffer):
@@ -41,10 +49,11 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
 
 def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
     """The same network for strategies that keep it in parts: without weights. Raises :class:`ModelError`."""
-    return build_without_weights(settings.model, **_arguments(dataset, settings))
+    return build_without_weights(settings.model, **build_arguments(dataset, settings))
 
 
-def _arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
+def build_arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
+    """Those of :func:`sparkdl.models.build` for this dataset."""
     return {
         "input_shape": dataset.input.shape,
         "num_classes": task_to_train(dataset.card, settings).outputs,

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from sparkdl.cluster import exit_on_sigterm
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import example_row, packages_for_inputs
-from sparkdl.models import TracedNetwork
+from sparkdl.models import Reference, TracedNetwork
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.tracking import Registered, Run, start_run
@@ -213,7 +213,7 @@ def _finish(
     times: list[list[RankTimes]],
     run: Run,
     tracking: Tracking,
-    traced: TracedNetwork | None,
+    traced: TracedNetwork | Reference | None,
 ) -> TrainedModel:
     """Log what was found, and the model; register it where the settings say so."""
     dataset, task = job.dataset, task_to_train(job.dataset.card, job.settings)

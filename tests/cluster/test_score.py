@@ -27,8 +27,8 @@ from torch import nn
 
 from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.card import Card, InputSpec
-from sparkdl.errors import ConfigError, DataError, DatasetError, RegistryError, StorageError
-from sparkdl.models import NETWORK_FILE, build, export_network
+from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError, RegistryError, StorageError
+from sparkdl.models import NETWORK_FILE, build, export_network, refer, write_reference
 from sparkdl.scoring.dataframe import score
 from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.network import NetworkModel
@@ -600,3 +600,37 @@ def test_outputs_are_columns_behind_predictions_or_the_only_one(
         assert "NaN" in found[1].error
     with pytest.raises(ConfigError, match=r"score\.predict is 'vector', .* this one was trained with embedding"):
         score(rows, model, tracking=tracking, predict="vector")
+
+
+def test_a_network_that_is_not_exported_is_built_in_tasks_where_its_package_is_trusted(
+    spark: SparkSession, register: Log, tracking: Tracking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_nets.py").write_text(
+        "from torch import nn\nimport own_sizes\n\nclass Net(nn.Linear):\n    def __init__(self):\n"
+        "        super().__init__(4, own_sizes.CLASSES)\n"
+    )
+    (tmp_path / "own_sizes.py").write_text("CLASSES = 2\n")
+    monkeypatch.chdir(tmp_path)  # the program's folder, which tasks have not
+    monkeypatch.syspath_prepend(tmp_path)
+    card = ModelCard(
+        input=InputSpec(column="features", kind="vector", shape=(4,), dtype="float32"),
+        label_names=("no", "yes"),
+        raw_columns={"features": "array<float>"},
+        preprocessing=False,
+    )
+    (tmp_path / "model").mkdir()
+    network, arguments = nn.Linear(4, 2), {"input_shape": (4,), "num_classes": 2}
+    write_reference(network, tmp_path / "model" / NETWORK_FILE, refer("own_nets:Net", arguments))
+    (tmp_path / "model" / "card.json").write_text(card.model_dump_json())
+    model = register(tmp_path / "model", dict(card.raw_columns))
+    rows = spark.createDataFrame([([1.0, 2.0, 3.0, 4.0],)], "features array<float>")
+    found = score(rows, model, tracking=tracking, trusted_modules=["own_nets"]).collect()[0].probability
+    expected = network(torch.tensor([1.0, 2.0, 3.0, 4.0])).softmax(0).max().item()
+    assert found == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ModelError, match=r"name it in `score\.trusted_modules`: \[own_nets\]"):
+        score(rows, model, tracking=tracking)
+    (tmp_path / "own_sizes.py").write_text("CLASSES = 200\n")
+    for name in ("own_nets", "own_sizes"):
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ModelError, match=r"was trained with torch"):
+        score(rows, model, tracking=tracking, trusted_modules=["own_nets"])

@@ -333,3 +333,32 @@ def test_an_output_that_is_not_there_and_a_loss_that_fails_are_named_before_anyt
 def test_a_loss_that_takes_the_batch_weighs_classes_itself(clouds: Dataset) -> None:
     with pytest.raises(ConfigError, match="takes the batch and weighs rows itself"):
         check_model(clouds, Train(model=TwoHeads, loss=pulled, class_weights="balanced"))
+
+
+class Halving(nn.Linear):
+    """Looks at values, which no export can."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows if rows.norm() < 1 else rows / 2)
+
+
+def test_a_network_that_cannot_be_exported_is_kept_by_its_name(
+    clouds: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Train(model=Halving)
+    network, traced = tried_model(clouds, settings)
+    assert f"hold weights and the name {__name__}:Halving" in caplog.text
+    assert "score.trusted_modules" in caplog.text
+    kept = save_best(str(tmp_path), full_state(network), step=1, epoch=1)
+    write_model_folder(tmp_path, clouds, settings, f"{tmp_path}/{kept.name}", traced=traced)
+    rows = np.random.default_rng(0).random((5, 4), np.float32).tolist()
+    found = Predictor.load(tmp_path, trusted=[__name__]).answer(pa.array(rows))[1].to_numpy()
+    with torch.no_grad():
+        np.testing.assert_allclose(found, network.eval()(torch.tensor(rows)).softmax(1).max(1).values, rtol=1e-5)
+    with pytest.raises(ModelError, match="is not exported"):
+        Predictor.load(tmp_path)
+    with pytest.raises(ModelError, match=r"cannot be exported .* Nor can the model be kept by .* has no name by which"):
+        check_model(clouds, Train(model=lambda: Halving()))
