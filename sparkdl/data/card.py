@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sparkdl.data.label_types import LABEL_TYPE
 from sparkdl.errors import DatasetError
+from sparkdl.inputs.spec import NAME, InputSpec
 from sparkdl.settings.section import TaskName
 
 __all__ = [
@@ -53,11 +54,11 @@ WEIGHT_COLUMN = "weight"
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """What a split may be called: its name is also the name of a folder."""
 
-_PIXEL_BYTES = {"uint8": 1, "float32": 4}
 Count = Annotated[int, Field(ge=0)]
 LinkFunction = Literal["identity", "log"]
 """What the network of a regression answers of the number, or with ``log`` its logarithm."""
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+InputName = Annotated[str, Field(pattern=NAME)]
 
 
 class _Part(BaseModel):
@@ -162,33 +163,6 @@ class SplitCard(_Part):
         return self
 
 
-class InputSpec(_Part):
-    """What a model is fed with."""
-
-    column: str
-    """The column of the dataset. Raw rows have it too, unless preprocessing makes it."""
-    kind: Literal["image", "vector", "sparse"]
-    shape: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(min_length=1, max_length=3)]
-    """(height, width, channels) of an image, (width,) of a vector, whether stored whole or ``sparse``."""
-    dtype: Literal["uint8", "float32"]
-    mean: tuple[float, ...] | None = None
-    """Of an image: per channel, the mean of value / 255 over the training split."""
-    std: tuple[float, ...] | None = None
-    """Of an image: per channel, the standard deviation of value / 255 over the training split."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row's input in memory, as an array."""
-        return math.prod(self.shape) * _PIXEL_BYTES[self.dtype]
-
-    @model_validator(mode="after")
-    def _kind_fits(self) -> Self:
-        known = {("image", "uint8", 3), ("vector", "float32", 1), ("sparse", "float32", 1)}
-        if (self.kind, self.dtype, len(self.shape)) not in known:
-            raise ValueError("an image is uint8 of shape (height, width, channels), a vector float32 of shape (width,)")
-        return self
-
-
 class LabelScale(_Part):
     """The numbers that regression predicts, over the rows of the training split."""
 
@@ -230,10 +204,15 @@ class LabelSpec(NamedTuple):
 class Card(_Part):
     """Everything that is known about a dataset without reading its rows."""
 
-    version: Literal[1, 2, 3, 4] = 3
+    model_config = ConfigDict(extra="forbid", frozen=True, serialize_by_alias=True, validate_by_name=True)
+
+    version: Literal[1, 2, 3, 4, 5] = 3
     """Of the format: in the first one, sparse rows were lists; in the first two, the card listed all files. The fourth
-    is for rows that are in the files of others."""
-    input: InputSpec
+    is for rows that are in the files of others, the fifth for inputs that have names."""
+    unnamed: Annotated[InputSpec | None, Field(alias="input", exclude_if=lambda value: value is None)] = None
+    """The only input, which has no name; see :attr:`input`."""
+    inputs: Annotated[dict[InputName, InputSpec], Field(exclude_if=lambda value: not value)] = {}
+    """The inputs by the names of a network's arguments; empty where there is one that has no name."""
     task: Annotated[TaskName, Field(exclude_if=lambda value: value == "classification")] = "classification"
     """What the labels are for."""
     label_names: tuple[str, ...]
@@ -273,6 +252,16 @@ class Card(_Part):
     hashes are there, or in what is hashed."""
 
     @property
+    def input(self) -> InputSpec:
+        """What a model is fed with, if that has no name. Raises :class:`DatasetError` where inputs have names."""
+        if self.unnamed is None:
+            raise DatasetError(
+                f"the dataset has inputs that have names ({', '.join(self.inputs)}), and this is for one that has none:"
+                " prepare it with `features` or `image` in place of `inputs`"
+            )
+        return self.unnamed
+
+    @property
     def num_classes(self) -> int:
         """How many classes the training split has; none where labels are numbers."""
         return self.labels.classes if self.labels else len(self.label_names)
@@ -285,11 +274,18 @@ class Card(_Part):
     @property
     def in_lists(self) -> bool:
         """Whether rows lie in files as lists of different lengths: what is not zero, or all rows of a group."""
-        return self.input.kind == "sparse" or self.task == "ranking"
+        return self.is_sparse or self.task == "ranking"
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the only input keeps what is not zero."""
+        return self.unnamed is not None and self.unnamed.kind == "sparse"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        sparse = self.input.kind == "sparse"
+        sparse = self.is_sparse
+        if (self.unnamed is None) != bool(self.inputs) or bool(self.inputs) != (self.version == 5):
+            raise ValueError("a card has one `input`, or in format 5 `inputs` by their names")
         if sparse and self.version == 1:
             raise ValueError("its sparse rows are lists, as sparkdl no longer reads them")
         numbers = self.task in ("regression", "ranking")

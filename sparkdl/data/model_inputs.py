@@ -34,17 +34,19 @@ def keep_inputs(dataset: Dataset, folder: Path, *, changed: Mapping[str, Any] | 
 def packages_for_inputs(folder: Path) -> list[str]:
     """What has to be installed where a model is fed raw rows.
 
-    That is Pillow for images, which may be encoded, and Spark, if a stage that the model keeps is Spark's alone.
+    That is Pillow for images, which may be encoded, tokenizers for tokens, and Spark, if a stage that the model keeps
+    is Spark's alone.
     """
-    if json.loads((folder / CARD_NAME).read_bytes())["input"]["kind"] == "image":
-        return ["pillow"]
+    card = json.loads((folder / CARD_NAME).read_bytes())
+    kinds = {spec["kind"] for spec in card.get("inputs", {"": card.get("input")}).values()}
+    packages = [name for kind, name in {"image": "pillow", "tokens": "tokenizers"}.items() if kind in kinds]
     if not (folder / PREPROCESSING).exists():
-        return []
+        return packages
     try:
         read_pipeline(folder / PREPROCESSING)
     except ModelError:  # a stage of the user's own is one of Spark's, too
         return ["psutil", "pyspark", "tqdm"]
-    return []
+    return packages
 
 
 def example_row(dataset: Dataset) -> "pd.DataFrame | None":
@@ -55,14 +57,20 @@ def example_row(dataset: Dataset) -> "pd.DataFrame | None":
     import pandas as pd
 
     blanks: dict[str, object] = {
-        "binary": bytes(dataset.input.row_bytes),
         "string": "",
         "boolean": False,
         **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), 0),
         **dict.fromkeys(("float", "double"), 0.0),
-        **dict.fromkeys(("array<float>", "array<double>", "vector"), [0.0] * math.prod(dataset.input.shape)),
     }
-    kinds = list(dataset.raw_columns.values())
+    if unnamed := dataset.card.unnamed:
+        zeros = [0.0] * math.prod(unnamed.shape)
+        blanks |= dict.fromkeys(("array<float>", "array<double>", "vector"), zeros)
+        blanks["binary"] = bytes(unnamed.row_bytes)
+    else:
+        blanks["string"] = "a"  # of which there is a token
+        blanks |= {f"array<{kind}>": [blanks[kind]] for kind in ("int", "bigint", "float", "double")}
+    images = {spec.column: bytes(spec.row_bytes) for spec in dataset.card.inputs.values() if spec.kind == "image"}
+    kinds = [kind for name, kind in dataset.raw_columns.items() if name not in images]
     if not set(kinds) <= set(blanks) or ("vector" in kinds and len(kinds) > 1):  # the card does not say how wide it is
         return None
     row: dict[str, Any] = {}
@@ -71,5 +79,5 @@ def example_row(dataset: Dataset) -> "pd.DataFrame | None":
         inside = row
         for part in above:
             inside = inside.setdefault(part, {})
-        inside[last] = blanks[sql_type]
+        inside[last] = images[name] if name in images else blanks[sql_type]
     return pd.DataFrame({name: [value] for name, value in row.items()})

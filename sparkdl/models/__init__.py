@@ -1,6 +1,7 @@
 """Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
 
 from sparkdl.models.build import build, build_without_weights, copied_network, name_of, try_network
+from sparkdl.models.build_named import build_by, build_named
 from sparkdl.models.export import TracedNetwork, export_network, trace_network, write_network
 from sparkdl.models.export_in_parts import export_in_parts
 from sparkdl.models.full_state import full_state, load_full_state
@@ -14,6 +15,8 @@ __all__ = [
     "Reference",
     "TracedNetwork",
     "build",
+    "build_by",
+    "build_named",
     "build_without_weights",
     "check_answer",
     "copied_network",

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from sparkdl.errors import ModelError
-from sparkdl.models.build import build, import_model, name_of
+from sparkdl.models.build import import_model, name_of
+from sparkdl.models.build_named import build_by
 from sparkdl.models.full_state import full_state, load_full_state
 
 __all__ = ["REFERENCE", "Reference", "rebuild", "refer", "require_trust", "write_reference"]
@@ -34,7 +35,7 @@ class Reference:
     model: str
     """An import path, ``package.module:name``."""
     arguments: dict[str, Any]
-    """Of :func:`sparkdl.models.build`, as JSON has them."""
+    """Of :func:`sparkdl.models.build_by`, as JSON has them."""
     packages: dict[str, str]
     """The versions of PyTorch and, if it is installed, of the package."""
 
@@ -50,7 +51,7 @@ class Reference:
 
 
 def refer(model: str | Callable[..., Any], arguments: Mapping[str, Any]) -> Reference:
-    """What builds a network from these arguments of :func:`sparkdl.models.build`. Runs on the driver.
+    """What builds a network from these arguments of :func:`sparkdl.models.build_by`. Runs on the driver.
 
     Raises :class:`ModelError` for code that no other process could import by a name, and for options that are no JSON.
     """
@@ -92,7 +93,7 @@ def rebuild(found: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], path:
     trained = f"{path} was trained with {reference.versions}"
     log.info("importing %s for the network of %s, which is not exported", reference.module, path)
     try:
-        network = build(reference.model, **reference.arguments)
+        network = build_by(reference.model, reference.arguments)
     except ModelError as error:
         raise ModelError(f"{error} ({trained})") from error
     try:

@@ -59,14 +59,19 @@ class FittedPipeline:
         """What a file :data:`~sparkdl.preprocessing.stages_file.STAGES_FILE` holds of them."""
         return as_json(self.stages)
 
+    def made(self, columns: Mapping[str, Column]) -> dict[str, Column]:
+        """The raw columns, and all that the stages make of them. Runs anywhere; raises what :meth:`transform` does."""
+        found = dict(columns)
+        for stage in self.stages:
+            found |= stage.transform(found)
+        return found
+
     def transform(self, columns: Mapping[str, Column], output: str) -> Column:
         """The column ``output`` that the stages make of raw ones, which :func:`as_fitted` has checked. Runs anywhere.
 
         Raises :class:`~sparkdl.errors.DataError` for rows that a stage does not take, and for a column that is missing.
         """
-        found = dict(columns)
-        for stage in self.stages:
-            found |= stage.transform(found)
+        found = self.made(columns)
         if output not in found:
             raise DataError(f"the preprocessing makes no column {output!r}; it makes {', '.join(found)}")
         return find(found, output)

@@ -12,9 +12,11 @@ from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
 from sparkdl.preprocessing.calendar_parts import CalendarParts
 from sparkdl.preprocessing.categories import Index
 from sparkdl.preprocessing.copying import Copy
+from sparkdl.preprocessing.lists import ShortenedLists
 from sparkdl.preprocessing.numbers import Impute
 from sparkdl.preprocessing.scaling import Normalize, Standardise
 from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.tokens import Tokenise
 from sparkdl.preprocessing.word_counts import CountHashes, CountWords, LogarithmOfCounts, WeighWords
 from sparkdl.preprocessing.word_hashes import HashWords
 from sparkdl.preprocessing.words import CutAtPattern, Neighbours
@@ -36,7 +38,9 @@ _STAGES: tuple[type[FittedStage], ...] = (
     LogarithmOfCounts,
     Neighbours,
     Normalize,
+    ShortenedLists,
     Standardise,
+    Tokenise,
     WeighWords,
 )
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in _STAGES}

@@ -14,7 +14,7 @@ from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.stage import FittedStage, UnfittedStage
 from sparkdl.preprocessing.values import Column, find, offsets_of
 
-__all__ = ["CutAtPattern", "CutAtSpaces", "Neighbours", "constant_words", "joined_words", "words_of"]
+__all__ = ["CutAtPattern", "CutAtSpaces", "Neighbours", "constant_words", "joined_words", "texts_of", "words_of"]
 
 _SPACES = r"[ \t\n\x0B\f\r]"
 """Java's ``\\s``."""
@@ -55,7 +55,7 @@ class CutAtPattern(FittedStage):
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
-        texts = _texts(columns, self.input)
+        texts = texts_of(columns, self.input)
         if self.lower:
             texts = pa.array([text.lower() for text in texts.to_pylist()], pa.string())
         cut = pc.split_pattern_regex(texts, _pattern_for(texts, self.pattern))
@@ -82,7 +82,7 @@ class CutAtSpaces(UnfittedStage):
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
-        words = [_cut(text.lower()) for text in _texts(columns, self.input).to_pylist()]
+        words = [_cut(text.lower()) for text in texts_of(columns, self.input).to_pylist()]
         return {self.output: pa.array(words, pa.list_(pa.string()))}
 
     @property
@@ -147,7 +147,8 @@ def joined_words(first: pa.Array, second: pa.Array) -> pa.Array:
     return _lists(offsets_of(lengths[0] + lengths[1]), words.take(pa.array(np.argsort(rows, kind="stable"))))
 
 
-def _texts(columns: dict[str, Column], name: str) -> pa.Array:
+def texts_of(columns: dict[str, Column], name: str) -> pa.Array:
+    """A column of texts. Raises :class:`DataError` for another one, and for rows without a text."""
     column = find(columns, name)
     if not isinstance(column, pa.Array) or column.type != pa.string():
         raise DataError(f"the column {name!r} holds no texts")

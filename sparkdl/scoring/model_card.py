@@ -22,9 +22,12 @@ class ModelCard(BaseModel):
     laid out.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, serialize_by_alias=True, validate_by_name=True)
 
-    input: InputSpec
+    unnamed: InputSpec | None = Field(None, alias="input")
+    """The only input, which has no name."""
+    inputs: dict[str, InputSpec] = {}
+    """Or several, by the names of the network's arguments."""
     task: TaskName = "classification"
     label_names: tuple[str, ...]
     labels: LabelsFile | None = None
@@ -46,11 +49,25 @@ class ModelCard(BaseModel):
 
     @model_validator(mode="after")
     def _has_classes(self) -> Self:
+        if (self.unnamed is None) != bool(self.inputs):
+            raise ValueError("it has one `input`, or `inputs` by their names")
         if self.label_scale is not None and self.task != "regression":
             raise ValueError("label_scale is of regression, and of nothing else")
         if not (self.label_names or self.labels or self.task in ("regression", "ranking")):
             raise ValueError("it names no classes")
         return self
+
+    @property
+    def input(self) -> InputSpec:
+        """The only input, if it has no name. Raises :class:`ModelError` where inputs have names."""
+        if self.unnamed is None:
+            raise ModelError(f"the model takes inputs that have names ({', '.join(self.inputs)}), and not a lone one")
+        return self.unnamed
+
+    @property
+    def specs(self) -> tuple[InputSpec, ...]:
+        """All inputs."""
+        return tuple(self.inputs.values()) or (self.input,)
 
     @property
     def num_classes(self) -> int:

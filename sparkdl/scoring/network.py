@@ -15,9 +15,10 @@ from sparkdl.data.card import InputSpec
 from sparkdl.data.reading.arrays import decode, require_finite
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import DataError
-from sparkdl.inputs.tensors import answer
+from sparkdl.inputs.tensors import Inputs, answer, moved
 from sparkdl.models import LOGITS, NETWORK_FILE, load_network, logits_of, output_of
 from sparkdl.scoring.contributions import contributions
+from sparkdl.scoring.named_columns import NamedColumns
 from sparkdl.settings.score import BATCH_SIZE
 
 __all__ = ["NetworkModel", "open_model"]
@@ -28,7 +29,8 @@ class NetworkModel:
     """A network, what goes into it, and what comes out."""
 
     network: nn.Module
-    input: InputSpec
+    inputs: InputSpec | Mapping[str, InputSpec]
+    """The only input, or several by name."""
     shapes: Mapping[str, Sequence[int]]
     """Of the outputs that are asked for, for a row."""
     device: str = "cpu"
@@ -61,8 +63,22 @@ class NetworkModel:
             )
         return found
 
+    @property
+    def input(self) -> InputSpec:
+        """The only input."""
+        assert isinstance(self.inputs, InputSpec)
+        return self.inputs
+
+    @property
+    def _where(self) -> str:
+        if isinstance(self.inputs, InputSpec):
+            return f"column {self.input.column!r}"
+        return f"inputs {', '.join(self.inputs)}"
+
     def _rows(self, column: pa.Array | pa.ChunkedArray) -> Any:
         """What :meth:`outputs_of` takes."""
+        if not isinstance(self.inputs, InputSpec):
+            return NamedColumns.of(column, self.inputs)
         if self.input.kind == "sparse":
             indices, values, offsets = decode_sparse(column, self.input)
             require_finite(values, self.input)
@@ -72,26 +88,28 @@ class NetworkModel:
         return rows
 
     def outputs_of(self, rows: Any, *, batch_size: int = BATCH_SIZE) -> dict[str, torch.Tensor]:
-        """The same for an array of shape (n, ...), or a sparse one, which becomes whole a batch at a time.
+        """The same for an array of shape (n, ...), inputs by name, or a sparse array, whole by batches.
 
         Raises :class:`DataError` for another shape and for rows whose result is not a number, with their count.
         """
-        if rows.shape[1:] != self.input.shape:
+        named = isinstance(rows, NamedColumns)
+        if not named and rows.shape[1:] != self.input.shape:
             raise DataError(
                 f"column {self.input.column!r}: the model reads rows of shape {self.input.shape}, not {rows.shape[1:]}"
             )
-        outputs = {name: torch.empty(rows.shape[0], *shape) for name, shape in self.shapes.items()}
+        count = len(rows) if named else rows.shape[0]
+        outputs = {name: torch.empty(count, *shape) for name, shape in self.shapes.items()}
         with torch.inference_mode():
-            for start in range(0, rows.shape[0], batch_size):
-                batch = _whole(rows[start : start + batch_size], self.input.dtype).to(self.device)
-                answered = answer(self.network, batch)
+            for start in range(0, count, batch_size):
+                some = slice(start, start + batch_size)
+                batch: Inputs = rows.tensors(some) if named else _whole(rows[some], self.input.dtype)
+                answered = answer(self.network, moved(batch, self.device))
                 for name, output in outputs.items():
-                    output[start : start + batch_size] = output_of(answered, name)
+                    output[some] = output_of(answered, name)
             bad = int(torch.stack([_is_bad(name, output) for name, output in outputs.items()]).any(dim=0).sum())
         if bad:
             raise DataError(
-                f"column {self.input.column!r}: {bad} rows give no finite result; look there for NaN, infinity and"
-                " extreme values"
+                f"{self._where}: {bad} rows give no finite result; look there for NaN, infinity and extreme values"
             )
         return outputs
 
@@ -110,7 +128,7 @@ def _whole(rows: Any, dtype: Any) -> torch.Tensor:
 
 def open_model(
     folder: Path,
-    input: InputSpec,
+    inputs: InputSpec | Mapping[str, InputSpec],
     shapes: Mapping[str, Sequence[int]],
     *,
     device: str = "cpu",
@@ -122,4 +140,4 @@ def open_model(
 
     Raises :class:`~sparkdl.errors.ModelError` if it is missing or damaged.
     """
-    return NetworkModel(load_network(folder / NETWORK_FILE, trusted=trusted).to(device), input, shapes, device)
+    return NetworkModel(load_network(folder / NETWORK_FILE, trusted=trusted).to(device), inputs, shapes, device)

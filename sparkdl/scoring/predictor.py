@@ -147,4 +147,4 @@ def _open_model(
         return open_ensemble(folder, card.input, card.labels.classes)
     from sparkdl.scoring.network import open_model as open_network
 
-    return open_network(folder, card.input, shapes, device=device, trusted=trusted)
+    return open_network(folder, card.inputs or card.input, shapes, device=device, trusted=trusted)

@@ -63,7 +63,8 @@ class PyfuncModel:
         """The input that is made of raw columns. Raises :class:`DataError` where rows are refused."""
         card = self.predictor.card
         if card.preprocessing:
-            columns = {name: _arrow(column) for name, column in rows.items()}
+            images = {spec.column: spec.row_bytes for spec in card.inputs.values() if spec.kind == "image"}
+            columns = {name: _arrow(_pixels(column, images.get(name))) for name, column in rows.items()}
         else:
             columns = {card.input_column: _column(rows[card.input_column], card)}
         assert self._raw is not None
@@ -110,6 +111,11 @@ def _open_raw_inputs(folder: Path, card: ModelCard) -> tuple[RawInputs | None, O
         return RawInputs.open(folder, card), None
     except OnlySparkError as error:
         return None, error
+
+
+def _pixels(values: "pd.Series[Any]", size: int | None) -> "pd.Series[Any]":
+    """A raw column, of which the values may be the bytes of images of this size."""
+    return values if size is None else values.map(lambda value: _bytes(value, size))
 
 
 def _arrow(values: "pd.Series[Any]") -> pa.Array:

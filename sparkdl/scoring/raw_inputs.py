@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.errors import DataError
+from sparkdl.inputs.spec import InputSpec
 from sparkdl.preprocessing import Column, FittedPipeline, as_floats, as_structs, read_pipeline
 from sparkdl.preprocessing.assembling import Assemble
 from sparkdl.preprocessing.encoded_images import decoded_images
 from sparkdl.preprocessing.filling import FillPlaces
+from sparkdl.preprocessing.input_rows import InputForm, made_input
 from sparkdl.preprocessing.raw_rows import fitted_rows
 from sparkdl.preprocessing.raw_vectors import is_list, is_vector, numbers_of_texts, vectors
 from sparkdl.preprocessing.stage import FittedStage
@@ -103,6 +105,8 @@ class RawInputs:
     def _kind(self) -> pa.DataType:
         """What inputs are where they have no other form already."""
         kinds = {"image": pa.binary(), "sparse": SPARSE}
+        if self.card.inputs:
+            return pa.struct([(name, pa.binary()) for name in self.card.inputs])
         return kinds.get(self.card.input.kind, pa.list_(pa.float32()))
 
     def _read(self, columns: Mapping[str, pa.Array]) -> ReadRows:
@@ -111,7 +115,10 @@ class RawInputs:
         fitted: dict[str, Column] = {}
         refusals: list[pa.Array] = []
         needs = self.pipeline.needs
+        images = {spec.column: name for name, spec in self.card.inputs.items() if spec.kind == "image"}
         for name, sql_type in self.card.raw_columns.items():
+            if name in images:
+                continue
             column, width = columns[name], needs.get(name)
             fitted[name], refused = fitted_rows(column, name, sql_type, width=width, gaps=self.gaps)
             if sql_type == "vector":
@@ -123,11 +130,44 @@ class RawInputs:
                 problem = _no_number(column, refused, name, sql_type)
             if refused is not None:
                 refusals.append(_reasons(refused, problem))
+        if self.card.inputs:
+            return self._by_name(columns, self.pipeline.made(fitted), refusals)
         made = self.pipeline.transform(fitted, self.card.input.column)
         if isinstance(made, pa.Array):
             raise DataError(f"the preprocessing makes {made.type} of column {self.card.input.column!r}, and no vectors")
         inputs = as_structs(made) if self.card.input.kind == "sparse" else as_floats(made)
         return ReadRows(inputs, pc.coalesce(*refusals) if refusals else None)
+
+    def _by_name(self, raw: Mapping[str, pa.Array], fitted: Mapping[str, Column], refusals: list[pa.Array]) -> ReadRows:
+        """The inputs that have names, as a struct of binary values: what stages have made, and images."""
+        values = []
+        for name, spec in self.card.inputs.items():
+            if spec.kind == "image":
+                pixels, refused = self._image(raw[spec.column], spec, spec.column)
+                values.append(pixels)
+                missing = np.asarray(pixels.is_null())
+                refusals += [each for each in [refused] if each is not None]
+                if missing.any():
+                    refusals.append(_reasons(missing, f"column {spec.column!r} holds no image of this model's size"))
+                continue
+            made = made_input(fitted[spec.column], InputForm(spec.kind, spec.dtype, spec.vocabulary, spec.max_length))
+            values.append(made.values)
+            refusals += [_reasons(rows, _told(name, spec, what)) for what, rows in made.wrong.items()]
+        structs = pa.StructArray.from_arrays(values, list(self.card.inputs))
+        return ReadRows(structs, pc.coalesce(*refusals) if refusals else None)
+
+    @staticmethod
+    def _image(column: pa.Array, spec: InputSpec, name: str) -> ReadRows:
+        """The pixels of images, each of them of the size that the model reads, or null."""
+        if pa.types.is_struct(column.type):
+            found = ReadRows(_bytes_of_images(column, spec.shape), None)
+        elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            found = _pixels(column, spec.shape, name)
+        else:
+            raise DataError(f"column {name!r} holds {column.type}, and the model was trained on images")
+        pixels = found.column.cast(pa.binary())
+        fits = pc.equal(pc.binary_length(pixels), spec.row_bytes)
+        return ReadRows(pc.if_else(fits, pixels, pa.scalar(None, pa.binary())), found.refused)
 
     def _as_it_is(self, column: pa.Array) -> ReadRows:
         """The only raw column, in a form that a predictor knows."""
@@ -154,6 +194,20 @@ def reason_of(error: Exception) -> str:
 
 def _no_vector(name: str, width: int | None) -> str:
     return f"column {name!r} is null or lacks a number" + ("" if width is None else f", or is not {width} wide")
+
+
+def _told(name: str, spec: InputSpec, what: str) -> str:
+    """What is wrong with a row's input that has a name; see :class:`~sparkdl.preprocessing.input_rows.MadeInput`."""
+    elements = "tokens" if spec.kind == "tokens" else "elements"
+    return (
+        f"input {name!r} "
+        + {
+            "empty": f"is null or has no {elements}",
+            "long": f"has more than {spec.max_length} {elements}, which none had in training",
+            "id": f"has ids that are no whole numbers from 0 to {(spec.vocabulary or 1) - 1:,}, which the model knows",
+            "number": "has values that are NaN, infinite or beyond float32",
+        }[what]
+    )
 
 
 def _no_number(column: pa.Array, refused: NDArray[np.bool_] | None, name: str, sql_type: str) -> pa.Array:

@@ -1,5 +1,6 @@
 """What a Spark task does with the rows it is given. Runs in tasks, without any access to MLflow."""
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -79,8 +80,8 @@ class ScoringTask:
         raw, predictor = _load(self.files, self.preprocessed, self.asked, scoring_device(), self.trusted, self.modules)
         raw = raw if self.features is None else raw.behind(self.features)
         before = 0
-        spec = raw.card.input
-        for batch in in_parts(batches, spec.shape) if spec.kind == "image" else batches:
+        pixels = sum(math.prod(spec.shape) for spec in raw.card.specs if spec.kind == "image")
+        for batch in in_parts(batches, [pixels]) if pixels else batches:
             inputs = raw.read({name: batch.column(place) for name, place in self.reads})
             if self.refused is not None and (said := batch.column(self.refused)).null_count < len(batch):
                 inputs = ReadRows(inputs.column, said if inputs.refused is None else pc.coalesce(said, inputs.refused))

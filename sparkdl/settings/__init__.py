@@ -11,10 +11,12 @@ from typing import Any
 from sparkdl.errors import ConfigError
 from sparkdl.settings.cluster import Cluster, RankRange, Resources
 from sparkdl.settings.extreme import Extreme, LinearRankerOptions, NoRankerOptions
-from sparkdl.settings.prepare import Prepare, Source, Stage
+from sparkdl.settings.named_inputs import Input
+from sparkdl.settings.prepare import Prepare, Source
 from sparkdl.settings.score import Score
 from sparkdl.settings.section import Section
 from sparkdl.settings.split import Split, TimeSplit
+from sparkdl.settings.stage_options import Stage
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.settings.tracking import Gate, Tracking
 from sparkdl.settings.train import Recipe, Train
@@ -24,6 +26,7 @@ __all__ = [
     "Cluster",
     "Extreme",
     "Gate",
+    "Input",
     "LinearRankerOptions",
     "NoRankerOptions",
     "Prepare",

@@ -1,14 +1,15 @@
 """The section ``prepare``: where rows come from and how they become a dataset."""
 
-from datetime import date
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from sparkdl.settings.named_inputs import NamedInputs, check_names
 from sparkdl.settings.section import Positive, Section, Seed, Storage, TaskName
 from sparkdl.settings.split import Split
+from sparkdl.settings.stage_options import Stage
 
-__all__ = ["Prepare", "Source", "Stage"]
+__all__ = ["Prepare", "Source"]
 
 
 class Source(Section):
@@ -52,61 +53,6 @@ class Source(Section):
         return self
 
 
-DatePart = Literal[
-    "year", "quarter", "month", "week", "day", "day_of_week", "day_of_year", "hour", "minute", "second", "age"
-]
-_USUAL_PARTS: list[DatePart] = ["year", "month", "day", "day_of_week"]
-_EPOCH = date(1970, 1, 1)
-
-
-class Stage(Section):
-    """One step of preprocessing, fitted on the training split only."""
-
-    kind: Literal["standardise", "impute", "index", "date", "hash_text", "count_text", "hash_words"]
-    """``index`` numbers the categories: texts, truth values, dates, or numbers that name something. ``date`` makes a
-    number of each of the ``parts`` of a date or a time; a time is taken in UTC, and one without a zone as it stands.
-    ``hash_text`` and ``count_text`` cut texts into lower-case words, count them
-    (by their hash, or those of a vocabulary) and weight them by inverse document frequency. ``hash_words`` keeps the
-    first words as hashes from 1 on, and zeros behind them: for ``train.model: bag_of_words``."""
-    columns: Annotated[list[str], Field(min_length=1)]
-    """The raw columns it applies to; each is replaced by its result."""
-    strategy: Literal["mean", "median", "mode"] = "mean"
-    """``impute``: what stands in for a missing value."""
-    parts: Annotated[list[DatePart], Field(min_length=1, exclude_if=lambda parts: parts == _USUAL_PARTS)] = _USUAL_PARTS
-    """``date``: what is made of a date. Weeks are those of ISO 8601, whose days count from 1 for Monday. ``age`` is how
-    many days after ``since`` it is, with a fraction for times, and negative before it."""
-    since: Annotated[date, Field(exclude_if=lambda since: since == _EPOCH)] = _EPOCH
-    """``date``: the day that ``age`` counts from."""
-    dimensions: Positive = 1024
-    """``hash_text``: the width of the hashed vector. ``hash_words``: how many words, or pairs, of a text are kept."""
-    vocabulary: Positive = 1 << 18
-    """``count_text``: how many words are kept at most: those in most rows of the training split. ``hash_words``: the
-    largest hash, at most 2^24, up to which float32 holds every whole number."""
-    minimum_documents: Positive = 1
-    """Counted text: words in fewer training rows than this count for nothing."""
-    bigrams: bool = False
-    """Text: whether pairs of neighbouring words are counted too; a text's beginning is its first word's neighbour."""
-    sublinear: bool = False
-    """Counted text: whether a word that occurs n times counts 1 + ln n instead of n (Manning, Raghavan, Schuetze, 2008,
-    Introduction to Information Retrieval, section 6.4.1)."""
-
-    @model_validator(mode="after")
-    def _hashes_are_exact(self) -> Self:
-        if self.kind == "hash_words" and self.vocabulary > 1 << 24:
-            raise ValueError(f"vocabulary is {self.vocabulary}; hashes of words are at most 2^24 ({1 << 24})")
-        return self
-
-    @model_validator(mode="after")
-    def _parts_are_of_dates(self) -> Self:
-        if {"parts", "since"} & self.model_fields_set and self.kind != "date":
-            raise ValueError(f"`parts` and `since` are for the stage `date`, and this one is `{self.kind}`")
-        if "since" in self.model_fields_set and "age" not in self.parts:
-            raise ValueError("`since` is what the part `age` counts from; add `age` to `parts`")
-        if len(set(self.parts)) < len(self.parts):
-            raise ValueError("`parts` names a part twice")
-        return self
-
-
 def _by_text(names: Any) -> Any:
     """Labels as text, which is what a dataset keeps of them: in YAML, ``0`` is a number."""
     return {str(label): name for label, name in names.items()} if isinstance(names, dict) else names
@@ -147,6 +93,9 @@ class Prepare(Section):
     that name. Arrays and vectors of one width become parts of the vector."""
     stages: list[Stage] = []
     """Preprocessing, in order; the results are assembled into one vector of float32."""
+    inputs: Annotated[NamedInputs, Field(exclude_if=lambda inputs: not inputs)] = {}
+    """In place of ``image``, ``features`` and ``stages``: what a network's ``forward`` takes, by the names of its
+    arguments, such as ``{photo: {column: image, image_shape: [32, 32, 3]}, numbers: {columns: [age, price]}}``."""
     sparse: bool = False
     """Whether rows keep only what is not zero: for long vectors, very many classes, or several labels a row. Labels
     that only other splits than ``train`` have are then kept as unseen instead of refused."""
@@ -178,12 +127,32 @@ class Prepare(Section):
         named = self.label, self.split.column, self.weight, self.qid, *self.split.group, time
         return list(dict.fromkeys(key for key in named if key))
 
+    def of_input(self, name: str) -> Self:
+        """The same for one of the ``inputs`` alone, as if it had no name."""
+        each = self.inputs[name]
+        own: dict[str, Any] = {"inputs": {}, "stages": each.stages, "sparse": each.made_as == "sparse"}
+        own["unit_norm"] = False
+        image = each.column if each.made_as == "image" else None
+        own |= {"image": image, "image_shape": each.image_shape, "features": None if image else each.raw}
+        return self.model_copy(update=own)
+
     @field_validator("split", mode="before")
     @classmethod
     def _as_the_source_says(cls, split: Any, info: ValidationInfo) -> Any:
         source = info.data.get("source")
         given = split.model_dump(exclude_unset=True) if isinstance(split, Split) else split
         return {"column": "split"} | given if source and source.brings_splits and isinstance(given, dict) else split
+
+    @model_validator(mode="after")
+    def _inputs_or_one(self) -> Self:
+        beside = "image", "image_shape", "features", "stages", "sparse", "unit_norm", "qid", "in_place"
+        if self.inputs and (named := [f"`{key}`" for key in beside if getattr(self, key)]):
+            raise ValueError(f"`inputs` have names and settings of their own, and do not go with {', '.join(named)}")
+        check_names(self.inputs)
+        for name, each in self.inputs.items():
+            for key in {self.label, self.weight} & set(each.raw):
+                raise ValueError(f"`inputs.{name}` names {key!r}, which is the label or the weight")
+        return self
 
     @model_validator(mode="after")
     def _image_or_features(self) -> Self:

@@ -18,6 +18,8 @@ from torch import nn
 from sparkdl.data import Batch, Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
+from sparkdl.inputs.sample import sample_inputs
+from sparkdl.inputs.spec import mask_name
 from sparkdl.inputs.tensors import Inputs, answer, count_rows
 from sparkdl.models import (
     LOGITS,
@@ -102,7 +104,7 @@ def tried_model(
 def _traced_or_named(model: nn.Module, rows: Inputs, dataset: Dataset, settings: Train) -> TracedNetwork | Reference:
     """The trace of a network, or what builds one that cannot be exported. Raises :class:`ModelError` for neither."""
     try:
-        traced = trace_network(model, rows, outputs=_kept_outputs(settings))
+        traced = trace_network(model, rows, outputs=_kept_outputs(settings), lengths=_free_lengths(dataset))
         with TemporaryDirectory() as folder:
             write_network(model, Path(folder) / NETWORK_FILE, rows, traced)
         return traced
@@ -168,7 +170,8 @@ def write_model_folder(
         else:
             _write_network(model, folder / NETWORK_FILE, rows, traced)
         with torch.no_grad():
-            shapes = shapes_of_outputs(answer(model.eval(), rows), settings.outputs, model=name_of(settings.model))
+            answered = answer(model.eval(), rows)
+        shapes = shapes_of_outputs(answered, settings.outputs, model=name_of(settings.model))
     changed = task.kept_with_models() | ({"outputs": shapes} if shapes else {})
     keep_inputs(dataset, folder, changed=changed)
     return pa.schema([*task.answer, *output_columns(shapes)])
@@ -177,6 +180,12 @@ def write_model_folder(
 def _kept_outputs(settings: Train) -> list[str]:
     """The outputs that a model's file gives: first what predictions are made of."""
     return list(dict.fromkeys([LOGITS, *settings.outputs]))
+
+
+def _free_lengths(dataset: Dataset) -> list[str]:
+    """The inputs, and their masks, that are as long in a batch as the longest row."""
+    ragged = [name for name, spec in dataset.card.inputs.items() if spec.is_ragged]
+    return [argument for name in ragged for argument in (name, mask_name(name))]
 
 
 def _write_network(model: nn.Module, path: Path, rows: Inputs, traced: TracedNetwork) -> None:
@@ -190,7 +199,8 @@ def _write_in_parts(path: Path, dataset: Dataset, settings: Train, checkpoint: s
     """The file of a network of which one part is in memory at a time."""
     network = build_hollow_model(dataset, settings)
     ownership = ownership_of(network, seed=settings.seed)
-    with export_in_parts(narrowed(network, ownership), path, some_rows(dataset), ownership.shapes) as tensors:
+    rows = torch.zeros(2, *dataset.input.shape)
+    with export_in_parts(narrowed(network, ownership), path, rows, ownership.shapes) as tensors:
         for name, value in fill(tensors, ownership.all_neurons, ownership, best_pieces(checkpoint, ownership)).items():
             tensors[name].copy_(value)
 
@@ -276,8 +286,10 @@ def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
         ) from None
 
 
-def some_rows(dataset: Dataset) -> torch.Tensor:
-    """Two rows of zeros, as the network takes them."""
+def some_rows(dataset: Dataset) -> Inputs:
+    """Two rows of zeros, as the network takes them; where inputs have names, those of :func:`sample_inputs`."""
+    if inputs := dataset.card.inputs:
+        return sample_inputs(inputs)
     return torch.zeros(2, *dataset.input.shape, dtype=getattr(torch, dataset.input.dtype))
 
 

@@ -11,8 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparkdl.collectives import is_expanded
 from sparkdl.data import Batch, Dataset
+from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import answer, moved
-from sparkdl.models import build, build_without_weights, logits_of
+from sparkdl.models import build_by, build_without_weights, logits_of
 from sparkdl.settings import Train
 from sparkdl.training.fisher_noise import FisherNoise
 from sparkdl.training.groups import Groups
@@ -39,7 +40,7 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
     No buffer is expanded: what comes from a checkpoint or another rank could not be written into it.
     """
     torch.manual_seed(settings.seed)
-    model = build(settings.model, **build_arguments(dataset, settings))
+    model = build_by(settings.model, build_arguments(dataset, settings))
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             if is_expanded(buffer):
@@ -49,11 +50,22 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
 
 def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
     """The same network for strategies that keep it in parts: without weights. Raises :class:`ModelError`."""
+    if inputs := dataset.card.inputs:
+        raise ModelError(
+            f"train.strategy keeps the network in parts, which are those of a plain stack of layers, and the inputs"
+            f" {', '.join(inputs)} have names: leave out `sharded`, or prepare with `features` in place of `inputs`"
+        )
     return build_without_weights(settings.model, **build_arguments(dataset, settings))
 
 
 def build_arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
-    """Those of :func:`sparkdl.models.build` for this dataset."""
+    """Those of :func:`sparkdl.models.build` for this dataset, or of ``build_named`` where inputs have names."""
+    if inputs := dataset.card.inputs:
+        return {
+            "inputs": {name: spec.model_dump(mode="json") for name, spec in inputs.items()},
+            "num_classes": task_to_train(dataset.card, settings).outputs,
+            "options": settings.model_options,
+        }
     return {
         "input_shape": dataset.input.shape,
         "num_classes": task_to_train(dataset.card, settings).outputs,

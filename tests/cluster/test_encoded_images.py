@@ -172,7 +172,7 @@ def test_a_task_is_handed_as_many_files_as_there_is_room_for(
             yield batch
 
     monkeypatch.setattr(look, "FILE_BYTES", 1 << 25)  # with which 64 MiB have room for two
-    monkeypatch.setattr(look, "decoded", lambda rows, inputs: decoded(rows.mapInArrow(counted, rows.schema), inputs))
+    monkeypatch.setattr(look, "decoded", lambda rows, *of: decoded(rows.mapInArrow(counted, rows.schema), *of))
     assert prepare(files.coalesce(1), settings.model_copy(update={"output": str(tmp_path / "d")})).rows("train") > 30
 
 

@@ -5,13 +5,30 @@ from typing import Any
 
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Prepare
+from sparkdl.storage import hash_file
 
 __all__ = ["differing", "kept_settings"]
 
+_KNOWN_BY = "sha256:"
+
 
 def kept_settings(settings: Prepare) -> dict[str, Any]:
-    """All settings but those that say where rows come from and where they go."""
-    return settings.model_dump(mode="json", exclude={"output", "source"})
+    """All settings but those that say where rows come from and where they go, and tokenisers are.
+
+    Raises :class:`ConfigError` for a tokeniser that is not there.
+    """
+    kept = settings.model_dump(mode="json", exclude={"output", "source"})
+    for each in kept.get("inputs", {}).values():
+        if each["tokenizer"] and not each["tokenizer"].startswith(_KNOWN_BY):
+            each["tokenizer"] = _KNOWN_BY + _hash(each["tokenizer"])
+    return kept
+
+
+def _hash(tokenizer: str) -> str:
+    try:
+        return hash_file(tokenizer)
+    except FileNotFoundError:
+        raise ConfigError(f"there is no tokeniser in {tokenizer}; set `tokenizer` to a tokenizer.json") from None
 
 
 def differing(kept: Mapping[str, Any], now: Prepare | Mapping[str, Any], keys: Collection[str] = ()) -> list[str]:

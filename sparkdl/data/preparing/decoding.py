@@ -16,21 +16,31 @@ from sparkdl.preprocessing.encoded_images import decoded_images, in_parts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["FILE_BYTES", "decoded", "decoding_problems", "has_files"]
+__all__ = ["FILE_BYTES", "decoded", "decoding_problems", "with_files"]
 
 FILE_BYTES = 1 << 21
 """About the most that an encoded image takes: no more rows are handed to a task than memory has room for such."""
 _UNDECODED = f"{WORKING}undecoded"
-"""The working column that says which kind of problem an image is, or null."""
+"""With a number behind it: the working column that says which kind of problem an image is, or null."""
 _BEGIN_BYTES = 12
 """So many show which format a file has."""
 
 
-def has_files(rows: "DataFrame", inputs: InputPlan) -> bool:
-    """Whether images are encoded: some begin as files of images do. Tasks read rows until they find such a one.
+def with_files(rows: "DataFrame", inputs: InputPlan) -> list[int]:
+    """Which of the inputs that are images are encoded: some begin as files of images do.
 
-    Raises :class:`DataError` where ``image_shape`` asks for channels that files are not decoded to.
+    Tasks read rows until they find such a one. Raises :class:`DataError` where ``image_shape`` asks for channels that
+    files are not decoded to.
     """
+    return [number for number, image in enumerate(_images(inputs)) if _has_files(rows, image)]
+
+
+def _images(inputs: InputPlan) -> list[InputPlan]:
+    """The inputs that are images."""
+    return [each for each in (inputs, *(part.plan for part in inputs.parts.values())) if each.shape is not None]
+
+
+def _has_files(rows: "DataFrame", inputs: InputPlan) -> bool:
     from pyspark.sql import functions as sf
 
     if inputs.shape is None or inputs.knows_pixels:
@@ -46,45 +56,54 @@ def has_files(rows: "DataFrame", inputs: InputPlan) -> bool:
     return True
 
 
-def decoded(rows: "DataFrame", inputs: InputPlan) -> "DataFrame":
-    """The rows with pixels in place of encoded images. What is wrong with the others, :func:`decoding_problems` says.
+def decoded(rows: "DataFrame", inputs: InputPlan, numbers: Sequence[int]) -> "DataFrame":
+    """The rows with pixels in place of encoded images, of the inputs that :func:`with_files` has found.
 
-    ``rows`` have the hashes that are made of them already: those of files, which no other size or decoder changes.
+    What is wrong with the others, :func:`decoding_problems` says. ``rows`` have the hashes that are made of them
+    already: those of files, which no other size or decoder changes.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
-    assert inputs.shape is not None
-    place = rows.columns.index(inputs.source)
-    fields = [*rows.schema.fields, StructField(_UNDECODED, StringType())]
-    fields[place] = StructField(inputs.source, fields[place].dataType, True)
-    return rows.mapInArrow(_decoder(place, inputs.shape), StructType(fields))
+    images = _images(inputs)
+    for number in numbers:
+        image, undecoded = images[number], f"{_UNDECODED}{number}"
+        assert image.shape is not None
+        place = rows.columns.index(image.source)
+        fields = [*rows.schema.fields, StructField(undecoded, StringType())]
+        fields[place] = StructField(image.source, fields[place].dataType, True)
+        rows = rows.mapInArrow(_decoder(place, image.shape, undecoded), StructType(fields))
+    return rows
 
 
 def decoding_problems(rows: "DataFrame", inputs: InputPlan) -> list[Problem]:
     """What can be wrong with encoded images; nothing of rows that :func:`decoded` has not made."""
     from pyspark.sql import functions as sf
 
-    if _UNDECODED not in rows.columns:
-        return []
-    assert inputs.shape is not None
-    either = f" (a file of one, or {' x '.join(map(str, inputs.shape))} bytes)"
     return [
         Problem(
-            f"column {inputs.source!r} has {COUNT} rows with {kind}{either if kind == NO_IMAGE else ''}",
+            f"column {image.source!r} has {COUNT} rows with {kind}{_either(image) if kind == NO_IMAGE else ''}",
             "repair or drop them",
-            sf.col(_UNDECODED).eqNullSafe(kind),
+            sf.col(f"{_UNDECODED}{number}").eqNullSafe(kind),
         )
+        for number, image in enumerate(_images(inputs))
+        if f"{_UNDECODED}{number}" in rows.columns
         for kind in IMAGE_PROBLEMS
     ]
 
 
-def _decoder(place: int, shape: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _either(image: InputPlan) -> str:
+    return f" (a file of one, or {' x '.join(map(str, image.shape or ()))} bytes)"
+
+
+def _decoder(
+    place: int, shape: Sequence[int], undecoded: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in in_parts(batches, shape):
             pixels, refused = decoded_images(batch.column(place), shape)
             kinds = [refused[row][0] if row in refused else None for row in range(len(batch))]
             columns = [*batch.columns, pa.array(kinds, pa.string())]
             columns[place] = pixels
-            yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, _UNDECODED])
+            yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, undecoded])
 
     return decode

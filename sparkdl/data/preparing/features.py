@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkdl.data.bad_rows import PROBLEM, named
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
@@ -14,8 +14,10 @@ from sparkdl.data.preparing.stages import build_pipeline, check_types, first_han
 from sparkdl.data.raw_columns import find_column, require_columns, select_columns
 from sparkdl.data.sources.open import known_image_shape
 from sparkdl.data.sql import identifier
+from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.preprocessing import UnfittedPipeline
+from sparkdl.preprocessing.input_rows import InputForm
 from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
+    "INPUTS",
     "InputPlan",
+    "NamedPart",
     "apply_preprocessing",
     "check_number",
     "choose_inputs",
@@ -34,6 +38,8 @@ __all__ = [
     "width_of",
 ]
 
+INPUTS = f"{WORKING}inputs"
+"""The working column that holds inputs that have names, each in a field."""
 _FEATURES = "features"
 _COLUMNS_PER_GIB = 1000
 """Columns that a driver plans for with a gibibyte, two stages included, as measured; 3,000 are too many for one."""
@@ -71,6 +77,8 @@ class InputPlan:
     """Of raw columns that are fields of structs, or values of maps: the way to them, from the column on."""
     knows_pixels: bool = False
     """Whether images are raw pixels for certain, as the source made them."""
+    parts: "dict[str, NamedPart]" = field(default_factory=dict)
+    """The inputs by name, where they have names; ``raw_columns`` and ``stages`` are then those of all."""
 
     @property
     def source(self) -> str:
@@ -78,14 +86,41 @@ class InputPlan:
         return self.column if self.preprocessed else next(iter(self.raw_columns))
 
     @property
+    def staged_columns(self) -> dict[str, str]:
+        """The raw columns that stages read: all but images, which nothing but their decoding changes."""
+        images = {column for part in self.parts.values() if part.plan.shape for column in part.plan.raw_columns}
+        return {name: kind for name, kind in self.raw_columns.items() if name not in images}
+
+    @property
     def preprocessed(self) -> bool:
         """Whether the inputs are made from raw columns."""
         return self.stages is not None or self.pipeline is not None
 
 
-def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | None" = None) -> InputPlan:
+class NamedPart(NamedTuple):
+    """One input of several."""
+
+    plan: InputPlan
+    made_in: str
+    """The column that its stages make, or the raw one of images."""
+    form: InputForm
+    may_be: tuple[str, ...]
+    """What can be wrong with what stages have made; see :class:`~sparkdl.preprocessing.input_rows.MadeInput`."""
+
+
+def choose_inputs(
+    rows: "DataFrame",
+    settings: Prepare,
+    pipeline: "Pipeline | None" = None,
+    *,
+    output: str | None = None,
+    prefix: str = f"{WORKING}stage",
+    exact: bool = False,
+) -> InputPlan:
     """Decide which columns of the raw rows become the input, and how. Runs on the driver; reads a hundred rows at most.
 
+    ``output`` is what stages are to end in where there are other inputs, and ``prefix`` what the names of their columns
+    begin with; ``exact``: in float64.
     Raises :class:`DataError` for a column that is missing or of a type that cannot be learned from.
     """
     image = settings.image
@@ -123,19 +158,27 @@ def choose_inputs(rows: "DataFrame", settings: Prepare, pipeline: "Pipeline | No
     check_types(types, settings)
     widths = _widths(rows, raw_columns)
     lists = [name for name, kind in types.items() if is_list_of_numbers(kind)]
-    stored_as_is = not (settings.stages or settings.sparse or unit_norm)
+    stored_as_is = output is None and not (settings.stages or settings.sparse or unit_norm)
     if stored_as_is and lists == columns and len(columns) == 1:
         return InputPlan("vector", _stored_as(columns[0]), raw_columns, widths=widths, fields=fields)
     raw_columns |= dict.fromkeys(lists, "vector")
     taken = {name.lower() for name in (*rows.columns, *columns)}  # Spark tells no capitals apart
-    output = _FEATURES
-    while output in taken:
-        output += "_assembled"
-    lone_vector = list(raw_columns.values()) == ["vector"] and not settings.stages
-    stages = build_pipeline(types, settings.stages, output, unit_norm=unit_norm, widths=None if lone_vector else widths)
+    lone_vector = list(raw_columns.values()) == ["vector"] and not settings.stages and (output is None or not widths)
+    column = output or _FEATURES
+    while column in taken:
+        column += "_assembled"
+    stages = build_pipeline(
+        types,
+        settings.stages,
+        column,
+        unit_norm=unit_norm,
+        widths=None if lone_vector else widths,
+        prefix=prefix,
+        exact=exact,
+    )
     return InputPlan(
         kind,
-        output,
+        column,
         raw_columns,
         stages=stages,
         may_be_missing=first_handled_by(settings.stages, _TOLERATES_MISSING),

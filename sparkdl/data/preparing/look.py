@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sparkdl.data.bad_rows import WRONG, take_good_lines, what_is_wrong
 from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
-from sparkdl.data.preparing.decoding import FILE_BYTES, decoded, has_files
+from sparkdl.data.preparing.decoding import FILE_BYTES, decoded, with_files
 from sparkdl.data.preparing.draw import (
     check_strata,
     draws_rows,
@@ -23,9 +23,10 @@ from sparkdl.data.preparing.draw import (
 )
 from sparkdl.data.preparing.equals import have_equals
 from sparkdl.data.preparing.examine import Findings, examine
-from sparkdl.data.preparing.features import InputPlan, check_number, choose_inputs, raw_rows
+from sparkdl.data.preparing.features import InputPlan, check_number, raw_rows
 from sparkdl.data.preparing.fitting import look_at
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
+from sparkdl.data.preparing.named_plan import plan_inputs
 from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.queries import check_query
 from sparkdl.data.preparing.row_problems import find_problems, first_problem
@@ -99,7 +100,7 @@ def look(
     # To plan for every column takes Spark seconds, which are spent only where it reads them itself.
     raw = cache(lambda: raw_rows(opened, inputs, settings))
     reader = reader or SparkReader(raw())
-    files = not stacks and has_files(raw(), inputs)
+    files = [] if stacks else with_files(raw(), inputs)
     try:
         # Spark 3.5 settles how many rows a task is handed at a time when it plans what is to be kept.
         with small_batches(opened.sparkSession, FILE_BYTES if files else RAW_BYTES * len(content)):
@@ -115,7 +116,7 @@ def look(
             else:
                 hashed = with_hashes(_labelled(raw(), settings, task), content, settings)
                 if files:
-                    kept = hashed = decoded(hashed, inputs).persist()
+                    kept = hashed = decoded(hashed, inputs, files).persist()
                 elif isinstance(source, Source) and source.format in READ_IN_PYTHON:
                     kept = hashed.persist()
                 hashed = take_good_lines(hashed, skip=settings.on_bad_rows == "skip")
@@ -148,7 +149,7 @@ def look(
         def looked_at(pipeline: UnfittedPipeline) -> "DataFrame":
             if stacks and drawn.known_in_tasks and settings.on_bad_rows == "error":
                 return look_at_training(reader, inputs, settings, pipeline)
-            return look_at(rows().where(f"{SPLIT} = 'train'"), inputs.raw_columns, pipeline)
+            return look_at(rows().where(f"{SPLIT} = 'train'"), inputs.staged_columns, pipeline)
 
         yield Look(findings.usable(judged_rows), rows, made, looked_at, inputs, task, findings)
     finally:
@@ -190,7 +191,7 @@ def choose(
 
     session = spark or SparkSession.builder.getOrCreate()
     opened = open_source(source, session) if isinstance(source, Source) else source
-    inputs = choose_inputs(opened, settings, pipeline)
+    inputs = plan_inputs(opened, settings, pipeline)
     if settings.qid:
         check_query(select_columns(opened, settings.keys), inputs, settings)
     return opened, inputs

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparkdl.data.bad_rows import NAMED, WRONG, what_is_wrong
+from sparkdl.data.bad_rows import NAMED, WRONG, Problem, what_is_wrong
 from sparkdl.data.card import (
     CARD_NAME,
     DRAWN_BY,
@@ -27,12 +27,15 @@ from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.decisions import differing, kept_settings
 from sparkdl.data.preparing.examine import Findings, examine
 from sparkdl.data.preparing.features import (
+    InputPlan,
     apply_preprocessing,
     describe_pipeline,
 )
 from sparkdl.data.preparing.fitting import fit
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT
 from sparkdl.data.preparing.look import Look, choose, look
+from sparkdl.data.preparing.named_plan import made_problems
+from sparkdl.data.preparing.named_specs import find_specs, with_written
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups
 from sparkdl.data.preparing.queries import QUERY, gathered
 from sparkdl.data.preparing.row_problems import unusable
@@ -122,7 +125,9 @@ def check_prepare(
     columns = ", ".join(f"{name} ({kind})" for name, kind in inputs.raw_columns.items())
     return {
         "source": f"{source.format} {source.path}" if isinstance(source, Source) else str(opened),
-        "inputs": f"{inputs.kind} of {columns}",
+        "inputs": ", ".join(f"{name} ({part.form.kind})" for name, part in inputs.parts.items()) + f" of {columns}"
+        if inputs.parts
+        else f"{inputs.kind} of {columns}",
         "label": settings.label,
         "dataset": f"{settings.output} {'is there and would be compared' if existing else 'would be written'}",
     }
@@ -183,15 +188,22 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     inputs, task, findings = found.inputs, found.task, found.findings
     counted = found.counted
     ready, listed, fitted = _with_inputs(found, settings, folder)
-    if inputs.preprocessed and settings.on_bad_rows == "skip" and (settings.stages or inputs.may_be_infinite):
-        problems = [unusable(inputs.column, sparse=settings.sparse)]
+    if (
+        inputs.preprocessed
+        and settings.on_bad_rows == "skip"
+        and (settings.stages or inputs.may_be_infinite or inputs.parts)
+    ):
+        problems = _made_problems(inputs, settings)
         made = listed.withColumn(WRONG, what_is_wrong(problems))
         left = examine(made, problems, settings, task)
         ready = listed = counted = left.usable(made)
         # The fingerprint is that of the rows as they came.
         findings = replace(left, fingerprint=findings.fingerprint, label_type=findings.label_type)
-    spec = _spec(found, ready)
-    row_bytes = _SPARSE_ROW_BYTES if settings.sparse else spec.row_bytes
+    specs = find_specs(inputs, ready, fitted) if inputs.parts else _spec(found, ready)
+    if isinstance(specs, InputSpec):
+        row_bytes = _SPARSE_ROW_BYTES if settings.sparse else specs.row_bytes
+    else:
+        row_bytes = sum(_SPARSE_ROW_BYTES if spec.kind == "sparse" else spec.row_bytes for spec in specs.values())
     each, largest = (findings.queries.mean, findings.queries.largest) if findings.queries else (1.0, 1)
     groups = {split: num_groups(count, row_bytes, settings, each=each) for split, count in findings.split_rows.items()}
     labels = None
@@ -207,7 +219,8 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     if settings.qid:
         examples = gathered(examples, inputs.column, settings)
     layout = Layout(
-        input=spec,
+        inputs=specs,
+        column=inputs.column,
         label=LabelSpec.of(task or "classification", len(findings.label_names)),
         label_names=findings.label_names,
         labels=labels,
@@ -219,15 +232,20 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
         runs = find_runs(examples if settings.qid else counted, findings.split_rows, groups)
         written = write_row_groups(examples, folder, layout, runs)
     else:
-        written = record_row_groups(foreign, found, fitted, spec, folder)
+        assert isinstance(specs, InputSpec)
+        written = record_row_groups(foreign, found, fitted, specs, folder)
     # Tasks that write know neither the raw columns of such rows nor their values.
     if any(split.unusable for split in written.splits.values()):
-        problems = [unusable(inputs.column, sparse=settings.sparse)]
+        problems = _made_problems(inputs, settings)
         examine(listed.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task)
+    if isinstance(specs, InputSpec):
+        known: dict[str, Any] = {"input": specs.model_copy(update={"mean": written.mean, "std": written.std})}
+    else:
+        known = {"inputs": with_written(specs, written)}
     return Card.create(
-        version=4 if foreign else 3,
+        version=4 if foreign else 5 if inputs.parts else 3,
         in_place=foreign.described if foreign else None,
-        input=spec.model_copy(update={"mean": written.mean, "std": written.std}),
+        **known,
         task=task or "classification",
         label_names=findings.label_names,
         labels=labels,
@@ -279,6 +297,11 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
     model.write().save(spark_url(join(folder, PREPROCESSING)))
     made = apply_preprocessing(found.rows(), model, inputs.column, sparse=settings.sparse)
     return made, made, None
+
+
+def _made_problems(inputs: InputPlan, settings: Prepare) -> list[Problem]:
+    """What can be wrong with what preprocessing has made."""
+    return made_problems(inputs) if inputs.parts else [unusable(inputs.column, sparse=settings.sparse)]
 
 
 def _spec(found: Look, rows: "DataFrame") -> InputSpec:

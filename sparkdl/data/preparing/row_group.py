@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelSpec
-from sparkdl.data.reading.arrays import decode
+from sparkdl.data.named_files import histogram
+from sparkdl.data.reading.arrays import decode, decode_labels, to_binary
 from sparkdl.data.reading.read import LENGTH_BYTES, view_inputs, view_labels, view_weights
 from sparkdl.storage import write_file
 
-__all__ = ["LEVELS", "row_schema", "write_row_group"]
+__all__ = ["row_schema", "write_row_group"]
 
-LEVELS = 256
-"""Values of a uint8."""
 _PAGE_BYTES = 1 << 30
 """So much that a row group is always one page."""
 
@@ -31,11 +29,11 @@ def write_row_group(path: str, table: pa.Table, input: InputSpec, label_names: S
     weights where they have such; raises :class:`DataError` for rows of the wrong size.
     """
     values = decode(table.column(input.column), input)
-    labels = _decode_labels(table.column(LABEL_COLUMN), label_names)
+    labels = decode_labels(table.column(LABEL_COLUMN), label_names)
     weights = table.column(WEIGHT_COLUMN).to_numpy() if WEIGHT_COLUMN in table.column_names else None
     label = LabelSpec(labels.dtype.name, labels.shape[1:])  # type: ignore[arg-type]
     schema = row_schema(input, label, weighted=weights is not None)
-    arrays = [_to_arrow(values, input), _binary(labels) if label.shape else pa.array(labels)]
+    arrays = [_to_arrow(values, input), to_binary(labels) if label.shape else pa.array(labels)]
     content = pa.BufferOutputStream()
     with pq.ParquetWriter(
         content,
@@ -59,20 +57,9 @@ def write_row_group(path: str, table: pa.Table, input: InputSpec, label_names: S
         "sha256": hashlib.sha256(written).hexdigest(),
         "crc32": zlib.crc32(written),
         "unusable": 0 if input.kind == "image" else int((~np.isfinite(values).all(axis=1)).sum()),
-        "histogram": _histogram(values) if input.kind == "image" else None,
+        "histogram": histogram(values) if input.kind == "image" else None,
         **_find_values(written, values, labels, weights, input, label),
     }
-
-
-def _decode_labels(column: pa.ChunkedArray, label_names: Sequence[str]) -> NDArray[Any]:
-    """Labels as they are; of lists of names, ones at the row's classes and zeros elsewhere."""
-    if not pa.types.is_list(column.type):
-        return np.asarray(column.to_numpy())
-    lists = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    classes = pc.index_in(lists.flatten(), value_set=pa.array(label_names)).to_numpy()
-    labels = np.zeros((len(lists), len(label_names)), np.uint8)
-    labels[np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy()), classes] = 1
-    return labels
 
 
 def _find_values(
@@ -129,28 +116,8 @@ def _arrow_type(input: InputSpec) -> pa.DataType:
 
 def _to_arrow(values: NDArray[np.generic], input: InputSpec) -> pa.Array:
     if input.kind == "image":
-        return _binary(values)
+        return to_binary(values)
     width = values.shape[1]
     offsets = np.arange(0, (len(values) + 1) * width, width, dtype=np.int32)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return pa.Array.from_buffers(_arrow_type(input), len(values), [None, pa.py_buffer(offsets)], children=[flat])
-
-
-def _binary(values: NDArray[np.generic]) -> pa.Array:
-    """Each row's bytes as one binary value."""
-    flat = np.ascontiguousarray(values).reshape(len(values), -1)
-    width = flat.shape[1]
-    offsets = np.arange(0, (len(values) + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(flat.reshape(-1))]
-    )
-
-
-def _histogram(images: NDArray[np.generic]) -> list[int]:
-    """How often each value occurs, channel by channel: exact whatever the order of summing."""
-    channels = images.shape[-1]
-    return [
-        int(count)
-        for channel in range(channels)
-        for count in np.bincount(images[..., channel].reshape(-1), minlength=LEVELS)
-    ]

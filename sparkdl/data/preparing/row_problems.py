@@ -89,6 +89,13 @@ def _feature_problems(inputs: InputPlan) -> list[Problem]:
 
 def _input_problems(inputs: InputPlan, settings: Prepare) -> list[Problem]:
     """What can be wrong with the raw columns that inputs are made from."""
+    if inputs.parts:
+        found = {
+            problem.says: problem
+            for name, part in inputs.parts.items()
+            for problem in _input_problems(part.plan, settings.of_input(name))
+        }
+        return list(found.values())
     if inputs.shape:
         return _image_problems(inputs, inputs.shape)
     staged = {column for stage in settings.stages for column in stage.columns}

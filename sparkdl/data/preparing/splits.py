@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl.data.bad_rows import PROBLEM, what_is_wrong
 from sparkdl.data.card import CARD_NAME, DRAWN_BY, Card
-from sparkdl.data.preparing.decoding import decoded, has_files
+from sparkdl.data.preparing.decoding import decoded, with_files
 from sparkdl.data.preparing.draw import (
     check_strata,
     draws_rows,
@@ -15,8 +15,9 @@ from sparkdl.data.preparing.draw import (
     with_split,
     with_strata,
 )
-from sparkdl.data.preparing.features import InputPlan, choose_inputs, raw_rows
+from sparkdl.data.preparing.features import InputPlan, raw_rows
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, working_label, working_weight
+from sparkdl.data.preparing.named_plan import plan_inputs
 from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.row_problems import find_problems
 from sparkdl.data.working_columns import WORKING
@@ -47,7 +48,7 @@ def split_rows(rows: "DataFrame", settings: Prepare, split: str) -> "DataFrame":
 
     if not settings.split.column and split not in settings.split.names:
         raise DataError(f"there is no split {split!r}; there are {', '.join(settings.split.names)}")
-    inputs = choose_inputs(rows, settings)
+    inputs = plan_inputs(rows, settings)
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     drawn = with_hashes(raw_rows(rows, inputs, settings, row=_ROW), content, settings)
     if settings.split.fractions and draws_rows(settings) and _rule(settings) == "row":
@@ -76,8 +77,8 @@ def _stratified(rows: "DataFrame", inputs: InputPlan, settings: Prepare) -> "Dat
     rows = good = rows.withColumn(LABEL, working_label(rows, settings, task))
     if settings.weight:
         good = rows.withColumn(WEIGHT, working_weight(rows, settings))
-    if has_files(rows, inputs):
-        good = decoded(good.drop(_ROW), inputs)
+    if files := with_files(rows, inputs):
+        good = decoded(good.drop(_ROW), inputs, files)
     if PROBLEM in rows.columns:
         good = good.where(good[PROBLEM].isNull())
     good = good.where(what_is_wrong(find_problems(good, inputs, settings, task)) == 0)

@@ -83,10 +83,13 @@ def build_pipeline(
     *,
     unit_norm: bool,
     widths: Mapping[str, int] | None,
+    prefix: str = f"{WORKING}stage",
+    exact: bool = False,
 ) -> UnfittedPipeline:
-    """The stages for columns of these types, then one vector of all results.
+    """The stages for columns of these types, then one vector of all results, in float32 unless it is to be ``exact``.
 
-    ``widths`` are those of vectors; None where a lone column of vectors is the result.
+    ``widths`` are those of vectors; None where a lone column of vectors is the result. ``prefix`` is what the names of
+    the stages' own columns begin with.
     """
     current: dict[str, tuple[str, ...]] = {column: (column,) for column in types}
     holds = {column: _holds(kind) for column, kind in types.items()}
@@ -94,15 +97,15 @@ def build_pipeline(
     parts: list[FittedStage | Learner] = [ExpectWidth(column, width) for column, width in (widths or {}).items()]
     for number, stage in enumerate(stages):
         _check_columns(number, stage, current)
-        prefix = f"{WORKING}stage{number}"
+        begin = f"{prefix}{number}"
         for place, column in enumerate(stage.columns):
             if cast := _cast(stage, holds[column], types[column]):
-                name = f"{prefix}_{place}_cast"
+                name = f"{begin}_{place}_cast"
                 parts.append(Copy(current[column], name, cast=cast))
                 current[column] = (name,)
             holds[column] = _MAKES[stage.kind]
         inputs = {one: column for column in stage.columns for one in current[column]}
-        made, outputs = _STAGES[stage.kind](stage, inputs, prefix)
+        made, outputs = _STAGES[stage.kind](stage, inputs, begin)
         parts += made
         results = iter(outputs)
         for column in stage.columns:
@@ -113,7 +116,7 @@ def build_pipeline(
     if widths is None:  # as it is: sparse ones may be of any width
         parts.append(Copy(vectors, assembled))
     else:
-        parts.append(Assemble(vectors, assembled, "float64" if unit_norm else "float32"))
+        parts.append(Assemble(vectors, assembled, "float64" if unit_norm or exact else "float32"))
     if unit_norm:
         parts.append(Normalize(assembled, output))
     return UnfittedPipeline(tuple(parts), output)

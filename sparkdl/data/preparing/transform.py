@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sparkdl.data.card import InputSpec
 from sparkdl.data.preparing.features import InputPlan
 from sparkdl.data.preparing.fitting import fitted_columns
+from sparkdl.data.preparing.named_rows import transformed_by_name
 from sparkdl.data.sql import by_place
 from sparkdl.preprocessing import FittedPipeline, SparseVectors, as_floats, as_matrix, as_structs
 
@@ -29,7 +30,8 @@ def transformed(
 ) -> "DataFrame":
     """The rows with the inputs in place of the raw columns, of which only ``keys`` stay. Runs on the driver, lazily.
 
-    Inputs are arrays of float32 or their bytes, or what :func:`sparkdl.data.sparse_rows.decode_sparse` reads.
+    Inputs are arrays of float32 or their bytes, where they have names the structs of
+    :mod:`sparkdl.data.preparing.named_rows`, or what :func:`sparkdl.data.sparse_rows.decode_sparse` reads.
     """
     from pyspark.sql.types import (
         ArrayType,
@@ -42,6 +44,8 @@ def transformed(
         StructType,
     )
 
+    if inputs.parts:
+        return transformed_by_name(rows, pipeline, inputs, keys)
     kept = [name for name in rows.columns if name not in inputs.raw_columns or name in keys]
     read = by_place(rows, [*inputs.raw_columns, *kept])
     sparse = inputs.kind == "sparse"

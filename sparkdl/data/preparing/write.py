@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile, LabelSpec
+from sparkdl.data.named_files import named_schema, write_named_row_group
 from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, opened, packed, rows_of_block, small_batches
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_group import row_schema, write_row_group
@@ -29,7 +30,9 @@ __all__ = ["Layout", "write_row_groups"]
 class Layout(NamedTuple):
     """What a row consists of."""
 
-    input: InputSpec
+    inputs: InputSpec | dict[str, InputSpec]
+    """The only input, or several by name, which lie in the fields of ``column``."""
+    column: str
     label: LabelSpec
     label_names: tuple[str, ...] = ()
     """By class index; empty where labels are numbers, or their names are in a file."""
@@ -44,14 +47,16 @@ class Layout(NamedTuple):
     @property
     def in_lists(self) -> bool:
         """As :attr:`Card.in_lists`."""
-        return self.input.kind == "sparse" or self.queries
+        return self.queries or (isinstance(self.inputs, InputSpec) and self.inputs.kind == "sparse")
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of a file."""
         if self.in_lists:
             return sparse_schema(self.weighted)
-        return row_schema(self.input, self.label, weighted=self.weighted)
+        if isinstance(self.inputs, InputSpec):
+            return row_schema(self.inputs, self.label, weighted=self.weighted)
+        return named_schema(self.inputs, self.label, weighted=self.weighted)
 
 
 def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, runs: Runs) -> Written:
@@ -61,10 +66,9 @@ def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, runs: Runs)
     says which rows a row group holds. A label is a number, or the name of a class among ``layout.label_names``. Rows
     with several labels have their names, which these or the file ``layout.labels`` in ``folder`` number.
     """
-    input = layout.input
     for split in runs.splits:
         make_folder(join(folder, split))
-    stored = [input.column, LABEL_COLUMN, *([WEIGHT_COLUMN] if layout.weighted else [])]
+    stored = [layout.column, LABEL_COLUMN, *([WEIGHT_COLUMN] if layout.weighted else [])]
     tasks = num_tasks(runs.num_groups, layout.row_bytes * runs.sent)
     keys = keys_for(runs.num_groups, tasks)
     with small_batches(rows.sparkSession, layout.row_bytes) as batch_rows:
@@ -88,19 +92,21 @@ def _dealer(
 
 
 def _writer(folder: str, layout: Layout, runs: Runs) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    input = layout.input
+    input = layout.inputs
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records = []
         for place, sent, own in opened(batches):
             run = runs.group(place)
             split, group = run.split, run.number
-            table = from_bytes(_numbered(_in_order(sent, own, run), layout.label_names), input)
+            table = _numbered(_in_order(sent, own, run), layout.label_names)
             path = join(folder, split, file_name(group))
-            if layout.in_lists:
-                record = write_sparse_row_group(path, table, layout.input, layout.labels, folder)
+            if not isinstance(input, InputSpec):
+                record = write_named_row_group(path, table, layout.column, input, layout.label_names)
+            elif layout.in_lists:
+                record = write_sparse_row_group(path, from_bytes(table, input), input, layout.labels, folder)
             else:
-                record = write_row_group(path, table, layout.input, layout.label_names)
+                record = write_row_group(path, from_bytes(table, input), input, layout.label_names)
             records.append({"split": split, "group": group, **record, **sums_of(table)})
         if records:
             yield to_batch(records)

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, METADATA_NAME, WEIGHT_COLUMN, LabelScale, RowGroupsFile, SparseCounts
+from sparkdl.data.named_files import LEVELS
 from sparkdl.data.preparing.petastorm import petastorm_metadata
-from sparkdl.data.preparing.row_group import LEVELS
 from sparkdl.data.preparing.runs import Runs
 from sparkdl.data.row_groups import file_name, write_row_groups_file
 from sparkdl.data.sparse_rows import SPARSE_COUNTS
@@ -28,6 +28,7 @@ __all__ = ["RECORD", "Written", "WrittenSplit", "summed", "summed_up", "sums_of"
 RECORD = (
     "split string, group int, rows bigint, bytes bigint, sha256 string, crc32 bigint, inputs_at bigint, "
     "labels_at bigint, weights_at bigint, unusable bigint, histogram array<bigint>, counts array<bigint>, "
+    "largest array<bigint>, "
     "label_mean double, label_deviations double, weight_sum double"
 )
 """What a task reports about each file it wrote; the first file's histogram is that of all."""
@@ -66,8 +67,10 @@ class Written(NamedTuple):
     row_groups: RowGroupsFile
     splits: dict[str, WrittenSplit]
     mean: tuple[float, ...] | None
-    """Of images: per channel, of value / 255 over the training split."""
+    """Of images: per channel, of value / 255 over the training split; of several, one's behind another's."""
     std: tuple[float, ...] | None
+    largest: tuple[int, ...] = ()
+    """Of each input that has a name: the largest id of all rows, and the length of the longest row."""
 
 
 def sums_of(table: pa.Table) -> dict[str, float]:
@@ -102,7 +105,7 @@ def summed_up(records: "DataFrame", folder: str, schema: pa.Schema, runs: Runs) 
     found = json.loads(row.found)
     mean, std = _statistics(np.array(found["histogram"])) if found["histogram"] else (None, None)
     splits = {name: WrittenSplit(**split) for name, split in found["splits"].items()}
-    return Written(RowGroupsFile(**found["row_groups"]), splits, mean, std)
+    return Written(RowGroupsFile(**found["row_groups"]), splits, mean, std, tuple(found["largest"]))
 
 
 def _summary(
@@ -123,7 +126,9 @@ def _summary(
             names = list(map(file_name, range(len(own))))
             splits[split]["metadata_sha256"] = _write_metadata(join(folder, split), names, schema)
         written = write_row_groups_file(folder, groups).model_dump()
+        largest = np.array(table.column("largest").drop_null().to_pylist() or [[]]).max(axis=0).astype(int).tolist()
         found = {"row_groups": written, "splits": splits, "histogram": np.asarray(histogram).tolist()}
+        found["largest"] = largest
         yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
 
     return summary

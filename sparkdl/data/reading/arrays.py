@@ -1,16 +1,18 @@
 """Arrow columns become arrays of numbers, without copies where the memory already has the right form."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import InputSpec
 from sparkdl.errors import DataError
 
-__all__ = ["decode", "require_finite"]
+__all__ = ["decode", "decode_labels", "require_finite", "to_binary"]
 
 
 def decode(column: pa.Array | pa.ChunkedArray, input: InputSpec) -> NDArray[Any]:
@@ -34,6 +36,27 @@ def require_finite(values: NDArray[Any], input: InputSpec) -> None:
     """
     if values.dtype != np.uint8 and not np.isfinite(values).all():
         raise DataError(f"column {input.column!r} has values that are NaN, infinite or beyond float32")
+
+
+def decode_labels(column: pa.ChunkedArray, label_names: Sequence[str]) -> NDArray[Any]:
+    """Labels as they are; of lists of names, ones at the row's classes and zeros elsewhere. Runs anywhere."""
+    if not pa.types.is_list(column.type):
+        return np.asarray(column.to_numpy())
+    lists = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    classes = pc.index_in(lists.flatten(), value_set=pa.array(label_names)).to_numpy()
+    labels = np.zeros((len(lists), len(label_names)), np.uint8)
+    labels[np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy()), classes] = 1
+    return labels
+
+
+def to_binary(values: NDArray[np.generic]) -> pa.Array:
+    """Each row's bytes as one binary value."""
+    flat = np.ascontiguousarray(values).reshape(len(values), -1)
+    width = flat.shape[1]
+    offsets = np.arange(0, (len(values) + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(flat.reshape(-1))]
+    )
 
 
 def _decode_chunk(chunk: pa.Array, input: InputSpec) -> NDArray[Any]:

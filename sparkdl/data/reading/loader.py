@@ -11,6 +11,8 @@ import torch
 
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.query_rows import whole_queries
+from sparkdl.data.reading.collating import named_tensors
+from sparkdl.data.reading.lengths import Grid
 from sparkdl.data.reading.shards import (
     Deal,
     EvenCut,
@@ -32,6 +34,8 @@ _WINDOW_BYTES = 1 << 27
 """Memory for one shuffling window; two exist at a time, one being read while the other is used."""
 _WINDOW_GROUPS = 2, 8
 """The fewest and the most row groups in a window: rows mix between groups, and the first batch comes soon."""
+_OF_ALL_RANKS = 2**32
+"""Stands for the number of a shard where all ranks are to draw the same."""
 _DECODERS = 2
 """Threads that read and decode; one rarely keeps up with a warm page cache."""
 
@@ -40,7 +44,8 @@ class Batch(NamedTuple):
     """The rows of one step on one rank."""
 
     inputs: Inputs
-    """uint8 of shape (n, height, width, channels) or float32 of shape (n, width)."""
+    """uint8 of shape (n, height, width, channels) or float32 of shape (n, width); of inputs that have names, what
+    :func:`~sparkdl.data.reading.collating.named_tensors` makes."""
     labels: torch.Tensor
     """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.card.LabelSpec`.
 
@@ -58,8 +63,10 @@ class Loader:
     Every row of the split is used exactly once an epoch over all ranks, for any ``size``. Shards differ by at most one
     row, so every rank takes the same number of steps; the last batch is short, and empty on a rank whose shard ends
     exactly one row before the others' last batch. The order is a pure function of (seed, epoch, size): row groups are
-    permuted and dealt, then rows are permuted within a window of several groups. Without ``shuffle`` rows keep the
-    dataset's order. An epoch can be continued at any batch, and by another number of ranks.
+    permuted and dealt, then rows are permuted within a window of several groups. Sequences come with others of their
+    window that are about as long, in batches of like lengths on all ranks; their order depends on ``batch_size``, too.
+    Without ``shuffle`` rows keep the dataset's order. An epoch can be continued at any batch, and by another number of
+    ranks.
 
     Iterating raises :class:`DatasetError` that names the file when one is missing or was altered.
     """
@@ -87,7 +94,8 @@ class Loader:
         self._seed, self._shuffle = seed % 2**63, shuffle
         self._total = dataset.rows(split)
         card = dataset.card
-        largest = int(self._groups.bytes.max() if card.in_lists else self._groups.rows.max() * card.input.row_bytes)
+        of_files = card.in_lists or bool(card.inputs)
+        largest = int(self._groups.bytes.max() if of_files else self._groups.rows.max() * card.input.row_bytes)
         least, most = _WINDOW_GROUPS
         self._window_groups = min(max(_WINDOW_BYTES // largest, least), most)
 
@@ -116,7 +124,8 @@ class Loader:
         """
         dealt = self._deal(number, after[0].size if after else self._size)
         stretches = share(dealt.rows.tolist(), after, self._size)[self._rank]
-        blocks = self._read_windows(number, self._windows(dealt, without_first(stretches, start * self._batch_size)))
+        places = self._windows(dealt, without_first(stretches, start * self._batch_size))
+        blocks = self._read_windows(number, places, after[0].batch_size if after else self._batch_size)
         left, steps = self.rows_after(after), self.steps_after(after)
         try:
             cut = cut_into_batches(blocks, self._batch_size, self._dataset)
@@ -126,15 +135,17 @@ class Loader:
             blocks.close()
 
     def _batch(self, block: RowBlock, global_rows: int) -> Batch:
-        """The rows as tensors: sparse ones become whole here, a batch at a time."""
+        """The rows as tensors: sparse ones become whole here, and sequences are padded, a batch at a time."""
         inputs, labels = block.inputs, block.labels
-        if not isinstance(inputs, np.ndarray):
+        if not isinstance(inputs, np.ndarray | dict):
             ranking, width = self._dataset.card.task == "ranking", self._dataset.input.shape[0]
             inputs, labels = whole_queries(inputs, labels, width) if ranking else (inputs.toarray(), labels)
         weights, mean = None, self._dataset.card.mean_weight
         if block.weights is not None and mean is not None:
             weights = torch.from_numpy(block.weights / mean)
-        return Batch(torch.from_numpy(inputs), torch.from_numpy(labels), global_rows, weights)
+        named = isinstance(inputs, dict)
+        tensors = named_tensors(inputs, self._dataset.card.inputs) if named else torch.from_numpy(inputs)
+        return Batch(tensors, torch.from_numpy(labels), global_rows, weights)
 
     def _deal(self, epoch: int, size: int) -> Deal | EvenCut:
         groups = len(self._groups)
@@ -152,7 +163,7 @@ class Loader:
                 begin, end = int(ends[index] - rows[index]), int(ends[index])
                 window = segments[firsts[index] : firsts[index] + self._window_groups].tolist()
                 taken = slice(max(start - begin, 0), min(stop, end) - begin)
-                yield _Place(shard, index, [Segment(*segment) for segment in window], taken)
+                yield _Place(shard, index, begin, [Segment(*segment) for segment in window], taken)
 
     def _global_rows(self, step: int, total: int) -> int:
         done = step * self._batch_size
@@ -164,15 +175,16 @@ class Loader:
     def _random(self, *keys: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, *keys])
 
-    def _read_windows(self, epoch: int, places: "Iterator[_Place]") -> Generator[RowBlock, None, None]:
-        """The rows of each window in their final order, read one window ahead."""
+    def _read_windows(self, epoch: int, places: "Iterator[_Place]", batch_size: int) -> Generator[RowBlock, None, None]:
+        """The rows of each window in their final order, read one window ahead; ``batch_size`` is that of the order."""
         pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix="sparkdl-loader")
         ahead: deque[tuple[Window, slice]] = deque()
         try:
             while True:
                 for place in itertools.islice(places, 2 - len(ahead)):
                     random = self._random(epoch, place.shard, place.number) if self._shuffle else None
-                    window = Window(self._dataset, self._groups, place.segments, random, pool)
+                    grid = Grid(place.begin, batch_size, self._random(epoch, _OF_ALL_RANKS, place.number))
+                    window = Window(self._dataset, self._groups, place.segments, random, pool, grid)
                     ahead.append((window, place.rows))
                 if not ahead:
                     return
@@ -187,5 +199,7 @@ class _Place(NamedTuple):
 
     shard: int
     number: int
+    begin: int
+    """Its first row, among those of the shard."""
     segments: Sequence[Segment]
     rows: slice

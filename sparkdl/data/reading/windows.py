@@ -9,8 +9,11 @@ from numpy.typing import NDArray
 
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.in_place.reading import read_in_place
+from sparkdl.data.named_files import no_rows, read_named_rows
 from sparkdl.data.query_rows import LARGEST_QUERY
-from sparkdl.data.reading.read import read_segment, read_sparse_segment
+from sparkdl.data.ragged import Ragged
+from sparkdl.data.reading.lengths import Grid, by_length, total_lengths
+from sparkdl.data.reading.read import read_segment, read_sparse_segment, verified_content
 from sparkdl.data.reading.shards import Segment
 from sparkdl.data.row_groups import ForeignRowGroup, RowGroup
 
@@ -21,7 +24,8 @@ class RowBlock(NamedTuple):
     """Some rows in their final order."""
 
     inputs: Any
-    """An array of shape (n, *input.shape); of sparse rows, a ``scipy.sparse.csr_array`` of that shape."""
+    """An array of shape (n, *input.shape); of sparse rows, a ``scipy.sparse.csr_array`` of that shape; by name, where
+    inputs have names, arrays and :class:`~sparkdl.data.ragged.Ragged` rows."""
     labels: Any
     """An array of shape (n, *label.shape). Where rows are groups that are ranked within, they and their inputs are the
     arrays that :func:`~sparkdl.data.query_rows.whole_queries` takes."""
@@ -30,10 +34,13 @@ class RowBlock(NamedTuple):
 
     @classmethod
     def make(cls, dataset: Dataset, rows: int) -> "RowBlock":
-        """Memory for whole rows of a dataset."""
-        input, label = dataset.input, dataset.label
+        """Memory for whole rows of a dataset; where inputs have names, for none."""
+        label = dataset.label
         weights = None if dataset.card.mean_weight is None else np.empty(rows)
-        return cls(np.empty((rows, *input.shape), input.dtype), np.empty((rows, *label.shape), label.dtype), weights)
+        labels = np.empty((rows, *label.shape), label.dtype)
+        if dataset.card.inputs:
+            return cls({name: no_rows(spec) for name, spec in dataset.card.inputs.items()}, labels, weights)
+        return cls(np.empty((rows, *dataset.input.shape), dataset.input.dtype), labels, weights)
 
     @property
     def rows(self) -> int:
@@ -42,7 +49,9 @@ class RowBlock(NamedTuple):
 
     def take(self, rows: slice | NDArray[np.int64]) -> "RowBlock":
         """Some of the rows; those of a slice are not copied."""
-        return RowBlock(self.inputs[rows], self.labels[rows], None if self.weights is None else self.weights[rows])
+        return RowBlock(
+            _taken(self.inputs, rows), self.labels[rows], None if self.weights is None else self.weights[rows]
+        )
 
     @staticmethod
     def join(blocks: "Sequence[RowBlock]") -> "RowBlock":
@@ -59,7 +68,7 @@ class Window:
     """Some segments' rows, which threads read.
 
     Whole rows go straight to their places after shuffling, in memory that was made for them; sparse ones, of which
-    nobody knows the size, are put in order when all are there.
+    nobody knows the size, and inputs that have names are put in order when all are there.
     """
 
     def __init__(
@@ -69,16 +78,21 @@ class Window:
         segments: Sequence[Segment],
         random: np.random.Generator | None,
         pool: ThreadPoolExecutor,
+        grid: Grid,
     ) -> None:
+        """``random`` shuffles the rows; None leaves them in their order, and sequences among others of any length."""
+        self._grid = grid if random is not None else None
         rows = sum(segment.rows for segment in segments)
         self._places = np.arange(rows) if random is None else random.permutation(rows)
         self._futures: list[Future[Any]] = []
-        self._block = None if dataset.card.in_lists else RowBlock.make(dataset, rows)
+        put = not (dataset.card.in_lists or dataset.card.inputs)
+        self._block = RowBlock.make(dataset, rows) if put else None
         begin = 0
         for segment in segments:
             end = begin + segment.rows
             if self._block is None:
-                task: Future[Any] = pool.submit(_sparse_block, dataset, groups[segment.group], segment)
+                read = _named_block if dataset.card.inputs else _sparse_block
+                task: Future[Any] = pool.submit(read, dataset, groups[segment.group], segment)
             else:
                 group, places = groups[segment.group], self._places[begin:end]
                 if isinstance(group, ForeignRowGroup):
@@ -91,7 +105,14 @@ class Window:
     def result(self) -> RowBlock:
         """The rows, when they are there."""
         read = [future.result() for future in self._futures]
-        return self._block or RowBlock.join(read).take(np.argsort(self._places))
+        if self._block:
+            return self._block
+        order = np.argsort(self._places)
+        joined = RowBlock.join(read)
+        lengths = total_lengths(joined.inputs) if isinstance(joined.inputs, dict) else None
+        if lengths is not None and self._grid is not None:
+            order = order[by_length(lengths[order], self._grid)]
+        return joined.take(order)
 
 
 def cut_into_batches(blocks: Iterator[RowBlock], batch_size: int, dataset: Dataset) -> Iterator[RowBlock]:
@@ -129,7 +150,26 @@ def _sparse_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBlo
     return RowBlock(inputs, labels, weights)
 
 
+def _named_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBlock:
+    """The rows of a segment in the order of the file."""
+    card = dataset.card
+    content = verified_content(group)
+    rows = slice(segment.start, segment.stop)
+    weighted = card.mean_weight is not None
+    return RowBlock(*read_named_rows(content, card.inputs, card.label, weighted=weighted, rows=rows))
+
+
+def _taken(inputs: Any, rows: slice | NDArray[np.int64]) -> Any:
+    if isinstance(inputs, dict):
+        return {name: _taken(each, rows) for name, each in inputs.items()}
+    return inputs.take(rows) if isinstance(inputs, Ragged) else inputs[rows]
+
+
 def _below_one_another(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], dict):
+        return {name: _below_one_another([part[name] for part in parts]) for name in parts[0]}
+    if isinstance(parts[0], Ragged):
+        return Ragged.join(parts)
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     from scipy import sparse

@@ -116,8 +116,8 @@ def test_a_hostile_card_cannot_point_outside(make_dataset: MakeDataset, path: st
     ("change", "message"),
     [
         (
-            {"version": 5},
-            "is of the format 5, which this version of sparkdl does not know: use the version",
+            {"version": 6},
+            "is of the format 6, which this version of sparkdl does not know: use the version",
         ),
         ({"surprise": 1}, "surprise"),
         ({"label_names": []}, "label_names"),

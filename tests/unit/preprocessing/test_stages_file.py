@@ -14,10 +14,12 @@ from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
 from sparkdl.preprocessing.calendar_parts import CalendarParts
 from sparkdl.preprocessing.categories import Index
 from sparkdl.preprocessing.copying import Copy
+from sparkdl.preprocessing.lists import ShortenedLists
 from sparkdl.preprocessing.numbers import Impute
 from sparkdl.preprocessing.scaling import Normalize, Standardise
 from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.stages_file import _STAGES
+from sparkdl.preprocessing.tokens import Tokenise
 from sparkdl.preprocessing.word_counts import CountHashes, CountWords, LogarithmOfCounts, WeighWords
 from sparkdl.preprocessing.word_hashes import HashWords
 from sparkdl.preprocessing.words import CutAtPattern, Neighbours
@@ -37,7 +39,9 @@ EACH: list[FittedStage] = [
     LogarithmOfCounts("c", "l"),
     Neighbours("w", "n", 2),
     Normalize("v", "n"),
+    ShortenedLists("a", "l", "int32", 7),
     Standardise("v", "s", ODD, None, 6),
+    Tokenise("t", "i", '{"version": "1.0"}', None),
     WeighWords("c", "w", ODD),
 ]
 

@@ -1,0 +1,97 @@
+"""A network whose inputs have names: ``forward`` takes each as the argument of that name."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl.errors import ModelError
+from sparkdl.inputs.sample import sample_inputs
+from sparkdl.inputs.spec import InputSpec
+from sparkdl.models.build import ScaledImages, build, make_network, name_of, try_network
+from sparkdl.models.networks import NETWORKS
+
+__all__ = ["ScaledInputs", "build_by", "build_named"]
+
+
+def build_by(model: str | Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
+    """The network that :func:`build_named` makes of these arguments if they have ``inputs``, or else ``build``."""
+    return (build_named if "inputs" in arguments else build)(model, **arguments)
+
+
+def build_named(
+    model: str | Callable[..., Any],
+    inputs: Mapping[str, InputSpec | Mapping[str, Any]],
+    *,
+    num_classes: int,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Build a network for inputs of these names, which are specs or their JSON, and try it on two rows.
+
+    Runs on driver and ranks. ``model`` is what :func:`sparkdl.models.build` takes, but a name of our own networks,
+    which take one input. It is called with ``options``, and with ``num_classes``, ``input_shapes`` (by name: (channels,
+    height, width) of an image, (width,) of a vector or ids, (length of the longest row,) of a sequence) and
+    ``vocabularies`` (by name, of ids: how many there are) where it takes arguments of these names. Images come to the
+    network as they do where there is one.
+
+    Raises :class:`ModelError` if the model cannot be found or built, does not take the inputs, or does not answer
+    (n, num_classes).
+    """
+    specs = {name: InputSpec.model_validate(each) for name, each in inputs.items()}
+    if isinstance(model, str) and model in NETWORKS:
+        raise ModelError(
+            f"the model {model!r} takes one input that has no name, and the dataset has {', '.join(specs)}: name a"
+            " network whose forward() takes these, or prepare with `features` or `image` in place of `inputs`"
+        )
+    offered = {
+        "num_classes": num_classes,
+        "input_shapes": {name: _shape(spec) for name, spec in specs.items()},
+        "vocabularies": {name: spec.vocabulary for name, spec in specs.items() if spec.vocabulary},
+    }
+    network = make_network(model, offered, options or {})
+    rows = sample_inputs(specs)
+    _check_arguments(network, list(rows), name_of(model))
+    images = {name: spec for name, spec in specs.items() if spec.kind == "image"}
+    if images:
+        network = ScaledInputs(network, images)
+    try_network(network, model, rows, num_classes)
+    return network
+
+
+class ScaledInputs(nn.Module):
+    """A network behind layers that scale its images, as :class:`~sparkdl.models.build.ScaledImages` does."""
+
+    def __init__(self, network: nn.Module, images: Mapping[str, InputSpec]) -> None:
+        super().__init__()
+        self.images = nn.ModuleDict(
+            {name: ScaledImages(spec.shape[2], mean=spec.mean, std=spec.std) for name, spec in images.items()}
+        )
+        self.network = network
+
+    def forward(self, **inputs: torch.Tensor) -> Any:
+        """What the network answers for the inputs by their names."""
+        scaled = {name: layer(inputs[name]) for name, layer in self.images.items()}
+        return self.network(**{**inputs, **scaled})
+
+
+def _shape(spec: InputSpec) -> tuple[int, ...]:
+    return (spec.shape[2], *spec.shape[:2]) if spec.kind == "image" else spec.shape
+
+
+def _check_arguments(network: nn.Module, given: list[str], name: str) -> None:
+    """Raise :class:`ModelError` for inputs that ``forward`` does not take, and for those that it lacks."""
+    parameters = inspect.signature(network.forward).parameters.values()
+    takes = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    needs = [each.name for each in parameters if each.name in takes and each.default is each.empty]
+    unknown = [] if any(each.kind is each.VAR_KEYWORD for each in parameters) else [x for x in given if x not in takes]
+    missing = [each for each in needs if each not in given]
+    if not unknown and not missing:
+        return
+    said = [f"takes no {', '.join(map(repr, unknown))}"] * bool(unknown)
+    said += [f"needs {', '.join(map(repr, missing))}"] * bool(missing)
+    raise ModelError(
+        f"the model {name!r} {' and '.join(said)}: its forward() takes {', '.join(takes) or 'nothing'}, and the dataset"
+        f" has {', '.join(given)}. Give `prepare.inputs` the names of its arguments, or forward() those of the inputs"
+    )

@@ -1,0 +1,158 @@
+"""Texts become the ids of their tokens, by a tokeniser of the package ``tokenizers`` that is kept as text.
+
+A ``tokenizer.json`` (https://huggingface.co/docs/tokenizers) says what to do and executes nothing.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from typing_extensions import override
+
+from sparkdl.errors import DataError
+from sparkdl.extras import require
+from sparkdl.preprocessing.learner import Facts, Learner, Wanted, most_frequent_first
+from sparkdl.preprocessing.saved import SavedStage
+from sparkdl.preprocessing.stage import FittedStage
+from sparkdl.preprocessing.values import Column, offsets_of
+from sparkdl.preprocessing.words import texts_of
+
+__all__ = ["LearnTokens", "Tokenise", "check_tokeniser", "padding_of", "size_of"]
+
+EXTRA = "text"
+PADDING = "[PAD]"
+"""The token 0 of tokenisers that are learned here."""
+_PADDINGS = PADDING, "<pad>", "<|padding|>", "<|pad|>"
+"""What others call theirs, where their file does not say it."""
+_PIECES = 1 << 18
+"""So many different pieces of text, the most frequent ones, tokens are learned from."""
+_LEARNED_FROM = 1 << 21
+"""About so many pieces, frequent ones as often as they count: more would change no token worth having."""
+
+
+@dataclass(frozen=True)
+class Tokenise(FittedStage):
+    """The ids of each text's tokens, as a list of int32."""
+
+    input: str
+    output: str
+    tokeniser: str
+    """A ``tokenizer.json``, whole. What it says of padding and of truncation does not count."""
+    length: int | None = None
+    """Longer texts are cut to so many tokens, special ones included; None: all stay."""
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        raise saved.only_spark()
+
+    @override
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        tokeniser = _opened(self.tokeniser, self.length)
+        ids = [tokeniser.encode(text).ids for text in texts_of(columns, self.input).to_pylist()]
+        offsets = pa.array(offsets_of(np.array(list(map(len, ids)), np.int64)).astype(np.int32))
+        flat = np.fromiter((one for row in ids for one in row), np.int32, int(offsets[-1].as_py()))
+        return {self.output: pa.ListArray.from_arrays(offsets, pa.array(flat))}
+
+    @property
+    @override
+    def needs(self) -> dict[str, int | None]:
+        return {self.input: None}
+
+
+@dataclass(frozen=True)
+class LearnTokens(Learner):
+    """A byte-level BPE (Sennrich et al., 2016; Radford et al., 2019), which knows every text, of the training rows."""
+
+    input: str
+    output: str
+    vocabulary: int
+    length: int | None = None
+
+    @property
+    @override
+    def wanted(self) -> Wanted:
+        return Wanted(most=_PIECES)
+
+    @override
+    def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
+        cut = _byte_level().pre_tokenize_str
+        return [pa.array([piece for text in texts_of(columns, self.input).to_pylist() for piece, _ in cut(text)])]
+
+    @override
+    def learn(self, facts: Facts) -> tuple[Tokenise]:
+        counts = facts.counts.get(0, {})
+        if not counts:
+            raise DataError(f"column {self.input!r} has no text in the training rows; there are no tokens to learn")
+        tokenizers = require("tokenizers", extra=EXTRA)
+        tokeniser = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokeniser.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # pieces have no spaces of their own
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=self.vocabulary,
+            special_tokens=[PADDING],
+            initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        share = min(1.0, _LEARNED_FROM / sum(counts.values()))
+        pieces = (" ".join([piece] * max(round(counts[piece] * share), 1)) for piece in most_frequent_first(counts))
+        with _one_thread():
+            tokeniser.train_from_iterator(pieces, trainer)
+        tokeniser.pre_tokenizer, tokeniser.decoder = _byte_level(), tokenizers.decoders.ByteLevel()
+        return (Tokenise(self.input, self.output, tokeniser.to_str(), self.length),)
+
+
+def check_tokeniser(text: str, origin: str) -> None:
+    """Raise :class:`DataError` unless a text is a ``tokenizer.json``."""
+    try:
+        _opened(text, None)
+    except Exception as error:  # the package raises nothing narrower
+        raise DataError(f"{origin} is no tokeniser of the package tokenizers: {str(error).splitlines()[0]}") from None
+
+
+def size_of(tokeniser: str) -> int:
+    """How many ids a tokeniser has, gaps between them included."""
+    return int(max(_opened(tokeniser, None).get_vocab(with_added_tokens=True).values())) + 1
+
+
+def padding_of(tokeniser: str) -> int:
+    """The id that stands for no token; 0 where a tokeniser has no such."""
+    said = json.loads(tokeniser).get("padding")
+    if said:
+        return int(said["pad_id"])
+    found = _opened(tokeniser, None)
+    return next((found.token_to_id(token) for token in _PADDINGS if found.token_to_id(token) is not None), 0)
+
+
+@lru_cache(maxsize=8)
+def _opened(text: str, length: int | None) -> Any:
+    tokeniser = require("tokenizers", extra=EXTRA).Tokenizer.from_str(text)
+    tokeniser.no_padding()
+    tokeniser.no_truncation()
+    if length is not None:
+        tokeniser.enable_truncation(length)
+    return tokeniser
+
+
+def _byte_level() -> Any:
+    return require("tokenizers", extra=EXTRA).pre_tokenizers.ByteLevel(add_prefix_space=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep the package from using threads, of which a process that is forked later would be warned."""
+    key = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(key)
+    os.environ[key] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[key]
+        else:
+            os.environ[key] = before
