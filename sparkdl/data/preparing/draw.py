@@ -32,6 +32,8 @@ __all__ = [
     "draws_rows",
     "find_strata",
     "in_train",
+    "shares",
+    "split_ends",
     "with_given",
     "with_hashes",
     "with_numbers",
@@ -105,7 +107,7 @@ def with_split(rows: "DataFrame", settings: Prepare) -> "DataFrame":
 
     before = _given(settings)
     split = before
-    for number, (name, end) in reversed(list(enumerate(_ends(settings)))):
+    for number, (name, end) in reversed(list(enumerate(split_ends(settings)))):
         below = _share() < (sf.col(f"{_END}{number}") if settings.split.stratify else sf.lit(end))
         split = sf.when(_in_train(before, settings) & below, sf.lit(name)).otherwise(split)
     ends = [f"{_END}{number}" for number in range(len(settings.split.fractions))]
@@ -114,13 +116,19 @@ def with_split(rows: "DataFrame", settings: Prepare) -> "DataFrame":
 
 def begin_of_train(settings: Prepare) -> float:
     """The share from which on rows stay in ``train``."""
-    return max((end for _, end in _ends(settings)), default=0.0)
+    return max((end for _, end in split_ends(settings)), default=0.0)
 
 
 def in_train(draw: NDArray[np.int64], begin: float) -> NDArray[np.bool_]:
     """Whether :func:`with_split` leaves rows in ``train``, which begins behind all other shares. Runs in a task."""
-    stays: NDArray[np.bool_] = np.mod(draw, _UNIT) / float(_UNIT) >= begin
+    stays: NDArray[np.bool_] = shares(draw) >= begin
     return stays
+
+
+def shares(draw: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Where in [0, 1) rows were drawn. Runs in a task."""
+    found: NDArray[np.float64] = np.mod(draw, _UNIT) / float(_UNIT)
+    return found
 
 
 def check_strata(task: TaskName | None, settings: Prepare) -> None:
@@ -148,7 +156,7 @@ def find_strata(good: "DataFrame", settings: Prepare) -> "DataFrame":
         sf.count("*").over(of_class).alias("rows"),
     )
     bounds = []
-    for number, (_, end) in enumerate(_ends(settings)):
+    for number, (_, end) in enumerate(split_ends(settings)):
         taken = sf.least(sf.floor(sf.lit(end) * sf.col("rows") + 0.5), sf.col("rows") - 1)  # one row stays in `train`
         bounds.append(sf.min(sf.when(sf.col("place") >= taken, sf.col(DRAW))).alias(f"{_END}{number}"))
     return ranked.groupBy(LABEL).agg(*bounds)
@@ -182,7 +190,7 @@ def _share() -> "Column":
     return sf.pmod(sf.col(DRAW), sf.lit(_UNIT)) / sf.lit(float(_UNIT))
 
 
-def _ends(settings: Prepare) -> list[tuple[str, float]]:
+def split_ends(settings: Prepare) -> list[tuple[str, float]]:
     """The splits that rows are drawn for, and below which share, from the first one on."""
     fractions = dict(sorted(settings.split.fractions.items()))
     return list(zip(fractions, accumulate(fractions.values()), strict=True))

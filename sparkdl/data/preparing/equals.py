@@ -13,7 +13,9 @@ from sparkdl.data.preparing.order import CONTENT_HASH
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["have_equals"]
+__all__ = ["SENT", "are_equal", "have_equals", "sent_hashes"]
+
+SENT = "part int, hashes binary"
 
 _BITS = 10
 """Hashes that begin with the same bits are compared in one task: a part in a thousand of all, or some such parts."""
@@ -23,14 +25,23 @@ _AT_ONCE = 1 << 21
 
 def have_equals(rows: "DataFrame") -> bool:
     """Whether any row is equal to another one. Runs on the driver; tasks compare hashes, which only travel."""
-    sent = rows.select(CONTENT_HASH).mapInArrow(_sent, "part int, hashes binary")
+
+    def sent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return sent_hashes(batch.column(0).to_numpy() for batch in batches)
+
+    return are_equal(rows.select(CONTENT_HASH).mapInArrow(sent, SENT))
+
+
+def are_equal(sent: "DataFrame") -> bool:
+    """Whether there are equals among what tasks send by :func:`sent_hashes`. Runs on the driver."""
     return bool(sent.repartition("part").mapInArrow(_compared, "equal boolean").collect())
 
 
-def _sent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def sent_hashes(hashes: Iterable[NDArray[np.int64]]) -> Iterator[pa.RecordBatch]:
+    """Hashes in parts, of which each is compared in one task."""
     waiting: list[NDArray[np.int64]] = []
-    for batch in batches:
-        waiting.append(batch.column(0).to_numpy())
+    for some in hashes:
+        waiting.append(some)
         if sum(map(len, waiting)) >= _AT_ONCE:
             yield _in_parts(np.concatenate(waiting))
             waiting = []

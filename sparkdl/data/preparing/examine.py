@@ -19,9 +19,9 @@ from sparkdl.settings import Prepare
 from sparkdl.settings.section import TaskName
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
-__all__ = ["Findings", "check_sizes", "examine"]
+__all__ = ["Findings", "check_sizes", "examine", "summed_up"]
 
 _SHOWN_LABELS = 5
 """Unknown labels that an error lists."""
@@ -96,27 +96,59 @@ def examine(
     if len(wrong) > 1:
         rows, unfit = rows.where(f"{WRONG} = 0"), _changed(unfit, lambda each: each.where(f"{WRONG} = 0"))
         found = [row for row in found if not row[WRONG]]
-    split_rows: dict[str, int] = defaultdict(int)
-    for row in found:
-        _check_split(row, settings)
-        split_rows[row[SPLIT]] += row["rows"]
-    hashes = sum(int(row["hashes"]) for row in found) % 2**_FINGERPRINT_BITS
-    fingerprint = f"{sum(split_rows.values())}-{hashes:x}"
+    split_rows, fingerprint = _added(found, settings)
     queries = count_queries(rows, settings) if task == "ranking" else None
-    split_rows = queries.counts if queries else dict(sorted(split_rows.items()))
+    split_rows = queries.counts if queries else split_rows
     check_sizes(split_rows, settings)
     if task not in ("classification", "multi_label"):
         return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint, queries)
     if task == "multi_label":
         labels = rows.select(SPLIT, sf.explode(LABEL).alias(LABEL))
         found = labels.groupBy(SPLIT, LABEL).agg(sf.count("*").alias("rows")).collect()
-    counts: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in found:
-        counts[row[SPLIT]][row[LABEL]] = row["rows"]
+    counts = _of_labels(found)
     if unseen := _unseen_labels(counts, settings, task):
         judged = rows.withColumn(WRONG, what_is_wrong(unseen))
         unfit = _changed(unfit, lambda each: each.withColumn(WRONG, what_is_wrong(unseen)))
         return replace(examine(judged, unseen, settings, task, named=unfit), unseen=tuple(unseen))  # or it raises
+    return _of_classes(counts, split_rows, fingerprint, settings)
+
+
+def summed_up(found: "Collection[Row]", settings: Prepare, task: TaskName) -> Findings | None:
+    """What :func:`examine` finds in rows without a problem, of which tasks have counted those of each split and label.
+
+    None where it would find labels that no training row has. Runs on the driver; raises what :func:`examine` raises.
+    """
+    split_rows, fingerprint = _added(found, settings)
+    check_sizes(split_rows, settings)
+    if task != "classification":
+        return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint)
+    counts = _of_labels(found)
+    if _unseen_labels(counts, settings, task):
+        return None
+    return _of_classes(counts, split_rows, fingerprint, settings)
+
+
+def _added(found: "Collection[Row]", settings: Prepare) -> tuple[dict[str, int], str]:
+    """The rows of each split, and the fingerprint of all."""
+    split_rows: dict[str, int] = defaultdict(int)
+    for row in found:
+        _check_split(row, settings)
+        split_rows[row[SPLIT]] += row["rows"]
+    hashes = sum(int(row["hashes"]) for row in found) % 2**_FINGERPRINT_BITS
+    return dict(sorted(split_rows.items())), f"{sum(split_rows.values())}-{hashes:x}"
+
+
+def _of_labels(found: "Collection[Row]") -> dict[str, dict[str, int]]:
+    """By split and label, how many rows there are."""
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in found:
+        counts[row[SPLIT]][row[LABEL]] = row["rows"]
+    return counts
+
+
+def _of_classes(
+    counts: Mapping[str, Mapping[str, int]], split_rows: dict[str, int], fingerprint: str, settings: Prepare
+) -> Findings:
     label_names = _label_names(counts["train"])
     if settings.class_names and not settings.class_names.keys() & set(label_names):
         shown = f"{', '.join(label_names[:_SHOWN_LABELS])}{', ...' if len(label_names) > _SHOWN_LABELS else ''}"

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparkdl.data.bad_rows import WRONG, take_good_lines, what_is_wrong
@@ -25,12 +25,13 @@ from sparkdl.data.preparing.equals import have_equals
 from sparkdl.data.preparing.examine import Findings, examine
 from sparkdl.data.preparing.features import InputPlan, check_number, raw_rows
 from sparkdl.data.preparing.fitting import look_at
+from sparkdl.data.preparing.known_rows import KnownRows, know_rows, plan_facts
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT, find_task, label_type, working_label, working_weight
 from sparkdl.data.preparing.named_plan import plan_inputs
 from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.queries import check_query
 from sparkdl.data.preparing.row_problems import find_problems, first_problem
-from sparkdl.data.preparing.row_readers import RowReader, SparkReader, file_reader
+from sparkdl.data.preparing.row_readers import FileReader, RowReader, SparkReader, file_reader
 from sparkdl.data.preparing.stacking import FOUND, can_stack, look_at_training, stacked
 from sparkdl.data.preparing.transform import transformed
 from sparkdl.data.raw_columns import select_columns
@@ -70,6 +71,8 @@ class Look(NamedTuple):
     inputs: InputPlan
     task: TaskName | None
     findings: Findings
+    known: KnownRows | None = None
+    """What tasks know of the same rows, where they need no Spark to read them."""
 
 
 @contextmanager
@@ -92,7 +95,7 @@ def look(
     check_strata(task, settings)
     content = list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
     check_names(content)
-    stacks, kept = can_stack(opened, inputs, settings), None
+    stacks, kept, known = can_stack(opened, inputs, settings), None, None
     if stacks and isinstance(source, Source):
         reader = file_reader(source, opened, content)
     if reader is None:
@@ -112,7 +115,9 @@ def look(
                     labelled = with_given(_labelled(rows, settings, task), settings)
                     return with_order(labelled.withColumn(WRONG, first_problem(problems)).drop(FOUND), settings)
 
-                kept = found = judged(stacked(reader, inputs, settings)).drop(*settings.keys).persist()
+                found = judged(stacked(reader, inputs, settings)).drop(*settings.keys)
+                known = _known(reader, inputs, settings, task, tells_equals_apart=split_by == "row")
+                kept = known.blocks if known else found.persist()
             else:
                 hashed = with_hashes(_labelled(raw(), settings, task), content, settings)
                 if files:
@@ -122,7 +127,8 @@ def look(
                 hashed = take_good_lines(hashed, skip=settings.on_bad_rows == "skip")
                 problems = find_problems(hashed, inputs, settings, task)
                 found = hashed.withColumn(WRONG, what_is_wrong(problems))
-            drawn = _Drawn(settings, numbered=split_by == "row" and not settings.qid and have_equals(found))
+            may_be_equal = split_by == "row" and not settings.qid
+            drawn = _Drawn(settings, numbered=known.numbered if known else may_be_equal and have_equals(found))
             if settings.split.stratify:
                 strata = find_strata(drawn.numbered_rows(found).where(f"{WRONG} = 0"), settings)
                 drawn = drawn._replace(strata=opened.sparkSession.createDataFrame(strata.collect(), strata.schema))
@@ -134,7 +140,8 @@ def look(
                 return drawn.rows(judged(stacked(by_spark, inputs, settings, with_raw=with_raw, with_names=with_names)))
 
             judged_rows = drawn.rows(found)
-            findings = examine(judged_rows, problems, settings, task, named=lambda: whole(with_names=True))
+            named = partial(whole, with_names=True)
+            findings = known.findings if known else examine(judged_rows, problems, settings, task, named=named)
         if settings.split.stratify:
             _warn_of_rare_classes(findings)
         findings = replace(findings, label_type=label_type(keys, settings, task))
@@ -147,14 +154,26 @@ def look(
             return findings.usable(drawn.rows(inputs_made))
 
         def looked_at(pipeline: UnfittedPipeline) -> "DataFrame":
+            if known:
+                return known.look_at_training(pipeline)
             if stacks and drawn.known_in_tasks and settings.on_bad_rows == "error":
                 return look_at_training(reader, inputs, settings, pipeline)
             return look_at(rows().where(f"{SPLIT} = 'train'"), inputs.staged_columns, pipeline)
 
-        yield Look(findings.usable(judged_rows), rows, made, looked_at, inputs, task, findings)
+        yield Look(findings.usable(judged_rows), rows, made, looked_at, inputs, task, findings, known)
     finally:
         if kept is not None:
             kept.unpersist()
+
+
+def _known(
+    reader: RowReader, inputs: InputPlan, settings: Prepare, task: TaskName | None, *, tells_equals_apart: bool
+) -> KnownRows | None:
+    """What tasks know of rows that they read themselves; None where Spark has to be asked."""
+    plan = plan_facts(reader.schema, inputs, settings, task)
+    if plan is None or not isinstance(reader, FileReader):
+        return None
+    return know_rows(reader, inputs, plan, settings, tells_equals_apart=tells_equals_apart)
 
 
 class _Drawn(NamedTuple):

@@ -26,6 +26,7 @@ from sparkdl.data.labels import write_labels
 from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.decisions import differing, kept_settings
 from sparkdl.data.preparing.examine import Findings, examine
+from sparkdl.data.preparing.examples import Examples, KnownExamples, SparkExamples
 from sparkdl.data.preparing.features import (
     InputPlan,
     apply_preprocessing,
@@ -215,9 +216,14 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
         stored.append(sf.col(WEIGHT).alias(WEIGHT_COLUMN))
     if settings.qid:
         stored.append(sf.col(identifier(settings.qid)).alias(QUERY))
-    examples = ready.select(*stored, SPLIT, ORDER, CONTENT_HASH)
-    if settings.qid:
-        examples = gathered(examples, inputs.column, settings)
+    examples: Examples
+    if found.known and fitted:
+        examples = KnownExamples(found.known, fitted, findings.label_names)
+    else:
+        rows = ready.select(*stored, SPLIT, ORDER, CONTENT_HASH)
+        if settings.qid:
+            rows = counted = gathered(rows, inputs.column, settings)
+        examples = SparkExamples(rows, counted)
     layout = Layout(
         inputs=specs,
         column=inputs.column,
@@ -229,8 +235,8 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
         queries=task == "ranking",
     )
     if foreign is None:
-        runs = find_runs(examples if settings.qid else counted, findings.split_rows, groups)
-        written = write_row_groups(examples, folder, layout, runs)
+        runs = find_runs(examples.count_buckets, findings.split_rows, groups)
+        written = write_row_groups(ready.sparkSession, examples, folder, layout, runs)
     else:
         assert isinstance(specs, InputSpec)
         written = record_row_groups(foreign, found, fitted, specs, folder)

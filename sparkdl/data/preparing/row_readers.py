@@ -32,6 +32,8 @@ _PLAIN = {
 _MOST_FILES = 100_000
 """The driver knows each row group, of which a file has a few."""
 _TASKS_A_SLOT = 4
+_TASK_ROWS = 1 << 22
+"""About the most rows of a task, whose hashes it may have in memory at once."""
 _BATCH_ROWS = 1 << 14
 _BATCH_VALUES = 1 << 23
 _BUFFER_BYTES = 1 << 20
@@ -85,13 +87,22 @@ class FileReader(NamedTuple):
 
     def map(self, columns: Sequence[str], work: OverBatches, schema: Any) -> "DataFrame":
         """As :meth:`RowReader.map`."""
+        read = self.reading(columns)
+        return self.map_tasks(lambda tasks: work(batch for task in tasks for batch in read(task)), schema)
+
+    def map_tasks(self, work: Callable[[Iterable[int]], Iterator[pa.RecordBatch]], schema: str) -> "DataFrame":
+        """What ``work`` makes of the number of each task, in that task. Runs on the driver, lazily."""
+
+        def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return work([task for batch in batches for task in batch.column(0).to_pylist()])
+
+        tasks = len(self.dealt)
+        return self.rows.sparkSession.range(tasks, numPartitions=tasks).mapInArrow(numbered, schema)
+
+    def reading(self, columns: Sequence[str]) -> Callable[[int], Iterator[pa.RecordBatch]]:
+        """What gives the rows of a task by its number: each time the same batches, in the same order."""
         dealt, names = self.dealt, list(columns)
-
-        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            tasks = [task for batch in batches for task in batch.column(0).to_pylist()]
-            return work(batch for task in tasks for group in dealt[task] for batch in _batches(group, names))
-
-        return self.rows.sparkSession.range(len(dealt), numPartitions=len(dealt)).mapInArrow(read, schema)
+        return lambda task: (batch for group in dealt[task] for batch in _batches(group, names))
 
 
 def file_reader(source: Source, rows: "DataFrame", columns: Sequence[str]) -> FileReader | None:
@@ -118,7 +129,8 @@ def file_reader(source: Source, rows: "DataFrame", columns: Sequence[str]) -> Fi
     if not found or any(row.number < 0 for row in found):
         return None
     groups = sorted((_Group(paths[row.file], row.number, row.rows) for row in found), key=lambda group: -group.rows)
-    tasks = min(len(groups), _TASKS_A_SLOT * slots)
+    rows_of_tasks = -(-sum(group.rows for group in groups) // _TASK_ROWS)
+    tasks = min(len(groups), max(_TASKS_A_SLOT * slots, rows_of_tasks))
     return FileReader(rows, [groups[task::tasks] for task in range(tasks)])
 
 

@@ -5,7 +5,7 @@ row group begins, and after how many rows of it. So a task knows from a row's ha
 bucket in which a group ends and the next one begins goes to both, and each keeps its part.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkdl.data.preparing.order import ORDER, SPLIT
 from sparkdl.sessions import arrow_table
 
 if TYPE_CHECKING:
@@ -100,13 +99,13 @@ class Runs(NamedTuple):
         return np.concatenate(rows), np.concatenate(groups)
 
 
-def find_runs(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Mapping[str, int]) -> Runs:
+def find_runs(
+    count_buckets: "Callable[[int], DataFrame]", split_rows: Mapping[str, int], num_groups: Mapping[str, int]
+) -> Runs:
     """The row groups, of equal size give or take one row. Runs on the driver; tasks count, where there are many rows.
 
-    ``rows`` have their split and their order.
+    ``count_buckets`` is that of :class:`~sparkdl.data.preparing.examples.Examples`.
     """
-    from pyspark.sql import functions as sf
-
     largest = max(split_rows.values())
     buckets = 1 if largest <= _ALONE_ROWS else min(_BUCKETS_A_GROUP * max(num_groups.values()), _MOST_BUCKETS)
     shift = _BITS - max(buckets - 1, 0).bit_length()
@@ -114,8 +113,7 @@ def find_runs(rows: "DataFrame", split_rows: Mapping[str, int], num_groups: Mapp
         alone = np.zeros(1, np.int64)
         counts = {split: (alone, np.array([count], np.int64)) for split, count in split_rows.items()}
     else:
-        bucket = sf.shiftright(ORDER, shift).alias("bucket")
-        counts = _by_split(arrow_table(rows.groupBy(sf.col(SPLIT).alias("split"), bucket).count()))
+        counts = _by_split(arrow_table(count_buckets(shift)))
     return plan_runs(counts, num_groups, shift)
 
 

@@ -30,7 +30,18 @@ from sparkdl.settings import Prepare
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["FOUND", "can_stack", "look_at_training", "stacked", "stacked_problems"]
+__all__ = [
+    "FOUND",
+    "RowTest",
+    "can_stack",
+    "content_columns",
+    "fails",
+    "look_at_training",
+    "made_inputs",
+    "row_tests",
+    "stacked",
+    "stacked_problems",
+]
 
 FOUND = f"{WORKING}found"
 """The working column that says which of :func:`stacked_problems` a row has, counted from 1, or 0."""
@@ -39,7 +50,7 @@ _NUMBERS = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double"
 _OTHERS = re.compile(r"string|date|timestamp|timestamp_ntz|decimal\(.*\)")
 
 
-class _Test(NamedTuple):
+class RowTest(NamedTuple):
     """Something that a task looks for in a raw column."""
 
     column: int
@@ -59,7 +70,7 @@ class _Stack(NamedTuple):
     """How many columns identify a row."""
     seeds: tuple[tuple[str, int], ...]
     """The salts and seeds of a row's hashes."""
-    tests: tuple[_Test, ...]
+    tests: tuple[RowTest, ...]
     output: str
     handed: tuple[int, ...] = ()
     """The columns that are handed on as they are."""
@@ -122,7 +133,7 @@ def stacked(
     """
     from pyspark.sql.types import ArrayType, BinaryType, FloatType, LongType, StructField, StructType
 
-    content = _content(inputs, settings)
+    content = content_columns(inputs, settings)
     read = [*content, *([NAMED] if with_names else [])]
     handed = [*(content if with_raw else settings.keys), *([NAMED] if with_names else [])]
     stack = _stack(inputs, settings)._replace(
@@ -143,7 +154,7 @@ def look_at_training(rows: RowReader, inputs: InputPlan, settings: Prepare, pipe
     All rows can be used, and each was drawn by itself, or its split is a column, so that its task knows it.
     """
     stack, begin = _stack(inputs, settings), begin_of_train(settings)
-    content = _content(inputs, settings)
+    content = content_columns(inputs, settings)
     given = content.index(settings.split.column) if settings.split.column else None
 
     def training(columns: Sequence[pa.Array]) -> list[pa.Array]:
@@ -161,20 +172,22 @@ def look_at_training(rows: RowReader, inputs: InputPlan, settings: Prepare, pipe
     return rows.map(content, look_at_batches, WHAT_ROWS_SAY)
 
 
-def _content(inputs: InputPlan, settings: Prepare) -> list[str]:
+def content_columns(inputs: InputPlan, settings: Prepare) -> list[str]:
     """The columns that identify a row, those that inputs are made from first."""
     return list(dict.fromkeys([*inputs.raw_columns, *settings.keys]))
 
 
 def _stack(inputs: InputPlan, settings: Prepare) -> _Stack:
-    staged = [name in _staged(settings) for name in inputs.raw_columns]
-    tests = [
-        _Test(column, what, number, staged[column])
-        for number, (column, what, _) in enumerate(_stacked_problems(inputs, settings), 1)
-    ]
     seeds = [("content", 0), *([("split", settings.seed)] if draws_rows(settings) else [])]
-    content = len(_content(inputs, settings))
-    return _Stack(dict(inputs.raw_columns), content, tuple(seeds), tuple(tests), inputs.column)
+    identifying = len(content_columns(inputs, settings))
+    return _Stack(dict(inputs.raw_columns), identifying, tuple(seeds), row_tests(inputs, settings), inputs.column)
+
+
+def row_tests(inputs: InputPlan, settings: Prepare) -> tuple[RowTest, ...]:
+    """What a task has to look for, in the order of :func:`stacked_problems`."""
+    staged = [name in _staged(settings) for name in inputs.raw_columns]
+    found = enumerate(_stacked_problems(inputs, settings), 1)
+    return tuple(RowTest(column, what, number, staged[column]) for number, (column, what, _) in found)
 
 
 def _stacker(stack: _Stack, names: Sequence[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -189,7 +202,7 @@ def _stacked(columns: Sequence[pa.Array], stack: _Stack) -> list[pa.Array]:
     hashes = hash_rows(columns[: stack.identifying], stack.seeds)
     found = np.zeros(len(columns[0]), np.int64)
     for test in stack.tests:
-        rows = _fails(columns[test.column], test)
+        rows = fails(columns[test.column], test)
         if rows is not None:
             found[rows & (found == 0)] = test.problem  # the first one is what a row is counted for
     made = [*(columns[place] for place in stack.handed), *map(pa.array, hashes), pa.array(found)]
@@ -200,7 +213,7 @@ def _stacked(columns: Sequence[pa.Array], stack: _Stack) -> list[pa.Array]:
     return [*made, as_bytes(matrix) if stack.in_bytes else as_lists(matrix)]
 
 
-def _fails(column: pa.Array, test: _Test) -> NDArray[np.bool_] | None:
+def fails(column: pa.Array, test: RowTest) -> NDArray[np.bool_] | None:
     """The rows in which a test finds something; None for no rows."""
     if not pa.types.is_floating(column.type):
         return np.asarray(column.is_null()) if test.what == "missing" and column.null_count else None
@@ -224,11 +237,18 @@ def _made(
     if not usable.any():
         return np.zeros((len(usable), 0), np.float32)
     kept = columns if usable.all() else [column.filter(pa.array(usable)) for column in columns]
-    made = pipeline.transform(fitted_columns(kept, raw_columns, pipeline.needs), output)
-    assert not isinstance(made, pa.Array)
-    values = as_matrix(made)
+    values = made_inputs(kept, raw_columns, pipeline, output)
     if usable.all():
         return values
     matrix = np.zeros((len(usable), values.shape[1]), np.float32)
     matrix[usable] = values
     return matrix
+
+
+def made_inputs(
+    columns: Sequence[pa.Array], raw_columns: dict[str, str], pipeline: FittedPipeline, output: str
+) -> NDArray[np.float32]:
+    """What the stages make of rows that can be used, float32 of shape (rows, width). Runs in a task."""
+    made = pipeline.transform(fitted_columns(columns, raw_columns, pipeline.needs), output)
+    assert not isinstance(made, pa.Array)
+    return as_matrix(made)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile, LabelSpec
 from sparkdl.data.named_files import named_schema, write_named_row_group
 from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, opened, packed, rows_of_block, small_batches
+from sparkdl.data.preparing.examples import Examples
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_group import row_schema, write_row_group
 from sparkdl.data.preparing.runs import GroupRun, Runs
@@ -22,7 +23,7 @@ from sparkdl.errors import DataError
 from sparkdl.storage import join, make_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
 __all__ = ["Layout", "write_row_groups"]
 
@@ -59,21 +60,22 @@ class Layout(NamedTuple):
         return named_schema(self.inputs, self.label, weighted=self.weighted)
 
 
-def write_row_groups(rows: "DataFrame", folder: str, layout: Layout, runs: Runs) -> Written:
+def write_row_groups(spark: "SparkSession", rows: Examples, folder: str, layout: Layout, runs: Runs) -> Written:
     """Write every row group to ``folder/<split>/``. Runs on the driver; rows are dealt and written by tasks.
 
-    ``rows`` has the input column, the label, its weight where rows have such, and each row's split and hashes; ``runs``
-    says which rows a row group holds. A label is a number, or the name of a class among ``layout.label_names``. Rows
-    with several labels have their names, which these or the file ``layout.labels`` in ``folder`` number.
+    ``rows`` have the input column, the label, its weight where rows have such, and each row's split and hashes;
+    ``runs`` says which rows a row group holds. A label is a number, or the name of a class among
+    ``layout.label_names``. Rows with several labels have their names, which these or the file ``layout.labels`` in
+    ``folder`` number.
     """
     for split in runs.splits:
         make_folder(join(folder, split))
     stored = [layout.column, LABEL_COLUMN, *([WEIGHT_COLUMN] if layout.weighted else [])]
     tasks = num_tasks(runs.num_groups, layout.row_bytes * runs.sent)
     keys = keys_for(runs.num_groups, tasks)
-    with small_batches(rows.sparkSession, layout.row_bytes) as batch_rows:
+    with small_batches(spark, max(layout.row_bytes, rows.value_bytes)) as batch_rows:
         block_rows = rows_of_block(batch_rows, layout.row_bytes)
-        dealt = rows.select(*stored, ORDER, CONTENT_HASH, SPLIT).mapInArrow(_dealer(runs, keys, block_rows), BLOCKS)
+        dealt = rows.map([*stored, ORDER, CONTENT_HASH, SPLIT], _dealer(runs, keys, block_rows), BLOCKS)
         records = dealt.repartition(tasks, KEY).mapInArrow(_writer(folder, layout, runs), RECORD)
         return summed_up(records, folder, layout.schema, runs)
 
