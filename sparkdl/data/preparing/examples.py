@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
-from sparkdl.data.preparing.known_rows import FACTS_BYTES, KnownRows, Pairs
+from sparkdl.data.preparing.known_rows import KnownRows, Pairs
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_facts import splits_of
 from sparkdl.data.preparing.stacking import made_inputs
@@ -75,7 +75,7 @@ class KnownExamples(NamedTuple):
     @property
     def value_bytes(self) -> int:
         """As :attr:`Examples.value_bytes`."""
-        return FACTS_BYTES
+        return self.known.value_bytes
 
     def map(self, columns: Sequence[str], work: OverBatches, schema: str) -> "DataFrame":
         """As :meth:`Examples.map`; a label is the index of its class."""

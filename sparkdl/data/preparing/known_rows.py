@@ -1,17 +1,18 @@
-"""Rows of Parquet files of which tasks know all that is needed: Spark sees blocks of facts, and no row.
+"""Rows of which tasks know all that is needed: Spark sees blocks of facts, and as few rows as can be.
 
 A look by Spark costs a core some three microseconds a row: to take it from a task, to keep it, and to hand it back. A
 block of some thousand rows costs no more than one of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.data.preparing.blocks import small_batches
+from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.draw import split_ends
 from sparkdl.data.preparing.equals import SENT, are_equal, sent_hashes
 from sparkdl.data.preparing.examine import Findings, summed_up
@@ -21,7 +22,7 @@ from sparkdl.data.preparing.label_column import LABEL
 from sparkdl.data.preparing.numbering import BLOCKS, numbered
 from sparkdl.data.preparing.order import SPLIT
 from sparkdl.data.preparing.row_facts import FactsPlan, facts_of, from_message, splits_of, to_message
-from sparkdl.data.preparing.row_readers import FileReader
+from sparkdl.data.preparing.row_readers import FileReader, SparkReader
 from sparkdl.data.preparing.stacking import content_columns, row_tests
 from sparkdl.errors import DataError
 from sparkdl.preprocessing import UnfittedPipeline
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["FACTS_BYTES", "KnownRows", "know_rows", "plan_facts"]
+__all__ = ["KnownRows", "know_rows", "plan_facts"]
 
-FACTS_BYTES = 1 << 19
+_FACTS_BYTES = 1 << 19
 """About what a block of facts takes."""
+_CHANGED = "the rows changed while they were read; prepare from a source that gives the same rows each time"
+_PLAIN = {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string"}
+"""Types of labels and weights that tasks read as Spark does."""
 _COUNTS = f"{SPLIT} string, {LABEL} string, rows bigint, hashes decimal(38,0)"
 _TRAIN = "train"
 
@@ -45,9 +49,9 @@ Pairs = Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]
 
 
 class KnownRows(NamedTuple):
-    """Rows of files, and blocks of what tasks know of them, which Spark keeps."""
+    """Rows, and blocks of what tasks know of them, which Spark keeps."""
 
-    reader: FileReader
+    reader: FileReader | SparkReader
     columns: list[str]
     """Those that are read, the ones that inputs are made from first."""
     inputs: InputPlan
@@ -57,8 +61,16 @@ class KnownRows(NamedTuple):
     """Whether there are rows that are equal."""
     findings: Findings
 
+    @property
+    def value_bytes(self) -> int:
+        """About what Spark hands to a task as one row takes: a block, or a row that Spark reads."""
+        return _FACTS_BYTES if isinstance(self.reader, FileReader) else RAW_BYTES * len(self.columns)
+
     def map(self, work: Callable[[Pairs], Iterator[pa.RecordBatch]], schema: str) -> "DataFrame":
         """What ``work`` makes, in tasks, of batches of rows and their facts. Runs on the driver, lazily."""
+        if isinstance(self.reader, SparkReader):  # whose rows come in another order each time
+            plan = self.plan
+            return self.reader.map(self.columns, lambda batches: work(_found_again(batches, plan)), schema)
         read = self.reader.reading(self.columns)
 
         def pairs(batches: Iterable[pa.RecordBatch]) -> Pairs:
@@ -68,7 +80,7 @@ class KnownRows(NamedTuple):
                     task, rows = number, read(number)
                 found = next(rows, None)
                 if found is None or len(found) != len(facts):
-                    raise DataError("the rows changed while they were read; prepare from files that nobody writes to")
+                    raise DataError(_CHANGED)
                 yield found, facts
 
         return self.blocks.mapInArrow(lambda batches: work(pairs(batches)), schema)
@@ -97,7 +109,10 @@ def plan_facts(schema: "StructType", inputs: InputPlan, settings: Prepare, task:
     split = settings.split
     if task not in ("classification", "regression") or split.time or split.stratify or settings.on_bad_rows != "error":
         return None
-    if split.column and schema[split.column].dataType.typeName() != "string":
+    read_here = [settings.label, *([settings.weight] if settings.weight else [])]
+    if any(schema[name].dataType.simpleString() not in _PLAIN for name in read_here):
+        return None
+    if split.column and schema[split.column].dataType.simpleString() != "string":
         return None
     columns = content_columns(inputs, settings)
     return FactsPlan(
@@ -114,33 +129,46 @@ def plan_facts(schema: "StructType", inputs: InputPlan, settings: Prepare, task:
 
 
 def know_rows(
-    reader: FileReader, inputs: InputPlan, plan: FactsPlan, settings: Prepare, *, tells_equals_apart: bool
+    reader: FileReader | SparkReader,
+    inputs: InputPlan,
+    plan: FactsPlan,
+    settings: Prepare,
+    *,
+    tells_equals_apart: bool,
 ) -> KnownRows | None:
     """Look at all rows. Runs on the driver; tasks read the rows, once. The caller has Spark forget the blocks.
 
-    None where a row cannot be used, which Spark then names. Raises what
+    None where Spark has to be asked: a row cannot be used, which it names; or rows that it reads are equal. Raises what
     :func:`~sparkdl.data.preparing.examine.examine` raises of splits.
     """
-    columns = content_columns(inputs, settings)
-    kept = []
-    with small_batches(reader.rows.sparkSession, FACTS_BYTES):
-        try:
-            blocks = reader.map_tasks(_knower(reader.reading(columns), plan), BLOCKS).persist()
-            kept.append(blocks)
+    spark, columns = reader.rows.sparkSession, content_columns(inputs, settings)
+    with ExitStack() as kept:
+        with small_batches(spark, RAW_BYTES * len(columns)):
+            blocks = first = _looked_at(reader, columns, plan).persist()
+            kept.callback(first.unpersist)
             if blocks.where("facts IS NULL").count():
                 return None
+        with small_batches(spark, _FACTS_BYTES):
             equals = tells_equals_apart and are_equal(_map_facts(blocks, _hashes, SENT))
-            if equals:
+            if equals and isinstance(reader, SparkReader):
+                return None
+            if equals and isinstance(reader, FileReader):
                 blocks = numbered(blocks, len(reader.dealt), plan).persist()
-                kept.append(blocks)
+                kept.callback(blocks.unpersist)
             findings = _findings(blocks, plan, settings)
             if findings is None:
                 return None
-            kept.pop()
-            return KnownRows(reader, columns, inputs, plan, blocks, equals, findings)
-        finally:
-            for each in kept:
-                each.unpersist()
+        kept.pop_all()
+    if equals:
+        first.unpersist()
+    return KnownRows(reader, columns, inputs, plan, blocks, equals, findings)
+
+
+def _looked_at(reader: FileReader | SparkReader, columns: Sequence[str], plan: FactsPlan) -> "DataFrame":
+    """All rows as blocks of facts."""
+    if isinstance(reader, FileReader):
+        return reader.map_tasks(_knower(reader.reading(columns), plan), BLOCKS)
+    return reader.map(columns, lambda batches: _known(0, filter(len, batches), plan), BLOCKS)
 
 
 def _knower(
@@ -148,13 +176,27 @@ def _knower(
 ) -> Callable[[Iterable[int]], Iterator[pa.RecordBatch]]:
     def know(tasks: Iterable[int]) -> Iterator[pa.RecordBatch]:
         for task in tasks:
-            for number, rows in enumerate(read(task)):
-                facts = facts_of(rows, plan)
-                yield _block(task, number, facts)
-                if facts is None:
-                    return
+            yield from _known(task, read(task), plan)
 
     return know
+
+
+def _known(task: int, batches: Iterable[pa.RecordBatch], plan: FactsPlan) -> Iterator[pa.RecordBatch]:
+    """Blocks of the rows of a task, up to one that is not known."""
+    for number, rows in enumerate(batches):
+        facts = facts_of(rows, plan)
+        yield _block(task, number, facts)
+        if facts is None:
+            return
+
+
+def _found_again(batches: Iterable[pa.RecordBatch], plan: FactsPlan) -> Pairs:
+    """The rows that Spark reads, each batch with its facts."""
+    for rows in filter(len, batches):
+        facts = facts_of(rows, plan)
+        if facts is None:
+            raise DataError(_CHANGED)
+        yield rows, facts
 
 
 def _block(task: int, number: int, facts: pa.RecordBatch | None) -> pa.RecordBatch:

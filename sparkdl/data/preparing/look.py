@@ -65,7 +65,7 @@ class Look(NamedTuple):
     """Gives the same with the raw columns."""
     made: "Callable[..., DataFrame]"
     """The same with the inputs that a fitted pipeline makes: sparse vectors, lists of float32, or with ``in_bytes``
-    their bytes, which Spark hands on faster."""
+    their bytes, which Spark hands on faster; and ``with_names`` with the values by which errors name rows."""
     looked_at: "Callable[[UnfittedPipeline], DataFrame]"
     """What the training rows say to stages that are to be fitted."""
     inputs: InputPlan
@@ -147,10 +147,12 @@ def look(
         findings = replace(findings, label_type=label_type(keys, settings, task))
         rows = cache(lambda: findings.usable(whole(with_raw=True)))
 
-        def made(by: FittedPipeline, *, in_bytes: bool = False) -> "DataFrame":
+        def made(by: FittedPipeline, *, in_bytes: bool = False, with_names: bool = False) -> "DataFrame":
             if not stacks:
                 return transformed(rows(), by, inputs, settings.keys, in_bytes=in_bytes)
-            inputs_made = judged(stacked(reader, inputs, settings, made_by=by, in_bytes=in_bytes))
+            read = SparkReader(raw()) if with_names else reader
+            by_stages = stacked(read, inputs, settings, made_by=by, in_bytes=in_bytes, with_names=with_names)
+            inputs_made = judged(by_stages)
             return findings.usable(drawn.rows(inputs_made))
 
         def looked_at(pipeline: UnfittedPipeline) -> "DataFrame":
@@ -169,9 +171,9 @@ def look(
 def _known(
     reader: RowReader, inputs: InputPlan, settings: Prepare, task: TaskName | None, *, tells_equals_apart: bool
 ) -> KnownRows | None:
-    """What tasks know of rows that they read themselves; None where Spark has to be asked."""
+    """What tasks know of the rows; None where Spark has to be asked."""
     plan = plan_facts(reader.schema, inputs, settings, task)
-    if plan is None or not isinstance(reader, FileReader):
+    if plan is None or not isinstance(reader, FileReader | SparkReader):
         return None
     return know_rows(reader, inputs, plan, settings, tells_equals_apart=tells_equals_apart)
 

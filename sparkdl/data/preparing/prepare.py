@@ -4,8 +4,6 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sparkdl.data.bad_rows import NAMED, WRONG, Problem, what_is_wrong
 from sparkdl.data.card import (
     CARD_NAME,
@@ -33,6 +31,7 @@ from sparkdl.data.preparing.features import (
     describe_pipeline,
 )
 from sparkdl.data.preparing.fitting import fit
+from sparkdl.data.preparing.input_spec import input_spec
 from sparkdl.data.preparing.label_column import LABEL, WEIGHT
 from sparkdl.data.preparing.look import Look, choose, look
 from sparkdl.data.preparing.named_plan import made_problems
@@ -189,18 +188,23 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     inputs, task, findings = found.inputs, found.task, found.findings
     counted = found.counted
     ready, listed, fitted = _with_inputs(found, settings, folder)
+    problems = _made_problems(inputs, settings) if inputs.preprocessed else []
+
+    def named() -> "DataFrame":
+        rows = found.made(fitted, with_names=True) if fitted else listed
+        return rows.withColumn(WRONG, what_is_wrong(problems))
+
     if (
         inputs.preprocessed
         and settings.on_bad_rows == "skip"
         and (settings.stages or inputs.may_be_infinite or inputs.parts)
     ):
-        problems = _made_problems(inputs, settings)
         made = listed.withColumn(WRONG, what_is_wrong(problems))
-        left = examine(made, problems, settings, task)
+        left = examine(made, problems, settings, task, named=named)
         ready = listed = counted = left.usable(made)
         # The fingerprint is that of the rows as they came.
         findings = replace(left, fingerprint=findings.fingerprint, label_type=findings.label_type)
-    specs = find_specs(inputs, ready, fitted) if inputs.parts else _spec(found, ready)
+    specs = find_specs(inputs, ready, fitted) if inputs.parts else input_spec(found, fitted, ready)
     if isinstance(specs, InputSpec):
         row_bytes = _SPARSE_ROW_BYTES if settings.sparse else specs.row_bytes
     else:
@@ -211,19 +215,6 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
     if task is None:
         training = found.rows().where(sf.col(SPLIT) == "train")
         labels = write_labels(training.select(sf.explode(LABEL).alias(LABEL_COLUMN)), folder)
-    stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(LABEL).alias(LABEL_COLUMN)]
-    if settings.weight:
-        stored.append(sf.col(WEIGHT).alias(WEIGHT_COLUMN))
-    if settings.qid:
-        stored.append(sf.col(identifier(settings.qid)).alias(QUERY))
-    examples: Examples
-    if found.known and fitted:
-        examples = KnownExamples(found.known, fitted, findings.label_names)
-    else:
-        rows = ready.select(*stored, SPLIT, ORDER, CONTENT_HASH)
-        if settings.qid:
-            rows = counted = gathered(rows, inputs.column, settings)
-        examples = SparkExamples(rows, counted)
     layout = Layout(
         inputs=specs,
         column=inputs.column,
@@ -235,15 +226,16 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
         queries=task == "ranking",
     )
     if foreign is None:
-        runs = find_runs(examples.count_buckets, findings.split_rows, groups)
+        examples = _examples(found, fitted, ready, counted, settings)
+        with small_batches(ready.sparkSession, examples.value_bytes):
+            runs = find_runs(examples.count_buckets, findings.split_rows, groups)
         written = write_row_groups(ready.sparkSession, examples, folder, layout, runs)
     else:
         assert isinstance(specs, InputSpec)
         written = record_row_groups(foreign, found, fitted, specs, folder)
     # Tasks that write know neither the raw columns of such rows nor their values.
     if any(split.unusable for split in written.splits.values()):
-        problems = _made_problems(inputs, settings)
-        examine(listed.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task)
+        examine(listed.withColumn(WRONG, what_is_wrong(problems)), problems, settings, task, named=named)
     if isinstance(specs, InputSpec):
         known: dict[str, Any] = {"input": specs.model_copy(update={"mean": written.mean, "std": written.std})}
     else:
@@ -290,7 +282,8 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
     if not inputs.preprocessed:
         return found.rows(), found.rows(), None
     if inputs.stages is not None:
-        with small_batches(found.counted.sparkSession, RAW_BYTES * len(inputs.raw_columns)):
+        value_bytes = found.known.value_bytes if found.known else RAW_BYTES * len(inputs.raw_columns)
+        with small_batches(found.counted.sparkSession, value_bytes):
             fitted = fit(inputs.stages, found.looked_at)
         write_file(join(folder, PREPROCESSING, STAGES_FILE), fitted.as_json())
         made = found.made(fitted)
@@ -310,19 +303,21 @@ def _made_problems(inputs: InputPlan, settings: Prepare) -> list[Problem]:
     return made_problems(inputs) if inputs.parts else [unusable(inputs.column, sparse=settings.sparse)]
 
 
-def _spec(found: Look, rows: "DataFrame") -> InputSpec:
-    """The input's form; the width of a vector that stages make is known from the first row."""
+def _examples(
+    found: Look, fitted: FittedPipeline | None, ready: "DataFrame", counted: "DataFrame", settings: Prepare
+) -> Examples:
+    """What is written of the rows, by tasks that know them or by Spark."""
+    from pyspark.sql import functions as sf
+
+    if found.known and fitted:
+        return KnownExamples(found.known, fitted, found.findings.label_names)
     inputs = found.inputs
-    if inputs.assembles and not inputs.widths:
-        return InputSpec(column=inputs.column, kind="vector", shape=(len(inputs.raw_columns),), dtype="float32")
-    if inputs.shape:
-        return InputSpec(column=inputs.column, kind="image", shape=inputs.shape, dtype="uint8")
-    if not inputs.preprocessed and inputs.source in inputs.widths:  # which is what all rows have: others were found
-        return InputSpec(column=inputs.column, kind="vector", shape=(inputs.widths[inputs.source],), dtype="float32")
-    (row,) = rows.select(identifier(inputs.source)).limit(1).collect()
-    value = row[0]
-    if inputs.kind == "sparse":
-        width = len(value["values"]) if value["size"] is None else value["size"]
-        return InputSpec(column=inputs.column, kind="sparse", shape=(width,), dtype="float32")
-    width = len(value) // np.dtype(np.float32).itemsize if isinstance(value, bytes | bytearray) else len(value)
-    return InputSpec(column=inputs.column, kind="vector", shape=(width,), dtype="float32")
+    stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(LABEL).alias(LABEL_COLUMN)]
+    if settings.weight:
+        stored.append(sf.col(WEIGHT).alias(WEIGHT_COLUMN))
+    if settings.qid:
+        stored.append(sf.col(identifier(settings.qid)).alias(QUERY))
+    rows = ready.select(*stored, SPLIT, ORDER, CONTENT_HASH)
+    if settings.qid:
+        rows = counted = gathered(rows, inputs.column, settings)
+    return SparkExamples(rows, counted)
