@@ -17,6 +17,9 @@ from sparkdl.preprocessing.values import Column, SparseVectors, doubles, find, o
 
 __all__ = ["Assemble", "ExpectWidth"]
 
+_CACHED_BYTES = 1 << 18
+"""Of a matrix that is filled column by column at a time: so much stays in a processor's cache."""
+
 
 @dataclass(frozen=True)
 class Assemble(FittedStage):
@@ -96,12 +99,14 @@ def _part(column: Column, name: str) -> NDArray[Any] | SparseVectors:
 def _stacked(parts: Sequence[NDArray[Any]], kind: str) -> NDArray[Any]:
     """Matrices side by side."""
     matrix = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), kind)
-    begin = 0
+    ends = np.cumsum([part.shape[1] for part in parts])
+    at_once = max(_CACHED_BYTES // max(matrix[:1].nbytes, 1), 1)
     with np.errstate(over="ignore"):  # beyond float32 is infinity, as in Spark
-        for part in parts:
-            end = begin + part.shape[1]
-            matrix[:, begin:end] = part + 0.0  # which turns -0 into 0: Spark's assembler leaves zeros out
-            begin = end
+        for first in range(0, len(matrix), at_once):
+            rows = slice(first, first + at_once)
+            for part, end in zip(parts, ends, strict=True):
+                places = matrix[rows, end - part.shape[1] : end]
+                np.add(part[rows], 0.0, out=places)  # which turns -0 into 0: Spark's assembler leaves zeros out
     return matrix
 
 

@@ -190,7 +190,10 @@ def _filled(columns: dict[str, Column], name: str, surrogate: float) -> pa.Array
     ):
         raise DataError(f"the column {name!r} holds no numbers, which missing ones could be filled in for")
     values = doubles(column)
-    values = np.where(np.isnan(values), surrogate, values)
+    missing = np.isnan(values)
+    if not missing.any():
+        return column
+    values = np.where(missing, surrogate, values)
     if pa.types.is_decimal(column.type):
         return nearest_decimals(values, column.type)
     if pa.types.is_integer(column.type):  # as Spark casts a double: towards zero

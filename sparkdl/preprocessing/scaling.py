@@ -61,9 +61,10 @@ class Standardise(FittedStage):
             values = vectors.values if self.scale is None else vectors.values * self.scale[vectors.indices]
             return {self.output: vectors._replace(values=values)}
         matrix = whole(vectors)
-        if self.mean is not None:
-            matrix = matrix - self.mean
-        return {self.output: matrix if self.scale is None else matrix * self.scale}
+        if self.mean is None:
+            return {self.output: matrix if self.scale is None else matrix * self.scale}
+        centred = matrix - self.mean
+        return {self.output: centred if self.scale is None else np.multiply(centred, self.scale, out=centred)}
 
 
 @dataclass(frozen=True)
