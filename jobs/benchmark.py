@@ -23,6 +23,7 @@ NAMES = (
     "loader",
     "loop",
     "scaling",
+    "sequences",
     "prepare",
     "pictures",
     "in_place",

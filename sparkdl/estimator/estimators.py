@@ -1,8 +1,9 @@
 """Estimators of ``pyspark.ml``: fit on a DataFrame, inside ``Pipeline`` and ``CrossValidator``. Run on the driver."""
 
+import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from pyspark.ml import Estimator
@@ -49,7 +50,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
     def setParams(  # noqa: N802 - pyspark.ml's name
         self,
         *,
-        featuresCol: str | list[str] | None = None,  # noqa: N803
+        featuresCol: str | list[str] | Mapping[str, Any] | None = None,  # noqa: N803
         tracking_uri: str | None = None,
         **params: Any,
     ) -> Self:
@@ -116,6 +117,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         return Preparation(
             task=self.TASK,
             features=tuple(self.getFeaturesCols()),
+            inputs=json.dumps(given["inputs"]) if "inputs" in given else None,
             label=self.getLabelCol(),
             weight=given.get("weightCol"),
             qid=given.get("qidCol"),
@@ -160,7 +162,8 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
 class TorchClassifier(_TorchEstimator, ClassifierColumns):
     """Trains a network on ranks of the running cluster, to tell classes apart. Runs on the driver.
 
-    ``featuresCol`` holds vectors or arrays of numbers, or is a list of such columns and of numbers; ``labelCol`` whole
+    ``featuresCol`` holds vectors or arrays of numbers, or is a list of such columns and of numbers, or a mapping of the
+    names of a network's arguments to columns or to what ``prepare.inputs`` takes; ``labelCol`` whole
     numbers, texts or truth values. The other columns are pyspark.ml's ``predictionCol``, ``probabilityCol``,
     ``rawPredictionCol``, ``weightCol`` and ``validationIndicatorCol``. All other arguments are those of
     :class:`sparkdl.Train` (``model``, ``epochs``, ``learning_rate``, ``patience`` …), and

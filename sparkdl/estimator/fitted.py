@@ -12,6 +12,7 @@ from pyspark.sql.functions import array, col, element_at, lit
 from typing_extensions import override
 
 from sparkdl.data.bad_rows import PROBLEM
+from sparkdl.errors import ConfigError
 from sparkdl.estimator.inputs import feature_kinds
 from sparkdl.estimator.params import ClassifierColumns, Columns
 from sparkdl.estimator.saving import ModelReader, ModelWriter
@@ -83,7 +84,9 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         """Where the model is fetched from."""
         return Tracking(uri=self.tracking_uri)
 
-    def _features(self, dataset: DataFrame) -> Features:
+    def _features(self, dataset: DataFrame) -> Features | None:
+        if self.isSet(self.inputs):
+            return None
         kinds = feature_kinds(dataset, self.getFeaturesCols(), sparse=self.getOrDefault(self.sparse))
         if self.means is None:
             return Features(tuple(kinds.items()))
@@ -92,6 +95,8 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
     def _answered(self, dataset: DataFrame, columns: dict[str, Column], *, vectors: bool) -> DataFrame:
         """The rows with these columns, and where they are asked for with the contributions of features."""
         asked = self.isDefined(self.contributionsCol)
+        if asked and self.isSet(self.inputs):
+            raise ConfigError("contributionsCol: of one vector of features, and this model takes several inputs")
         if asked:
             columns = columns | {self.getOrDefault(self.contributionsCol): array_to_vector(col("contributions"))}
         check_room(dataset, list(columns))

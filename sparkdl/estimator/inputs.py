@@ -20,10 +20,23 @@ from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import DataError
 from sparkdl.settings.section import TaskName
 
-__all__ = ["FEATURES", "LABEL", "QID", "SPLIT", "WEIGHT", "check_label", "feature_kinds", "training_rows"]
+__all__ = [
+    "FEATURES",
+    "LABEL",
+    "NAMED_SPLIT",
+    "QID",
+    "SPLIT",
+    "WEIGHT",
+    "check_label",
+    "feature_kinds",
+    "rows_by_name",
+    "training_rows",
+]
 
 FEATURES, LABEL, WEIGHT, SPLIT, QID = "features", "label", "weight", "split", "qid"
 """What the columns are called in the prepared dataset."""
+NAMED_SPLIT = "sparkdl_split"
+"""And the split's where inputs have names, and their columns keep their own."""
 
 
 def feature_kinds(rows: DataFrame, columns: Sequence[str], *, sparse: bool) -> dict[str, str]:
@@ -63,6 +76,23 @@ def training_rows(
     if validation is not None:
         kept.append(when(_of(validation), lit("validation")).otherwise(lit("train")).alias(SPLIT))
     return _assembled(chosen, features, kept, sparse=sparse)
+
+
+def rows_by_name(
+    rows: DataFrame, inputs: Sequence[str], label: str, *, weight: str | None, validation: str | None
+) -> DataFrame:
+    """The columns of inputs that have names, the label and the weight as they are, and where one is given the split.
+
+    Raises :class:`DataError` for columns that are missing; what inputs are made of, :func:`sparkdl.prepare` checks.
+    """
+    if weight is not None:
+        _expect(rows, weight, "weightCol", NumericType, "a weight is a number")
+    chosen = select_columns(rows, list(dict.fromkeys([*inputs, *filter(None, [label, weight, validation])])))
+    if validation is None:
+        return chosen
+    _expect(rows, validation, "validationIndicatorCol", BooleanType, "true for rows to validate with, else false")
+    split = when(_of(validation), lit("validation")).otherwise(lit("train"))
+    return chosen.withColumn(NAMED_SPLIT, split)
 
 
 def check_label(rows: DataFrame, column: str, task: TaskName) -> None:

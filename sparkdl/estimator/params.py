@@ -1,6 +1,6 @@
 """The parameters of estimators and models, under the names that ``pyspark.ml`` has for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
@@ -14,7 +14,7 @@ from pyspark.ml.param.shared import (
     HasWeightCol,
 )
 
-from sparkdl.settings import Section, Train
+from sparkdl.settings import Input, Section, Train
 
 __all__ = ["ClassifierColumns", "Columns", "FitParams", "GroupColumn", "TrainParams"]
 
@@ -30,6 +30,17 @@ def _share(value: Any) -> float:
     return share
 
 
+def _named_inputs(value: Any) -> dict[str, Any]:
+    """Columns by name, each as :class:`~sparkdl.settings.Input` takes it: a name or several alone are its columns."""
+    found = {}
+    for name, each in dict(value).items():
+        given = {"column": each} if isinstance(each, str) else {"columns": each} if isinstance(each, list) else each
+        found[str(name)] = Input.checked(given, place=f"featuresCol.{name}").model_dump(
+            mode="json", exclude_defaults=True
+        )
+    return found
+
+
 def _count(value: Any) -> int:
     count: int = TypeConverters.toInt(value)
     if count < 1:
@@ -42,6 +53,9 @@ class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
 
     featuresCols: Param[list[str]] = Param(  # noqa: N815 - the name that spark-rapids-ml has for it
         Params._dummy(), "featuresCols", "columns to learn from, instead of featuresCol", TypeConverters.toListString
+    )
+    inputs: Param[dict[str, Any]] = Param(
+        Params._dummy(), "inputs", "what a network takes by name, instead of featuresCol: prepare.inputs", _named_inputs
     )
     sparse: Param[bool] = Param(
         Params._dummy(),
@@ -63,15 +77,21 @@ class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
         TypeConverters.toFloat,
     )
 
-    def setFeaturesCol(self, value: str | Sequence[str]) -> Any:  # noqa: N802 - pyspark.ml's name
-        """Learn from one column, or from several."""
+    def setFeaturesCol(self, value: str | Sequence[str] | Mapping[str, Any]) -> Any:  # noqa: N802 - pyspark.ml's name
+        """Learn from one column, from several, or from columns by the names of a network's arguments."""
+        self.clear(self.featuresCols)
+        self.clear(self.inputs)
         if isinstance(value, str):
-            self.clear(self.featuresCols)
             return self._set(featuresCol=value)
+        if isinstance(value, Mapping):
+            return self._set(inputs=dict(value))
         return self._set(featuresCols=list(value))
 
     def getFeaturesCols(self) -> list[str]:  # noqa: N802
         """The columns to learn from: several, or the only one."""
+        if self.isSet(self.inputs):
+            columns = [column for each in self.getOrDefault(self.inputs).values() for column in Input(**each).raw]
+            return list(dict.fromkeys(columns))
         several: list[str] = self.getOrDefault(self.featuresCols) if self.isSet(self.featuresCols) else []
         return several or [self.getFeaturesCol()]
 

@@ -1,5 +1,6 @@
 """The copy of the rows that fits train on: what decides what it holds, and how long it is there. Runs on the driver."""
 
+import json
 import threading
 import uuid
 import weakref
@@ -11,7 +12,17 @@ from pyspark.sql.functions import col
 from sparkdl.cluster.slots import count_slots
 from sparkdl.data import Dataset, prepare
 from sparkdl.errors import ConfigError
-from sparkdl.estimator.inputs import FEATURES, LABEL, QID, SPLIT, WEIGHT, check_label, training_rows
+from sparkdl.estimator.inputs import (
+    FEATURES,
+    LABEL,
+    NAMED_SPLIT,
+    QID,
+    SPLIT,
+    WEIGHT,
+    check_label,
+    rows_by_name,
+    training_rows,
+)
 from sparkdl.estimator.missing import filled, means_of
 from sparkdl.settings import Prepare, Split
 from sparkdl.settings.section import TaskName
@@ -29,6 +40,8 @@ class Preparation(NamedTuple):
 
     task: TaskName
     features: tuple[str, ...]
+    inputs: str | None
+    """Where inputs have names: ``prepare.inputs`` as JSON."""
     label: str
     weight: str | None
     qid: str | None
@@ -59,6 +72,9 @@ class PreparedRows:
     def __init__(self, rows: DataFrame, wanted: Preparation) -> None:
         check_label(rows, wanted.label, wanted.task)
         self.means = None
+        if wanted.inputs is not None:
+            self._prepare_by_name(rows, wanted, wanted.inputs)
+            return
         chosen = training_rows(
             rows,
             wanted.features,
@@ -88,6 +104,29 @@ class PreparedRows:
                 sparse=wanted.sparse,
                 unit_norm=False if wanted.sparse else None,
                 split=Split(column=SPLIT) if wanted.held_out else _random_split(wanted.validation),
+                seed=wanted.seed,
+                num_ranks=self.num_ranks,
+            ),
+        )
+        self._drop = weakref.finalize(self, remove, folder)
+
+    def _prepare_by_name(self, rows: DataFrame, wanted: Preparation, inputs: str) -> None:
+        """The same for inputs that have names: their columns keep theirs, which the model will read."""
+        unfit = {"missing": wanted.missing is not None, "sparse": wanted.sparse, "qidCol": wanted.qid is not None}
+        if named := [name for name, is_set in unfit.items() if is_set]:
+            raise ConfigError(f"{', '.join(named)}: of one vector of features, and featuresCol names several inputs")
+        chosen = rows_by_name(rows, wanted.features, wanted.label, weight=wanted.weight, validation=wanted.held_out)
+        self.num_ranks = _slots(rows) if wanted.num_ranks is None else wanted.num_ranks
+        folder = f"{wanted.store}/{uuid.uuid4().hex}"
+        self.dataset = prepare(
+            chosen,
+            Prepare(
+                output=f"{folder}/dataset",
+                label=wanted.label,
+                task=wanted.task,
+                weight=wanted.weight,
+                inputs=json.loads(inputs),
+                split=Split(column=NAMED_SPLIT) if wanted.held_out else _random_split(wanted.validation),
                 seed=wanted.seed,
                 num_ranks=self.num_ranks,
             ),

@@ -108,7 +108,7 @@ def score(
 def score_vectors(
     df: DataFrame,
     model_uri: str,
-    features: Features,
+    features: Features | None,
     *,
     vectors: bool = True,
     contributions: bool = False,
@@ -117,8 +117,8 @@ def score_vectors(
 ) -> DataFrame:
     """Append what pyspark.ml's columns are made from, lazily. Runs on the driver.
 
-    ``features`` are the columns that the model reads. The rows' own columns are called by their places, so that none
-    can clash with those that are added.
+    ``features`` are the columns that the model reads; None: those that its card names. The rows' own columns are called
+    by their places, so that none can clash with those that are added.
     Of a classifier (``vectors``), that is ``prediction`` (the label), ``logits`` and ``probabilities``, arrays
     by class index; of a model for regression or ranking ``prediction``. With ``contributions``, an array of these comes
     last: see :class:`~sparkdl.scoring.predictor.Asked`. Otherwise like :func:`score`, whose errors it raises.
@@ -129,7 +129,10 @@ def score_vectors(
     added = from_arrow_schema(answering_task(card, asked).answer)
     trusted, modules = tuple(trusted_modules), code_for(folder, trusted_modules)
     options: dict[str, Any] = {"features": features, "asked": asked, "trusted": trusted, "modules": modules}
-    scored = _answered(df, rows_to_score(df, dict(features.kinds)), folder, added, **options)
+    if features is None:
+        check_columns(df, card, None)
+    reads = card.raw_columns if features is None else dict(features.kinds)
+    scored = _answered(df, rows_to_score(df, reads), folder, added, **options)
     return scored.toDF(*scored.columns[: -len(added)], *added.names)
 
 
