@@ -20,7 +20,10 @@ _INDENT = " " * 4
 
 
 def describe(section: type[BaseModel], prefix: str) -> Iterator[str]:
-    """The lines about a section and all sections in it, whose keys begin with ``prefix``; ``0`` stands in a list."""
+    """The lines about a section and all sections in it, whose keys begin with ``prefix``.
+
+    ``0`` stands in a list, and ``NAME`` in a mapping of names of the user's own.
+    """
     for name, field in section.model_fields.items():
         yield from describe_key(f"{prefix}.{name}", field)
 
@@ -34,7 +37,7 @@ def describe_key(key: str, field: FieldInfo) -> Iterator[str]:
     if default:
         yield f"{key} {default}" + (f"  [{choices}]" if choices else "")
     yield from _meaning(field.description)
-    inner = f"{key}.0" if typing.get_origin(field.annotation) is list else key
+    inner = key + {list: ".0", dict: ".NAME"}.get(typing.get_origin(field.annotation), "")  # type: ignore[arg-type]
     if kinds := kinds_in(field.annotation):
         for kind, section in kinds.items():
             yield f"{inner}.kind = {kind}"

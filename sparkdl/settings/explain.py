@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ class Key(NamedTuple):
     """The section that it names; None for a value."""
     kinds: Mapping[str, type[BaseModel]]
     """When it names a section that is one of several kinds: all of them."""
+    of_names: bool = False
+    """Whether a name of the user's own stands between it and the section's keys."""
 
     @property
     def fields(self) -> dict[str, FieldInfo]:
@@ -106,6 +109,8 @@ def find_field(key: str, section: type[BaseModel]) -> FieldInfo:
     parts = [part for part in key.split(".") if not part.isdigit()] or [key]  # without places in lists
     for depth, part in enumerate(parts):
         found = find_key(parts[:depth], section)
+        if found.of_names:
+            continue
         if part not in found.fields:
             raise ConfigError(_unknown(".".join(parts[: depth + 1]), found))
     return found.fields[parts[-1]]
@@ -117,12 +122,13 @@ def find_key(location: Sequence[str], section: type[BaseModel]) -> Key:
     for part in location:
         if part in found.kinds:
             found = Key(found.parts, found.kinds[part], {})
-        elif part.isdigit():  # a place in a list
-            found = found._replace(parts=(*found.parts, part))
+        elif part.isdigit() or found.of_names:  # a place in a list, or in a mapping
+            found = found._replace(parts=(*found.parts, part), of_names=False)
         else:
             annotation = found.fields[part].annotation if part in found.fields else None
             inner = next(iter(sections_in(annotation)), None)
-            found = Key((*found.parts, part), inner, kinds_in(annotation))
+            of_names = inner is not None and typing.get_origin(annotation) is dict
+            found = Key((*found.parts, part), inner, kinds_in(annotation), of_names)
     return found
 
 

@@ -37,7 +37,7 @@ def sections_in(annotation: Any) -> list[type[BaseModel]]:
 def kinds_in(annotation: Any) -> dict[str, type[BaseModel]]:
     """Those of them that are told apart by their kind."""
     fields = {section: section.model_fields.get("kind") for section in sections_in(annotation)}
-    return {field.default: section for section, field in fields.items() if field and not field.is_required()}
+    return {field.default: section for section, field in fields.items() if field and isinstance(field.default, str)}
 
 
 def _named(value: Any) -> Any:

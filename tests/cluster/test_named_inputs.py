@@ -314,6 +314,11 @@ def test_settings_of_inputs_that_do_not_go_together_are_refused() -> None:
         ({"inputs": {"a": {"column": "a", "kind": "tokens"}}}, "`tokens` need either `tokenizer`"),
         ({"inputs": {"a": {"column": "a", "max_length": 3}}}, "`max_length` is for"),
         ({"inputs": {"a": {"column": "a", "kind": "sequence", "on_long_rows": "cut"}}}, "set that, too"),
+        (
+            {"inputs": {"a": {"column": "a", "knd": "ids"}}},
+            r"unknown key 'inputs\.a\.knd'; did you mean 'inputs\.a\.kind'",
+        ),
+        ({"inputs": {"a": {"column": 3}}}, r"inputs\.a\.column: input should be a valid string"),
         ({"inputs": {"a": {}}}, "give either `column` or `columns`"),
     ]:
         with pytest.raises(ConfigError, match=error):
