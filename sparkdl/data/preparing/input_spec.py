@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data.card import InputSpec
-from sparkdl.data.preparing.examples import KnownExamples
 from sparkdl.data.preparing.look import Look
+from sparkdl.data.preparing.rows_to_write import KnownExamples
 from sparkdl.data.sql import identifier
 from sparkdl.preprocessing import FittedPipeline
 

@@ -24,7 +24,6 @@ from sparkdl.data.labels import write_labels
 from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.decisions import differing, kept_settings
 from sparkdl.data.preparing.examine import Findings, examine
-from sparkdl.data.preparing.examples import Examples, KnownExamples, SparkExamples
 from sparkdl.data.preparing.features import (
     InputPlan,
     apply_preprocessing,
@@ -39,6 +38,7 @@ from sparkdl.data.preparing.named_specs import find_specs, with_written
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups
 from sparkdl.data.preparing.queries import QUERY, gathered
 from sparkdl.data.preparing.row_problems import unusable
+from sparkdl.data.preparing.rows_to_write import Examples, KnownExamples, SparkExamples
 from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import Layout, write_row_groups

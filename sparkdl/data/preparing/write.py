@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile, LabelSpec
 from sparkdl.data.named_files import named_schema, write_named_row_group
 from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, opened, packed, rows_of_block, small_batches
-from sparkdl.data.preparing.examples import Examples
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_group import row_schema, write_row_group
+from sparkdl.data.preparing.rows_to_write import Examples
 from sparkdl.data.preparing.runs import GroupRun, Runs
 from sparkdl.data.preparing.transform import from_bytes
 from sparkdl.data.preparing.written import RECORD, Written, summed_up, sums_of, to_batch
