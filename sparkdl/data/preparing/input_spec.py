@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sparkdl.data.card import InputSpec
 from sparkdl.data.preparing.look import Look
-from sparkdl.data.preparing.rows_to_write import KnownExamples
+from sparkdl.data.preparing.rows_to_write import RowsOfTasks
 from sparkdl.data.sql import identifier
 from sparkdl.preprocessing import FittedPipeline
 
@@ -29,7 +29,7 @@ def input_spec(found: Look, fitted: FittedPipeline | None, rows: "DataFrame") ->
     if not inputs.preprocessed and inputs.source in inputs.widths:  # which is what all rows have: others were found
         return InputSpec(column=inputs.column, kind="vector", shape=(inputs.widths[inputs.source],), dtype="float32")
     if found.known and fitted:
-        rows = KnownExamples(found.known, fitted, ()).map([inputs.column], _the_first, f"`{inputs.column}` binary")
+        rows = RowsOfTasks(found.known, fitted, ()).map([inputs.column], _the_first, f"`{inputs.column}` binary")
     (row,) = rows.select(identifier(inputs.source)).limit(1).collect()
     value = row[0]
     if inputs.kind == "sparse":

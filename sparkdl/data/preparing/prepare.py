@@ -38,7 +38,7 @@ from sparkdl.data.preparing.named_specs import find_specs, with_written
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups
 from sparkdl.data.preparing.queries import QUERY, gathered
 from sparkdl.data.preparing.row_problems import unusable
-from sparkdl.data.preparing.rows_to_write import Examples, KnownExamples, SparkExamples
+from sparkdl.data.preparing.rows_to_write import RowsOfSpark, RowsOfTasks, RowsToWrite
 from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.write import Layout, write_row_groups
@@ -305,12 +305,12 @@ def _made_problems(inputs: InputPlan, settings: Prepare) -> list[Problem]:
 
 def _examples(
     found: Look, fitted: FittedPipeline | None, ready: "DataFrame", counted: "DataFrame", settings: Prepare
-) -> Examples:
+) -> RowsToWrite:
     """What is written of the rows, by tasks that know them or by Spark."""
     from pyspark.sql import functions as sf
 
     if found.known and fitted:
-        return KnownExamples(found.known, fitted, found.findings.label_names)
+        return RowsOfTasks(found.known, fitted, found.findings.label_names)
     inputs = found.inputs
     stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(LABEL).alias(LABEL_COLUMN)]
     if settings.weight:
@@ -320,4 +320,4 @@ def _examples(
     rows = ready.select(*stored, SPLIT, ORDER, CONTENT_HASH)
     if settings.qid:
         rows = counted = gathered(rows, inputs.column, settings)
-    return SparkExamples(rows, counted)
+    return RowsOfSpark(rows, counted)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["FileReader", "RowReader", "SparkReader", "file_reader"]
+__all__ = ["FileReader", "OverBatches", "RowReader", "SparkReader", "file_reader"]
 
 OverBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _PLAIN = {

@@ -1,6 +1,6 @@
 """The rows of a dataset on their way to its files: inputs, label, weight, split and hashes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
 from sparkdl.data.preparing.known_rows import KnownRows, Pairs
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_facts import splits_of
+from sparkdl.data.preparing.row_readers import OverBatches
 from sparkdl.data.preparing.stacking import made_inputs
 from sparkdl.data.preparing.transform import as_bytes
 from sparkdl.preprocessing import FittedPipeline
@@ -19,16 +20,14 @@ from sparkdl.preprocessing import FittedPipeline
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Examples", "KnownExamples", "SparkExamples"]
+__all__ = ["RowsOfSpark", "RowsOfTasks", "RowsToWrite"]
 
 _BUCKETS = "split string, bucket bigint, count bigint"
 _AT_ONCE = 1 << 21
 """Rows whose buckets a task counts at a time."""
 
-OverBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-
-class Examples(Protocol):
+class RowsToWrite(Protocol):
     """Rows that are written, and that tasks deal."""
 
     @property
@@ -42,7 +41,7 @@ class Examples(Protocol):
         """By ``split`` and ``bucket``, which are the bits of the order from ``shift`` on, the ``count`` of rows."""
 
 
-class SparkExamples(NamedTuple):
+class RowsOfSpark(NamedTuple):
     """Rows that Spark sees."""
 
     rows: "DataFrame"
@@ -51,21 +50,21 @@ class SparkExamples(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """As :attr:`Examples.value_bytes`."""
+        """As :attr:`RowsToWrite.value_bytes`."""
         return 1
 
     def map(self, columns: Sequence[str], work: OverBatches, schema: str) -> "DataFrame":
-        """As :meth:`Examples.map`."""
+        """As :meth:`RowsToWrite.map`."""
         return self.rows.select(*columns).mapInArrow(work, schema)
 
     def count_buckets(self, shift: int) -> "DataFrame":
-        """As :meth:`Examples.count_buckets`."""
+        """As :meth:`RowsToWrite.count_buckets`."""
         from pyspark.sql import functions as sf
 
         return self.counted.groupBy(sf.col(SPLIT).alias("split"), sf.shiftright(ORDER, shift).alias("bucket")).count()
 
 
-class KnownExamples(NamedTuple):
+class RowsOfTasks(NamedTuple):
     """Rows that tasks read themselves."""
 
     known: KnownRows
@@ -74,11 +73,11 @@ class KnownExamples(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """As :attr:`Examples.value_bytes`."""
+        """As :attr:`RowsToWrite.value_bytes`."""
         return self.known.value_bytes
 
     def map(self, columns: Sequence[str], work: OverBatches, schema: str) -> "DataFrame":
-        """As :meth:`Examples.map`; a label is the index of its class."""
+        """As :meth:`RowsToWrite.map`; a label is the index of its class."""
         plan, inputs, made_by, names = self.known.plan, self.known.inputs, self.made_by, self.label_names
         raw_columns = dict(inputs.raw_columns)
 
@@ -100,7 +99,7 @@ class KnownExamples(NamedTuple):
         return self.known.map(lambda pairs: work(examples(pairs)), schema)
 
     def count_buckets(self, shift: int) -> "DataFrame":
-        """As :meth:`Examples.count_buckets`."""
+        """As :meth:`RowsToWrite.count_buckets`."""
         from pyspark.sql import functions as sf
 
         plan = self.known.plan

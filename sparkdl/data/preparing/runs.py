@@ -104,7 +104,7 @@ def find_runs(
 ) -> Runs:
     """The row groups, of equal size give or take one row. Runs on the driver; tasks count, where there are many rows.
 
-    ``count_buckets`` is that of :class:`~sparkdl.data.preparing.rows_to_write.Examples`.
+    ``count_buckets`` is that of :class:`~sparkdl.data.preparing.rows_to_write.RowsToWrite`.
     """
     largest = max(split_rows.values())
     buckets = 1 if largest <= _ALONE_ROWS else min(_BUCKETS_A_GROUP * max(num_groups.values()), _MOST_BUCKETS)

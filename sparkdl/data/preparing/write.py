@@ -13,7 +13,7 @@ from sparkdl.data.named_files import named_schema, write_named_row_group
 from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, opened, packed, rows_of_block, small_batches
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_group import row_schema, write_row_group
-from sparkdl.data.preparing.rows_to_write import Examples
+from sparkdl.data.preparing.rows_to_write import RowsToWrite
 from sparkdl.data.preparing.runs import GroupRun, Runs
 from sparkdl.data.preparing.transform import from_bytes
 from sparkdl.data.preparing.written import RECORD, Written, summed_up, sums_of, to_batch
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
         return named_schema(self.inputs, self.label, weighted=self.weighted)
 
 
-def write_row_groups(spark: "SparkSession", rows: Examples, folder: str, layout: Layout, runs: Runs) -> Written:
+def write_row_groups(spark: "SparkSession", rows: RowsToWrite, folder: str, layout: Layout, runs: Runs) -> Written:
     """Write every row group to ``folder/<split>/``. Runs on the driver; rows are dealt and written by tasks.
 
     ``rows`` have the input column, the label, its weight where rows have such, and each row's split and hashes;
