@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import distributed
@@ -20,6 +21,8 @@ from sparkdl.errors import ConfigError
 __all__ = ["TorchrunBackend"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+USE_CPU = "ACCELERATE_USE_CPU"
+"""Without it Accelerate, and so transformers' Trainer, take each rank for the only one where there is no GPU."""
 
 
 @dataclass
@@ -38,8 +41,11 @@ class TorchrunBackend(TorchBackend):
     def environment(self, place: Seat, meeting: Meeting, device: str) -> dict[str, str]:
         ranks = MeetingStore(f"{meeting.address}:{meeting.port}", meeting.token)
         if place.rank == 0:
-            ranks.set("master", self._listen(meeting.own_address, place.size))
-        address, _, port = ranks.get("master").decode().partition(":")
+            master = self._listen(meeting.own_address, place.size)
+            ranks.set("master", master)
+        else:
+            master = ranks.get("master").decode()
+        address, _, port = master.partition(":")
         found = {
             **super().environment(place, meeting, device),
             "MASTER_ADDR": address,
@@ -54,6 +60,8 @@ class TorchrunBackend(TorchBackend):
         }
         if device != "cpu":
             found[VISIBLE] = _gpus_of_host(place, device, ranks)
+        elif not any(Path("/dev").glob("nvidia[0-9]*")):
+            found[USE_CPU] = os.environ.get(USE_CPU, "true")
         return found
 
     @override
