@@ -35,7 +35,7 @@ if __name__ == "__main__":
     pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["optimizers"], *extras["text"], *extras["dev"]]
+    needed = [*project["dependencies"], *extras["optimizers"], *extras["text"], *extras["finetuning"], *extras["dev"]]
     needed += ["pip", "setuptools"]  # set-up's
     if find_spec("petastorm"):  # the classic stack; Horovod, which needs cffi, is built by set-up
         needed += ["cffi", *(text for text in extras["classic"] if Requirement(text).name != "horovod")]

@@ -4,7 +4,7 @@ from sparkdl.models.build import build, build_without_weights, copied_network, n
 from sparkdl.models.build_named import build_by, build_named
 from sparkdl.models.export import TracedNetwork, export_network, trace_network, write_network
 from sparkdl.models.export_in_parts import export_in_parts
-from sparkdl.models.full_state import full_state, load_full_state
+from sparkdl.models.full_state import full_state, leave_out_of_state, load_full_state
 from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights, module_of
 from sparkdl.models.outputs import LOGITS, check_answer, logits_of, named_outputs, output_of
 from sparkdl.models.reference import Reference, refer, write_reference
@@ -23,6 +23,7 @@ __all__ = [
     "export_in_parts",
     "export_network",
     "full_state",
+    "leave_out_of_state",
     "load_full_state",
     "load_network",
     "load_weights",

@@ -19,6 +19,7 @@ from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import Inputs, answer, like, moved, shapes_of
 from sparkdl.models.networks import NETWORKS
 from sparkdl.models.outputs import LOGITS, check_answer, logits_of
+from sparkdl.models.packages import is_auto_class, maker_in_package
 
 __all__ = [
     "ScaledImages",
@@ -171,7 +172,7 @@ def import_model(model: str) -> Callable[..., Any]:
         raise ModelError(f"the module {module_name!r} has no {attribute!r} (from the model {model!r})") from None
     if not callable(found):
         raise ModelError(f"the model {model!r} is a {type(found).__name__}, not something that can be called")
-    if not makes(found, nn.Module):
+    if not makes(found, nn.Module) and not is_auto_class(found):
         raise ModelError(
             f"the model {model!r} is no torch.nn.Module, and no function that says it returns one (`-> nn.Module`): a"
             " name may come from a stranger's file, so nothing else is called. Annotate it, or hand it in from Python"
@@ -186,6 +187,8 @@ def _make(
     """Call it with the options and those offered arguments that it takes."""
     if isinstance(callable_, nn.Module):
         return copied_network(_unwrapped(callable_, name), name)  # which is trained, and the caller's is not
+    if maker := maker_in_package(callable_, name):
+        return _unwrapped(_built(lambda: maker(offered, options), name), name)
     parameters = inspect.signature(callable_).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     arguments = {key: value for key, value in offered.items() if takes_all or key in parameters} | dict(options)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from sparkdl.settings.adapter_options import Adapters
 from sparkdl.settings.gradient_noise import NoiseShape
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage, TaskName
 from sparkdl.settings.strategies import (
@@ -15,6 +16,7 @@ from sparkdl.settings.strategies import (
     HogwildOptions,
     ISTOptions,
     PostLocalSGDOptions,
+    ResISTOptions,
     RoundsOptions,
     SandblasterOptions,
     Strategies,
@@ -157,6 +159,10 @@ class Train(Recipe):
     """How replicas agree."""
     gradient_noise: NoiseShape | None = None
     """Add noise to the gradient, so that a step over many rows behaves like one over few; with ``allreduce``."""
+    adapters: Adapters | None = None
+    """Train small weights beside those that ``model`` builds, which stay as they are: ``{kind: lora, rank: 8, targets:
+    [query, value], whole: [classifier]}``. Ranks exchange these alone, checkpoints hold nothing else, and the
+    registered model has them merged into its weights."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     target: Target | None = None
@@ -210,6 +216,20 @@ class Train(Recipe):
             )
         if len(set(self.outputs)) < len(self.outputs):
             raise ValueError("outputs names an output twice")
+        return self
+
+    @model_validator(mode="after")
+    def _with_adapters(self) -> Self:
+        if self.adapters and self.start_from:
+            raise ValueError(
+                "adapters are beside the weights that model builds (model_options), which every attempt of a run builds"
+                " anew, and start_from would replace them; leave one of them out"
+            )
+        if self.adapters and isinstance(self.strategy, ISTOptions | ResISTOptions):
+            raise ValueError(
+                f"adapters are for networks that ranks have whole, and strategy {self.strategy.model_dump()['kind']}"
+                " deals their neurons or blocks; set strategy to allreduce"
+            )
         return self
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ from sparkdl.models import (
     NETWORK_FILE,
     Reference,
     TracedNetwork,
+    copied_network,
     export_in_parts,
     export_network,
     full_state,
@@ -43,6 +44,7 @@ from sparkdl.settings import Tracking, Train
 from sparkdl.settings.averaging import CompressedAveraging
 from sparkdl.settings.strategies import ISTOptions, ResISTOptions
 from sparkdl.tracking import download
+from sparkdl.training.adapters import merge_adapters
 from sparkdl.training.checkpoint import save_weights
 from sparkdl.training.fisher_noise import check_rows_apart
 from sparkdl.training.losses import build_loss
@@ -97,7 +99,10 @@ def tried_model(
         check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
     if isinstance(settings.strategy, ResISTOptions):
         check_blocks(model, rows, settings.strategy.blocks, ranks=ranks)
-    traced = _traced_or_named(model, rows, dataset, settings)
+    registered = model
+    if settings.adapters:
+        registered = merge_adapters(copied_network(model, name_of(settings.model)))
+    traced = _traced_or_named(registered, rows, dataset, settings)
     return network.train(), None if settings.in_parts else traced
 
 
@@ -163,6 +168,8 @@ def write_model_folder(
     else:
         model = build_model(dataset, settings)
         load_full_state(model, best_weights(checkpoint))
+        if settings.adapters:
+            model = merge_adapters(model)
         rows = some_rows(dataset)
         traced = traced or _traced_or_named(model, rows, dataset, settings)
         if isinstance(traced, Reference):

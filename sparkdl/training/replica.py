@@ -15,6 +15,7 @@ from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import answer, moved
 from sparkdl.models import build_by, build_without_weights, logits_of
 from sparkdl.settings import Train
+from sparkdl.training.adapters import with_adapters
 from sparkdl.training.fisher_noise import FisherNoise
 from sparkdl.training.groups import Groups
 from sparkdl.training.losses import Loss, build_loss
@@ -41,6 +42,8 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
     """
     torch.manual_seed(settings.seed)
     model = build_by(settings.model, build_arguments(dataset, settings))
+    if settings.adapters:
+        model = with_adapters(model, settings.adapters)
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
             if is_expanded(buffer):

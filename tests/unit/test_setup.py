@@ -312,7 +312,15 @@ def test_the_lock_pins_everything_the_project_asks_for(stack: stacks.Stack) -> N
     extras = project["optional-dependencies"]
     classic = extras["classic"] if stack is stacks.CLASSIC else []
     for requirement in map(
-        Requirement, [*project["dependencies"], *classic, *extras["optimizers"], *extras["text"], *extras["dev"]]
+        Requirement,
+        [
+            *project["dependencies"],
+            *classic,
+            *extras["optimizers"],
+            *extras["text"],
+            *extras["finetuning"],
+            *extras["dev"],
+        ],
     ):
         if requirement.name == "horovod":  # which is built, from the release that horovod.txt names
             assert f"{requirement} " in (SETUP / "horovod.txt").read_text()

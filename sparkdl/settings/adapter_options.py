@@ -1,0 +1,30 @@
+"""The kinds of ``train.adapters``: small weights that are trained beside a network's own, which stay as they are."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sparkdl.settings.kinds import OneKind
+from sparkdl.settings.section import Positive, Section
+
+__all__ = ["Adapters", "LoraOptions"]
+
+
+class LoraOptions(Section):
+    """Each weight W of some layers becomes W + B A: B and A have a low rank (Hu et al., 2021, arXiv 2106.09685)."""
+
+    kind: Literal["lora"] = "lora"
+    rank: Positive = 8
+    """Of B A."""
+    targets: list[str] = []
+    """The layers: the last parts of their names, such as ``[query, value]``. By default those that ``peft`` has found
+    to be good for the network's architecture, if it knows it."""
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    """B A counts alpha / rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of what comes to A."""
+    whole: list[str] = []
+    """Layers that are trained whole, such as the new one that tells your classes apart: ``[classifier]``."""
+
+
+Adapters = OneKind[LoraOptions]
