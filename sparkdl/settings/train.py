@@ -149,6 +149,9 @@ class Train(Recipe):
     those that are not named), of which only the ratios matter, or ``balanced``: n / (k n_c) for n training rows of k
     classes, n_c of them of class c, as with scikit-learn. Weights of rows are multiplied by it. Figures other than
     ``loss`` count all classes alike."""
+    compile: bool = False
+    """Whether ``torch.compile`` makes the network's steps faster, after some seconds or minutes of compiling on each
+    rank. It takes a C++ compiler there, or on a GPU Triton; the driver tries it before anything starts."""
     optimizer: str | Callable[..., Any] = "adamw"
     """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...). With the extra
     ``optimizers`` also ``lars`` (You et al., 2017, arXiv 1708.03888) and ``lamb`` (You et al., 2020, arXiv 1904.00962),
@@ -229,6 +232,15 @@ class Train(Recipe):
             raise ValueError(
                 f"adapters are for networks that ranks have whole, and strategy {self.strategy.model_dump()['kind']}"
                 " deals their neurons or blocks; set strategy to allreduce"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _compiled(self) -> Self:
+        if self.compile and isinstance(self.strategy, ISTOptions | ResISTOptions | AsynchronousOptions):
+            raise ValueError(
+                f"compile is for a network whose layers keep their sizes on ranks in lockstep, and strategy"
+                f" {self.strategy.model_dump()['kind']} is not; leave it out, or set strategy to allreduce"
             )
         return self
 

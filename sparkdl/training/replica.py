@@ -31,6 +31,7 @@ __all__ = [
     "build_arguments",
     "build_hollow_model",
     "build_model",
+    "compiled",
     "make_dense",
 ]
 
@@ -99,6 +100,7 @@ class Replica:
         self.strategy = create_strategy(settings, groups.data)
         placed = self.strategy.place(model, device)
         self.model, self.optimizer = self.strategy.wrap(placed, partial(build_optimizer, settings))
+        self._compiled = compiled(self.model) if settings.compile else None
         noise = settings.gradient_noise
         self.noise = FisherNoise(noise, self.model, settings, self.loss) if noise else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
@@ -130,6 +132,7 @@ class Replica:
                     loss=self.loss,
                     row_weight=weight,
                     scaler=self.scaler,
+                    compiled=self._compiled,
                 )
             )
         self.strategy.finish_gradients()
@@ -161,20 +164,30 @@ def back_propagate(
     loss: Loss,
     row_weight: float,
     scaler: torch.amp.GradScaler | None = None,
+    compiled: nn.Module | None = None,
 ) -> BatchFigures:
-    """Add the gradient of a batch's loss, with so much weight for each of its rows, to what parameters have."""
+    """Add the gradient of a batch's loss, with so much weight for each of its rows, to what parameters have.
+
+    ``compiled`` is the same network, which computes in its place.
+    """
     device = next(model.parameters()).device
     inputs = moved(batch.inputs, device)
     labels = batch.labels.to(device, non_blocking=True)
     weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
     with autocast(settings, device), _normalised_alone(model, len(labels)):
-        answered = answer(model, inputs)
+        answered = answer(compiled or model, inputs)
         mean = loss(answered, labels, weights, inputs=inputs)
     scaled = scaler.scale(mean) if scaler else mean
     # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
     scaled.backward(torch.full_like(scaled, len(labels) * row_weight))
     sums = task.sums(logits_of(answered).detach(), labels, weights)
     return BatchFigures(mean.detach(), sums, len(labels), weight=None if weights is None else weights.double().sum())
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """The network by ``torch.compile``, with the same parameters; PyTorch compiles when it is first called."""
+    found: Any = torch.compile(model)
+    return found  # type: ignore[no-any-return]
 
 
 def _has_sparse_gradients(model: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from sparkdl.models import copied_network, full_state, load_full_state, logits_o
 from sparkdl.settings import Train
 from sparkdl.training.losses import build_loss
 from sparkdl.training.recipe import takes_gradients
-from sparkdl.training.replica import back_propagate
+from sparkdl.training.replica import back_propagate, compiled
 from sparkdl.training.tasks import Task
 
 __all__ = ["check_trained", "try_training"]
@@ -69,6 +69,8 @@ def try_training(model: nn.Module, rows: Inputs, settings: Train, task: Task, *,
                     " on it: register it with the shape that it keeps, or compute it in forward()"
                 )
         _check_memory(model, tried, _some_rows(rows, 2), name)
+        if settings.compile:
+            _try_compiling(tried.train(), _some_rows(rows, 2), settings)
 
 
 def _copied_loss(loss: Any) -> Any:
@@ -93,6 +95,19 @@ def _step(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, weight
             f"the model {name_of(settings.model)!r} with its loss fails in training on {rows_tried}:"
             f" {type(error).__name__}: {(str(error).splitlines() or [''])[0]}{hint}"
         ) from error
+
+
+def _try_compiling(model: nn.Module, rows: Inputs, settings: Train) -> None:
+    """Raise :class:`ConfigError` where PyTorch cannot compile a network."""
+    try:
+        with torch.enable_grad():
+            logits_of(answer(compiled(model), rows)).float().sum().backward()
+    except Exception as error:  # whatever the compiler, or what it calls, may raise
+        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+        raise ConfigError(
+            f"train.compile: PyTorch cannot compile the model {name_of(settings.model)!r} here"
+            f" ({type(error).__name__}: {lines[0]}); leave it out, or install a C++ compiler if it lacks one"
+        ) from None
 
 
 def _check_memory(model: nn.Module, tried: nn.Module, rows: Inputs, name: str) -> None:
