@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import sparkdl
-from sparkdl import TorchRunner
+from sparkdl import Dataset, TorchRunner
 from sparkdl.errors import ConfigError, NotEnoughSlotsError, RankError
 
 EVERYWHERE = pytest.mark.parametrize("np", [2, -2])
@@ -138,6 +139,55 @@ def test_when_restarts_are_used_up_the_last_error_is_raised(spark: SparkSession)
     assert sparkdl.checkpoint_dir() is None
     with pytest.raises(RankError, match="ValueError: attempt 1"):
         TorchRunner(np=1, max_restarts=1).run(fail)
+
+
+def test_a_program_may_choose_another_meeting_place(spark: SparkSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def setup(rank: int, world_size: int) -> str:  # as programs do that were written for torch.multiprocessing.spawn
+        from torch import distributed
+
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(port)
+        distributed.init_process_group("gloo", rank=rank, world_size=world_size)
+        gathered: list[int] = [0] * world_size
+        distributed.all_gather_object(gathered, rank)
+        return str(gathered)
+
+    def start() -> str:
+        return setup(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+    assert TorchRunner(np=2).run(start) == "[0, 1]"
+
+
+@EVERYWHERE
+def test_ddp_trains_on_the_rows_of_a_prepared_dataset(spark: SparkSession, np: int, clouds: Dataset) -> None:
+    def train(path: str) -> tuple[float, bool]:
+        import torch
+        from torch import distributed
+        from torch.nn.parallel import DistributedDataParallel
+
+        distributed.init_process_group("gloo")
+        loader = sparkdl.dataloader(path, batch_size=16)
+        torch.manual_seed(distributed.get_rank())  # DDP gives all ranks the weights of rank 0
+        width, classes = loader.dataset.input.shape[0], loader.dataset.num_classes
+        model = DistributedDataParallel(torch.nn.Linear(width, classes))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses: list[float] = []
+        for _ in range(3):
+            for inputs, labels in loader:
+                loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        weights = [torch.empty_like(model.module.weight) for _ in range(2)]
+        distributed.all_gather(weights, model.module.weight.detach())
+        equal = torch.equal(weights[0], weights[1])
+        return losses[-1] / losses[0], equal and len(losses) == 3 * len(loader)
+
+    share, equal = TorchRunner(np=np).run(train, clouds.path)
+    assert share < 0.7 and equal
 
 
 def test_a_decorated_function_runs_here_or_on_ranks(spark: SparkSession) -> None:
