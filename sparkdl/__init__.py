@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sparkdl.cluster import get_session
     from sparkdl.config import load_settings
     from sparkdl.data import Dataset, check_prepare, fetch, open_source, prepare, split_rows
-    from sparkdl.dataloader import dataloader
+    from sparkdl.distributed_loader import dataloader
     from sparkdl.estimator import (
         TorchClassificationModel,
         TorchClassifier,
@@ -106,7 +106,7 @@ _HOMES = {
     "sparkdl.cluster": ["get_session"],
     "sparkdl.config": ["load_settings"],
     "sparkdl.data": ["Dataset", "check_prepare", "fetch", "open_source", "prepare", "split_rows"],
-    "sparkdl.dataloader": ["dataloader"],
+    "sparkdl.distributed_loader": ["dataloader"],
     "sparkdl.estimator": [
         *["TorchClassificationModel", "TorchClassifier", "TorchEstimator", "TorchModel", "TorchRanker"],
         *["TorchRankingModel", "TorchRegressionModel", "TorchRegressor", "TrainingSummary"],

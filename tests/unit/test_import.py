@@ -1,7 +1,10 @@
 """What the user's process is after `import sparkdl`: what it was before."""
 
+import pkgutil
 import subprocess
 import sys
+
+import sparkdl
 
 PROGRAM = """
 import faulthandler, gc, os, signal, sys
@@ -33,3 +36,8 @@ print(changes(before))
 def test_importing_every_public_name_leaves_the_process_as_it_was() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "{}\n{}\n"
+
+
+def test_no_public_name_is_that_of_a_module_which_would_take_its_place_once_it_is_imported() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(sparkdl.__path__)}
+    assert not modules & set(sparkdl.__all__)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparkdl.dataloader import DistributedLoader, dataloader
+from sparkdl.distributed_loader import DistributedLoader, dataloader
 from sparkdl.errors import ConfigError, DatasetError
 
 from .data.conftest import MakeDataset, make, make_dataset
