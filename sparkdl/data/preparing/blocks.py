@@ -17,7 +17,18 @@ from sparkdl.preprocessing.hashes import murmur3_of_ints
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BLOCKS", "KEY", "RAW_BYTES", "keys_for", "num_tasks", "opened", "packed", "rows_of_block", "small_batches"]
+__all__ = [
+    "BLOCKS",
+    "KEY",
+    "RAW_BYTES",
+    "keys_for",
+    "num_tasks",
+    "opened",
+    "packed",
+    "rows_of_block",
+    "small_batches",
+    "to_message",
+]
 
 KEY = "key"
 BLOCKS = f"{KEY} int, block binary"
@@ -120,7 +131,7 @@ def _cut(
         for at in range(begin, end, block_rows)
     ]
     of_blocks = keys[places[[begin for begin, _ in cuts]]]
-    blocks = [_message(rows.slice(begin, end - begin)) for begin, end in cuts]
+    blocks = [to_message(rows.slice(begin, end - begin)) for begin, end in cuts]
     return pa.RecordBatch.from_arrays([pa.array(of_blocks), pa.array(blocks, pa.binary())], schema=_SCHEMA)
 
 
@@ -130,10 +141,11 @@ def _stretches(values: NDArray[np.int32]) -> list[tuple[int, int]]:
     return list(zip([0, *changes], [*changes, len(values)], strict=True)) if len(values) else []
 
 
-def _message(rows: pa.Table) -> bytes:
+def to_message(rows: pa.Table | pa.RecordBatch) -> bytes:
+    """Rows as one value to Spark: an Arrow message."""
     content = pa.BufferOutputStream()
     with pa.ipc.new_stream(content, rows.schema) as writer:
-        writer.write_table(rows)
+        writer.write(rows)
     message: bytes = content.getvalue().to_pybytes()
     return message
 

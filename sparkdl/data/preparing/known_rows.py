@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
+from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches, to_message
 from sparkdl.data.preparing.draw import split_ends
 from sparkdl.data.preparing.equals import SENT, are_equal, sent_hashes
 from sparkdl.data.preparing.examine import Findings, summed_up
@@ -21,7 +21,7 @@ from sparkdl.data.preparing.fitting import WHAT_ROWS_SAY, look
 from sparkdl.data.preparing.label_column import LABEL
 from sparkdl.data.preparing.numbering import BLOCKS, numbered
 from sparkdl.data.preparing.order import SPLIT
-from sparkdl.data.preparing.row_facts import FactsPlan, facts_of, from_message, splits_of, to_message
+from sparkdl.data.preparing.row_facts import FactsPlan, facts_of, from_message, splits_of
 from sparkdl.data.preparing.row_readers import FileReader, SparkReader
 from sparkdl.data.preparing.stacking import content_columns, row_tests
 from sparkdl.errors import DataError

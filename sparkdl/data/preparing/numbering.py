@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl.data.preparing.blocks import keys_for
-from sparkdl.data.preparing.row_facts import FactsPlan, from_message, numbered_facts, to_message
+from sparkdl.data.preparing.blocks import keys_for, to_message
+from sparkdl.data.preparing.row_facts import FactsPlan, from_message, numbered_facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ from sparkdl.data.preparing.row_hashes import hash_rows
 from sparkdl.data.preparing.stacking import RowTest, fails
 from sparkdl.preprocessing.hashes import SEED, xxhash64_of_numbers
 
-__all__ = ["FactsPlan", "facts_of", "from_message", "numbered_facts", "splits_of", "to_message"]
+__all__ = ["FactsPlan", "facts_of", "from_message", "numbered_facts", "splits_of"]
 
 _TRAIN = "train"
 _LONGS = float(1 << 63)
@@ -96,17 +96,8 @@ def splits_of(facts: pa.RecordBatch, plan: FactsPlan) -> tuple[NDArray[np.intp],
     return np.where(found == names.index(_TRAIN), drawn, found), names
 
 
-def to_message(facts: pa.RecordBatch) -> bytes:
-    """Facts as one value to Spark."""
-    content = pa.BufferOutputStream()
-    with pa.ipc.new_stream(content, facts.schema) as writer:
-        writer.write_batch(facts)
-    message: bytes = content.getvalue().to_pybytes()
-    return message
-
-
 def from_message(message: pa.Scalar) -> pa.RecordBatch:
-    """What :func:`to_message` was given."""
+    """The facts in what :func:`~sparkdl.data.preparing.blocks.to_message` made of them."""
     with pa.ipc.open_stream(message.as_buffer()) as reader:
         return reader.read_next_batch()
 
