@@ -1,6 +1,7 @@
 """Inputs that have names: from columns of a table to the arguments of a network, and back to predictions."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
 
@@ -164,12 +165,12 @@ def test_the_same_rows_in_another_order_are_the_same_dataset(dataset: Dataset, r
 
 
 def test_a_model_of_named_inputs_is_trained_exported_and_scores_in_spark_and_in_pandas(
-    trained: TrainedModel, rows: DataFrame
+    trained: TrainedModel, rows: DataFrame, use_store: Callable[[str], None]
 ) -> None:
     assert trained.metrics["validation_accuracy"] > 0.9
     scored = sparkdl.score(rows, trained).orderBy("number").toPandas()
     assert (scored.prediction == scored.label).mean() > 0.9
-    mlflow.set_tracking_uri(trained.tracking.uri)
+    use_store(str(trained.tracking.uri))
     model = mlflow.pyfunc.load_model(trained.model_uri)
     served = model.predict(rows.orderBy("number").limit(20).toPandas().drop(columns="label"))
     assert served.prediction.tolist() == scored.prediction.tolist()[:20]

@@ -236,7 +236,7 @@ def test_a_dot_is_a_part_of_a_column_s_name(
     rows = _pictures(spark, 20)
     card = ModelCard.load(download(images, tracking))
     inputs = card.input.model_copy(update={"column": "the.image"})
-    _write(tmp_path, card.model_copy(update={"input": inputs, "raw_columns": {"the.image": "binary"}}), "cnn")
+    _write(tmp_path, card.model_copy(update={"unnamed": inputs, "raw_columns": {"the.image": "binary"}}), "cnn")
     dotted = rows.withColumnsRenamed({"image": "the.image", "name": "the.name", "id": "a`b"})
     found = score(dotted, register(tmp_path, {"the.image": "binary"}), tracking=tracking, key="the.name")
     assert found.columns == ["a`b", "the.image", "the.name", "prediction", "probability", "top_k"]

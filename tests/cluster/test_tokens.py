@@ -1,6 +1,7 @@
 """Texts as sequences of tokens: a tokeniser that is learned, or a file's, goes with the dataset and with the model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copy
 
@@ -62,7 +63,12 @@ class Encoder(nn.Module):
 
 
 def test_a_network_learns_from_tokens_and_its_model_brings_the_tokeniser(
-    rows: DataFrame, dataset: Dataset, tmp_path: Path, empty_store: Path, spark: SparkSession
+    rows: DataFrame,
+    dataset: Dataset,
+    tmp_path: Path,
+    empty_store: Path,
+    use_store: Callable[[str], None],
+    spark: SparkSession,
 ) -> None:
     copy(empty_store, tmp_path / "mlflow.db")
     tracking = Tracking(uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
@@ -71,7 +77,7 @@ def test_a_network_learns_from_tokens_and_its_model_brings_the_tokeniser(
     assert trained.metrics["test_accuracy"] > 0.9
     scored = sparkdl.score(rows, trained).orderBy("n").toPandas()
     assert (scored.prediction == scored.label).mean() > 0.9
-    mlflow.set_tracking_uri(tracking.uri)
+    use_store(str(tracking.uri))
     model = mlflow.pyfunc.load_model(trained.model_uri)
     assert model.predict(scored[["text"]]).prediction.tolist() == scored.prediction.tolist()
     empty = spark.createDataFrame([("",), ("red " * 99,)], "text string")

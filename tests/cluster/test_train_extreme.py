@@ -290,7 +290,7 @@ def test_more_buckets_than_classes_are_warned_of_and_one_class_or_whole_rows_are
     hashless = settings.model_copy(update={"hash_family": "identity", "hashing": "random", "buckets": 2})
     with pytest.raises(ConfigError, match=r"needs a bucket for each of the .* classes, not 2 buckets"):
         train_extreme(dataset, hashless, spark=spark)
-    dense = card.model_copy(update={"input": card.input.model_copy(update={"kind": "vector"})})
+    dense = card.model_copy(update={"unnamed": card.input.model_copy(update={"kind": "vector"})})
     with pytest.raises(DatasetError, match=r"prepare\.sparse: true"):
         train_extreme(Dataset(dataset.path, dense), settings, spark=spark)
 
