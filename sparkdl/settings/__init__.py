@@ -8,6 +8,8 @@ thing by the same word.
 
 from typing import Any
 
+from pydantic import model_validator
+
 from sparkdl.errors import ConfigError
 from sparkdl.settings.cluster import Cluster, RankRange, Resources
 from sparkdl.settings.extreme import Extreme, LinearRankerOptions, NoRankerOptions
@@ -54,6 +56,15 @@ class Settings(Section):
     score: Score = Score()
     cluster: Cluster = Cluster()
     tracking: Tracking = Tracking()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepared_for_training(cls, values: Any) -> Any:
+        """What training reads is what is prepared, where nothing else is said."""
+        match values:
+            case {"prepare": dict() as prepare, "train": {"dataset": str() as dataset}} if "output" not in prepare:
+                return {**values, "prepare": {**prepare, "output": dataset}}
+        return values
 
     def require(self, key: str) -> Any:
         """The value of a key that a job cannot do without, for example ``prepare.source``.

@@ -62,7 +62,8 @@ class Prepare(Section):
     """How a raw table becomes a dataset."""
 
     output: Storage
-    """The dataset's folder: a path or a URI on storage that driver and executors both reach."""
+    """The dataset's folder: a path or a URI on storage that driver and executors both reach; in a file that sets
+    ``train.dataset``, by default that."""
     source: Source | None = None
     """The raw rows; not needed when a DataFrame is handed in."""
     label: str = "label"

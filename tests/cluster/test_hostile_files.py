@@ -22,6 +22,27 @@ from sparkdl.scoring.by_spark import load_preprocessing
 from sparkdl.settings import Source
 
 
+@pytest.mark.parametrize(
+    ("log", "part", "table"),
+    [
+        ("_delta_log/00000000000000000000.json", "", "delta.`{folder}`"),
+        ("_delta_log/00000000000000000000.json", "day=1/hour=2", "delta.`{folder}`"),
+        (".hoodie/hoodie.properties", "", "catalog.database.table"),
+        ("metadata/v1.metadata.json", "data", "catalog.database.table"),
+    ],
+)
+def test_files_of_a_table_with_versions_are_not_read_as_its_rows(
+    log: str, part: str, table: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = tmp_path / "table" / part
+    rows.mkdir(parents=True)
+    (tmp_path / "table" / log).parent.mkdir()
+    (tmp_path / "table" / log).touch()
+    pq.write_table(pa.table({"x": [1.0]}), rows / "part-0.parquet")
+    with pytest.raises(DataError, match=re.escape(f"`path: {table.format(folder=tmp_path / 'table')}`")):
+        open_source(Source(format="parquet", path=str(rows)), spark)
+
+
 def test_a_models_preprocessing_imports_no_module_that_it_names(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,7 +233,7 @@ def test_a_folder_of_parquet_files_is_trained_on_and_scored(
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     stages = [{"kind": "standardise", "columns": ["height"]}, {"kind": "index", "columns": ["kind"]}]
     tree = {
-        "prepare": {"output": "nowhere", "features": ["height", "kind"], "stages": stages},
+        "prepare": {"features": ["height", "kind"], "stages": stages},
         "train": {"dataset": str(folder), "run_dir": f"{tmp_path}/runs", "epochs": 3, "batch_size": 64},
         "cluster": {"num_ranks": 2},
         "score": {"source": {"format": "parquet", "path": str(folder)}, "output": f"{tmp_path}/predictions"},
@@ -251,4 +251,3 @@ def test_a_folder_of_parquet_files_is_trained_on_and_scored(
     (card,) = (tmp_path / "runs" / "datasets").iterdir()
     assert card.name.startswith("rows-")
     assert json.loads((card / "card.json").read_text())["in_place"]["folder"] == str(folder)
-    assert not Path("nowhere").exists()

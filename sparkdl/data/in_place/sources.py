@@ -5,21 +5,20 @@ import json
 
 from sparkdl.data.card import CARD_NAME
 from sparkdl.data.preparing.decisions import kept_settings
+from sparkdl.data.sources.table_formats import is_delta_table
 from sparkdl.settings import Prepare, Source
 from sparkdl.storage import exists, join, list_files, list_folder
 
 __all__ = ["foreign_source", "name_of_card"]
-
-_DELTA_LOG = "_delta_log"
 
 
 def foreign_source(folder: str) -> Source | None:
     """What reads the Parquet files or the Delta table in a folder; None where there is a dataset, or neither."""
     if exists(join(folder, CARD_NAME)):
         return None
-    entries = list_folder(folder)
-    if any(entry.name == _DELTA_LOG for entry in entries):
+    if is_delta_table(folder):
         return Source(format="table", path=f"delta.`{folder}`")
+    entries = list_folder(folder)
     has_files = any(entry.name.endswith(".parquet") or (entry.is_folder and "=" in entry.name) for entry in entries)
     return Source(format="parquet", path=folder) if has_files else None
 

@@ -8,6 +8,7 @@ from sparkdl.data.sources.debian import read_debian
 from sparkdl.data.sources.dictionary import read_dictionary
 from sparkdl.data.sources.idx import read_idx
 from sparkdl.data.sources.images import read_images
+from sparkdl.data.sources.table_formats import refuse_files_of_tables
 from sparkdl.data.sources.wordnet import read_wordnet
 from sparkdl.data.sources.xc import read_xc
 from sparkdl.errors import DataError
@@ -47,6 +48,7 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
             if source.format in _OF_IMAGES:
                 rows, shape = _OF_IMAGES[source.format](source, spark)
                 return rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
+            refuse_files_of_tables(source)
             reader = spark.read.options(**source.options)
             if source.format == "table":
                 rows = reader.table(str(source.path))
