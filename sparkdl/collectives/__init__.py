@@ -11,6 +11,7 @@ from sparkdl.collectives.horovod import HorovodBackend
 from sparkdl.collectives.means import agree, start_means
 from sparkdl.collectives.noise import GradientNoise
 from sparkdl.collectives.shared_memory import shared_copies, split_by_memory
+from sparkdl.collectives.sparse_gradients import sparse_tables, values_of
 from sparkdl.collectives.torchrun import TorchrunBackend
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "message_of",
     "parts_of",
     "shared_copies",
+    "sparse_tables",
     "split_by_memory",
     "start_means",
+    "values_of",
 ]

@@ -117,7 +117,13 @@ class Communicator(ABC):
     def broadcast_module(self, module: nn.Module, *, root: int = 0) -> None:
         """Overwrite parameters and buffers of any type, but expanded ones, in place, with those of rank ``root``."""
         found = [*module.parameters(), *module.buffers()]
-        tensors = [tensor.detach() for tensor in found if tensor.numel() and not is_expanded(tensor)]
+        tensors = []
+        for tensor in (each.detach() for each in found if each.numel() and not is_expanded(each)):
+            if tensor.nbytes <= BROADCAST_BYTES or not tensor.is_contiguous():
+                tensors.append(tensor)
+                continue
+            for piece in bytes_of(tensor).split(BROADCAST_BYTES):  # there may be no room for a copy of the whole
+                piece.copy_(self.broadcast(piece, root=root))
         while tensors:
             together = [tensors.pop(0)]
             while tensors and sum(tensor.nbytes for tensor in together) + tensors[0].nbytes <= BROADCAST_BYTES:

@@ -5,16 +5,17 @@ produced all of its gradients and all buckets before it have left (Li et al., 20
 2006.15704, section 3.2). So all ranks reduce in one order, also when a branch of the network was used by some of them
 alone. A parameter that fills a bucket has it for itself: alone it is reduced in place, where several are copied
 together and back. Which gradients travel together depends on the network alone, so that sums are taken in the same
-order in every run.
+order in every run. Sparse gradients of tables, which belong to the first layers, travel last, all of them together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import nn
 
 from sparkdl.collectives.averaging import Averager, Exchange, advance, finish
 from sparkdl.collectives.noise import GradientNoise
+from sparkdl.collectives.sparse_gradients import exchange_rows, values_of
 
 __all__ = ["GradientAverager"]
 
@@ -28,7 +29,7 @@ class GradientAverager:
     """The gradients of some parameters become their means over ranks, as an averager finds them. Runs on ranks.
 
     A gradient that a rank does not have (no rows, an unused branch) counts as zero, so that no rank waits in vain.
-    Sparse gradients are made dense.
+    Sparse gradients of ``tables`` stay sparse where the averager has values travel as they are; others are made dense.
     """
 
     def __init__(
@@ -36,13 +37,19 @@ class GradientAverager:
         parameters: Iterable[nn.Parameter],
         averager: Averager,
         *,
+        tables: Collection[nn.Parameter] = (),
         noise: GradientNoise | None = None,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         """Each bucket is seen by ``noise``, if it is given, before and after it is averaged."""
         self._averager, self._noise = averager, noise
         exchanged = [] if averager.is_identity else [parameter for parameter in parameters if parameter.requires_grad]
-        self._buckets = _buckets(reversed(exchanged), bucket_bytes)
+        self._by_rows = averager.gathers_rows
+        sparse = set(tables) if self._by_rows else set()
+        self._buckets = _buckets((each for each in reversed(exchanged) if each not in sparse), bucket_bytes)
+        self._tables = [parameter for parameter in exchanged if parameter in sparse]
+        if self._tables:
+            self._buckets.append(self._tables)
         self._bucket_of = {parameter: index for index, bucket in enumerate(self._buckets) for parameter in bucket}
         self._missing: list[int] = []
         self._left: list[Exchange] = []
@@ -64,7 +71,8 @@ class GradientAverager:
         finish(self._left)
         self._left.clear()
         if self._noise and self._bucket_of:  # a rank that is alone exchanges nothing
-            self._noise.after(parameter.grad for parameter in self._bucket_of if parameter.grad is not None)
+            gradients = (parameter.grad for parameter in self._bucket_of)
+            self._noise.after(values_of(gradient) for gradient in gradients if gradient is not None)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         if not self._last_pass:
@@ -81,10 +89,15 @@ class GradientAverager:
 
     def _start_next(self) -> None:
         index = len(self._left)
-        gradients = [_dense_gradient(parameter) for parameter in self._buckets[index]]
-        if self._noise:
-            self._noise.before(gradients)
-        exchange = self._averager.exchange(gradients, key=f"gradients.{index}")
+        bucket, key = self._buckets[index], f"gradients.{index}"
+        if self._by_rows and bucket is self._tables:
+            gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
+            exchange = exchange_rows(self._by_rows, bucket, key=key)
+        else:
+            gradients = [_dense_gradient(parameter) for parameter in bucket]
+            exchange = self._averager.exchange(gradients, key=key)
+        if self._noise and gradients:
+            self._noise.before(map(values_of, gradients))
         advance(exchange)
         self._left.append(exchange)
 

@@ -57,7 +57,7 @@ OutputName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 ClassWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_by_label)]
 PREDICTION_COLUMNS = "prediction", "probability", "top_k", "contributions", "error"
 """The columns that scoring adds by itself."""
-WITH_MOMENTUM = ("adam", "adamw", "lars", "lamb")
+WITH_MOMENTUM = ("adam", "adamw", "sparse_adam", "lars", "lamb")
 """The optimizers that have momentum unless told otherwise."""
 
 
@@ -153,7 +153,10 @@ class Train(Recipe):
     """Whether ``torch.compile`` makes the network's steps faster, after some seconds or minutes of compiling on each
     rank. It takes a C++ compiler there, or on a GPU Triton; the driver tries it before anything starts."""
     optimizer: str | Callable[..., Any] = "adamw"
-    """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...). With the extra
+    """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...). ``sparse_adam`` is
+    ``adamw`` for networks with sparse gradients (``torch.nn.Embedding(sparse=True)``): of a table it changes only the
+    rows, and their moments, that a batch has; ``weight_decay`` leaves tables out. ``sgd`` without ``weight_decay`` and
+    ``torch.optim:Adagrad`` take such gradients, too, and others make them dense, which the driver says. With the extra
     ``optimizers`` also ``lars`` (You et al., 2017, arXiv 1708.03888) and ``lamb`` (You et al., 2020, arXiv 1904.00962),
     whose rate in each layer follows the norm of its weights: for large batches."""
     optimizer_options: dict[str, Any] = {}

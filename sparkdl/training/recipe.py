@@ -17,6 +17,7 @@ from sparkdl.config import import_object, makes
 from sparkdl.errors import ConfigError
 from sparkdl.extras import require
 from sparkdl.settings import Recipe, Train
+from sparkdl.training.sparse_adam import SparseAdam
 
 __all__ = ["autocast", "build_optimizer", "rate_at", "takes_gradients"]
 
@@ -41,6 +42,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,  # which takes sparse gradients where it is not fused
     "adam": partial(torch.optim.Adam, fused=True),
     "adamw": partial(torch.optim.AdamW, fused=True),
+    "sparse_adam": SparseAdam,
     "lars": partial(_of_extra, "LARS", {}),
     "lamb": partial(_of_extra, "Lamb", AS_IN_THE_PAPER),
 }

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sparkdl.collectives import is_expanded
+from sparkdl.collectives import is_expanded, values_of
 from sparkdl.data import Batch, Dataset
 from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import answer, moved
@@ -31,6 +31,7 @@ __all__ = [
     "build_arguments",
     "build_hollow_model",
     "build_model",
+    "clip_gradients",
     "compiled",
     "make_dense",
 ]
@@ -146,11 +147,11 @@ class Replica:
         return takes_gradients(self.settings, sparse=True, device=self.device)
 
     def _apply_gradients(self) -> None:
-        if _has_sparse_gradients(self.model) and (self.settings.clip_norm is not None or not self._takes_sparse):
-            make_dense(self.model)  # as those are that ranks exchange
+        if _has_sparse_gradients(self.model) and not self._takes_sparse:
+            make_dense(self.model)
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+            clip_gradients(self.model, self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
@@ -194,8 +195,22 @@ def _has_sparse_gradients(model: nn.Module) -> bool:
     return any(parameter.grad is not None and parameter.grad.is_sparse for parameter in model.parameters())
 
 
+def clip_gradients(model: nn.Module, largest: float) -> None:
+    """Shrink gradients whose norm together is larger, as ``clip_grad_norm_`` does, which takes no sparse ones."""
+    if not _has_sparse_gradients(model):
+        nn.utils.clip_grad_norm_(model.parameters(), largest)
+        return
+    for parameter in model.parameters():
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+    values = [values_of(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    factor = (largest / (nn.utils.get_total_norm(values) + 1e-6)).clamp(max=1.0)
+    for each in values:
+        each.mul_(factor)
+
+
 def make_dense(model: nn.Module) -> None:
-    """Make sparse gradients dense, as they are where several ranks exchange them: PyTorch clips no others."""
+    """Make sparse gradients dense, for what takes no others."""
     for parameter in model.parameters():
         if parameter.grad is not None and parameter.grad.is_sparse:
             parameter.grad = parameter.grad.to_dense()

@@ -1,6 +1,7 @@
 """A step of training that is tried on the driver, before anything starts: what would fail on a rank fails here."""
 
 import copy
+import logging
 from typing import Any
 
 import torch
@@ -11,12 +12,15 @@ from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, answer, count_rows, like
 from sparkdl.models import copied_network, full_state, load_full_state, logits_of, name_of, named_outputs
 from sparkdl.settings import Train
+from sparkdl.settings.strategies import AllReduceOptions, AsynchronousOptions, PostLocalSGDOptions
 from sparkdl.training.losses import build_loss
 from sparkdl.training.recipe import takes_gradients
 from sparkdl.training.replica import back_propagate, compiled
 from sparkdl.training.tasks import Task
 
 __all__ = ["check_trained", "try_training"]
+
+log = logging.getLogger(__name__)
 
 
 def check_trained(model: nn.Module, answered: Any, loss: torch.Tensor, settings: Train) -> None:
@@ -60,8 +64,9 @@ def try_training(model: nn.Module, rows: Inputs, settings: Train, task: Task, *,
         if not takes_gradients(settings, sparse=False) and not _all_sparse(tried):
             raise ConfigError(
                 f"train.optimizer: {settings.optimizer!r} cannot step on dense gradients by step() alone; choose one"
-                " that needs no closure and not sparse gradients only"
+                " that needs no closure and not sparse gradients only (sparse_adam takes both)"
             )
+        _tell_of_dense_gradients(tried, settings)
         for key, value in full_state(tried).items():
             if shapes.get(key) != value.shape:
                 raise ModelError(
@@ -71,6 +76,31 @@ def try_training(model: nn.Module, rows: Inputs, settings: Train, task: Task, *,
         _check_memory(model, tried, _some_rows(rows, 2), name)
         if settings.compile:
             _try_compiling(tried.train(), _some_rows(rows, 2), settings)
+
+
+def _tell_of_dense_gradients(model: nn.Module, settings: Train) -> None:
+    """Warn where sparse gradients, which a network has after a pass, will be made dense, and say what would do that."""
+    tables = [name for name, each in model.named_parameters() if each.grad is not None and each.grad.is_sparse]
+    if not tables:
+        return
+    strategy, because = settings.strategy, ""
+    if isinstance(strategy, AsynchronousOptions):
+        because = f"workers of train.strategy {strategy.model_dump()['kind']} know no others"
+    elif settings.gradient_noise:
+        because = "train.gradient_noise is added to all weights"
+    elif isinstance(strategy, AllReduceOptions) and strategy.compression:
+        because = "train.strategy.compression makes messages of whole gradients"
+    elif isinstance(strategy, AllReduceOptions | PostLocalSGDOptions) and strategy.topology != "ring":
+        because = f"train.strategy.topology {strategy.topology} adds up whole gradients"
+    elif not takes_gradients(settings, sparse=True):
+        because = f"train.optimizer {settings.optimizer!r} with its options and train.weight_decay takes no others"
+    if because:
+        log.warning(
+            "the sparse gradients of %s are made dense, since %s: each step goes over the whole table. All-reduce"
+            " without compression and the optimizers sgd, sparse_adam and torch.optim:Adagrad keep them sparse",
+            ", ".join(tables),
+            because,
+        )
 
 
 def _copied_loss(loss: Any) -> Any:

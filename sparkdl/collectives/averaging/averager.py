@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from sparkdl.collectives.communicator import Communicator
+
 __all__ = ["Averager", "Exchange", "advance", "check_precision", "finish"]
 
 Exchange = Iterator[None]
@@ -28,6 +30,11 @@ class Averager(ABC):
         something about them from one exchange to the next. All ranks begin exchanges in the same order, and step
         through them by :func:`advance` and :func:`finish`.
         """
+
+    @property
+    def gathers_rows(self) -> Communicator | None:
+        """The ranks among which rows of sparse gradients are gathered; None: such gradients are made dense."""
+        return None
 
     @property
     def is_identity(self) -> bool:

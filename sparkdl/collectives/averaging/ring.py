@@ -22,6 +22,11 @@ class Ring(Averager):
 
     @property
     @override
+    def gathers_rows(self) -> Communicator | None:
+        return self._communicator
+
+    @property
+    @override
     def is_identity(self) -> bool:
         return self._communicator.size == 1
 

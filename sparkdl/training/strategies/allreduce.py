@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from sparkdl.collectives import Averager, Communicator, GradientAverager, GradientNoise, agree
+from sparkdl.collectives import Averager, Communicator, GradientAverager, GradientNoise, agree, sparse_tables
 from sparkdl.training.strategies.strategy import Strategy, kept
 
 __all__ = ["AllReduce"]
@@ -22,7 +22,8 @@ class AllReduce(Strategy):
     """All replicas take the same step, so that their parameters never differ.
 
     Buffers (running means of batch normalisation) do, until the end of an epoch; there, all take their mean. The
-    averager says what the gradient of all is, by default their mean.
+    averager says what the gradient of all is, by default their mean. Tables whose gradients are sparse get those of the
+    rows that some rank has.
     """
 
     _agreed = False
@@ -34,7 +35,8 @@ class AllReduce(Strategy):
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         model, optimizer = super().wrap(model, make_optimizer)
-        self._gradients = GradientAverager(model.parameters(), self.averager, noise=self._noise)
+        tables = sparse_tables(model)
+        self._gradients = GradientAverager(model.parameters(), self.averager, tables=tables, noise=self._noise)
         return model, optimizer
 
     @override

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import Backend, Communicator, GradientAverager, Ring, Wait
+from sparkdl.collectives import Backend, Communicator, GradientAverager, Ring, Wait, sparse_tables
 
 SIZE = 3
 
@@ -101,6 +101,34 @@ def exercise(backend: Backend, rank: Rank) -> dict:
         found["sparse"] = table.weight.grad.tolist()
 
         torch.manual_seed(0)
+        tables = [nn.Embedding(1000, 8, sparse=True), nn.EmbeddingBag(500, 4, sparse=True, mode="sum")]
+        whole = [nn.Embedding.from_pretrained(tables[0].weight, freeze=False), nn.EmbeddingBag(500, 4, mode="sum")]
+        ids = torch.tensor([[3, 3, rank.rank], [7, 9, 20 * rank.rank]])
+        for step in ("rows", "no rows on rank 1", "no rows"):
+            without = step == "no rows" or (rank.rank == 1 and step != "rows")
+            of_all = []
+            for each, sparse in ((tables, True), (whole, False)):
+                averager = GradientAverager(
+                    [table.weight for table in each],
+                    Ring(communicator),
+                    tables=sparse_tables(nn.ModuleList(each)),
+                )
+                for table in each:
+                    table.weight.grad = None
+                before = communicator.bytes_sent
+                averager.begin_last_pass()
+                if not without:
+                    (each[0](ids).square().sum() + each[1](ids).sum()).backward()
+                averager.finish()
+                assert all(table.weight.grad.is_sparse == sparse for table in each)
+                of_all.append([table.weight.grad.to_dense() for table in each])
+                found[f"{step}, bytes, {sparse}"] = communicator.bytes_sent - before
+            pairs = zip(*of_all, strict=True)
+            found[f"{step}, same"] = [torch.allclose(one, other, atol=1e-7) for one, other in pairs]
+            found[f"{step}, rows"] = [table.weight.grad.indices()[0].tolist() for table in tables]
+            found[f"{step}, values"] = [table.weight.grad.values().tolist() for table in tables]
+
+        torch.manual_seed(0)
         picture, rows = nn.Conv2d(2, 3, 3), torch.rand(1, 2, 4, 4).to(memory_format=torch.channels_last)
         found["of one rank"] = torch.autograd.grad(picture(rows).sum(), picture.weight)[0].tolist()
         averager = GradientAverager(picture.parameters(), Ring(communicator))
@@ -176,7 +204,24 @@ def test_branches_that_differ_between_ranks_meet_in_one_order(found) -> None:
     assert all(each["of branches"] == [True] * 40 for each in found)
 
 
-def test_sparse_gradients_are_made_dense(found) -> None:
+def test_rows_of_tables_are_averaged_and_no_others_travel(found) -> None:
+    for each in found:
+        assert each["rows, same"] == each["no rows on rank 1, same"] == each["no rows, same"] == [True, True]
+        assert each["rows, rows"] == [[0, 1, 2, 3, 7, 9, 20, 40]] * 2
+        assert each["no rows on rank 1, rows"] == [[0, 2, 3, 7, 9, 40]] * 2
+        assert each["no rows, rows"] == [[], []]
+        assert each["rows, values"] == found[0]["rows, values"]
+
+
+def test_the_bytes_of_rows_are_those_of_their_indices_and_values(found) -> None:
+    counts, of_a_row = 2 * 8, (4 + 8 * 4) + (4 + 4 * 4)
+    assert found[2]["rows, bytes, True"] == counts + 5 * of_a_row  # 3, 2, 7, 9 and 40
+    assert found[0]["rows, bytes, True"] == counts + 5 * of_a_row  # 3, 0, 7 and 9, and as much as the longest
+    assert found[0]["no rows, bytes, True"] == counts
+    assert found[0]["rows, bytes, False"] == 1000 * 8 * 4 + 500 * 4 * 4
+
+
+def test_sparse_gradients_of_what_is_no_table_are_made_dense(found) -> None:
     third = pytest.approx(1 / SIZE)
     assert found[0]["sparse"] == [[third, third]] * SIZE + [[0.0, 0.0]] * 2
 

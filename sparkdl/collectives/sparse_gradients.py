@@ -1,0 +1,85 @@
+"""Gradients of a few rows of large tables become their means over ranks as indices and values.
+
+Of an embedding with millions of vectors a batch reads some thousand, and PyTorch makes its gradient of these alone
+(``sparse=True``). Every rank receives the rows of all and adds them up, as with Horovod's sparse tensors (Sergeev and
+Del Balso, 2018, arXiv 1802.05799): neither a message nor a sum is as long as a table.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from sparkdl.collectives.averaging import Exchange
+from sparkdl.collectives.averaging.packing import message_of, parts_of
+from sparkdl.collectives.communicator import Communicator
+
+__all__ = ["exchange_rows", "sparse_tables", "values_of"]
+
+
+def sparse_tables(model: nn.Module) -> list[nn.Parameter]:
+    """The weights of embeddings whose gradients PyTorch makes sparse, in the model's order."""
+    embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    found = {module.weight: None for module in embeddings if module.sparse and module.weight.requires_grad}
+    return list(found)
+
+
+def exchange_rows(communicator: Communicator, tables: Sequence[nn.Parameter], *, key: str) -> Exchange:
+    """Give each table the mean of its gradients on all ranks, as a sparse one. All ranks call it together.
+
+    A rank sends the rows that it has, those of all tables in one message, after another one with their numbers: a
+    message is as long as the longest of any rank. One without a gradient sends no rows. The sum of a row is taken in
+    the order of ranks, the same on all.
+    """
+    own = [_rows_and_values(table) for table in tables]
+    counts = torch.tensor([len(rows) for rows, _ in own], device=tables[0].device)
+    arriving = communicator.start_all_gather(counts, name=f"{key}.counts")
+    # Divided before they are added up, as dense gradients are: a sum may overflow.
+    message = message_of(*(part for rows, values in own for part in (rows, values / communicator.size)))
+    yield
+    of_ranks = [[int(count) for count in each] for each in arriving()]
+    row_bytes = [rows.element_size() + values.element_size() * values.shape[1] for rows, values in own]
+    longest = max(sum(count * size for count, size in zip(each, row_bytes, strict=True)) for each in of_ranks)
+    if not longest:
+        for table, (rows, values) in zip(tables, own, strict=True):
+            table.grad = _gradient(table, [rows], [values])
+        return
+    padded = nn.functional.pad(message, (0, longest - len(message)))
+    gathering = communicator.start_all_gather(padded, name=f"{key}.rows")
+    yield
+    received = [parts_of(content, *_kinds(own, each)) for content, each in zip(gathering(), of_ranks, strict=True)]
+    for place, table in enumerate(tables):
+        rows, values = [each[2 * place] for each in received], [each[2 * place + 1] for each in received]
+        table.grad = _gradient(table, rows, values)
+
+
+def values_of(gradient: torch.Tensor) -> torch.Tensor:
+    """The numbers of a gradient that may not be zero: of a sparse one, which has each row once, those of its rows."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def _rows_and_values(table: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows that a table has a gradient for, each once, and their gradients."""
+    kind = torch.int32 if len(table) <= torch.iinfo(torch.int32).max else torch.int64
+    gradient = table.grad
+    if gradient is None:
+        empty = torch.empty(0, table.shape[1], dtype=table.dtype, device=table.device)
+        return torch.empty(0, dtype=kind, device=table.device), empty
+    # It is dense where other layers use the table as well.
+    gradient = (gradient if gradient.is_sparse else gradient.to_sparse(1)).coalesce()
+    return gradient.indices()[0].to(kind), gradient.values()
+
+
+def _kinds(
+    own: Sequence[tuple[torch.Tensor, torch.Tensor]], counts: Sequence[int]
+) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+    """The types and shapes of what a rank sends that has so many rows of each table."""
+    found: list[tuple[torch.dtype, tuple[int, ...]]] = []
+    for (rows, values), count in zip(own, counts, strict=True):
+        found += [(rows.dtype, (count,)), (values.dtype, (count, values.shape[1]))]
+    return found
+
+
+def _gradient(table: nn.Parameter, rows: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> torch.Tensor:
+    indices = torch.cat(list(rows)).long().unsqueeze(0)
+    return torch.sparse_coo_tensor(indices, torch.cat(list(values)), table.shape, check_invariants=True).coalesce()
