@@ -20,6 +20,7 @@ from sparkdl.inputs.tensors import Inputs, answer, like, moved, shapes_of
 from sparkdl.models.networks import NETWORKS
 from sparkdl.models.outputs import LOGITS, check_answer, logits_of
 from sparkdl.models.packages import is_auto_class, maker_in_package
+from sparkdl.models.recommenders import RECOMMENDERS
 
 __all__ = [
     "ScaledImages",
@@ -96,6 +97,8 @@ def _assembled(
     device: str | None,
 ) -> nn.Module:
     """What a user calls a model, behind a layer that scales images; ``device``: where its weights are made."""
+    if isinstance(model, str) and model in RECOMMENDERS:
+        raise ModelError(f"the model {model!r} takes inputs by their names; prepare the dataset with `inputs`")
     images = len(input_shape) == 3
     shape = (input_shape[2], input_shape[0], input_shape[1]) if images else tuple(input_shape)
     with torch.device(device) if device else nullcontext():
@@ -146,12 +149,12 @@ def _resolve(model: str | Callable[..., Any]) -> Callable[..., Any]:
     """The callable behind a name or an import path."""
     if not isinstance(model, str):
         return model
-    known: Callable[..., Any] | None = NETWORKS.get(model)
+    known: Callable[..., Any] | None = NETWORKS.get(model) or RECOMMENDERS.get(model)
     if known:
         return known
     if not all(model.partition(":")):
         raise ModelError(
-            f"there is no model named {model!r}; known are {', '.join(NETWORKS)},"
+            f"there is no model named {model!r}; known are {', '.join([*NETWORKS, *RECOMMENDERS])},"
             " or an import path like 'package.module:callable'"
         )
     return import_model(model)

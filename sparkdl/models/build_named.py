@@ -12,6 +12,7 @@ from sparkdl.inputs.sample import sample_inputs
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.models.build import ScaledImages, build, make_network, name_of, try_network
 from sparkdl.models.networks import NETWORKS
+from sparkdl.models.recommenders import RECOMMENDERS
 
 __all__ = ["ScaledInputs", "build_by", "build_named"]
 
@@ -31,9 +32,10 @@ def build_named(
     """Build a network for inputs of these names, which are specs or their JSON, and try it on two rows.
 
     Runs on driver and ranks. ``model`` is what :func:`sparkdl.models.build` takes, but a name of our own networks,
-    which take one input. It is called with ``options``, and with ``num_classes``, ``input_shapes`` (by name: (channels,
-    height, width) of an image, (width,) of a vector or ids, (length of the longest row,) of a sequence) and
-    ``vocabularies`` (by name, of ids: how many there are) where it takes arguments of these names. Images come to the
+    which take one input; :data:`sparkdl.models.recommenders.RECOMMENDERS` are for several. It is called with
+    ``options``, and with ``num_classes``, ``input_shapes`` (by name: (channels, height, width) of an image, (width,) of
+    a vector or ids, (length of the longest row,) of a sequence), ``vocabularies`` (by name, of ids: how many there are)
+    and ``kinds`` (by name, as ``prepare.inputs`` has them) where it takes arguments of these names. Images come to the
     network as they do where there is one.
 
     Raises :class:`ModelError` if the model cannot be found or built, does not take the inputs, or does not answer
@@ -43,12 +45,14 @@ def build_named(
     if isinstance(model, str) and model in NETWORKS:
         raise ModelError(
             f"the model {model!r} takes one input that has no name, and the dataset has {', '.join(specs)}: name a"
-            " network whose forward() takes these, or prepare with `features` or `image` in place of `inputs`"
+            f" network whose forward() takes these (for ids and numbers {', '.join(RECOMMENDERS)}), or prepare with"
+            " `features` or `image` in place of `inputs`"
         )
     offered = {
         "num_classes": num_classes,
         "input_shapes": {name: _shape(spec) for name, spec in specs.items()},
         "vocabularies": {name: spec.vocabulary for name, spec in specs.items() if spec.vocabulary},
+        "kinds": {name: spec.kind for name, spec in specs.items()},
     }
     network = make_network(model, offered, options or {})
     rows = sample_inputs(specs)

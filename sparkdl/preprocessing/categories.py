@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from sparkdl.errors import DataError
+from sparkdl.preprocessing.hashes import xxhash64
 from sparkdl.preprocessing.learner import Facts, Learner, most_frequent_first
 from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.values import Column, as_java, find
 
-__all__ = ["Index", "LearnIndex"]
+__all__ = ["HashCategories", "Index", "LearnIndex"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,35 @@ class Index(FittedStage):
 
 
 @dataclass(frozen=True)
+class HashCategories(FittedStage):
+    """The place of a category by its hash, which several may share (Weinberger et al., 2009, arXiv 0902.2206).
+
+    It is XXH64 of how Spark writes it, modulo the number of places; null is written as an empty text.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    places: int
+
+    @classmethod
+    @override
+    def read(cls, saved: SavedStage) -> Self:
+        raise saved.only_spark()
+
+    @override
+    def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
+        names = zip(self.inputs, self.outputs, strict=True)
+        return {output: self._hashed(_checked(find(columns, name), name)) for name, output in names}
+
+    def _hashed(self, column: pa.Array) -> pa.Array:
+        there = np.asarray(column.is_valid())
+        texts, rows = _distinct(column.drop_null())
+        found = np.full(len(column), xxhash64(pa.array([""]))[0] % self.places, np.float64)
+        found[there] = np.mod(xxhash64(texts), self.places)[np.asarray(rows)]
+        return pa.array(found)
+
+
+@dataclass(frozen=True)
 class LearnIndex(Learner):
     """The categories of columns, the most frequent first."""
 
@@ -69,22 +99,34 @@ class LearnIndex(Learner):
 
 def _written(column: Column, name: str) -> pa.Array:
     """Categories as Spark writes them; what is missing is none."""
-    if not isinstance(column, pa.Array) or pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
-        raise DataError(f"the column {name!r} holds no texts or numbers, which categories are made of")
-    kind, column = column.type, column.drop_null()
-    if pa.types.is_floating(kind):
+    column = _checked(column, name).drop_null()
+    if pa.types.is_floating(column.type):
         column = column.filter(pc.invert(pc.is_nan(column)))
-    if not pa.types.is_floating(kind) and not pa.types.is_decimal(kind):
-        return column if kind == pa.string() else column.cast(pa.string())
+    if column.type == pa.string():
+        return column
+    texts, rows = _distinct(column)
+    return texts.take(rows)
+
+
+def _distinct(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The categories of a column without nulls as Spark writes them, and which one each row has."""
+    kind = column.type
     distinct = (_bits(column) if pa.types.is_floating(kind) else column).dictionary_encode()
     values = distinct.dictionary.view(kind) if pa.types.is_floating(kind) else distinct.dictionary
-    return pa.array(map(as_java, values), pa.string()).take(distinct.indices)
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        values = pa.array(map(as_java, values), pa.string())
+    return values.cast(pa.string()), distinct.indices
+
+
+def _checked(column: Column, name: str) -> pa.Array:
+    """A column of categories. Raises :class:`DataError` for another one."""
+    if not isinstance(column, pa.Array) or pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
+        raise DataError(f"the column {name!r} holds no texts or numbers, which categories are made of")
+    return column
 
 
 def _places(column: Column, name: str, categories: Sequence[str]) -> pa.Array:
-    if not isinstance(column, pa.Array) or pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
-        raise DataError(f"the column {name!r} holds no texts or numbers, which categories are made of")
-    values, known = _comparable(column, categories)
+    values, known = _comparable(_checked(column, name), categories)
     found = pc.index_in(values, value_set=known)
     return pc.fill_null(found, len(categories)).cast(pa.float64())
 

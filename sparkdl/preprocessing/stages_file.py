@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from sparkdl.errors import ModelError
 from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
 from sparkdl.preprocessing.calendar_parts import CalendarParts
-from sparkdl.preprocessing.categories import Index
+from sparkdl.preprocessing.categories import HashCategories, Index
 from sparkdl.preprocessing.copying import Copy
 from sparkdl.preprocessing.lists import ShortenedLists
 from sparkdl.preprocessing.numbers import Impute
@@ -32,6 +32,7 @@ _STAGES: tuple[type[FittedStage], ...] = (
     CountWords,
     CutAtPattern,
     ExpectWidth,
+    HashCategories,
     HashWords,
     Impute,
     Index,

@@ -25,10 +25,10 @@ class Input(Section):
     kind: InputKind | None = None
     """``vector``: float32, as ``features`` make it, and ``sparse``: one of which files keep what is not zero. ``image``
     (where ``image_shape`` is given). ``ids``: whole numbers from 0 on, int64, for the tables of embeddings; the stages
-    ``index`` and ``hash_words`` make such. ``tokens``: the ids of a text's tokens. ``sequence``: arrays of different
-    lengths, whole numbers for ids or events, floats for a series. A batch of ``tokens`` and of a ``sequence`` is padded
-    to its longest row, and one more argument, ``<name>_mask`` (of ``input_ids``: ``attention_mask``), is true where a
-    row has something."""
+    ``index``, ``hash`` and ``hash_words`` make such. ``tokens``: the ids of a text's tokens. ``sequence``: arrays of
+    different lengths, whole numbers for ids or events, floats for a series. A batch of ``tokens`` and of a ``sequence``
+    is padded to its longest row, and one more argument, ``<name>_mask`` (of ``input_ids``: ``attention_mask``), is true
+    where a row has something."""
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
     """Of an image, as ``prepare.image_shape``."""
     stages: list[Stage] = []
@@ -83,6 +83,8 @@ class Input(Section):
             raise ValueError(
                 f"`vocabulary` is {self.vocabulary}, and a byte-level BPE begins with 256 bytes and padding"
             )
+        if kind != "ids" and any(stage.beyond_float32 for stage in self.stages):
+            raise ValueError("`hash` makes numbers beyond 2^24, which only `kind: ids` tells apart")
         if self.on_long_rows == "cut" and self.max_length is None:
             raise ValueError("`on_long_rows: cut` cuts at `max_length`; set that, too")
         return self

@@ -167,6 +167,11 @@ class Prepare(Section):
             raise ValueError(
                 "`hash_words` names words by numbers, which are no lengths: leave out `sparse`, `unit_norm`"
             )
+        if any(stage.beyond_float32 for stage in self.stages):
+            raise ValueError(
+                "`hash` makes numbers beyond 2^24, which float32 does not tell apart; use `inputs` of `kind: ids`, or a"
+                " smaller `vocabulary`"
+            )
         if self.sparse and self.task == "multi_label":
             raise ValueError("`sparse` rows with several labels are for `train-extreme`, which asks for no `task`")
         if self.sparse and self.weight and self.task is None:

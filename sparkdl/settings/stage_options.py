@@ -19,8 +19,9 @@ _EPOCH = date(1970, 1, 1)
 class Stage(Section):
     """One step of preprocessing, fitted on the training split only."""
 
-    kind: Literal["standardise", "impute", "index", "date", "hash_text", "count_text", "hash_words"]
-    """``index`` numbers the categories: texts, truth values, dates, or numbers that name something. ``date`` makes a
+    kind: Literal["standardise", "impute", "index", "hash", "date", "hash_text", "count_text", "hash_words"]
+    """``index`` numbers the categories: texts, truth values, dates, or numbers that name something. ``hash`` numbers
+    them by their hash, from 0 to below ``vocabulary``, where there are too many to be listed. ``date`` makes a
     number of each of the ``parts`` of a date or a time; a time is taken in UTC, and one without a zone as it stands.
     ``hash_text`` and ``count_text`` cut texts into lower-case words, count them
     (by their hash, or those of a vocabulary) and weight them by inverse document frequency. ``hash_words`` keeps the
@@ -38,7 +39,8 @@ class Stage(Section):
     """``hash_text``: the width of the hashed vector. ``hash_words``: how many words, or pairs, of a text are kept."""
     vocabulary: Positive = 1 << 18
     """``count_text``: how many words are kept at most: those in most rows of the training split. ``hash_words``: the
-    largest hash, at most 2^24, up to which float32 holds every whole number."""
+    largest hash, at most 2^24, up to which float32 holds every whole number. ``hash``: how many numbers there are; of n
+    categories, about n / ``vocabulary`` of each share theirs."""
     minimum_documents: Positive = 1
     """Counted text: words in fewer training rows than this count for nothing."""
     bigrams: bool = False
@@ -52,6 +54,11 @@ class Stage(Section):
         if self.kind == "hash_words" and self.vocabulary > 1 << 24:
             raise ValueError(f"vocabulary is {self.vocabulary}; hashes of words are at most 2^24 ({1 << 24})")
         return self
+
+    @property
+    def beyond_float32(self) -> bool:
+        """Whether it makes whole numbers that only the input of ``kind: ids`` holds exactly."""
+        return self.kind == "hash" and self.vocabulary > 1 << 24
 
     @model_validator(mode="after")
     def _parts_are_of_dates(self) -> Self:

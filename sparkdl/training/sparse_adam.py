@@ -22,18 +22,20 @@ class SparseAdam(torch.optim.AdamW):
         """Step with the gradients that there are; nothing is computed anew for it."""
         with self._of(sparse=False):
             super().step()
-        with self._of(sparse=True):
+        with self._of(sparse=True) as tables:
+            for state in (self.state[table] for table in tables if table in self.state):
+                state["step"] = int(state["step"])  # of which AdamW makes a float32 when it loads a state
             torch.optim.SparseAdam.step(self)  # type: ignore[arg-type]
 
     @contextmanager
-    def _of(self, *, sparse: bool) -> Iterator[None]:
-        """Put the gradients of the other layout aside for as long as the block lasts."""
+    def _of(self, *, sparse: bool) -> Iterator[list[torch.nn.Parameter]]:
+        """The parameters with gradients of a layout; those of the other one have none for as long as it lasts."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         others = {each: each.grad for each in parameters if each.grad is not None and each.grad.is_sparse != sparse}
         for parameter in others:
             parameter.grad = None
         try:
-            yield
+            yield [each for each in parameters if each.grad is not None]
         finally:
             for parameter, gradient in others.items():
                 parameter.grad = gradient

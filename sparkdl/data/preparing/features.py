@@ -45,7 +45,7 @@ _COLUMNS_PER_GIB = 1000
 """Columns that a driver plans for with a gibibyte, two stages included, as measured; 3,000 are too many for one."""
 _LOOKED_AT = 100
 """Rows that tell how wide a column is."""
-_TOLERATES_MISSING = {"impute", "index"}
+_TOLERATES_MISSING = {"impute", "index", "hash"}
 """Stages that give a missing value a meaning."""
 
 
@@ -182,7 +182,7 @@ def choose_inputs(
         raw_columns,
         stages=stages,
         may_be_missing=first_handled_by(settings.stages, _TOLERATES_MISSING),
-        may_be_infinite=first_handled_by(settings.stages, {"index"}),
+        may_be_infinite=first_handled_by(settings.stages, {"index", "hash"}),
         widths=widths,
         assembles=not (settings.stages or settings.sparse or unit_norm),
         fields=fields,

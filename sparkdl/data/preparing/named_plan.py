@@ -90,7 +90,7 @@ def _says(name: str, part: NamedPart, what: str) -> tuple[str, str]:
         ),
         "id": (
             f"{columns} has {COUNT} rows with ids that are no whole numbers from {below}",
-            "raise `vocabulary`, make ids by the stages `index` or `hash_words`, drop these rows",
+            "raise `vocabulary`, make ids by the stages `index` or `hash`, drop these rows",
         ),
         "number": (
             f"{columns} has {COUNT} rows with values that are NaN or infinite after preprocessing",

@@ -10,7 +10,7 @@ from sparkdl.data.sql import identifier
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.preprocessing import FittedPipeline
 from sparkdl.preprocessing.assembling import Assemble
-from sparkdl.preprocessing.categories import Index
+from sparkdl.preprocessing.categories import HashCategories, Index
 from sparkdl.preprocessing.tokens import Tokenise, padding_of, size_of
 from sparkdl.preprocessing.word_hashes import HashWords
 
@@ -80,6 +80,8 @@ def _vocabulary(made_in: str, stages: tuple[Any, ...]) -> int | None:
     for stage in stages:
         if isinstance(stage, Index):
             sizes |= {out: len(names) + 1 for out, names in zip(stage.outputs, stage.categories, strict=True)}
+        elif isinstance(stage, HashCategories):
+            sizes |= dict.fromkeys(stage.outputs, stage.places)
         elif isinstance(stage, HashWords):
             sizes[stage.output] = stage.largest + 1
     return max(sizes[part] for part in parts) if parts and all(part in sizes for part in parts) else None

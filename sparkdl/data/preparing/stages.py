@@ -9,7 +9,7 @@ from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
 from sparkdl.preprocessing.calendar_parts import CalendarParts
-from sparkdl.preprocessing.categories import LearnIndex
+from sparkdl.preprocessing.categories import HashCategories, LearnIndex
 from sparkdl.preprocessing.copying import Copy
 from sparkdl.preprocessing.learner import Learner
 from sparkdl.preprocessing.numbers import LearnMeans, LearnMedians, LearnModes
@@ -31,12 +31,12 @@ _TAKES: dict[str, tuple[str, ...]] = {
     "standardise": (_NUMBERS, _TRUTH, _VECTOR),
     "impute": (_NUMBERS, _TRUTH),
     "index": (_NUMBERS, _TRUTH, _TEXT, _TIME),
+    "hash": (_NUMBERS, _TRUTH, _TEXT, _TIME),
     "date": (_TIME,),
 } | dict.fromkeys(TEXT_STAGES, (_TEXT,))
 """What each stage is for."""
-_MAKES = {"standardise": _VECTOR, "impute": _NUMBERS, "index": _NUMBERS, "date": _NUMBERS} | dict.fromkeys(
-    TEXT_STAGES, _VECTOR
-)
+_MAKES = {"standardise": _VECTOR} | dict.fromkeys(("impute", "index", "hash", "date"), _NUMBERS)
+_MAKES |= dict.fromkeys(TEXT_STAGES, _VECTOR)
 """And what it leaves."""
 _LEARNED_FROM = _NUMBERS, _TRUTH, _VECTOR
 
@@ -202,7 +202,7 @@ def _cast(stage: Stage, holds: str, kind: "DataType") -> str | None:
 
     if stage.kind == "impute" and holds == _TRUTH:
         return "double"
-    if stage.kind == "index" and holds in (_TRUTH, _TIME):
+    if stage.kind in ("index", "hash") and holds in (_TRUTH, _TIME):
         return "bigint" if isinstance(kind, TimestampType) else "string"
     return None
 
@@ -232,6 +232,11 @@ def _index(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
     return [LearnIndex(tuple(inputs), tuple(outputs))], _each(outputs)
 
 
+def _hash(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
+    outputs = _numbered(inputs, prefix)
+    return [HashCategories(tuple(inputs), tuple(outputs), stage.vocabulary)], _each(outputs)
+
+
 def _date(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
     outputs = [tuple(f"{each}_{part}" for part in stage.parts) for each in _numbered(inputs, prefix)]
     since = (stage.since - date(1970, 1, 1)).days
@@ -248,6 +253,5 @@ def _text(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
     return made, _each(outputs)
 
 
-_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index, "date": _date} | dict.fromkeys(
-    TEXT_STAGES, _text
-)
+_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index, "hash": _hash, "date": _date}
+_STAGES |= dict.fromkeys(TEXT_STAGES, _text)

@@ -25,13 +25,15 @@ def clipped_step(rank: Rank) -> float:
     settings = Train(optimizer="sgd", clip_norm=0.01)
     with BACKEND.connect() as collectives:
         replica = Replica(words, settings, Classification(4), Groups(collectives, collectives), torch.device("cpu"))
-        batch = Batch(torch.tensor([[1], [5]]), torch.tensor([0, 3]), 2)
+        batch = Batch(torch.tensor([[1], [5]]), torch.tensor([0, 3]), 2 * collectives.size)
         replica.step([batch], rate=1.0)
+        assert words[0].weight.grad.is_sparse
     return float((words[0].weight.detach() - before).norm())
 
 
 def test_sparse_gradients_are_clipped_on_one_rank_as_on_several() -> None:
-    assert run_local(clipped_step, 1, backend=BACKEND)[0] == pytest.approx(0.01, rel=1e-4)
+    for size in (1, 2):
+        assert run_local(clipped_step, size, backend=BACKEND) == [pytest.approx(0.01, rel=1e-4)] * size
 
 
 def stepped_with_sparse_gradients(rank: Rank) -> dict[str, torch.Tensor]:
@@ -53,6 +55,7 @@ SPARSE = {
     "adamw": {},
     "adam": {},
     "sgd": {"weight_decay": 0.1},
+    "sparse_adam": {"weight_decay": 0.1},
     "torch.optim:Adagrad": {},
     "torch.optim:RMSprop": {},
     "torch.optim:NAdam": {},

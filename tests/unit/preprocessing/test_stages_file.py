@@ -12,7 +12,7 @@ from sparkdl.errors import ModelError
 from sparkdl.preprocessing import STAGES_FILE, FittedPipeline, read_pipeline
 from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
 from sparkdl.preprocessing.calendar_parts import CalendarParts
-from sparkdl.preprocessing.categories import Index
+from sparkdl.preprocessing.categories import HashCategories, Index
 from sparkdl.preprocessing.copying import Copy
 from sparkdl.preprocessing.lists import ShortenedLists
 from sparkdl.preprocessing.numbers import Impute
@@ -33,6 +33,7 @@ EACH: list[FittedStage] = [
     CountWords("w", "c", pa.array(["red", "", "日本"]), binary=False),
     CutAtPattern.of_words("t", "w"),
     ExpectWidth("v", 4),
+    HashCategories(("a", "b"), ("c", "d"), 10_000_000),
     HashWords("w", "h", 50_000, 6),
     Impute(("a", "b"), ("c", "d"), (0.1, -2.0)),
     Index(("a",), ("b",), (("x", "Ünï"),)),

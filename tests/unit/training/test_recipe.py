@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -161,3 +162,45 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights():
     with autocast(Recipe(precision="bfloat16"), torch.device("cpu")):
         assert layer(torch.ones(1, 2)).dtype == torch.bfloat16
     assert layer.weight.dtype == torch.float32
+
+
+def test_sparse_adam_is_sparse_adam_for_tables_and_adamw_for_all_other_weights():
+    def stepped(make: Callable[[nn.ModuleList], list[torch.optim.Optimizer]]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layers = nn.ModuleList([nn.Embedding(9, 4, sparse=True), nn.Linear(4, 2)])
+        optimizers = make(layers)
+        for words in ([1, 5], [5, 7], [1, 1]):
+            layers[1](layers[0](torch.tensor(words))).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        return [*layers.parameters()]
+
+    settings = Train(optimizer="sparse_adam", learning_rate=0.1, weight_decay=0.2)
+    ours = stepped(lambda layers: [build_optimizer(settings, layers)])
+    theirs = stepped(
+        lambda layers: [
+            torch.optim.SparseAdam(layers[0].parameters(), lr=0.1),
+            torch.optim.AdamW([layers[1].weight], lr=0.1, weight_decay=0.2),
+            torch.optim.AdamW([layers[1].bias], lr=0.1, weight_decay=0.0),
+        ]
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_sparse_adam_goes_on_from_its_state():
+    layers = nn.ModuleList([nn.Embedding(9, 4, sparse=True), nn.Linear(4, 2)])
+    settings = Train(optimizer="sparse_adam")
+    one, other = (build_optimizer(settings, layers) for _ in range(2))
+    layers[1](layers[0](torch.tensor([1, 5]))).sum().backward()
+    one.step()
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    before = [each.detach().clone() for each in layers.parameters()]
+    results = []
+    for optimizer in (one, other):
+        for weight, value in zip(layers.parameters(), before, strict=True):
+            weight.data.copy_(value)
+        optimizer.step()
+        results.append([each.detach().clone() for each in layers.parameters()])
+    assert all(map(torch.equal, *results))
