@@ -1,5 +1,6 @@
 """Networks of tables of vectors, for inputs that have names."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from sparkdl.inputs.sample import sample_inputs
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.inputs.tensors import answer
 from sparkdl.models import build, build_named, export_network, load_network, named_outputs
+from sparkdl.settings import Train
+from sparkdl.training.tasks import Classification
+from sparkdl.training.trial import try_training
 
 SPECS = {
     "user": InputSpec(column="user", kind="ids", shape=(1,), dtype="int32", vocabulary=50),
@@ -110,3 +114,11 @@ def test_what_a_recommender_cannot_read_is_named(model: str, changed: dict[str, 
 def test_a_recommender_wants_inputs_that_have_names() -> None:
     with pytest.raises(ModelError, match="'dlrm' takes inputs by their names; prepare the dataset with `inputs`"):
         build("dlrm", input_shape=[3], num_classes=2)
+
+
+def test_the_loss_on_the_page_learns_from_the_other_items_of_a_batch() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "recommenders.md").read_text()
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1], names)
+    settings = Train(loss=names["others_of_the_batch"], optimizer="sparse_adam")
+    try_training(built("two_towers", sparse=True, **TOWERS), rows(), settings, Classification(2), weighted=False)
