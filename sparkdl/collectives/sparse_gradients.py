@@ -20,8 +20,8 @@ __all__ = ["exchange_rows", "sparse_tables", "values_of"]
 def sparse_tables(model: nn.Module) -> list[nn.Parameter]:
     """The weights of embeddings whose gradients PyTorch makes sparse, in the model's order."""
     embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
-    found = {module.weight: None for module in embeddings if module.sparse and module.weight.requires_grad}
-    return list(found)
+    found = {id(each.weight): each.weight for each in embeddings if each.sparse and each.weight.requires_grad}
+    return [weight for weight in found.values() if isinstance(weight, nn.Parameter)]
 
 
 def exchange_rows(communicator: Communicator, tables: Sequence[nn.Parameter], *, key: str) -> Exchange:
@@ -49,8 +49,9 @@ def exchange_rows(communicator: Communicator, tables: Sequence[nn.Parameter], *,
     yield
     received = [parts_of(content, *_kinds(own, each)) for content, each in zip(gathering(), of_ranks, strict=True)]
     for place, table in enumerate(tables):
-        rows, values = [each[2 * place] for each in received], [each[2 * place + 1] for each in received]
-        table.grad = _gradient(table, rows, values)
+        table.grad = _gradient(
+            table, [each[2 * place] for each in received], [each[2 * place + 1] for each in received]
+        )
 
 
 def values_of(gradient: torch.Tensor) -> torch.Tensor:

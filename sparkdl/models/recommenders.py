@@ -175,4 +175,4 @@ class _Numbers(nn.Module):
 def _table(rows: int, width: int, *, sparse: bool) -> nn.Embedding:
     """Vectors that begin near zero, the more of them the nearer, as in DLRM: those that are never met say little."""
     vectors = torch.empty(rows, width).uniform_(-(rows**-0.5), rows**-0.5)
-    return nn.Embedding.from_pretrained(vectors, freeze=False, sparse=sparse)
+    return nn.Embedding(rows, width, sparse=sparse, _weight=vectors)
