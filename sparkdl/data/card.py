@@ -178,6 +178,8 @@ class LabelSpec(NamedTuple):
     """A class index, a number, or ones and zeros for a row's classes."""
     shape: tuple[int, ...] = ()
     """Of one row: (classes,) where it has several labels."""
+    stored: bool = True
+    """Whether files have them: where the next token is predicted, the inputs are the labels."""
 
     @classmethod
     def of(cls, task: TaskName, num_classes: int) -> Self:
@@ -187,6 +189,8 @@ class LabelSpec(NamedTuple):
                 return cls("uint8", (num_classes,))
             case "regression" | "ranking":
                 return cls("float64")
+            case "language_modelling":
+                return cls("int64", stored=False)
             case _:
                 return cls("int64")
 
@@ -288,10 +292,10 @@ class Card(_Part):
             raise ValueError("a card has one `input`, or in format 5 `inputs` by their names")
         if sparse and self.version == 1:
             raise ValueError("its sparse rows are lists, as sparkdl no longer reads them")
-        numbers = self.task in ("regression", "ranking")
+        classless = self.task in ("regression", "ranking", "language_modelling")
         if (self.label_scale is not None) != (self.task == "regression"):
             raise ValueError("label_scale is of the numbers of regression, and of nothing else")
-        if bool(self.label_names) + bool(self.labels) != (not numbers) or (self.labels and not sparse):
+        if bool(self.label_names) + bool(self.labels) != (not classless) or (self.labels and not sparse):
             raise ValueError("label_names must be in the card, or in a file of their own where rows are sparse")
         if (self.row_groups is not None) != (self.version >= 3):
             raise ValueError("row_groups is of the formats from 3 on, and of no other")

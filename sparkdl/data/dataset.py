@@ -121,6 +121,8 @@ class Dataset:
             return "a number"
         if self.card.task == "ranking":
             return "the order of the rows of a group"
+        if self.card.task == "language_modelling":
+            return "the next token"
         return f"{self.num_classes:,} classes" + (", any of them in a row" if self.card.task == "multi_label" else "")
 
     @property

@@ -65,34 +65,42 @@ def no_rows(spec: InputSpec) -> Rowwise:
 def named_schema(specs: Mapping[str, InputSpec], label: LabelSpec, *, weighted: bool) -> pa.Schema:
     """The columns of a file."""
     fields = [pa.field(name, _arrow_type(spec), False) for name, spec in specs.items()]
-    fields.append(pa.field(LABEL_COLUMN, pa.binary() if label.shape else pa.from_numpy_dtype(label.dtype), False))
+    if label.stored:
+        fields.append(pa.field(LABEL_COLUMN, pa.binary() if label.shape else pa.from_numpy_dtype(label.dtype), False))
     return pa.schema(fields + ([pa.field(WEIGHT_COLUMN, pa.float64(), False)] if weighted else []))
 
 
 def write_named_row_group(
-    path: str, table: pa.Table, column: str, specs: Mapping[str, InputSpec], label_names: Sequence[str] = ()
+    path: str,
+    table: pa.Table,
+    column: str,
+    specs: Mapping[str, InputSpec],
+    label_names: Sequence[str] = (),
+    *,
+    has_labels: bool = True,
 ) -> dict[str, Any]:
     """Write one row group as one file, and what the card has to know about it. Runs in a task.
 
     ``table`` has the structs of inputs in ``column``, class indices, numbers, or lists of some of the ``label_names``,
-    and the rows' weights where they have such.
+    and the rows' weights where they have such. Without ``has_labels``, the file gets no labels.
     """
     structs = table.column(column).combine_chunks()
     structs = structs.chunk(0) if isinstance(structs, pa.ChunkedArray) else structs
     inputs = {name: input_values(structs.field(name), spec) for name, spec in specs.items()}
     labels = decode_labels(table.column(LABEL_COLUMN), label_names)
     weights = table.column(WEIGHT_COLUMN).to_numpy() if WEIGHT_COLUMN in table.column_names else None
-    label = LabelSpec(labels.dtype.name, labels.shape[1:])  # type: ignore[arg-type]
+    label = LabelSpec(labels.dtype.name, labels.shape[1:], has_labels)  # type: ignore[arg-type]
     schema = named_schema(specs, label, weighted=weights is not None)
     arrays = [_to_arrow(values, specs[name]) for name, values in inputs.items()]
-    arrays.append(to_binary(labels) if label.shape else pa.array(labels))
+    if has_labels:
+        arrays.append(to_binary(labels) if label.shape else pa.array(labels))
     content = pa.BufferOutputStream()
     with pq.ParquetWriter(  # see `write_row_group`
         content,
         schema,
         compression="NONE",
         use_dictionary=False,
-        write_statistics=[LABEL_COLUMN],
+        write_statistics=[LABEL_COLUMN] if has_labels else False,
         data_page_size=_PAGE_BYTES,
     ) as writer:
         given = arrays if weights is None else [*arrays, pa.array(weights)]
@@ -155,7 +163,10 @@ def read_named_rows(
         else:
             found = at_end(name, 4 if spec.kind == "image" else 0, spec.row_bytes)
             inputs[name] = found.view(spec.dtype).reshape(len(found), *spec.shape)
-    labels = at_end(LABEL_COLUMN, label.length_bytes, label.row_bytes).view(label.dtype)
+    if label.stored:
+        labels = at_end(LABEL_COLUMN, label.length_bytes, label.row_bytes).view(label.dtype)
+    else:
+        labels = np.zeros(len(range(count)[rows]), label.dtype)
     weights = at_end(WEIGHT_COLUMN, 0, 8).view(np.float64)[:, 0] if weighted else None
     return NamedRows(inputs, labels.reshape(len(labels), *label.shape), weights)
 

@@ -47,6 +47,9 @@ class InputSpec(BaseModel):
     max_length: Annotated[int | None, Field(gt=0, exclude_if=lambda value: value is None)] = None
     """Of ``tokens`` and of a ``sequence``: no row is longer."""
 
+    end_of_text: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None)] = None
+    """Of ``tokens`` for language modelling: the id between texts that are laid end to end. Rows are blocks of these."""
+
     @property
     def row_bytes(self) -> int:
         """Bytes of one row's input in memory, as an array."""

@@ -28,6 +28,7 @@ def build_named(
     *,
     num_classes: int,
     options: Mapping[str, Any] | None = None,
+    by_token: bool = False,
 ) -> nn.Module:
     """Build a network for inputs of these names, which are specs or their JSON, and try it on two rows.
 
@@ -36,10 +37,11 @@ def build_named(
     ``options``, and with ``num_classes``, ``input_shapes`` (by name: (channels, height, width) of an image, (width,) of
     a vector or ids, (length of the longest row,) of a sequence), ``vocabularies`` (by name, of ids: how many there are)
     and ``kinds`` (by name, as ``prepare.inputs`` has them) where it takes arguments of these names. Images come to the
-    network as they do where there is one.
+    network as they do where there is one. With ``by_token``, it is to predict the next token in each place of the only
+    input, so that it is not told of classes.
 
     Raises :class:`ModelError` if the model cannot be found or built, does not take the inputs, or does not answer
-    (n, num_classes).
+    (n, num_classes), or for each place of n rows so many or more.
     """
     specs = {name: InputSpec.model_validate(each) for name, each in inputs.items()}
     if isinstance(model, str) and model in NETWORKS:
@@ -48,8 +50,8 @@ def build_named(
             f" network whose forward() takes these (for ids and numbers {', '.join(RECOMMENDERS)}), or prepare with"
             " `features` or `image` in place of `inputs`"
         )
-    offered = {
-        "num_classes": num_classes,
+    offered: dict[str, Any] = {} if by_token else {"num_classes": num_classes}
+    offered |= {
         "input_shapes": {name: _shape(spec) for name, spec in specs.items()},
         "vocabularies": {name: spec.vocabulary for name, spec in specs.items() if spec.vocabulary},
         "kinds": {name: spec.kind for name, spec in specs.items()},
@@ -60,7 +62,7 @@ def build_named(
     images = {name: spec for name, spec in specs.items() if spec.kind == "image"}
     if images:
         network = ScaledInputs(network, images)
-    try_network(network, model, rows, num_classes)
+    try_network(network, model, rows, num_classes, by_token=by_token)
     return network
 
 

@@ -60,7 +60,9 @@ def _of_transformers(found: Any, name: str, offered: Mapping[str, Any], options:
             f"the model {name!r} takes the options `config`, a mapping with `model_type`, and `pretrained`, a folder;"
             f" {_named(given)}"
         )
-    values = {"num_labels": offered["num_classes"], "use_cache": False, **_sizes(offered)} | config_values
+    values = {"use_cache": False, **_sizes(offered)} | config_values
+    if "num_classes" in offered:
+        values = {"num_labels": offered["num_classes"]} | values
     if folder:
         if not Path(folder, "config.json").is_file():
             raise ModelError(

@@ -23,13 +23,16 @@ from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.values import Column, offsets_of
 from sparkdl.preprocessing.words import texts_of
 
-__all__ = ["LearnTokens", "Tokenise", "check_tokeniser", "padding_of", "size_of"]
+__all__ = ["LearnTokens", "Tokenise", "check_tokeniser", "end_of_text", "padding_of", "size_of"]
 
 EXTRA = "text"
 PADDING = "[PAD]"
 """The token 0 of tokenisers that are learned here."""
 _PADDINGS = PADDING, "<pad>", "<|padding|>", "<|pad|>"
 """What others call theirs, where their file does not say it."""
+_ENDS = "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"
+"""What tokenisers call the end of a text, of which their file does not say it. The first one is that of those learned
+here."""
 _PIECES = 1 << 18
 """So many different pieces of text, the most frequent ones, tokens are learned from."""
 _LEARNED_FROM = 1 << 21
@@ -74,6 +77,8 @@ class LearnTokens(Learner):
     output: str
     vocabulary: int
     length: int | None = None
+    ends_texts: bool = False
+    """Whether there is a token for the end of a text."""
 
     @property
     @override
@@ -95,7 +100,7 @@ class LearnTokens(Learner):
         tokeniser.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # pieces have no spaces of their own
         trainer = tokenizers.trainers.BpeTrainer(
             vocab_size=self.vocabulary,
-            special_tokens=[PADDING],
+            special_tokens=[PADDING, _ENDS[0]] if self.ends_texts else [PADDING],
             initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
@@ -127,6 +132,19 @@ def padding_of(tokeniser: str) -> int:
         return int(said["pad_id"])
     found = _opened(tokeniser, None)
     return next((found.token_to_id(token) for token in _PADDINGS if found.token_to_id(token) is not None), 0)
+
+
+def end_of_text(tokeniser: str, token: str | None = None) -> int:
+    """The id of the token that ends texts, or of this ``token``. Raises :class:`DataError` where there is none."""
+    found = _opened(tokeniser, None)
+    names = [token] if token else _ENDS
+    ids = [found.token_to_id(name) for name in names if found.token_to_id(name) is not None]
+    if not ids:
+        raise DataError(
+            f"the tokeniser has no token {' or '.join(map(repr, names))}, which is to stand between texts; name one"
+            " that it has in `end_of_text`"
+        )
+    return int(ids[0])
 
 
 @lru_cache(maxsize=8)

@@ -61,8 +61,10 @@ def score(
     and ``top_k`` (an array of label and probability, the likeliest first). Of a model for several labels,
     ``prediction`` is the array of those whose probability is above one half, and there is no ``probability``; of one
     for regression, it is the number, of one for ranking the score, higher for what should come first, and nothing else
-    is added. Outputs that the model was told to keep (``train.outputs``) are columns behind these, float or arrays of
-    it; with ``predict``, one of them is the only column that is added: ``predict="embedding"`` makes vectors.
+    is added. A model of language adds each text's ``log_likelihood``, in nats, ``num_tokens``, and ``perplexity``, e to
+    the mean loss of a token. Outputs that the model was told to keep (``train.outputs``) are columns behind these,
+    float or arrays of it; with ``predict``, one of them is the only column that is added: ``predict="embedding"`` makes
+    vectors.
 
     The driver fetches the model and Spark brings it to the executors, where each Python worker loads it once; executors
     need no access to MLflow.

@@ -53,7 +53,7 @@ class ModelCard(BaseModel):
             raise ValueError("it has one `input`, or `inputs` by their names")
         if self.label_scale is not None and self.task != "regression":
             raise ValueError("label_scale is of regression, and of nothing else")
-        if not (self.label_names or self.labels or self.task in ("regression", "ranking")):
+        if not (self.label_names or self.labels or self.task in ("regression", "ranking", "language_modelling")):
             raise ValueError("it names no classes")
         return self
 

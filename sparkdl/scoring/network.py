@@ -18,6 +18,7 @@ from sparkdl.errors import DataError
 from sparkdl.inputs.tensors import Inputs, answer, moved
 from sparkdl.models import LOGITS, NETWORK_FILE, load_network, logits_of, output_of
 from sparkdl.scoring.contributions import contributions
+from sparkdl.scoring.likelihood import log_likelihoods
 from sparkdl.scoring.named_columns import NamedColumns
 from sparkdl.settings.score import BATCH_SIZE
 
@@ -62,6 +63,10 @@ class NetworkModel:
                 lambda places: values(logits_of(self.network(places))), batch
             )
         return found
+
+    def log_likelihoods(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
+        """Of a network that predicts the next token: see :func:`sparkdl.scoring.likelihood.log_likelihoods`."""
+        return log_likelihoods(self.network, self._rows(column), batch_size=batch_size, device=self.device)
 
     @property
     def input(self) -> InputSpec:

@@ -102,7 +102,8 @@ class Predictor:
         """
         card = ModelCard.load(folder)
         task = answering_task(card, asked)
-        predicted: dict[str, tuple[int, ...]] = {LOGITS: (task.outputs,)} if asked.predictions else {}
+        has_logits = asked.predictions and card.task != "language_modelling"  # whose logits are summed up at once
+        predicted: dict[str, tuple[int, ...]] = {LOGITS: (task.outputs,)} if has_logits else {}
         model = _open_model(Path(folder), card, predicted | asked.shapes(card), device, trusted)
         return cls(model, card, card.read_labels(folder), task, asked)
 
@@ -118,6 +119,9 @@ class Predictor:
         if self.card.labels:
             found = cast(RankingModel, self.model).top_k(column, top_k, batch_size=batch_size)
             return ranked(self.labels, *found)
+        if self.card.task == "language_modelling":
+            likelihoods = cast("NetworkModel", self.model).log_likelihoods(column, batch_size=batch_size)
+            return self.task.answers(likelihoods, self.labels, top_k=top_k)
         outputs = cast(Model, self.model).outputs(column, batch_size=batch_size)
         answers = self.task.answers(outputs[LOGITS], self.labels, top_k=top_k) if self.asked.predictions else []
         answers += [column_of(outputs[name]) for name in self.asked.shapes(self.card)]

@@ -8,7 +8,7 @@ from sparkdl.inputs.spec import NAME, is_name, mask_name
 from sparkdl.settings.section import Positive, Section, Storage
 from sparkdl.settings.stage_options import Stage
 
-__all__ = ["Input", "InputKind", "NamedInputs", "check_names"]
+__all__ = ["Input", "InputKind", "NamedInputs", "check_blocks", "check_names"]
 
 InputKind = Literal["vector", "image", "sparse", "ids", "tokens", "sequence"]
 _RAGGED = "tokens", "sequence"
@@ -43,6 +43,12 @@ class Input(Section):
     """``tokens`` and ``sequence``: the longest that a row may be."""
     on_long_rows: Literal["error", "cut"] = "error"
     """What happens to longer ones: they are bad rows, or are cut behind ``max_length``."""
+    block_length: Annotated[int | None, Field(ge=2, exclude_if=lambda length: length is None)] = None
+    """``tokens`` of ``task: language_modelling``: texts of any length are laid end to end, with a token between them,
+    and cut into blocks of so many tokens, which are the rows of the dataset."""
+    end_of_text: Annotated[str | None, Field(exclude_if=lambda token: token is None)] = None
+    """That token. By default the first one that the tokeniser has of ``<|endoftext|>``, ``<|end_of_text|>``, ``</s>``,
+    ``<eos>`` and ``[SEP]``; a tokeniser that is learned has the first."""
 
     @property
     def raw(self) -> list[str]:
@@ -71,6 +77,8 @@ class Input(Section):
             "tokenizer": ("tokens",),
             "vocabulary": ("ids", *_RAGGED),
             "max_length": _RAGGED,
+            "block_length": ("tokens",),
+            "end_of_text": ("tokens",),
         }
         for key, kinds in fitting.items():
             if getattr(self, key) and kind not in kinds:
@@ -85,6 +93,10 @@ class Input(Section):
             )
         if kind != "ids" and any(stage.beyond_float32 for stage in self.stages):
             raise ValueError("`hash` makes numbers beyond 2^24, which only `kind: ids` tells apart")
+        if self.block_length and (self.max_length or self.on_long_rows == "cut"):
+            raise ValueError("`block_length` is of texts of any length; leave out `max_length` and `on_long_rows`")
+        if self.end_of_text and not self.block_length:
+            raise ValueError("`end_of_text` stands between texts that are cut into blocks; set `block_length`, too")
         if self.on_long_rows == "cut" and self.max_length is None:
             raise ValueError("`on_long_rows: cut` cuts at `max_length`; set that, too")
         return self
@@ -105,3 +117,18 @@ def check_names(inputs: NamedInputs) -> None:
             raise ValueError(f"`inputs` has {name!r}, which is a word of Python's and no argument of a network")
         if name in taken:
             raise ValueError(f"`inputs` has {name!r}, which is what {taken[name]} are called; choose another name")
+
+
+def check_blocks(inputs: NamedInputs, *, of_language: bool) -> None:
+    """Raise ``ValueError`` unless there is one input, of tokens in blocks, for language modelling, and none elsewhere.
+
+    Blocks hold several texts, or parts of one, so that nothing else can be beside them.
+    """
+    in_blocks = [name for name, each in inputs.items() if each.block_length]
+    if of_language and (len(inputs) != 1 or len(in_blocks) != 1):
+        raise ValueError(
+            "`task: language_modelling` learns from one of `inputs`, `tokens` with a `block_length`, such as"
+            " {input_ids: {column: text, kind: tokens, vocabulary: 8000, block_length: 512}}"
+        )
+    if in_blocks and not of_language:
+        raise ValueError(f"`inputs.{in_blocks[0]}.block_length` is for `task: language_modelling`; set both or neither")

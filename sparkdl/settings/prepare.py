@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from sparkdl.settings.named_inputs import NamedInputs, check_names
+from sparkdl.settings.named_inputs import NamedInputs, check_blocks, check_names
 from sparkdl.settings.section import Positive, Section, Seed, Storage, TaskName
 from sparkdl.settings.split import Split
 from sparkdl.settings.stage_options import Stage
@@ -71,7 +71,9 @@ class Prepare(Section):
     several labels; or any numbers, for regression and (from 0 to 31) ranking."""
     task: TaskName | None = None
     """What the label is for. By default, arrays are for ``multi_label``, numbers with fractions for ``regression``, and
-    all else is for ``classification``. With ``sparse`` and without a task, the dataset is one for ``train-extreme``."""
+    all else is for ``classification``. With ``sparse`` and without a task, the dataset is one for ``train-extreme``.
+    ``language_modelling`` has no label: the next token is predicted from those before it, and ``inputs`` has one of
+    ``tokens`` with a ``block_length``."""
     qid: str | None = None
     """The column that says which rows are of one group, for ``task: ranking``: what ``qid`` is to xgboost. A group is
     one example of the dataset: shares, row groups, batches and weights are of groups."""
@@ -125,13 +127,14 @@ class Prepare(Section):
     def keys(self) -> list[str]:
         """The columns of the rows that are beside what is learned from."""
         time = self.split.time.column if self.split.time else None
-        named = self.label, self.split.column, self.weight, self.qid, *self.split.group, time
+        label = None if self.task == "language_modelling" else self.label
+        named = label, self.split.column, self.weight, self.qid, *self.split.group, time
         return list(dict.fromkeys(key for key in named if key))
 
     def of_input(self, name: str) -> Self:
         """The same for one of the ``inputs`` alone, as if it had no name."""
         each = self.inputs[name]
-        own: dict[str, Any] = {"inputs": {}, "stages": each.stages, "sparse": each.made_as == "sparse"}
+        own: dict[str, Any] = {"inputs": {}, "task": None, "stages": each.stages, "sparse": each.made_as == "sparse"}
         own["unit_norm"] = False
         image = each.column if each.made_as == "image" else None
         own |= {"image": image, "image_shape": each.image_shape, "features": None if image else each.raw}
@@ -150,9 +153,27 @@ class Prepare(Section):
         if self.inputs and (named := [f"`{key}`" for key in beside if getattr(self, key)]):
             raise ValueError(f"`inputs` have names and settings of their own, and do not go with {', '.join(named)}")
         check_names(self.inputs)
+        check_blocks(self.inputs, of_language=self.task == "language_modelling")
         for name, each in self.inputs.items():
-            for key in {self.label, self.weight} & set(each.raw):
+            for key in {*self.keys} & {self.label, self.weight} & set(each.raw):
                 raise ValueError(f"`inputs.{name}` names {key!r}, which is the label or the weight")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_label(self) -> Self:
+        if self.task != "language_modelling":
+            return self
+        beside = {
+            "label": "label" in self.model_fields_set,
+            "weight": self.weight,
+            "class_names": self.class_names,
+            "split.stratify": self.split.stratify,
+        }
+        if named := [f"`{key}`" for key, is_set in beside.items() if is_set]:
+            raise ValueError(
+                f"`task: language_modelling` learns from the texts alone, in which each token counts alike; leave out"
+                f" {' and '.join(named)}"
+            )
         return self
 
     @model_validator(mode="after")

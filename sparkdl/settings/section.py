@@ -31,7 +31,7 @@ Folder = Annotated[str, AfterValidator(_local)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(gt=0)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-TaskName = Literal["classification", "multi_label", "regression", "ranking"]
+TaskName = Literal["classification", "multi_label", "regression", "ranking", "language_modelling"]
 """What there is to learn from labels: one class a row, several, a number, or the order of the rows of a group."""
 
 

@@ -49,13 +49,23 @@ FigureName = Literal[
     "mae",
     "ndcg_at_10",
     "mean_reciprocal_rank",
+    "perplexity",
 ]
 """Which of them there are is the task's to say."""
-SMALLER_IS_BETTER = ("loss", "log_loss", "rmse", "mae")
+SMALLER_IS_BETTER = ("loss", "log_loss", "rmse", "mae", "perplexity")
 """The figures that are better when smaller."""
 OutputName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 ClassWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_by_label)]
-PREDICTION_COLUMNS = "prediction", "probability", "top_k", "contributions", "error"
+PREDICTION_COLUMNS = (
+    "prediction",
+    "probability",
+    "top_k",
+    "contributions",
+    "error",
+    "log_likelihood",
+    "num_tokens",
+    "perplexity",
+)
 """The columns that scoring adds by itself."""
 WITH_MOMENTUM = ("adam", "adamw", "sparse_adam", "lars", "lamb")
 """The optimizers that have momentum unless told otherwise."""
@@ -131,10 +141,11 @@ class Train(Recipe):
     loss: str | Callable[..., Any] | None = None
     """A name from ``torch.nn.functional``, an import path, or a callable of (logits, labels): the batch mean. One whose
     second argument is called ``batch`` gets all that the network answers, and the batch: its ``inputs``, ``labels`` and
-    ``weights``. By
-    default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression ``mse_loss``, for
-    ranking ListNet's, of the labels of ``sparkdl.training.tasks.ranking``. Where rows or classes have weights, it must
-    take ``reduction="none"``, or be one of PyTorch's modules."""
+    ``weights``. By default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression
+    ``mse_loss``, for ranking ListNet's, of the labels of ``sparkdl.training.tasks.ranking``, and for language modelling
+    the cross entropy of logits (n, length, vocabulary) to the tokens that come next (n, length), -100 where there is
+    none. Where rows or classes have weights, as blocks of language modelling do, it must take ``reduction="none"``, or
+    be one of PyTorch's modules."""
     outputs: list[OutputName] = []
     """What scoring returns of the network's outputs, as columns of their names beside the predictions: for example
     ``[logits, embedding]``, of a network that answers a mapping or an object with both. Each has a number or a vector
@@ -177,7 +188,8 @@ class Train(Recipe):
     """End the run when the validation figure of ``best_by`` has not become better for so many epochs."""
     best_by: FigureName | None = None
     """The validation figure that decides which checkpoint is the best one: by default ``accuracy``, for several labels
-    ``mean_average_precision``, for regression ``r2``, for ranking ``ndcg_at_10``."""
+    ``mean_average_precision``, for regression ``r2``, for ranking ``ndcg_at_10``, for language modelling
+    ``perplexity``."""
     checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
     """How often a checkpoint is written while an epoch lasts; there is one after each epoch in any case."""
     checkpoint_steps: Positive | None = None

@@ -31,7 +31,7 @@ ROUNDS = 20  # after which jobs whose gates contradict each other leave the alia
 USUAL_METRICS = [
     f"{split}_{name}"
     for split in ("test", "validation")
-    for name in ("accuracy", "precision_at_1", "mean_average_precision", "r2", "ndcg_at_10")
+    for name in ("accuracy", "precision_at_1", "mean_average_precision", "r2", "ndcg_at_10", "perplexity")
 ]
 SMALLER_IS_BETTER = ("loss", "error", "perplexity", "rmse", "mae")  # the last word of a metric's name
 

@@ -269,9 +269,10 @@ def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: 
 def evaluation_batch(settings: Train, task: Task) -> int:
     """Rows of a batch that is evaluated: more than are trained on, for no gradient is kept.
 
-    Not of groups, which may be of many rows each, nor where memory is what there is little of.
+    Not of groups, which may be of many rows each, nor of texts, of which each token has a logit for all others, nor
+    where memory is what there is little of.
     """
-    small = settings.in_parts or task.name == "ranking"
+    small = settings.in_parts or task.name in ("ranking", "language_modelling")
     return settings.batch_size if small else max(settings.batch_size, EVALUATION_ROWS)
 
 

@@ -18,6 +18,7 @@ from sparkdl.inputs.tensors import Inputs
 from sparkdl.models import logits_of
 from sparkdl.settings import Train
 from sparkdl.training.tasks import Task
+from sparkdl.training.tasks.language_modelling import token_cross_entropy
 
 __all__ = ["Known", "Loss", "build_loss", "find_loss", "known"]
 
@@ -151,9 +152,9 @@ def build_loss(settings: Train, task: Task, *, device: torch.device | str = "cpu
     chosen = settings.loss or task.loss
     loss = _placed(find_loss(chosen), device)
     if smoothing and settings.label_smoothing:
-        if loss is not functional.cross_entropy:
+        if loss is not functional.cross_entropy and loss is not token_cross_entropy:
             raise ConfigError(f"train.label_smoothing works with the loss 'cross_entropy', not with {chosen!r}")
-        loss = partial(functional.cross_entropy, label_smoothing=settings.label_smoothing)
+        loss = partial(loss, label_smoothing=settings.label_smoothing)
     takes_batch = _takes_batch(loss)
     if takes_batch and settings.class_weights:
         raise ConfigError(

@@ -226,7 +226,7 @@ def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module
 
 def _try_loss(answered: Any, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
     """Raise :class:`ModelError` for a loss that does not take what it will be given, or returns no number."""
-    labels, name = task.some_labels(count_rows(rows)), settings.loss or task.loss
+    labels, name = task.some_labels(rows), settings.loss or task.loss
     compute = build_loss(settings, task)
     weighted = weighted or settings.class_weights is not None
     try:
@@ -259,7 +259,7 @@ def _check_noise(model: nn.Module, rows: Inputs, settings: Train, dataset: Datas
     task = task_to_train(dataset.card, settings)
     count = count_rows(rows)
     weights = torch.ones(count) if dataset.card.mean_weight is not None else None
-    batch = Batch(rows, task.some_labels(count), count, weights)
+    batch = Batch(rows, task.some_labels(rows), count, weights)
     check_rows_apart(model, batch, settings, build_loss(settings, task))
 
 

@@ -65,15 +65,17 @@ def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
 
 def build_arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
     """Those of :func:`sparkdl.models.build` for this dataset, or of ``build_named`` where inputs have names."""
+    task = task_to_train(dataset.card, settings)
     if inputs := dataset.card.inputs:
-        return {
+        by_token = {"by_token": True} if task.name == "language_modelling" else {}
+        return by_token | {
             "inputs": {name: spec.model_dump(mode="json") for name, spec in inputs.items()},
-            "num_classes": task_to_train(dataset.card, settings).outputs,
+            "num_classes": task.outputs,
             "options": settings.model_options,
         }
     return {
         "input_shape": dataset.input.shape,
-        "num_classes": task_to_train(dataset.card, settings).outputs,
+        "num_classes": task.outputs,
         "mean": dataset.input.mean,
         "std": dataset.input.std,
         "options": settings.model_options,

@@ -10,6 +10,7 @@ from sparkdl.settings import Train
 from sparkdl.settings.explain import nearest
 from sparkdl.training.losses import find_loss, known
 from sparkdl.training.tasks import Classification, Regression, Task, create_task
+from sparkdl.training.tasks.language_modelling import token_cross_entropy
 from sparkdl.training.tasks.ranking import listnet
 
 __all__ = ["task_to_train"]
@@ -36,6 +37,11 @@ def task_to_train(card: Card, settings: Train) -> Task:
         raise ConfigError(f"train.standardise_labels is for regression, and the dataset for {usual.name}; leave it out")
     if settings.class_weights and usual.name != "classification":
         raise ConfigError(f"train.class_weights is for classification, and the dataset for {usual.name}; leave it out")
+    if settings.outputs and usual.name == "language_modelling":
+        raise ConfigError(
+            "train.outputs are of a row, and the rows of language modelling are blocks of texts, which scoring cuts in"
+            " other places; leave them out"
+        )
     loss = find_loss(settings.loss or usual.loss)
     if card.label_scale is not None:
         return _regression(card.label_scale, loss, settings)
@@ -44,7 +50,7 @@ def task_to_train(card: Card, settings: Train) -> Task:
         weights = _class_weights(card, settings)
         task = Classification(usual.outputs, arrow_type(card.label_type), class_weights=weights)
     found = known(loss)
-    task.loss_unit = "nats" if loss is listnet or (found and found.name in IN_NATS) else ""
+    task.loss_unit = "nats" if loss in (listnet, token_cross_entropy) or (found and found.name in IN_NATS) else ""
     return task
 
 

@@ -113,7 +113,7 @@ def _copied_loss(loss: Any) -> Any:
 
 def _step(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
     count = count_rows(rows)
-    labels = task.some_labels(count)
+    labels = task.some_labels(rows)
     weights = torch.ones(len(labels)) if weighted else None  # where rows are ranked, one for their group
     batch = Batch(rows, labels, count, weights)
     try:

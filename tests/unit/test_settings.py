@@ -39,6 +39,15 @@ class Journey(Section):
     then: list[OneKind[Bus | Bicycle]] = Field(default_factory=list)
 
 
+def texts(**words: Any) -> dict[str, Any]:
+    """Texts in blocks, for language modelling."""
+    of_words = {"column": "text", "kind": "tokens", "vocabulary": 300, "block_length": 8} | words
+    return {"output": "d", "task": "language_modelling", "inputs": {"words": of_words}}
+
+
+TEXTS = texts()
+
+
 @pytest.mark.parametrize(
     ("section", "values", "says"),
     [
@@ -46,6 +55,27 @@ class Journey(Section):
         (Prepare, {"output": "d", "features": ["age", "fare", "age"]}, "names a column twice"),
         (Prepare, {"output": "d", "class_names": {0: "cat", 1: "cat"}}, "two classes the same name"),
         (Prepare, {"output": "d", "class_names": {0: "cat"}, "sparse": True}, "`class_names` are for pictures"),
+        (
+            Prepare,
+            {"output": "d", "task": "language_modelling"},
+            "learns from one of `inputs`, `tokens` with a `block_",
+        ),
+        (Prepare, TEXTS | {"label": "text"}, "learns from the texts alone.*; leave out `label`"),
+        (
+            Prepare,
+            TEXTS | {"weight": "w", "class_names": {0: "a"}, "split": {"stratify": True, "fractions": {"test": 0.5}}},
+            "leave out `weight` and `class_names` and `split.stratify`",
+        ),
+        (Prepare, TEXTS | {"qid": "q"}, "do not go with `qid`"),
+        (Prepare, TEXTS | {"task": "classification"}, "inputs.words.block_length` is for `task: language_modelling`"),
+        (Prepare, texts(max_length=9), "`block_length` is of texts of any length; leave out `max_length`"),
+        (Prepare, texts(block_length=None), "learns from one of `inputs`, `tokens` with a `block_length`"),
+        (Prepare, texts(block_length=1), "greater than or equal to 2"),
+        (
+            Prepare,
+            TEXTS | {"inputs": TEXTS["inputs"] | {"more": {"column": "other"}}},
+            "learns from one of `inputs`, `tokens` with a `block_length`",
+        ),
         (Prepare, {"output": "d", "task": "ranking"}, "`qid` and `task: ranking` go together"),
         (Prepare, {"output": "d", "qid": "query", "sparse": True}, "`qid` and `task: ranking` go together"),
         (

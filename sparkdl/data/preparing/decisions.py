@@ -18,6 +18,8 @@ def kept_settings(settings: Prepare) -> dict[str, Any]:
     Raises :class:`ConfigError` for a tokeniser that is not there.
     """
     kept = settings.model_dump(mode="json", exclude={"output", "source"})
+    if settings.task == "language_modelling":
+        del kept["label"]  # it has none
     for each in kept.get("inputs", {}).values():
         if each["tokenizer"] and not each["tokenizer"].startswith(_KNOWN_BY):
             each["tokenizer"] = _KNOWN_BY + _hash(each["tokenizer"])

@@ -45,6 +45,8 @@ def find_task(rows: "DataFrame", settings: Prepare) -> TaskName | None:
     """
     from pyspark.sql.types import ArrayType, BooleanType, DateType, NumericType, StringType
 
+    if settings.task == "language_modelling":
+        return settings.task
     label, kind = settings.label, rows.schema[settings.label].dataType
     element = kind.elementType if isinstance(kind, ArrayType) else kind
     is_list, is_number = isinstance(kind, ArrayType), isinstance(kind, NumericType)
@@ -70,17 +72,22 @@ def label_type(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> s
     """The Spark SQL type of one label, in which predictions come back; None where labels are no classes."""
     from pyspark.sql.types import ArrayType
 
-    if task in NUMBERS_FOR:
+    if task in NUMBERS_FOR or task == "language_modelling":
         return None
     kind = rows.schema[settings.label].dataType
     return (kind.elementType if isinstance(kind, ArrayType) else kind).simpleString()
 
 
 def working_label(rows: "DataFrame", settings: Prepare, task: TaskName | None) -> "Column":
-    """A row's label, null where there is none: its name, the array of its distinct names, or a double."""
+    """A row's label, null where there is none: its name, the array of its distinct names, or a double.
+
+    Zero where the next token is predicted: there the rows' own tokens are their labels.
+    """
     from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType
 
+    if task == "language_modelling":
+        return sf.lit(0).cast("bigint")
     kind, value = rows.schema[settings.label].dataType, sf.col(identifier(settings.label))
     if task in NUMBERS_FOR:
         return value.cast("double")
@@ -107,6 +114,8 @@ def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) 
     from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType, DoubleType, FloatType
 
+    if task == "language_modelling":
+        return []
     column = f"the label column {settings.label!r}"
     value, kind = sf.col(LABEL), rows.schema[settings.label].dataType
     problems = [Problem(f"{column} is null in {COUNT} rows", "drop or label them", value.isNull())]

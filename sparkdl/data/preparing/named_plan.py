@@ -16,7 +16,7 @@ from sparkdl.preprocessing.input_rows import InputForm
 from sparkdl.preprocessing.learner import Learner
 from sparkdl.preprocessing.lists import ShortenedLists
 from sparkdl.preprocessing.stage import FittedStage
-from sparkdl.preprocessing.tokens import LearnTokens, Tokenise, check_tokeniser
+from sparkdl.preprocessing.tokens import LearnTokens, Tokenise, check_tokeniser, end_of_text
 from sparkdl.settings import Input, Prepare
 from sparkdl.storage import read_file
 
@@ -137,6 +137,9 @@ def _part(
         stage: FittedStage | Learner
         if kind == "tokens":
             form = InputForm("tokens", "int32", max_length=most)
+            if each.block_length:  # texts without a token add none to a block
+                tokeniser = _tokeniser(column, output, each, None, sql_type)
+                return NamedPart(plan, output, form, ()), [tokeniser]
             stage = _tokeniser(column, output, each, length, sql_type)
         else:
             form = InputForm("sequence", _element(column, sql_type), each.vocabulary, most)
@@ -157,12 +160,14 @@ def _tokeniser(column: str, output: str, each: Input, length: int | None, sql_ty
         raise DataError(f"column {column!r} is of type {sql_type}, and tokens are made of text")
     if each.tokenizer is None:
         assert each.vocabulary is not None
-        return LearnTokens(column, output, each.vocabulary, length)
+        return LearnTokens(column, output, each.vocabulary, length, ends_texts=each.block_length is not None)
     try:
         text = read_file(each.tokenizer).decode()
     except (FileNotFoundError, UnicodeDecodeError) as error:
         raise ConfigError(f"{each.tokenizer} is no file of a tokeniser: {error}") from None
     check_tokeniser(text, each.tokenizer)
+    if each.block_length:
+        end_of_text(text, each.end_of_text)
     return Tokenise(column, output, text, length)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.preparing.features import InputPlan, NamedPart
 from sparkdl.data.preparing.named_plan import width_field
+from sparkdl.data.preparing.token_blocks import end_of_texts
 from sparkdl.data.preparing.written import Written
 from sparkdl.data.sql import identifier
 from sparkdl.inputs.spec import InputSpec
@@ -13,6 +14,7 @@ from sparkdl.preprocessing.assembling import Assemble
 from sparkdl.preprocessing.categories import HashCategories, Index
 from sparkdl.preprocessing.tokens import Tokenise, padding_of, size_of
 from sparkdl.preprocessing.word_hashes import HashWords
+from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +25,9 @@ _LOOKED_AT = 100
 """Rows that tell how long the rows of a sequence are."""
 
 
-def find_specs(inputs: InputPlan, rows: "DataFrame", fitted: FittedPipeline | None) -> dict[str, InputSpec]:
+def find_specs(
+    inputs: InputPlan, rows: "DataFrame", fitted: FittedPipeline | None, settings: Prepare
+) -> dict[str, InputSpec]:
     """The form of each input; widths, and lengths for now, are those of the first rows. Runs on the driver."""
     from pyspark.sql import functions as sf
 
@@ -34,7 +38,14 @@ def find_specs(inputs: InputPlan, rows: "DataFrame", fitted: FittedPipeline | No
         sizes.append((structs[width_field(name)] if part.form.kind == "sparse" else size).cast("int").alias(name))
     found = rows.select(*sizes).limit(_LOOKED_AT).collect()
     stages = fitted.stages if fitted else ()
-    return {name: _spec(part, max(row[name] for row in found), stages) for name, part in inputs.parts.items()}
+    specs = {name: _spec(part, max(row[name] for row in found), stages) for name, part in inputs.parts.items()}
+    if settings.task != "language_modelling":
+        return specs
+    assert fitted is not None
+    return {
+        name: spec.model_copy(update={"end_of_text": end_of_texts(fitted, settings.inputs[name].end_of_text)})
+        for name, spec in specs.items()
+    }
 
 
 def with_written(specs: Mapping[str, InputSpec], written: Written) -> dict[str, InputSpec]:

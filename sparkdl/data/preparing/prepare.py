@@ -1,6 +1,7 @@
 """A raw table becomes a dataset: split, checked, ordered, cut into equal row groups, and written all or nothing."""
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ from sparkdl.data.preparing.row_problems import unusable
 from sparkdl.data.preparing.rows_to_write import RowsOfSpark, RowsOfTasks, RowsToWrite
 from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.staging import Staging, staging
+from sparkdl.data.preparing.token_blocks import laid_in_blocks
 from sparkdl.data.preparing.write import Layout, write_row_groups
 from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DatasetError
@@ -93,8 +95,9 @@ def prepare(
         explained(settings.output),
         staging(settings.output, seal=CARD_NAME) as folder,
         look(raw, looked_at, spark, pipeline, "content" if foreign else DRAWN_BY, foreign) as found,
+        ExitStack() as kept,
     ):
-        card = _write(found, decisions, settings, folder.path, foreign)
+        card = _write(found, decisions, settings, folder.path, foreign, kept)
         write_file(join(folder.path, CARD_NAME), card.to_json().encode())
         first = folder.publish()
     dataset = Dataset.open(settings.output)
@@ -128,7 +131,7 @@ def check_prepare(
         "inputs": ", ".join(f"{name} ({part.form.kind})" for name, part in inputs.parts.items()) + f" of {columns}"
         if inputs.parts
         else f"{inputs.kind} of {columns}",
-        "label": settings.label,
+        "label": "the next token" if settings.task == "language_modelling" else settings.label,
         "dataset": f"{settings.output} {'is there and would be compared' if existing else 'would be written'}",
     }
 
@@ -181,8 +184,15 @@ def _require_same_content(existing: Dataset, findings: Findings) -> None:
         )
 
 
-def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: str, foreign: FoundRows | None) -> Card:
-    """Write everything but the card; of rows that stay in place, no row groups."""
+def _write(
+    found: Look,
+    decisions: dict[str, Any],
+    settings: Prepare,
+    folder: str,
+    foreign: FoundRows | None,
+    kept: ExitStack,
+) -> Card:
+    """Write everything but the card; of rows that stay in place, no row groups. What Spark keeps for it is ``kept``."""
     from pyspark.sql import functions as sf
 
     inputs, task, findings = found.inputs, found.task, found.findings
@@ -204,7 +214,12 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
         ready = listed = counted = left.usable(made)
         # The fingerprint is that of the rows as they came.
         findings = replace(left, fingerprint=findings.fingerprint, label_type=findings.label_type)
-    specs = find_specs(inputs, ready, fitted) if inputs.parts else input_spec(found, fitted, ready)
+    if task == "language_modelling":
+        assert fitted is not None
+        blocks = kept.enter_context(laid_in_blocks(ready, found.rows(), inputs, fitted, settings))
+        ready = counted = blocks.rows
+        findings = replace(findings, split_rows=blocks.counts, class_counts=dict.fromkeys(blocks.counts, ()))
+    specs = find_specs(inputs, ready, fitted, settings) if inputs.parts else input_spec(found, fitted, ready)
     if isinstance(specs, InputSpec):
         row_bytes = _SPARSE_ROW_BYTES if settings.sparse else specs.row_bytes
     else:
@@ -221,7 +236,7 @@ def _write(found: Look, decisions: dict[str, Any], settings: Prepare, folder: st
         label=LabelSpec.of(task or "classification", len(findings.label_names)),
         label_names=findings.label_names,
         labels=labels,
-        weighted=settings.weight is not None,
+        weighted=settings.weight is not None or task == "language_modelling",
         row_bytes=row_bytes * largest,
         queries=task == "ranking",
     )
@@ -311,6 +326,8 @@ def _examples(
 
     if found.known and fitted:
         return RowsOfTasks(found.known, fitted, found.findings.label_names)
+    if found.task == "language_modelling":
+        return RowsOfSpark(ready, counted)
     inputs = found.inputs
     stored = [sf.col(identifier(inputs.source)).alias(inputs.column), sf.col(LABEL).alias(LABEL_COLUMN)]
     if settings.weight:

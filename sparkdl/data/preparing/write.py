@@ -104,7 +104,9 @@ def _writer(folder: str, layout: Layout, runs: Runs) -> Callable[[Iterable[pa.Re
             table = _numbered(_in_order(sent, own, run), layout.label_names)
             path = join(folder, split, file_name(group))
             if not isinstance(input, InputSpec):
-                record = write_named_row_group(path, table, layout.column, input, layout.label_names)
+                record = write_named_row_group(
+                    path, table, layout.column, input, layout.label_names, has_labels=layout.label.stored
+                )
             elif layout.in_lists:
                 record = write_sparse_row_group(path, from_bytes(table, input), input, layout.labels, folder)
             else:

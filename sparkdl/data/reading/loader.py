@@ -27,6 +27,7 @@ from sparkdl.data.reading.shards import (
 from sparkdl.data.reading.windows import RowBlock, Window, cut_into_batches
 from sparkdl.errors import DatasetError
 from sparkdl.inputs.tensors import Inputs
+from sparkdl.inputs.token_labels import token_labels
 
 __all__ = ["Batch", "Loader"]
 
@@ -50,7 +51,8 @@ class Batch(NamedTuple):
     """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.card.LabelSpec`.
 
     Where rows are groups that are ranked within, float64 of shape (n, rows of the largest group), with -1 at the ends
-    of the others; the inputs are then those of all of a group's rows, group after group."""
+    of the others; the inputs are then those of all of a group's rows, group after group. For language modelling, what
+    :func:`~sparkdl.inputs.token_labels.token_labels` says, of shape (n, length of the longest block)."""
     global_rows: int
     """Rows of all ranks in this step. ``loss * n * size / global_rows``, averaged over ranks, is the mean over rows."""
     weights: torch.Tensor | None = None
@@ -145,6 +147,8 @@ class Loader:
             weights = torch.from_numpy(block.weights / mean)
         named = isinstance(inputs, dict)
         tensors = named_tensors(inputs, self._dataset.card.inputs) if named else torch.from_numpy(inputs)
+        if self._dataset.card.task == "language_modelling":
+            return Batch(tensors, token_labels(tensors), global_rows, weights)
         return Batch(tensors, torch.from_numpy(labels), global_rows, weights)
 
     def _deal(self, epoch: int, size: int) -> Deal | EvenCut:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from sparkdl.inputs.tensors import Inputs, count_rows
 from sparkdl.training.tasks.areas import ThresholdCurves, curves
 from sparkdl.training.tasks.by_class import ByClass
 from sparkdl.training.tasks.learning import Task, mean_of_shares
@@ -60,8 +61,8 @@ class Classification(Task):
         return of_classes if weights is None else of_classes * weights
 
     @override
-    def some_labels(self, rows: int) -> torch.Tensor:
-        return torch.arange(rows) % self.outputs
+    def some_labels(self, inputs: Inputs) -> torch.Tensor:
+        return torch.arange(count_rows(inputs)) % self.outputs
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

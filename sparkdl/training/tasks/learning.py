@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from sparkdl.inputs.tensors import Inputs
 from sparkdl.settings.section import TaskName
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class Task(ABC):
         return weights
 
     @abstractmethod
-    def some_labels(self, rows: int) -> torch.Tensor:
-        """Labels as a batch might have them, to try a loss with."""
+    def some_labels(self, inputs: Inputs) -> torch.Tensor:
+        """Labels as a batch of these inputs might have them, to try a loss with."""
 
     @abstractmethod
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

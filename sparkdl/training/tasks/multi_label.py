@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from sparkdl.inputs.tensors import Inputs, count_rows
 from sparkdl.training.tasks.by_class import ByClass
 from sparkdl.training.tasks.learning import Task, mean_of_shares
 from sparkdl.training.tasks.likeliest import pairs_type, ranked
@@ -49,8 +50,8 @@ class MultiLabel(Task):
         return labels.float()
 
     @override
-    def some_labels(self, rows: int) -> torch.Tensor:
-        return torch.ones(rows, self.outputs, dtype=torch.uint8)
+    def some_labels(self, inputs: Inputs) -> torch.Tensor:
+        return torch.ones(count_rows(inputs), self.outputs, dtype=torch.uint8)
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from sparkdl.inputs.tensors import Inputs, count_rows
 from sparkdl.training.tasks.learning import Task, mean_of_shares
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ class Ranking(Task):
     count_size = PLACES + 1
 
     @override
-    def some_labels(self, rows: int) -> torch.Tensor:
+    def some_labels(self, inputs: Inputs) -> torch.Tensor:
         """One group."""
-        return torch.arange(rows, dtype=torch.float64).remainder(3).unsqueeze(0)
+        return torch.arange(count_rows(inputs), dtype=torch.float64).remainder(3).unsqueeze(0)
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

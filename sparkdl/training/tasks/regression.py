@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from sparkdl.data.card import LinkFunction
+from sparkdl.inputs.tensors import Inputs, count_rows
 from sparkdl.training.tasks.learning import Task
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class Regression(Task):
         return (self._standardised(labels) if self.standardised else labels).float().unsqueeze(1)
 
     @override
-    def some_labels(self, rows: int) -> torch.Tensor:
-        return torch.full((rows,), self.mean, dtype=torch.float64)
+    def some_labels(self, inputs: Inputs) -> torch.Tensor:
+        return torch.full((count_rows(inputs),), self.mean, dtype=torch.float64)
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

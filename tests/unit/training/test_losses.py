@@ -35,7 +35,7 @@ def test_label_smoothing_is_for_training_only():
 
 @pytest.mark.parametrize("task", [Classification(2), MultiLabel(2), Regression(3.0, 2.0)], ids=lambda task: task.name)
 def test_a_row_that_weighs_twice_counts_as_two(task):
-    outputs, labels = torch.randn(3, task.outputs), task.some_labels(3)
+    outputs, labels = torch.randn(3, task.outputs), task.some_labels(torch.zeros(3, 1))
     loss = build_loss(Train(), task)
     twice = torch.tensor([0, 1, 2, 2])
     weights = torch.tensor([1.0, 1.0, 2.0]) * 3 / 4

@@ -237,7 +237,7 @@ TASKS = Classification(CLASSES), Classification(2), MultiLabel(CLASSES), Ranking
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_what_a_task_says_of_itself_is_what_it_does(task: Task) -> None:
-    labels, outputs = task.some_labels(7), torch.randn(7, task.outputs, generator=RANDOM)
+    labels, outputs = task.some_labels(torch.zeros(7, 1)), torch.randn(7, task.outputs, generator=RANDOM)
     assert task.sums(outputs, labels, None).shape == (task.sum_size,)
     found = figures(task, outputs, labels)
     assert set(found) == set(task.figure_names) and {task.best_by, task.step_figure} <= found.keys()
