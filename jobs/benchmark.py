@@ -24,6 +24,7 @@ NAMES = (
     "loop",
     "scaling",
     "sequences",
+    "recommend",
     "prepare",
     "pictures",
     "in_place",
