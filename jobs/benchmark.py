@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import cloudpickle
+import torch
 from pyspark import __version__ as spark_version
 from pyspark import cloudpickle as spark_cloudpickle
 
@@ -38,6 +39,7 @@ NAMES = (
     "batches",
     "communication",
     "asynchronous",
+    "gpu",
 )
 
 
@@ -113,7 +115,8 @@ def benchmark(
     given = {option: value for option, value in trainings.items() if value is not None}
     tables = sys.stdout
     with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
-        everything = [name for name in NAMES if name != "connect" or has_connect(spark_version)]
+        here = {"connect": has_connect(spark_version), "gpu": torch.cuda.is_available()}
+        everything = [name for name in NAMES if here.get(name, True)]
         for name in names or everything:
             measure = import_module(f"benchmarks.{name}").run
             options: dict[str, dict[str, Any]] = {

@@ -77,8 +77,8 @@ def run() -> Report:
             rows.append([ranks, name, f"{tables[name]:,}", 1000 * median(seconds), sent])
         of_small, of_ddp = (_ratio(each.seconds[OURS], each.seconds[name]) for name in (SMALL, DDP))
         targets += [
-            Target(f"{ranks} ranks: a step over {sizes.rows:,} vectors over one over {sizes.few:,}", of_small, 2, True),
-            Target(f"{ranks} ranks: a step over one of DDP's", of_ddp, 1.05, True),
+            Target(f"ranks {ranks}: a step over {sizes.rows:,} vectors over one over {sizes.few:,}", of_small, 2, True),
+            Target(f"ranks {ranks}: a step over one of DDP's", of_ddp, 1.05, True),
         ]
     copied, written, size = found[2].checkpoint
     return Report(

@@ -6,7 +6,7 @@ with the batches of our loader. Loops take turns in the same processes, one thre
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -49,13 +49,18 @@ class Classifier(nn.Module):
     """A transformer of four layers, and the mean over a text's tokens."""
 
     def __init__(
-        self, vocabularies: dict[str, int], input_shapes: dict[str, tuple[int, ...]], num_classes: int
+        self,
+        vocabularies: Mapping[str, int],
+        input_shapes: Mapping[str, Sequence[int]],
+        num_classes: int,
+        width: int = 64,
     ) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(vocabularies["words"], 64), nn.Embedding(input_shapes["words"][0], 64)
-        layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+        self.tokens = nn.Embedding(vocabularies["words"], width)
+        self.places = nn.Embedding(input_shapes["words"][0], width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.out = nn.Linear(64, num_classes)
+        self.out = nn.Linear(width, num_classes)
 
     def forward(self, words: torch.Tensor, words_mask: torch.Tensor) -> torch.Tensor:
         """Logits of texts of shape (n, longest)."""
