@@ -6,7 +6,7 @@ same. Rows are made up, and lie in the memory of the CPU, as they do when they c
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -28,7 +28,7 @@ from sparkdl.collectives import Communicator, TorchBackend
 from sparkdl.data import Batch
 from sparkdl.extreme.fit import Epoch, choose_buckets, fit
 from sparkdl.inputs.spec import InputSpec
-from sparkdl.inputs.tensors import answer, count_rows, moved
+from sparkdl.inputs.tensors import Inputs, answer, count_rows, moved
 from sparkdl.models import build, build_named
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.settings import Train
@@ -195,7 +195,7 @@ def _resnet(sizes: Sizes) -> nn.Module:
     return build("resnet", input_shape=IMAGE, num_classes=CLASSES, options=options).train()
 
 
-def _batches(inputs: list[torch.Tensor] | list[dict[str, torch.Tensor]], random: torch.Generator) -> list[Batch]:
+def _batches(inputs: Sequence[Inputs], random: torch.Generator) -> list[Batch]:
     counts = [count_rows(each) for each in inputs]
     labels = [torch.randint(0, CLASSES, (count,), generator=random) for count in counts]
     return [Batch(each, of, count) for each, of, count in zip(inputs, labels, counts, strict=True)]
