@@ -1,5 +1,6 @@
 """Networks to start from, how a user's own is built, and how a trained one is kept in a file that cannot run code."""
 
+from sparkdl.models.beside_base import BesideBase, LowRank
 from sparkdl.models.build import build, build_without_weights, copied_network, name_of, try_network
 from sparkdl.models.build_named import build_by, build_named
 from sparkdl.models.export import TracedNetwork, export_network, trace_network, write_network
@@ -12,6 +13,8 @@ from sparkdl.models.reference import Reference, refer, write_reference
 __all__ = [
     "LOGITS",
     "NETWORK_FILE",
+    "BesideBase",
+    "LowRank",
     "Reference",
     "TracedNetwork",
     "build",

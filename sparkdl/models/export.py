@@ -21,6 +21,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import Inputs, answer, like
+from sparkdl.models.beside_base import BesideBase
 from sparkdl.models.full_state import full_state
 from sparkdl.models.network_file import CONSTANTS, INPUT, NAMED, UNNAMED, load_network
 from sparkdl.models.operations import decompositions, operation
@@ -85,13 +86,21 @@ def trace_network(
         return TracedNetwork(places | graph, constants, tuple(outputs), tuple(lengths))
 
 
-def write_network(module: nn.Module, path: str | Path, sample: Inputs, traced: TracedNetwork) -> Path:
-    """Do what :func:`export_network` does with a network that has been traced, maybe with other weights."""
-    path = Path(path)
+def write_network(
+    module: nn.Module, path: str | Path, sample: Inputs, traced: TracedNetwork, beside: BesideBase | None = None
+) -> Path:
+    """Do what :func:`export_network` does with a network that has been traced, maybe with other weights.
+
+    What lies ``beside`` a base, or in it, is not in the file.
+    """
+    path, graph = Path(path), traced.graph
     with _evaluating(module):
         tensors = {**full_state(module), **traced.constants}
         kept = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(kept, path, metadata={"sparkdl": json.dumps(traced.graph)})
+        if beside:
+            kept, described = beside.take_out(kept, path.parent)
+            graph = graph | {"base": described}
+        save_file(kept, path, metadata={"sparkdl": json.dumps(graph)})
         _compare(module, load_network(path), sample, traced)
     return path
 

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from sparkdl.errors import ModelError
+from sparkdl.models.beside_base import put_back
 from sparkdl.models.operations import operation
 from sparkdl.models.outputs import LOGITS
 from sparkdl.models.reference import REFERENCE, rebuild, require_trust
@@ -231,4 +232,13 @@ def _read(path: str | Path, *, with_tensors: bool = True) -> tuple[dict[str, tor
         raise ModelError(f"the network in {path} is damaged or not one of ours: {error}") from error
     if not isinstance(graph, dict) or graph.get("version") not in (UNNAMED, NAMED, REFERENCE):
         raise ModelError(f"{path} holds weights but no network that this version of sparkdl can read")
-    return tensors, graph
+    return tensors | _beside(graph, path) if with_tensors and "base" in graph else tensors, graph
+
+
+def _beside(graph: dict[str, Any], path: str | Path) -> dict[str, torch.Tensor]:
+    try:
+        return put_back(graph["base"], Path(path).parent)
+    except ModelError:
+        raise
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ModelError(f"the adapters beside {path} are damaged: {type(error).__name__}: {error}") from error

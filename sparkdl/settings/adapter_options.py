@@ -25,6 +25,10 @@ class LoraOptions(Section):
     """Of what comes to A."""
     whole: list[str] = []
     """Layers that are trained whole, such as the new one that tells your classes apart: ``[classifier]``."""
+    registered: Literal["merged", "adapters"] = "merged"
+    """What the registered model holds: all weights, with adapters ``merged`` into them, or the ``adapters`` alone, in
+    the format of ``peft``, and the SHA-256 of the files of ``model_options.pretrained``, which scoring reads where
+    they are: a model of megabytes beside a base of gigabytes."""
 
 
 Adapters = OneKind[LoraOptions]

@@ -179,7 +179,7 @@ class Train(Recipe):
     adapters: Adapters | None = None
     """Train small weights beside those that ``model`` builds, which stay as they are: ``{kind: lora, rank: 8, targets:
     [query, value], whole: [classifier]}``. Ranks exchange these alone, checkpoints hold nothing else, and the
-    registered model has them merged into its weights."""
+    registered model has them merged into its weights, unless ``registered: adapters`` keeps them beside these."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     target: Target | None = None

@@ -24,11 +24,11 @@ from sparkdl.inputs.tensors import Inputs, answer, count_rows
 from sparkdl.models import (
     LOGITS,
     NETWORK_FILE,
+    BesideBase,
     Reference,
     TracedNetwork,
     copied_network,
     export_in_parts,
-    export_network,
     full_state,
     load_full_state,
     name_of,
@@ -44,7 +44,7 @@ from sparkdl.settings import Tracking, Train
 from sparkdl.settings.averaging import CompressedAveraging
 from sparkdl.settings.strategies import ISTOptions, ResISTOptions
 from sparkdl.tracking import download
-from sparkdl.training.adapters import merge_adapters
+from sparkdl.training.adapters import adapters_beside, merge_adapters, write_adapter_config
 from sparkdl.training.checkpoint import save_weights
 from sparkdl.training.fisher_noise import check_rows_apart
 from sparkdl.training.losses import build_loss
@@ -99,22 +99,29 @@ def tried_model(
         check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
     if isinstance(settings.strategy, ResISTOptions):
         check_blocks(model, rows, settings.strategy.blocks, ranks=ranks)
-    registered = model
+    registered, beside = model, None
     if settings.adapters:
-        registered = merge_adapters(copied_network(model, name_of(settings.model)))
-    traced = _traced_or_named(registered, rows, dataset, settings)
+        registered = copied_network(model, name_of(settings.model))
+        beside = adapters_beside(registered, settings)
+        registered = merge_adapters(registered)
+    traced = _traced_or_named(registered, rows, dataset, settings, beside)
     return network.train(), None if settings.in_parts else traced
 
 
-def _traced_or_named(model: nn.Module, rows: Inputs, dataset: Dataset, settings: Train) -> TracedNetwork | Reference:
-    """The trace of a network, or what builds one that cannot be exported. Raises :class:`ModelError` for neither."""
+def _traced_or_named(
+    model: nn.Module, rows: Inputs, dataset: Dataset, settings: Train, beside: BesideBase | None
+) -> TracedNetwork | Reference:
+    """The trace of a network, or what builds one that cannot be exported. Raises :class:`ModelError` for neither.
+
+    Only one that is exported can lie ``beside`` its base.
+    """
     try:
         traced = trace_network(model, rows, outputs=_kept_outputs(settings), lengths=_free_lengths(dataset))
         with TemporaryDirectory() as folder:
-            write_network(model, Path(folder) / NETWORK_FILE, rows, traced)
+            write_network(model, Path(folder) / NETWORK_FILE, rows, traced, beside)
         return traced
     except ModelError as error:
-        if settings.in_parts:
+        if settings.in_parts or beside:
             raise
         try:
             reference = refer(settings.model, build_arguments(dataset, settings))
@@ -168,14 +175,17 @@ def write_model_folder(
     else:
         model = build_model(dataset, settings)
         load_full_state(model, best_weights(checkpoint))
+        beside = adapters_beside(model, settings)
         if settings.adapters:
             model = merge_adapters(model)
         rows = some_rows(dataset)
-        traced = traced or _traced_or_named(model, rows, dataset, settings)
+        traced = traced or _traced_or_named(model, rows, dataset, settings, beside)
         if isinstance(traced, Reference):
             write_reference(model, folder / NETWORK_FILE, traced)
         else:
-            _write_network(model, folder / NETWORK_FILE, rows, traced)
+            _write_network(model, folder / NETWORK_FILE, rows, traced, beside)
+        if beside:
+            write_adapter_config(folder, settings)
         with torch.no_grad():
             answered = answer(model.eval(), rows)
         shapes = shapes_of_outputs(answered, settings.outputs, model=name_of(settings.model))
@@ -195,11 +205,14 @@ def _free_lengths(dataset: Dataset) -> list[str]:
     return [argument for name in ragged for argument in (name, mask_name(name))]
 
 
-def _write_network(model: nn.Module, path: Path, rows: Inputs, traced: TracedNetwork) -> None:
+def _write_network(
+    model: nn.Module, path: Path, rows: Inputs, traced: TracedNetwork, beside: BesideBase | None
+) -> None:
     try:
-        write_network(model, path, rows, traced)
+        write_network(model, path, rows, traced, beside)
     except ModelError:  # it has constants that each network draws for itself
-        export_network(model, path, rows, outputs=traced.outputs, lengths=traced.lengths)
+        again = trace_network(model, rows, outputs=traced.outputs, lengths=traced.lengths)
+        write_network(model, path, rows, again, beside)
 
 
 def _write_in_parts(path: Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:

@@ -26,7 +26,7 @@ NAME = "run.json"
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Where something lies in memory, which is another place in every process."""
 FREE = {"dataset", "run_dir", "task", "outputs", "epochs", "target", "patience", "resume", "start_from"}
-FREE |= {"checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best"}
+FREE |= {"adapters.registered", "checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best"}
 """Settings that may be others when a run is continued: they do not change what was learned so far."""
 
 
@@ -138,7 +138,9 @@ def recipe_of(settings: Train) -> dict[str, str]:
             continue
         if isinstance(value, Section):
             keys = value.model_dump()
-            recipe |= {key: keys.pop("kind")} | {f"{key}.{name}": _text(option) for name, option in keys.items()}
+            recipe |= {key: keys.pop("kind")} | {
+                f"{key}.{name}": _text(option) for name, option in keys.items() if f"{key}.{name}" not in FREE
+            }
         else:
             recipe[key] = _text(value)
     return recipe
