@@ -5,6 +5,7 @@ Of an embedding with millions of vectors a batch reads some thousand, and PyTorc
 Del Balso, 2018, arXiv 1802.05799): neither a message nor a sum is as long as a table.
 """
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,9 @@ from sparkdl.collectives.averaging.packing import message_of, parts_of
 from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["exchange_rows", "sparse_tables", "values_of"]
+
+# PyTorch says so once in each process, of tensors that its own optimizers make of gradients that it has made.
+warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled", category=UserWarning)
 
 
 def sparse_tables(model: nn.Module) -> list[nn.Parameter]:

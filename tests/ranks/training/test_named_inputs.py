@@ -166,3 +166,23 @@ def test_a_network_in_parts_takes_no_named_inputs_and_says_so(towers: Dataset) -
     sharded = settings("ist").model_copy(update={"strategy": {"kind": "ist", "period": 4, "sharded": True}})
     with pytest.raises(ModelError, match="plain stack of layers, and the inputs words, point have names"):
         check_model(towers, sharded, ranks=SIZE)
+
+
+def recommend(towers: Dataset, folder: str, backend: Backend, rank: Rank) -> list[dict[str, float]]:
+    """Train DLRM with sparse gradients, whole and interrupted: the history."""
+    options = {"model": "dlrm", "model_options": {"width": 8, "sparse": True}, "optimizer": "sparse_adam"}
+    recipe = Train.model_validate({**options, "learning_rate": 0.05, "epochs": EPOCHS, "batch_size": 4})
+    outcome = train_rank(Job(towers, recipe, f"{folder}/whole", backend, reference=SIZE), rank)
+    steps = recipe.model_copy(update={"checkpoint_steps": 1})
+    job = Job(towers, steps, f"{folder}/interrupted", backend, reference=SIZE)
+    interrupted(job, 14, rank)
+    train_rank(replace(job, checkpoint=latest(job.folder)), rank)
+    return outcome.history if outcome else []
+
+
+def test_tables_with_sparse_gradients_learn_and_go_on_to_the_last_bit(
+    towers: Dataset, tmp_path: Path, backend: Backend
+) -> None:
+    history = run_local(partial(recommend, towers, str(tmp_path), backend), SIZE, backend=backend)[0]
+    assert history[-1]["train_loss"] < 0.8 * history[0]["train_loss"]
+    assert_equal(all_states(tmp_path / "interrupted"), all_states(tmp_path / "whole"))
