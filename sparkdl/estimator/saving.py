@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from typing_extensions import override
 
-from sparkdl.errors import ModelError
+from sparkdl.errors import ConfigError, ModelError
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.sessions import is_remote, ml_context
 from sparkdl.storage import download_files, join, upload_files
@@ -39,7 +39,20 @@ class _Writer(MLWriter):
 
 
 class EstimatorWriter(_Writer, DefaultParamsWriter):
-    """Writes the parameters, as pyspark.ml does, and the format."""
+    """Writes the parameters, as pyspark.ml does, and the format.
+
+    Raises :class:`ConfigError` for a network, a loss or an optimizer that is no name, before anything is overwritten.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        super().__init__(estimator)  # type: ignore[no-untyped-call]
+        for param in estimator.params:
+            if estimator.isDefined(param) and callable(value := estimator.getOrDefault(param)):
+                raise ConfigError(
+                    f"{param.name} is the {'class' if isinstance(value, type) else 'function'}"
+                    f" {getattr(value, '__qualname__', type(value).__name__)}; what is saved is text: give its import"
+                    " path, such as 'yourpackage.networks:Net'"
+                )
 
     @override
     def saveImpl(self, path: str) -> None:

@@ -8,7 +8,6 @@ from shutil import copy, copytree
 import mlflow
 import numpy as np
 import pytest
-import torch
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from pyspark.ml import Pipeline, PipelineModel
@@ -50,19 +49,6 @@ def points(spark):
     rows = [(x, y, label, 100 + 3 * x - 2 * y, number % 5 == 0) for number, (x, y, label) in enumerate(places)]
     frame = spark.createDataFrame(rows, "x double, y double, label double, height double, held_out boolean")
     return VectorAssembler(inputCols=["x", "y"], outputCol="features").transform(frame).cache()
-
-
-class Towers(torch.nn.Module):
-    """Takes a point, a truth value as an id, and a sequence of whole numbers."""
-
-    def __init__(self, vocabularies, num_classes):
-        super().__init__()
-        self.point = torch.nn.Linear(2, num_classes)
-        self.ids = torch.nn.Embedding(max(vocabularies.values()), num_classes)
-
-    def forward(self, point, place, steps, steps_mask):
-        there = steps_mask.unsqueeze(-1)
-        return self.point(point) + self.ids(place)[:, 0] + (self.ids(steps) * there).sum(1) / there.sum(1)
 
 
 def settings_in(folder, empty_store):
@@ -495,22 +481,3 @@ def test_a_password_in_the_tracking_uri_is_refused_because_it_would_be_saved():
     with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI") as refused:
         TorchClassifier(tracking_uri="https://somebody:geheim@mlflow.example")
     assert "geheim" not in str(refused.value)
-
-
-def test_features_may_be_columns_by_the_names_of_a_networks_arguments(points, settings, tmp_path):
-    rows = points.withColumn("steps", sf.sequence(sf.lit(0), sf.floor(sf.abs("x")).cast("int"))).drop("features")
-    index = {"column": "held_out", "kind": "ids", "stages": [{"kind": "index", "columns": ["held_out"]}]}
-    inputs = {"point": ["x", "y"], "place": index, "steps": {"column": "steps", "kind": "sequence"}}
-    settings |= {"model": Towers, "model_options": {}, "learning_rate": 0.05}
-    fitted = TorchClassifier(featuresCol=inputs, validationIndicatorCol="held_out", **settings).fit(rows)
-    scored = fitted.transform(rows)
-    assert accuracy(scored) > 0.8
-    assert scored.columns == [*rows.columns, "rawPrediction", "probability", "prediction"]
-    fitted.write().save(str(tmp_path / "model"))
-    again = TorchClassificationModel.load(str(tmp_path / "model")).transform(rows)
-    assert again.select("probability").collect() == scored.select("probability").collect()
-    with pytest.raises(ConfigError, match="missing: of one vector of features, and featuresCol names several inputs"):
-        TorchClassifier(featuresCol=inputs, missing=0.0, **settings).fit(rows)
-    with pytest.raises(ConfigError, match=r"featuresCol\.steps: unknown key 'knd'"):
-        TorchClassifier(featuresCol={"steps": {"column": "steps", "knd": "sequence"}})
-    assert TorchClassifier(featuresCol=inputs).setFeaturesCol("x").getFeaturesCols() == ["x"]
