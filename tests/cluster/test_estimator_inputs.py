@@ -112,12 +112,13 @@ def test_images_texts_and_ids_are_learned_from_together_in_a_search(
         "place": {"column": "held_out", "kind": "ids", "stages": [index]},
         "steps": {"column": "steps", "kind": "sequence"},
     }
-    network = TorchRegressor(featuresCol=inputs, labelCol="light", model=Towers, epochs=10, num_ranks=1, **settings)
+    network = TorchRegressor(featuresCol=inputs, labelCol="light", model=Towers, epochs=25, num_ranks=1, **settings)
     search = CrossValidator(
         estimator=network,
         estimatorParamMaps=ParamGridBuilder().addGrid(network.learning_rate, [0.05]).build(),
         evaluator=RegressionEvaluator(labelCol="light", metricName="r2"),
         numFolds=2,
+        seed=0,
         parallelism=2,
     )
     found = search.fit(rows)

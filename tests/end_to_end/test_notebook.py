@@ -10,7 +10,7 @@ from nbformat import NotebookNode
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 QUICKSTART, EXTREME = NOTEBOOKS / "quickstart.ipynb", NOTEBOOKS / "extreme_classification.ipynb"
-STRATEGIES = NOTEBOOKS / "strategies.ipynb"
+STRATEGIES, FINE_TUNING = NOTEBOOKS / "strategies.ipynb", NOTEBOOKS / "fine_tuning.ipynb"
 
 
 def run(notebook: NotebookNode, folder: Path) -> str:
@@ -50,7 +50,16 @@ def test_every_cell_on_strategies_runs_and_all_reduce_sends_most(tmp_path):
     assert "Mbit/s all-reduce sends as long as it computes" in text
 
 
-@pytest.mark.parametrize("path", [QUICKSTART, EXTREME, STRATEGIES], ids=lambda path: path.stem)
+def test_every_cell_on_fine_tuning_runs_with_a_slice_of_wordnet(tmp_path):
+    notebook = nbformat.read(FINE_TUNING, as_version=4)
+    (size,) = [cell for cell in notebook.cells if "share, epochs = 1.0, 5" in cell.source]
+    size.source = size.source.replace("1.0, 5", "0.1, 1")
+    text = run(notebook, tmp_path)
+    assert "alias 'candidate' points to version 1" in text
+    assert "eat a large meal" in text and "verb.motion" in text
+
+
+@pytest.mark.parametrize("path", [QUICKSTART, EXTREME, STRATEGIES, FINE_TUNING], ids=lambda path: path.stem)
 def test_it_is_kept_with_real_outputs_and_no_errors(path):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in cells)

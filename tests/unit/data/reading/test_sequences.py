@@ -12,6 +12,7 @@ from sparkdl.data import Batch, Card, Dataset, Loader, Phase
 from sparkdl.data.card import LABEL_COLUMN, SplitCard
 from sparkdl.data.named_files import write_named_row_group
 from sparkdl.data.row_groups import file_name, write_row_groups_file
+from sparkdl.distributed_loader import dataloader
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.preprocessing.input_rows import as_binary
 
@@ -121,3 +122,18 @@ def test_another_number_of_ranks_uses_each_row_once_that_is_left(texts: Dataset)
         loader = Loader(texts, "train", batch_size=16, seed=7, rank=rank, size=3)
         done += [batch.labels for batch in loader.epoch(0, after=after)]
     assert sorted(torch.cat(done).tolist()) == list(range(sum(SIZES)))
+
+
+def test_a_loop_of_ones_own_gets_inputs_by_name_with_their_masks_and_goes_on_within_an_epoch(texts: Dataset) -> None:
+    whole = list(dataloader(texts, batch_size=64))
+    loader = dataloader(texts, batch_size=64)
+    begun = list(islice(loader, 5))
+    later = dataloader(texts, batch_size=64)
+    later.load_state_dict(loader.state_dict())
+    found = [*begun, *later]
+    assert len(found) == len(whole) == len(loader)
+    for (inputs, labels), (others, of_others) in zip(found, whole, strict=True):
+        assert isinstance(inputs, dict) and isinstance(others, dict)
+        assert list(inputs) == ["words", "words_mask", "twice"] and torch.equal(labels, of_others)
+        assert all(torch.equal(each, others[name]) for name, each in inputs.items())
+        assert torch.equal(inputs["words"][:, 0], labels) and torch.equal(inputs["twice"][:, 1], labels.float())
