@@ -241,8 +241,8 @@ def _unwrapped(network: nn.Module, name: str) -> nn.Module:
 
 def _is_compiled(network: nn.Module) -> bool:
     """Whether a network is what ``torch.compile`` made; then its compiler, which takes 2 s to import, is there."""
-    compiler = sys.modules.get("torch._dynamo")
-    return compiler is not None and isinstance(network, compiler.OptimizedModule)
+    made = getattr(sys.modules.get("torch._dynamo"), "OptimizedModule", None)  # which another thread may be importing
+    return made is not None and isinstance(network, made)
 
 
 def copied_network(network: nn.Module, name: str) -> nn.Module:

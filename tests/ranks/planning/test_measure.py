@@ -1,18 +1,21 @@
 """What the cost model learns from real ranks."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from sparkdl.cluster import run_local
-from sparkdl.collectives import Backend
+from sparkdl.collectives import Backend, TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.planning.cost import fit_link, ring
 from sparkdl.planning.measure import SIZES, Measurement, measure
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import SignOptions
 from sparkdl.settings.strategies import AllReduceOptions, ISTOptions, LocalSGDOptions
+from tests.language_blocks import VOCABULARY, language_blocks
 
 MODEL_BYTES = 2 * 20 * 4  # matrices of 4 x 4, and biases
 SUB_NETWORK_BYTES = (2 * 4 + 2 + 4 * 2 + 4) * 4  # with two of the four neurons in between
@@ -29,10 +32,30 @@ def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(*input_shape, 4), nn.Linear(4, num_classes))
 
 
+class Bigrams(nn.Module):
+    """What comes next follows from the token alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = self.table(input_ids)
+        return answer
+
+
 @pytest.fixture(scope="module")
 def found(backend: Backend, clouds: Dataset) -> Measurement:
     settings = Train(model=network, batch_size=4)
     return run_local(partial(measure, clouds, settings, backend, STRATEGIES), 2, backend=backend)[0]
+
+
+def test_texts_in_blocks_are_measured_too(tmp_path: Path) -> None:
+    settings = Train(model=Bigrams, batch_size=4)
+    dataset, of_all, backend = language_blocks(tmp_path), {"local": LocalSGDOptions(period=500)}, TorchBackend()
+    found = run_local(partial(measure, dataset, settings, backend, of_all), 2, backend=backend)[0]
+    assert found.model_bytes == found.steps["local"].payload == VOCABULARY**2 * 4
+    assert all(0 < cost.computing < 1 for cost in found.steps.values())
 
 
 def test_each_strategy_says_what_it_sends_how_often_and_whether_it_adds_up(found: Measurement) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,11 @@ def test_the_registered_network_is_the_one_that_was_built_with_what_adapters_lea
 def one_step(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -> dict[str, tuple[int, int, int, int]]:
     """By network: bytes of what is trained, of what a rank sends in a step, and of moments; and what is frozen."""
     found = {}
-    for name, changes in {"adapters": {}, "frozen": {"model": HalfFrozen, "adapters": None}}.items():
-        settings = settings_for("allreduce", optimizer="adam", **changes)
+    networks: dict[str, dict[str, Any]] = {"adapters": {}, "frozen": {"model": HalfFrozen, "adapters": None}}
+    strategies = [{"kind": "allreduce"}, *({"kind": kind, "period": 1} for kind in ("local_sgd", "diloco"))]
+    for (network, changes), strategy in product(networks.items(), strategies):
+        name = f"{network}, {strategy['kind']}"
+        settings = settings_for("allreduce", optimizer="adam", **{"strategy": strategy, **changes})
         task = task_to_train(clouds.card, settings)
         with backend.connect() as world:
             model = build_model(clouds, settings)
