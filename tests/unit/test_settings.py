@@ -327,3 +327,16 @@ def test_what_is_said_of_a_date_goes_together(stage: dict[str, Any], words: str)
 def test_a_stage_says_nothing_of_dates_where_nothing_was_said() -> None:
     written = Prepare(output="x", stages=[{"kind": "index", "columns": ["a"]}]).model_dump(mode="json")  # type: ignore[list-item]
     assert not {"parts", "since"} & written["stages"][0].keys()  # as in datasets from before
+
+
+def test_hashes_beyond_what_float32_holds_are_for_ids_alone() -> None:
+    def prepared(**inputs: Any) -> Prepare:
+        stage = {"kind": "hash", "columns": ["user"], "vocabulary": (1 << 24) + 1}
+        own = {name: {"column": "user", "stages": [stage], **each} for name, each in inputs.items()}
+        return Prepare.model_validate({"output": "x", **({"inputs": own} if own else {"stages": [stage]})})
+
+    assert prepared(user={"kind": "ids"}).inputs["user"].stages[0].vocabulary == (1 << 24) + 1
+    with pytest.raises(ValueError, match=r"numbers beyond 2\^24, which only `kind: ids` tells apart"):
+        prepared(user={"kind": "vector"})
+    with pytest.raises(ValueError, match=r"numbers beyond 2\^24, which float32 does not tell apart"):
+        prepared()

@@ -78,12 +78,19 @@ def exercise(backend: Backend, rank: Rank) -> dict:
         network[1].running_mean.fill_(number)  # type: ignore[operator, union-attr]
         communicator.broadcast_module(network)
         found["parameters"] = [value.sum().item() for value in network.state_dict().values()]
+        table = nn.Embedding(600_000, 4)  # more than goes in one piece
+        communicator.broadcast_module(table, root=1)
+        found["table"] = table.weight.detach().double().sum().item(), table.weight[-1].tolist()
     return found
 
 
 @pytest.fixture(scope="module")
 def found(backend: Backend) -> list[dict]:
     return run_local(partial(exercise, backend), 2, backend=backend)
+
+
+def test_a_table_that_travels_in_pieces_is_the_same_everywhere(found) -> None:
+    assert found[0]["table"] == found[1]["table"]
 
 
 def test_ranks_of_one_machine_meet_on_loopback_whatever_the_machine_is_called(found) -> None:
