@@ -16,7 +16,7 @@ from sparkdl.cluster import (
     LaunchBackend,
     Rank,
     Timeouts,
-    count_slots,
+    count_ranks,
     exit_on_sigterm,
     get_session,
     run_local,
@@ -262,7 +262,7 @@ def _made(folder: str) -> str:
 
 
 def _all_slots(spark: SparkSession) -> int:
-    slots = count_slots(spark)
+    slots = count_ranks(spark)
     if not slots:
         raise ConfigError(
             "np=0 means every slot of the cluster, and Spark does not say how many there are; give a number"

@@ -9,7 +9,7 @@ from sparkdl.cluster.launch import OnMessage
 from sparkdl.cluster.local import run_local
 from sparkdl.cluster.rank import Rank, current_rank
 from sparkdl.cluster.session import get_session
-from sparkdl.cluster.slots import count_slots, wait_for_ranks, wait_for_slots
+from sparkdl.cluster.slots import count_ranks, count_slots, wait_for_ranks, wait_for_slots
 from sparkdl.cluster.watchdog import Timeouts
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "OnMessage",
     "Rank",
     "Timeouts",
+    "count_ranks",
     "count_slots",
     "current_rank",
     "device_of_task",

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.connect import client_addresses, reaches_client
-from sparkdl.cluster.devices import device_of_task
+from sparkdl.cluster.devices import device_of_task, devices_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
 from sparkdl.cluster.meeting_place import MeetingPlace
@@ -27,8 +27,9 @@ from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.relay import Relay
 from sparkdl.cluster.rendezvous import Place, place_of
-from sparkdl.cluster.resources import profile_of
-from sparkdl.cluster.slots import count_slots, wait_for_slots
+from sparkdl.cluster.resources import profile_of, ranks_of_task
+from sparkdl.cluster.slots import count_ranks, wait_for_slots
+from sparkdl.cluster.task_processes import run_in_processes
 from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
 from sparkdl.sessions import (
@@ -68,9 +69,10 @@ def run_ranks(
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
 
     ``description`` is what Spark's pages call the job. ``backend`` is the library by which ranks exchange tensors;
-    without one, they speak to the driver alone. ``resources`` are what each rank gets instead of what the application's
-    tasks get. The driver of a session of Spark Connect is its client: ranks speak to it, not to the server. Where they
-    cannot reach it, they meet on rank 0's host, and Spark brings what they say, by tasks in a slot of their own.
+    without one, they speak to the driver alone. ``resources`` are what each task gets instead of what the application's
+    tasks get; a task with several GPUs has a rank for each of them, in a process of its own. The driver of a session of
+    Spark Connect is its client: ranks speak to it, not to the server. Where they cannot reach it, they meet on rank 0's
+    host, and Spark brings what they say, by tasks in a slot of their own.
 
     While it runs, ``on_message(rank, message)`` is called here, in the caller's thread, with what ranks send; an error
     in it ends the run. With ``log_verbosity="all"``, what ranks print appears here with the rank in front; with
@@ -120,6 +122,7 @@ class _Stage:
         self._description = f"{name}: {num_ranks} ranks"
         self._spark, self._num_ranks, self._assignment = spark, num_ranks, assignment
         self._launch, self._resources, self._relay = launch, resources, relay
+        self._each = ranks_of_task(resources, spark)
         self._tag = f"sparkdl-{secrets.token_hex(8)}"
         self._classic = not is_remote(spark)
         self._thread = (InheritableThread if self._classic else threading.Thread)(target=self._run, daemon=True)
@@ -141,24 +144,25 @@ class _Stage:
         if not self._classic:
             return True  # Spark Connect does not say; a barrier stage's tasks start together, so one rank's hello does
         with suppress(*JVM_ERRORS, OSError):
-            slots = count_slots(self._spark, self._resources) or 0
-            return slots >= self._num_ranks and not running_tasks(self._spark, self._tag)
+            room = count_ranks(self._spark, self._resources) or 0
+            return room >= self._num_ranks and not running_tasks(self._spark, self._tag)
         return False
 
     def place(self, rank: int) -> str:
         with suppress(*JVM_ERRORS, OSError):
             for task in running_tasks(self._spark, self._tag) if self._classic else ():
-                if task.rank == rank:
+                if task.partition == rank // self._each:
                     return f"executor {task.executor} on host {task.host}"
         return ""
 
     def _run(self) -> None:
         try:
             profile = {"profile": profile_of(self._resources, self._spark)} if self._resources else {}
-            tasks, task = (self._num_ranks + 1, _relayed_task) if self._relay else (self._num_ranks, _task)
+            tasks, task = self._num_ranks // self._each, _relayed_task if self._relay else _task
+            tasks += self._relay is not None
             frame = self._spark.range(tasks, numPartitions=tasks)
             with tagged_jobs(self._spark, self._tag, self._description):
-                rows = self._rows(frame.mapInArrow(task(self._assignment), SCHEMA, barrier=True, **profile))
+                rows = self._rows(frame.mapInArrow(task(self._assignment, self._each), SCHEMA, barrier=True, **profile))
             self._launch.events.put(StageEnd([RankResult(row.rank, row.result and bytes(row.result)) for row in rows]))
         except Exception as error:
             reason = spark_reason(error)
@@ -173,43 +177,43 @@ class _Stage:
         return list(rows)
 
 
-def _task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """The function of the stage's tasks; partition ``i`` is rank ``i``."""
+def _task(assignment: Assignment, each: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """The function of the stage's tasks; partition ``i`` is rank ``i``, or the ``i``-th ``each`` ranks."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         context = BarrierTaskContext.get()
-        place = place_of(context.partitionId(), _hosts(context))
-        yield _sent(*_outcome(assignment, place, context), batches)
+        places = _places(context.partitionId(), _hosts(context), each)
+        yield _sent(*_outcomes(assignment, places, context), batches)
 
     return task
 
 
-def _relayed_task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """The same where the meeting place is on rank 0's host: task 0 says where, task ``i + 1`` is rank ``i``."""
+def _relayed_task(assignment: Assignment, each: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """The same where the meeting place is on rank 0's host: task 0 says where, and task ``i + 1`` is task ``i``."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = BarrierTaskContext.get()
-        rank, hosts = context.partitionId() - 1, _hosts(context)[1:]
-        place = _meeting_place(assignment, hosts) if rank == 0 else None
+        number, hosts = context.partitionId() - 1, _hosts(context)[1:]
+        place = _meeting_place(assignment, hosts[0], len(hosts) * each) if number == 0 else None
         with place or nullcontext():
             channel, rendezvous = json.loads(context.allGather(json.dumps(place.ports) if place else "")[1])
-            if rank < 0:
-                outcome, reusable = RankResult(rank, json.dumps([hosts[0], rendezvous]).encode()), True
+            if number < 0:
+                outcomes, reusable = [RankResult(number, json.dumps([hosts[0], rendezvous]).encode())], True
             else:
                 here = replace(
                     assignment,
                     channel=(hosts[0], channel),
                     rendezvous=replace(assignment.rendezvous, host=hosts[0], port=rendezvous),
                 )
-                outcome, reusable = _outcome(here, place_of(rank, hosts), context)
-        yield _sent(outcome, reusable, batches)
+                outcomes, reusable = _outcomes(here, _places(number, hosts, each), context)
+        yield _sent(outcomes, reusable, batches)
 
     return task
 
 
-def _meeting_place(assignment: Assignment, hosts: Sequence[str]) -> MeetingPlace:
+def _meeting_place(assignment: Assignment, host: str, size: int) -> MeetingPlace:
     token = assignment.rendezvous.token
-    return MeetingPlace(hosts[0], size=len(hosts), secret=assignment.secret, token=token, lease=assignment.lease)
+    return MeetingPlace(host, size=size, secret=assignment.secret, token=token, lease=assignment.lease)
 
 
 def _hosts(context: BarrierTaskContext) -> list[str]:
@@ -217,22 +221,31 @@ def _hosts(context: BarrierTaskContext) -> list[str]:
     return [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
 
 
-def _outcome(assignment: Assignment, place: Place, context: TaskContext) -> tuple[RankResult, bool]:
-    """How a rank has ended, and whether its Python worker may be used again: that of a failed one may not."""
-    run = partial(run_rank, assignment, place, device=device_of_task(context), threads=context.cpus())
+def _places(number: int, hosts: Sequence[str], each: int) -> list[Place]:
+    """The places of the ranks of a task, by the hosts of all tasks."""
+    of_ranks = [host for host in hosts for _ in range(each)]
+    return [place_of(rank, of_ranks) for rank in range(number * each, (number + 1) * each)]
+
+
+def _outcomes(assignment: Assignment, places: Sequence[Place], context: TaskContext) -> tuple[list[RankResult], bool]:
+    """How ranks have ended, and whether their Python worker may be used again: that of a failed one may not."""
+    if len(places) > 1:
+        threads = max(context.cpus() // len(places), 1)
+        outcomes = run_in_processes(assignment, places, devices_of_task(context), threads=threads)
+        return outcomes, all(outcome.result is not None for outcome in outcomes)
+    run = partial(run_rank, assignment, *places, device=device_of_task(context), threads=context.cpus())
     apart = assignment.own_process and can_fork()
     outcome = run_in_fork(run) if apart else run()
-    return outcome, outcome.result is not None and (apart or not assignment.own_process)
+    return [outcome], outcome.result is not None and (apart or not assignment.own_process)
 
 
-def _sent(outcome: RankResult, reusable: bool, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+def _sent(outcomes: Sequence[RankResult], reusable: bool, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """What a task gives Spark at its end."""
     if reusable:
         for _ in batches:  # Spark uses a Python worker again only if its task has read all of its input
             pass
-    return pa.RecordBatch.from_arrays(
-        [pa.array([outcome.rank], pa.int32()), pa.array([outcome.result], pa.binary())], names=["rank", "result"]
-    )
+    ranks, results = [outcome.rank for outcome in outcomes], [outcome.result for outcome in outcomes]
+    return pa.RecordBatch.from_arrays([pa.array(ranks, pa.int32()), pa.array(results, pa.binary())], ["rank", "result"])
 
 
 def driver_addresses(spark: SparkSession) -> tuple[str, str] | None:

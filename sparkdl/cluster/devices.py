@@ -17,6 +17,7 @@ __all__ = [
     "cuda_index",
     "device_of_process",
     "device_of_task",
+    "devices_of_task",
     "limited_threads",
     "own_cores",
     "retained_memory",
@@ -37,15 +38,19 @@ _cores_of_all_ranks: list[int] = []
 
 
 def device_of_task(context: TaskContext) -> str:
-    """The device of a Spark task: ``cuda:i`` for the GPU that Spark assigned to it, else ``cpu``. Runs on a rank.
+    """The device of a Spark task: ``cuda:i`` for the first GPU that Spark assigned to it, else ``cpu``. Runs on a rank.
 
     ``CUDA_VISIBLE_DEVICES`` is read and never changed: in a reused Python worker CUDA may be running already and would
     not notice.
     """
+    return next(iter(devices_of_task(context)), "cpu")
+
+
+def devices_of_task(context: TaskContext) -> list[str]:
+    """The same of all GPUs that Spark assigned to the task."""
     gpus = context.resources().get("gpu")
-    if gpus is None:
-        return "cpu"
-    return f"cuda:{cuda_index(gpus.addresses[0], os.environ.get('CUDA_VISIBLE_DEVICES'))}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [f"cuda:{cuda_index(address, visible)}" for address in (gpus.addresses if gpus else ())]
 
 
 def cuda_index(address: str, visible: str | None) -> int:

@@ -19,9 +19,9 @@ logger = logging.getLogger("sparkdl")
 
 
 class RunningTask(NamedTuple):
-    """A task that Spark believes to run: its partition, which is its rank, and where."""
+    """A task that Spark believes to run, and where."""
 
-    rank: int
+    partition: int
     executor: str
     host: str
 

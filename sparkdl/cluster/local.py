@@ -23,7 +23,7 @@ from sparkdl.cluster.watchdog import Timeouts
 from sparkdl.errors import ConfigError
 from sparkdl.forks import Fork
 
-__all__ = ["Processes", "main", "run_local"]
+__all__ = ["Processes", "main", "receive", "run_local", "send"]
 
 T = TypeVar("T")
 LOOPBACK, LOCALHOST = "127.0.0.1", "localhost"
@@ -81,7 +81,7 @@ class Processes(Workers):
             self._processes.append(Fork(self._mains[host]))
         for rank, process in enumerate(self._processes):
             with suppress(OSError):  # it has ended already: its code says why
-                _send(process.stdin, pickle.dumps((self._assignment, rank, self._hosts)))
+                send(process.stdin, pickle.dumps((self._assignment, rank, self._hosts)))
         threading.Thread(target=self._wait, name="sparkdl-local", daemon=True).start()
 
     @override
@@ -103,7 +103,7 @@ class Processes(Workers):
         outcomes, errors = [], []
         for rank, process in enumerate(self._processes):
             with process.result:
-                outcomes.append(RankResult(rank, _receive(process.result)))
+                outcomes.append(RankResult(rank, receive(process.result)))
             with suppress(OSError):
                 process.stdin.close()
         deadline = time.monotonic() + EXIT_SECONDS
@@ -119,13 +119,13 @@ class Processes(Workers):
 def main(result_fd: int) -> None:
     """Be one rank: read the assignment from stdin, write the result to a pipe. Runs on a rank."""
     os.set_inheritable(result_fd, False)  # what the function starts may outlive it, and shall not hold the pipe open
-    assignment, rank, hosts = pickle.loads(_receive(sys.stdin.buffer) or b"")
+    assignment, rank, hosts = pickle.loads(receive(sys.stdin.buffer) or b"")
     place = place_of(rank, hosts)
     outcome = run_rank(
         assignment, place, device=device_of_process(place.local_rank), threads=threads_of_process(place.local_size)
     )
     with os.fdopen(result_fd, "wb") as pipe:
-        _send(pipe, outcome.result or b"")
+        send(pipe, outcome.result or b"")
 
 
 def _ending(process: Fork, deadline: float) -> str:
@@ -139,12 +139,13 @@ def _ending(process: Fork, deadline: float) -> str:
     return f"ended with code {code}"
 
 
-def _send(stream: IO[bytes], content: bytes) -> None:
+def send(stream: IO[bytes], content: bytes) -> None:
+    """Write what :func:`receive` reads."""
     stream.write(struct.pack(LENGTH, len(content)) + content)
     stream.flush()
 
 
-def _receive(stream: IO[bytes]) -> bytes | None:
+def receive(stream: IO[bytes]) -> bytes | None:
     """What was sent; None when it was nothing, or when the sender ended before all of it was there."""
     head = stream.read(struct.calcsize(LENGTH))
     (length,) = struct.unpack(LENGTH, head) if len(head) == struct.calcsize(LENGTH) else (0,)

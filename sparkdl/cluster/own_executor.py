@@ -9,12 +9,15 @@ __all__ = ["end_stopped", "is_stopped", "own_executor"]
 
 
 def own_executor() -> Sequence[psutil.Process]:
-    """The JVM that runs this process, and before it what forked this process: daemon, worker. Empty without Spark."""
+    """The JVM that runs this process, and before it what forked this process: daemon, worker. Empty without Spark.
+
+    Between a rank and its worker, there may be two more processes (:mod:`~sparkdl.forks`).
+    """
     with suppress(psutil.Error):  # a parent that ends meanwhile is none
-        parents: list[psutil.Process] = psutil.Process().parents()[:3]
+        parents: list[psutil.Process] = psutil.Process().parents()[:5]
         for place, process in enumerate(parents):
             if process.name() == "java":
-                return parents[: place + 1]
+                return parents[: place + 1] if place < 3 or _is_daemon(parents[place - 1]) else ()
     return ()
 
 
@@ -33,6 +36,11 @@ def end_stopped(executor: Sequence[psutil.Process]) -> None:
     for process in filter(_is_stopped, executor):
         with suppress(psutil.Error):
             process.kill()
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    """Whether executors' workers are forked from it, and not a driver whose JVM has started it."""
+    return any(part.endswith(".daemon") for part in process.cmdline())
 
 
 def _is_stopped(process: psutil.Process) -> bool:

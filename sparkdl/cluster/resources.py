@@ -1,4 +1,4 @@
-"""What each rank of a stage needs, where that is not what the application's tasks get. Runs on the driver."""
+"""What each task of a stage needs, where that is not what the application's tasks get. Runs on the driver."""
 
 from functools import lru_cache
 
@@ -10,10 +10,11 @@ from sparkdl.sessions import application_setting, is_local
 from sparkdl.settings import Resources
 from sparkdl.stack import check_stage_resources
 
-__all__ = ["check_resources", "no_executor_has", "profile_of"]
+__all__ = ["check_resources", "no_executor_has", "profile_of", "ranks_of_task"]
 
 CORES = "spark.executor.cores"
 GPUS = "spark.executor.resource.gpu.amount"
+GPUS_OF_TASK = "spark.task.resource.gpu.amount"
 
 
 def check_resources(resources: Resources, spark: SparkSession) -> None:
@@ -32,12 +33,21 @@ def check_resources(resources: Resources, spark: SparkSession) -> None:
 
 def no_executor_has(resources: Resources, spark: SparkSession) -> ClusterError:
     """The error that names what is missing."""
-    wanted = [f"{resources.cpus} cores"] * bool(resources.cpus) + [f"{resources.gpus} GPU"] * resources.gpus
+    gpus = "1 GPU" if resources.gpus == 1 else f"{resources.gpus} GPUs"
+    wanted = [f"{resources.cpus} cores"] * bool(resources.cpus) + [gpus] * bool(resources.gpus)
     there = (f"{name}={application_setting(spark, name, default)}" for name, default in ((CORES, "all"), (GPUS, "0")))
     return ClusterError(
-        f"cluster.resources asks for {' and '.join(wanted)} a rank, and no executor has that ({', '.join(there)});"
+        f"cluster.resources asks for {' and '.join(wanted)} a task, and no executor has that ({', '.join(there)});"
         " lower it, or start the application with larger executors"
     )
+
+
+def ranks_of_task(resources: Resources | None, spark: SparkSession) -> int:
+    """How many ranks a task of a barrier stage has: one, or one for each of its GPUs."""
+    if resources is not None:
+        return max(resources.gpus, 1)
+    # Tasks may share a GPU (0.25). Local Spark has none to give.
+    return 1 if is_local(spark) else max(int(float(application_setting(spark, GPUS_OF_TASK, "0"))), 1)
 
 
 @lru_cache(maxsize=4)  # Spark remembers each profile for as long as the application lasts

@@ -6,12 +6,12 @@ import time
 from pyspark.sql import SparkSession
 
 from sparkdl.cluster.connect import check_server, reaches_client
-from sparkdl.cluster.resources import check_resources, no_executor_has, profile_of
+from sparkdl.cluster.resources import check_resources, no_executor_has, profile_of, ranks_of_task
 from sparkdl.errors import ConfigError, NotEnoughSlotsError
 from sparkdl.sessions import application_setting, default_parallelism, is_local, is_remote
 from sparkdl.settings import Cluster, Resources
 
-__all__ = ["count_slots", "wait_for_ranks", "wait_for_slots"]
+__all__ = ["count_ranks", "count_slots", "wait_for_ranks", "wait_for_slots"]
 
 POLL_SECONDS = 0.2  # between two looks at the number of slots
 SETTLE_SECONDS = 3.0  # that executors of another size may take to come after the first one
@@ -38,6 +38,12 @@ def count_slots(spark: SparkSession, resources: Resources | None = None) -> int 
     return int(context.maxNumConcurrentTasks(profile))
 
 
+def count_ranks(spark: SparkSession, resources: Resources | None = None) -> int | None:
+    """How many ranks of a barrier stage the cluster can run at the same time; see :func:`count_slots`."""
+    slots = count_slots(spark, resources)
+    return slots and slots * ranks_of_task(resources, spark)
+
+
 def wait_for_ranks(spark: SparkSession, cluster: Cluster, *, servers: int = 0) -> int:
     """Wait for the slots that settings ask for; return how many ranks to start. See :func:`wait_for_slots`."""
     return wait_for_slots(
@@ -61,6 +67,8 @@ def wait_for_slots(
 ) -> int:
     """Wait until the cluster has a slot for every rank; return how many ranks to start.
 
+    A slot with several GPUs is one for as many ranks; those that have servers take a slot each.
+
     That is ``num_ranks``, or after ``timeout`` seconds what there is, if that is at least ``minimum`` (by default,
     ``num_ranks``). In local mode nobody waits, and for resources that no executor has not for long. Ranks that have
     ``servers``, in slots of their own, need not start together: under dynamic allocation nobody waits for their slots
@@ -68,8 +76,8 @@ def wait_for_slots(
     coordinator takes a slot, too, and is a barrier stage.
 
     Raises :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.ClusterError` where executors lack
-    ``resources``, and, for ranks without servers, :class:`~sparkdl.errors.ConfigError` under dynamic allocation: Spark
-    refuses barrier stages then.
+    ``resources``, and, for ranks without servers, :class:`~sparkdl.errors.ConfigError` for a number of ranks that does
+    not fill its tasks, and under dynamic allocation: Spark refuses barrier stages then.
     """
     if is_remote(spark):
         check_server(spark)
@@ -88,7 +96,13 @@ def wait_for_slots(
         )
     if resources is not None:
         check_resources(resources, spark)
-    slots = count_slots(spark, resources)
+    count, each = (count_slots, 1) if servers else (count_ranks, ranks_of_task(resources, spark))
+    if num_ranks % each:
+        raise ConfigError(
+            f"{num_ranks} ranks were asked for, and a task has {each} GPUs, with a rank for each: take a multiple of"
+            f" {each}, or give tasks one GPU (spark.task.resource.gpu.amount, cluster.resources.gpus)"
+        )
+    slots = count(spark, resources)
     beside = servers + coordinators
     needed = num_ranks + beside
     if dynamic or slots is None or slots >= needed:
@@ -110,7 +124,7 @@ def wait_for_slots(
         if resources is not None and slots == 0 and waited > SETTLE_SECONDS and count_slots(spark):
             raise no_executor_has(resources, spark)
         time.sleep(POLL_SECONDS)
-        slots = count_slots(spark, resources) or 0
+        slots = count(spark, resources) or 0
     if slots < minimum + beside:
         raise NotEnoughSlotsError(
             f"{wanted} were asked for, and the cluster has {slots} slots after {timeout:g} s; lower"

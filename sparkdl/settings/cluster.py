@@ -23,22 +23,22 @@ class RankRange(Section):
 
 
 class Resources(Section):
-    """What a rank needs, where the application's tasks have less or more. Executors stay as they are."""
+    """What a task needs, where the application's tasks have less or more. Executors stay as they are."""
 
     cpus: Positive | None = None
     """Cores; by default ``spark.task.cpus``."""
-    gpus: Literal[0, 1] = 0
-    """A rank computes on one GPU."""
+    gpus: Annotated[int, Field(ge=0)] = 0
+    """A rank computes on one GPU: a task with several has a rank for each of them, which share its cores."""
 
 
 class Cluster(Section):
     """Where it runs."""
 
     num_ranks: Positive | RankRange = 2
-    """How many training processes; each takes one task slot. ``{min: 1, max: 8}`` goes on with fewer when slots are
-    lost, and with more when they come back."""
+    """How many training processes; each takes one task slot, or one GPU of a slot with several. ``{min: 1, max: 8}``
+    goes on with fewer when slots are lost, and with more when they come back."""
     resources: Resources | None = None
-    """What each rank gets while it trains, for example ``{cpus: 4, gpus: 1}``, without a restart of the application.
+    """What each task gets while it trains, for example ``{cpus: 4, gpus: 1}``, without a restart of the application.
     It takes Spark 4 and a cluster. By default, what every task of the application gets."""
     servers: Positive = 1
     """Of an asynchronous ``train.strategy``: servers that hold the parameters, each in a slot beside the ranks'."""

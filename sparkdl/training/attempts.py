@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from sparkdl.cluster import OnMessage, Timeouts, count_slots, run_ranks, wait_for_ranks
+from sparkdl.cluster import OnMessage, Timeouts, count_ranks, run_ranks, wait_for_ranks
 from sparkdl.errors import (
     CheckpointError,
     ConfigError,
@@ -180,7 +180,7 @@ def _growth(spark: SparkSession, size: int, cluster: Cluster) -> Iterator[thread
 
     def look() -> None:
         while not ended.wait(GROWTH_SECONDS):
-            if (count_slots(spark, cluster.resources) or 0) > size:
+            if (count_ranks(spark, cluster.resources) or 0) > size:
                 stop.set()
                 return
 

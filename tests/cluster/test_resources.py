@@ -27,7 +27,7 @@ def test_slots_are_counted_for_what_each_rank_needs(report: dict) -> None:
     assert report["slots"] == [4, 2, 0]
 
 
-@pytest.mark.parametrize(("asked", "words"), [("too large", "3 cores a rank"), ("no gpu", "1 GPU a rank")])
+@pytest.mark.parametrize(("asked", "words"), [("too large", "3 cores a task"), ("no gpu", "1 GPU a task")])
 def test_what_no_executor_has_is_named_within_seconds(report: dict, asked: str, words: str) -> None:
     assert report[asked]["error"] == "ClusterError"
     assert f"cluster.resources asks for {words}, and no executor has that" in report[asked]["message"]
