@@ -7,7 +7,7 @@ BIN := .venv/bin
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 TESTS ?= tests
 # Those of jobs, which a client of a Spark Connect server runs as well.
-OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator train score train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
+OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train score train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
 # Of these the first that works: one may be there in name only, or too old to start the set-up.
 PYTHON ?= $(or $(shell for name in python3.11 python3; do $$name -c '' 2> /dev/null && echo $$name && break; done),python3)
 
