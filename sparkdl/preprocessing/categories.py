@@ -62,11 +62,6 @@ class HashCategories(FittedStage):
     outputs: tuple[str, ...]
     places: int
 
-    @classmethod
-    @override
-    def read(cls, saved: SavedStage) -> Self:
-        raise saved.only_spark()
-
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
         names = zip(self.inputs, self.outputs, strict=True)

@@ -1,12 +1,10 @@
 """Vectors in which numbers are missing."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from typing_extensions import override
 
-from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.scaling import vectors_of
 from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.values import Column, whole
@@ -21,11 +19,6 @@ class FillPlaces(FittedStage):
     column: str
     stands_for_none: float
     means: tuple[float, ...]
-
-    @classmethod
-    @override
-    def read(cls, saved: SavedStage) -> Self:
-        raise saved.only_spark()  # no pipeline of Spark's has such a stage
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:

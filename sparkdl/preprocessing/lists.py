@@ -1,7 +1,7 @@
 """Arrays of numbers that differ in length: the ids or events of a row, or its series."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from sparkdl.errors import DataError
 from sparkdl.preprocessing.raw_vectors import is_list
-from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.values import Column, find, is_number, offsets_of
 
@@ -32,11 +31,6 @@ class ShortenedLists(FittedStage):
     """Ids, which are :data:`NO_ID` where they cannot be such, or a series, NaN where a number is missing."""
     length: int | None = None
     """So many numbers stay of a longer list, its first ones; None: all do."""
-
-    @classmethod
-    @override
-    def read(cls, saved: SavedStage) -> Self:
-        raise saved.only_spark()
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:

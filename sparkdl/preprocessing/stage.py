@@ -19,13 +19,13 @@ class FittedStage(ABC):
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     @classmethod
-    @abstractmethod
     def read(cls, saved: SavedStage) -> Self:
-        """The stage that Spark has saved.
+        """The stage that Spark has saved; by default Spark has none of this kind.
 
         Raises :class:`~sparkdl.errors.ModelError` for damaged files, and
         :class:`~sparkdl.errors.OnlySparkError` for parameters that Spark alone knows.
         """
+        raise saved.only_spark()
 
     @abstractmethod
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,6 @@ from typing_extensions import override
 from sparkdl.errors import DataError
 from sparkdl.extras import require
 from sparkdl.preprocessing.learner import Facts, Learner, Wanted, most_frequent_first
-from sparkdl.preprocessing.saved import SavedStage
 from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.values import Column, offsets_of
 from sparkdl.preprocessing.words import texts_of
@@ -49,11 +48,6 @@ class Tokenise(FittedStage):
     """A ``tokenizer.json``, whole. What it says of padding and of truncation does not count."""
     length: int | None = None
     """Longer texts are cut to so many tokens, special ones included; None: all stay."""
-
-    @classmethod
-    @override
-    def read(cls, saved: SavedStage) -> Self:
-        raise saved.only_spark()
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
