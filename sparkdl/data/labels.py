@@ -1,7 +1,6 @@
 """The classes of data that has very many of them: a file beside the card instead of a list in it."""
 
 import hashlib
-import io
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparkdl.data.card import LABELS_NAME, UNSEEN, LabelsFile
+from sparkdl.data.parquet_bytes import read_table
 from sparkdl.errors import DataError, DatasetError
 from sparkdl.storage import join, read_file, write_file
 
@@ -73,7 +73,7 @@ def read_labels(folder: str, expected: LabelsFile) -> pa.Table:
         raise DatasetError(
             f"{path} was altered: its SHA-256 is not the card's. Restore it, or remove the dataset and prepare again."
         )
-    return pq.read_table(io.BytesIO(content))
+    return read_table(content)
 
 
 def index_labels(labels: pa.Array, folder: str, expected: LabelsFile) -> pa.Array:

@@ -6,7 +6,6 @@ where rows are in the files of others does it have paths, which are relative to 
 """
 
 import hashlib
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from sparkdl.data.card import ROW_GROUPS_NAME, File, RowGroupsFile
+from sparkdl.data.parquet_bytes import read_table
 from sparkdl.errors import DatasetError
 from sparkdl.storage import hash_file, join, read_file, write_file
 
@@ -213,7 +213,7 @@ def read_row_groups(folder: str, expected: RowGroupsFile, in_place: str | None =
             f"{path} was altered: its SHA-256 is not the card's. Restore it, or remove the dataset and prepare again."
         )
     try:
-        return _by_split(folder, pq.ParquetFile(io.BytesIO(content)).read(), in_place)
+        return _by_split(folder, read_table(content), in_place)
     except (pa.ArrowException, ValueError) as error:
         raise DatasetError(f"{path} is not a valid table of row groups: {error}. Prepare the dataset again.") from None
 

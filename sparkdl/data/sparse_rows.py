@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile
 from sparkdl.data.labels import index_labels
+from sparkdl.data.parquet_bytes import read_table
 from sparkdl.data.query_rows import joined
 from sparkdl.data.reading.arrays import decode
 from sparkdl.errors import DataError
@@ -188,8 +189,7 @@ def write_sparse_row_group(
 
 def read_rows(content: Any) -> Rows:
     """The rows of a file's bytes. Runs anywhere."""
-    source = pa.BufferReader(pa.py_buffer(content))
-    table = pq.read_table(source, columns=list(COLUMNS), use_threads=False)
+    table = read_table(content, list(COLUMNS))
     arrays = [_from_binary(table.column(name), kind) for name, kind in COLUMNS.items()]
     (indices, offsets), (values, _), (labels, label_offsets) = arrays
     return Rows(indices, values, offsets, labels, label_offsets)
@@ -197,7 +197,7 @@ def read_rows(content: Any) -> Rows:
 
 def read_weights(content: Any) -> NDArray[np.float64]:
     """The weights of a file's rows. Runs anywhere."""
-    table = pq.read_table(pa.BufferReader(pa.py_buffer(content)), columns=[WEIGHT_COLUMN], use_threads=False)
+    table = read_table(content, [WEIGHT_COLUMN])
     weights: NDArray[np.float64] = table.column(WEIGHT_COLUMN).to_numpy()
     return weights
 
