@@ -35,7 +35,8 @@ if __name__ == "__main__":
     pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["optimizers"], *extras["text"], *extras["finetuning"], *extras["dev"]]
+    on_both = ("optimizers", "text", "finetuning", "forms", "dev")
+    needed = [*project["dependencies"], *(text for extra in on_both for text in extras[extra])]
     needed += ["pip", "setuptools"]  # set-up's
     if find_spec("petastorm"):  # the classic stack; Horovod, which needs cffi, is built by set-up
         needed += ["cffi", *(text for text in extras["classic"] if Requirement(text).name != "horovod")]
