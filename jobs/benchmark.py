@@ -31,6 +31,7 @@ NAMES = (
     "in_place",
     "score",
     "serve",
+    "forms",
     "extreme",
     "checkpoint",
     "shards",

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     )
     from sparkdl.extreme.plan import plan_extreme
     from sparkdl.extreme.train import TrainedEnsemble, check_train_extreme, train_extreme
+    from sparkdl.forms.compress import CompressedModel, check_compress, compress
     from sparkdl.planning import TrainingPlan, growth_figure, plan_training
     from sparkdl.runner import HorovodRunner, TorchRunner, checkpoint_dir, distributed
     from sparkdl.scoring.dataframe import score
     from sparkdl.scoring.output import check_output, write_predictions
     from sparkdl.settings import (
         Cluster,
+        Compress,
         Extreme,
+        FormGate,
         Gate,
         Prepare,
         Score,
@@ -50,8 +53,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster",
+    "Compress",
+    "CompressedModel",
     "Dataset",
     "Extreme",
+    "FormGate",
     "Gate",
     "HorovodRunner",
     "Prepare",
@@ -76,11 +82,13 @@ __all__ = [
     "TrainedModel",
     "TrainingPlan",
     "TrainingSummary",
+    "check_compress",
     "check_output",
     "check_prepare",
     "check_train",
     "check_train_extreme",
     "checkpoint_dir",
+    "compress",
     "dataloader",
     "distributed",
     "fetch",
@@ -113,6 +121,7 @@ _HOMES = {
     ],
     "sparkdl.extreme.plan": ["plan_extreme"],
     "sparkdl.extreme.train": ["TrainedEnsemble", "check_train_extreme", "train_extreme"],
+    "sparkdl.forms.compress": ["CompressedModel", "check_compress", "compress"],
     "sparkdl.planning": ["TrainingPlan", "growth_figure", "plan_training"],
     "sparkdl.runner": ["HorovodRunner", "TorchRunner", "checkpoint_dir", "distributed"],
     "sparkdl.scoring.dataframe": ["score"],
@@ -120,7 +129,9 @@ _HOMES = {
     "sparkdl.settings": [
         *[
             "Cluster",
+            "Compress",
             "Extreme",
+            "FormGate",
             "Gate",
             "Prepare",
             "Score",

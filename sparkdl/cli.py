@@ -140,6 +140,12 @@ def train_extreme() -> None:
 
 
 @commands.command()
+@_job(pipeline.compress, pipeline.check_compress, folder=lambda settings: settings.compress.run_dir)
+def compress() -> None:
+    """Make lighter forms (int8, float16, ONNX) of a registered network."""
+
+
+@commands.command()
 @_job(pipeline.score, pipeline.check_score, folder=pipeline.parent_of("score.output"))
 def score() -> None:
     """Write a registered model's predictions for raw rows."""

@@ -1,4 +1,4 @@
-"""The four jobs of a pipeline: each from settings to what is told of it, done or only checked. Runs on the driver."""
+"""The jobs of a pipeline: each from settings to what is told of it, done or only checked. Runs on the driver."""
 
 import uuid
 from collections.abc import Callable
@@ -10,10 +10,12 @@ from sparkdl.settings import Extreme, Prepare, Settings, Tracking, Train
 from sparkdl.storage import exists, join, remove
 
 __all__ = [
+    "check_compress",
     "check_prepare",
     "check_score",
     "check_train",
     "check_train_extreme",
+    "compress",
     "parent_of",
     "prepare",
     "score",
@@ -86,6 +88,23 @@ def check_train_extreme(settings: Settings) -> Summary:
     return sparkdl.check_train_extreme(**_arguments(settings, settings.extreme))
 
 
+def compress(settings: Settings) -> Summary:
+    """Make lighter forms of the registered network, and register a version that has them."""
+    made = sparkdl.compress(**_to_compress(settings))
+    summary: Summary = {
+        name: f"{form.metric} {form.figure:.4f} ({form.original_figure:.4f} of the original),"
+        f" {form.bytes / form.original_bytes:.2f} of its bytes; {form.made}"
+        for name, form in made.forms.items()
+    }
+    summary |= {name: f"left out: {reason}" for name, reason in made.left_out.items()}
+    return summary | {"model": made.model_uri, "alias": _alias(made.registered, made.tracking)}
+
+
+def check_compress(settings: Settings) -> Summary:
+    """See :func:`sparkdl.check_compress`."""
+    return sparkdl.check_compress(**_to_compress(settings))
+
+
 def score(settings: Settings) -> Summary:
     """Write the registered model's predictions for the source's rows."""
     output = settings.require("score.output")
@@ -129,6 +148,16 @@ def _arguments(settings: Settings, section: Train | Extreme, *, cards: str | Non
     }
 
 
+def _to_compress(settings: Settings) -> dict[str, Any]:
+    dataset = settings.compress.dataset or settings.train.dataset or settings.require("prepare.output")
+    return {
+        "settings": settings.compress,
+        "dataset": dataset,
+        "cluster": settings.cluster,
+        "tracking": settings.tracking,
+    }
+
+
 def _scored(settings: Settings) -> tuple[str, Any]:
     """The model, and the rows with its predictions, which nobody has computed yet."""
     # What other commands need not import.
@@ -140,7 +169,7 @@ def _scored(settings: Settings) -> tuple[str, Any]:
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     source = settings.score.source or settings.require("prepare.source")
     options = settings.score.model_dump(
-        include={"top_k", "batch_size", "on_error", "key", "predict", "trusted_stages", "trusted_modules"}
+        include={"top_k", "batch_size", "on_error", "key", "predict", "form", "trusted_stages", "trusted_modules"}
     )
     rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
     if settings.score.split:

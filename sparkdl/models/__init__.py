@@ -5,16 +5,32 @@ from sparkdl.models.build import build, build_without_weights, copied_network, n
 from sparkdl.models.build_named import build_by, build_named
 from sparkdl.models.export import TracedNetwork, export_network, trace_network, write_network
 from sparkdl.models.export_in_parts import export_in_parts
+from sparkdl.models.form_files import (
+    FORM_FILES,
+    Form,
+    checked_form,
+    files_to_leave,
+    read_forms,
+    write_forms,
+)
 from sparkdl.models.full_state import full_state, leave_out_of_state, load_full_state
-from sparkdl.models.network_file import NETWORK_FILE, load_network, load_weights, module_of
-from sparkdl.models.outputs import LOGITS, check_answer, logits_of, named_outputs, output_of
+from sparkdl.models.half_weights import write_in_half
+from sparkdl.models.network_file import NETWORK_FILE, Network, load_network, load_weights, module_of
+from sparkdl.models.onnx_network import OnnxNetwork
+from sparkdl.models.outputs import LOGITS, OnlyTensors, check_answer, logits_of, named_outputs, output_of
 from sparkdl.models.reference import Reference, refer, write_reference
+from sparkdl.models.speed import seconds_of_each
 
 __all__ = [
+    "FORM_FILES",
     "LOGITS",
     "NETWORK_FILE",
     "BesideBase",
+    "Form",
     "LowRank",
+    "Network",
+    "OnlyTensors",
+    "OnnxNetwork",
     "Reference",
     "TracedNetwork",
     "build",
@@ -22,9 +38,11 @@ __all__ = [
     "build_named",
     "build_without_weights",
     "check_answer",
+    "checked_form",
     "copied_network",
     "export_in_parts",
     "export_network",
+    "files_to_leave",
     "full_state",
     "leave_out_of_state",
     "load_full_state",
@@ -35,9 +53,13 @@ __all__ = [
     "name_of",
     "named_outputs",
     "output_of",
+    "read_forms",
     "refer",
+    "seconds_of_each",
     "trace_network",
     "try_network",
+    "write_forms",
+    "write_in_half",
     "write_network",
     "write_reference",
 ]

@@ -25,6 +25,7 @@ from sparkdl.models.reference import REFERENCE, rebuild, require_trust
 __all__ = [
     "CONSTANTS",
     "INPUT",
+    "IN_HALF",
     "NAMED",
     "NETWORK_FILE",
     "UNNAMED",
@@ -32,6 +33,7 @@ __all__ = [
     "load_network",
     "load_weights",
     "module_of",
+    "read_parts",
 ]
 
 NETWORK_FILE = "network.safetensors"
@@ -44,6 +46,8 @@ NAMED = 2
 """The version of files of all other networks: ``inputs`` and ``outputs`` have these places by name."""
 INPUT = "input"
 """What a file of the second version calls an input that has no name."""
+IN_HALF = "in_half"
+"""The key of the names of tensors that a file has in half precision, and the network in float32."""
 
 CONSTANTS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 """Arguments that are neither numbers nor tensors, kept by their name in ``torch``."""
@@ -57,7 +61,7 @@ def load_network(path: str | Path, *, trusted: Collection[str] = ()) -> nn.Modul
     module, or a package that has it, is among the ``trusted`` ones. Raises :class:`ModelError` if the file is missing,
     damaged, or holds anything else, and if that code is not trusted, missing, or builds another network.
     """
-    tensors, graph = _read(path)
+    tensors, graph = read_parts(path)
     if graph["version"] == REFERENCE:
         require_trust(graph, path, trusted)
         return rebuild(graph, tensors, path)
@@ -72,7 +76,7 @@ def module_of(path: str | Path) -> str | None:
 
     Raises :class:`ModelError` if the file is missing or damaged.
     """
-    _, graph = _read(path, with_tensors=False)
+    _, graph = read_parts(path, with_tensors=False)
     return str(graph.get("model", "")).partition(":")[0] if graph["version"] == REFERENCE else None
 
 
@@ -81,7 +85,7 @@ def load_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
     Raises :class:`ModelError` if the file is missing, damaged, or holds anything else.
     """
-    tensors, graph = _read(path)
+    tensors, graph = read_parts(path)
     constants = set(graph.get("constants", ()))
     return {name: tensor for name, tensor in tensors.items() if name not in constants}
 
@@ -104,6 +108,21 @@ class Network(nn.Module):
         self._steps = [_Step.parse(step) for step in graph["steps"]]
         self._check_order()
         self._last_use = _last_uses(self._steps, keep={*self._outputs.values()})
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Its weights and constants."""
+        return tuple(self._tensors.values())
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of its inputs, in their order; of one that has none, ``input``."""
+        return tuple(self._inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of its outputs."""
+        return tuple(self._outputs)
 
     def forward(self, *unnamed: torch.Tensor, **named: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
         """Of inputs of shape (n, ...) for any n, by name or in their order: the logits, or the outputs by name.
@@ -220,7 +239,8 @@ def _last_uses(steps: list[_Step], *, keep: set[str]) -> list[list[str]]:
     return result[::-1]
 
 
-def _read(path: str | Path, *, with_tensors: bool = True) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def read_parts(path: str | Path, *, with_tensors: bool = True) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The tensors of a network's file and what its header says. Raises :class:`ModelError` for no or another file."""
     try:
         with safe_open(path, framework="pt") as file:
             graph = json.loads((file.metadata() or {}).get("sparkdl", "null"))
@@ -232,6 +252,8 @@ def _read(path: str | Path, *, with_tensors: bool = True) -> tuple[dict[str, tor
         raise ModelError(f"the network in {path} is damaged or not one of ours: {error}") from error
     if not isinstance(graph, dict) or graph.get("version") not in (UNNAMED, NAMED, REFERENCE):
         raise ModelError(f"{path} holds weights but no network that this version of sparkdl can read")
+    for name in set(graph.get(IN_HALF, ())) & tensors.keys():
+        tensors[name] = tensors[name].float()
     return tensors | _beside(graph, path) if with_tensors and "base" in graph else tensors, graph
 
 

@@ -15,15 +15,18 @@ from sparkdl.data.bad_rows import PROBLEM, problem_text
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.data.raw_columns import require_columns
 from sparkdl.errors import ConfigError, OnlySparkError
+from sparkdl.models import files_to_leave
 from sparkdl.preprocessing import read_pipeline
 from sparkdl.scoring.columns import check_columns, check_room
 from sparkdl.scoring.model_card import ModelCard
+from sparkdl.scoring.open_form import check_form, checked_choice
 from sparkdl.scoring.predictor import Asked, answering_task
 from sparkdl.scoring.raw_inputs import Features
 from sparkdl.scoring.shipping import ship
 from sparkdl.scoring.task import ERROR, ScoringTask
 from sparkdl.scoring.trusted_code import code_for
 from sparkdl.settings import Tracking
+from sparkdl.settings.compress import FormChoice
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.tracking import download
 
@@ -48,6 +51,7 @@ def score(
     on_error: Literal["fail", "null"] = "fail",
     key: str | None = None,
     predict: str | None = None,
+    form: FormChoice = "auto",
     trusted_stages: Collection[str] = (),
     trusted_modules: Collection[str] = (),
     tracking: Tracking | None = None,
@@ -77,6 +81,10 @@ def score(
     task fails with a :class:`~sparkdl.errors.DataError` that names the row by the column ``key`` and says why; with
     ``"null"`` the row has no prediction, one more column ``error`` says why, and all other rows are scored.
 
+    ``form`` is one of the lighter forms that :func:`sparkdl.compress` has made of the network, ``original`` the network
+    itself. By default a task chooses between the original and ``onnx``, where the model has that, by trying both for a
+    second when it loads them. Forms but ``float16`` compute on the CPU.
+
     Nothing in a model's folder is executed. A network that could not be exported is built by its own code, which is
     imported, here and in tasks, where its module or package is among ``trusted_modules``. Preprocessing with stages of
     your own (``prepare(pipeline=...)``) is loaded when their classes are among ``trusted_stages``, each as
@@ -84,8 +92,8 @@ def score(
 
     Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist, :class:`~sparkdl.errors.ModelError`
     for one that is damaged or would run code, :class:`~sparkdl.errors.DataError` for columns that are missing, of
-    another type or of the same name, and :class:`ConfigError` for a ``top_k`` or ``batch_size`` below 1 and an output
-    that the model does not keep.
+    another type or of the same name, and :class:`ConfigError` for a ``top_k`` or ``batch_size`` below 1, an output
+    that the model does not keep and a form that it does not have.
     """
     if min(top_k, batch_size) < 1:
         raise ConfigError(f"score: `top_k` is {top_k} and `batch_size` is {batch_size}; both must be 1 or more")
@@ -99,10 +107,11 @@ def score(
     added = answer if on_error == "fail" else StructType([*answer, StructField(ERROR, StringType())])
     check_columns(df, card, key)
     check_room(df, added.names)
+    form = _checked_form(folder, card, form)
     modules = () if card.labels else code_for(folder, trusted_modules)
     rows = _rows_to_score(df, card, folder, trusted_stages)
     options: dict[str, Any] = {"key": key, "on_error": on_error, "asked": asked}
-    options |= {"trusted": tuple(trusted_modules), "modules": modules}
+    options |= {"trusted": tuple(trusted_modules), "modules": modules, "form": form}
     scored = _answered(df, rows, folder, added, top_k=top_k, batch_size=batch_size, **options)
     return scored.toDF(*df.drop(PROBLEM).columns, *added.names)
 
@@ -146,18 +155,21 @@ def _answered(
     *,
     top_k: int = TOP_K,
     batch_size: int = BATCH_SIZE,
+    form: FormChoice = "original",
     **options: Any,
 ) -> DataFrame:
     """The rows with the columns that are added, all called by their places."""
     spark, kept = df.sparkSession, df.drop(PROBLEM)
+    parts = _parts(folder, form, preprocessed=rows.preprocessed)
     task = ScoringTask(
-        files=tuple((path.name, ship(spark, path)) for path in _parts(folder, preprocessed=rows.preprocessed)),
+        files=tuple((path.name, ship(spark, path)) for path in parts),
         keep=tuple(kept.columns),
         reads=tuple(rows.reads.items()),
         refused=rows.refused,
         preprocessed=rows.preprocessed,
         top_k=top_k,
         batch_size=batch_size,
+        form=form,
         threads=int(spark.conf.get("spark.task.cpus", "1") or 1),
         **options,
     )
@@ -213,7 +225,19 @@ def _rows_to_score(df: DataFrame, card: ModelCard, folder: Path, trusted: Collec
     return rows_to_score(df, card.raw_columns)
 
 
-def _parts(folder: Path, *, preprocessed: bool) -> list[Path]:
+def _checked_form(folder: Path, card: ModelCard, form: FormChoice) -> FormChoice:
+    form = checked_choice(form)
+    if card.labels:
+        if form not in ("auto", "original"):
+            raise ConfigError(
+                f"score.form is {form}, and an ensemble for very many classes has no such form; leave it out"
+            )
+        return "original"
+    return check_form(folder, form)
+
+
+def _parts(folder: Path, form: FormChoice, *, preprocessed: bool) -> list[Path]:
     """What a task needs of a model's folder."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
+    left = files_to_leave(form)
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in left)
     return files if preprocessed or not (folder / PREPROCESSING).is_dir() else [*files, folder / PREPROCESSING]

@@ -16,10 +16,12 @@ from sparkdl.data.reading.arrays import decode, require_finite
 from sparkdl.data.sparse_rows import decode_sparse
 from sparkdl.errors import DataError
 from sparkdl.inputs.tensors import Inputs, answer, moved
-from sparkdl.models import LOGITS, NETWORK_FILE, load_network, logits_of, output_of
+from sparkdl.models import LOGITS, logits_of, output_of
 from sparkdl.scoring.contributions import contributions
 from sparkdl.scoring.likelihood import log_likelihoods
 from sparkdl.scoring.named_columns import NamedColumns
+from sparkdl.scoring.open_form import open_network
+from sparkdl.settings.compress import FormChoice
 from sparkdl.settings.score import BATCH_SIZE
 
 __all__ = ["NetworkModel", "open_model"]
@@ -138,11 +140,14 @@ def open_model(
     *,
     device: str = "cpu",
     trusted: Collection[str] = (),
+    form: FormChoice = "original",
 ) -> NetworkModel:
-    """The network in a model's folder, on a device, for outputs of these shapes.
+    """The network in a model's folder, in one of its forms and on a device, for outputs of these shapes.
 
     Nothing there is executed, but code that a network which is not exported names, where its module is ``trusted``.
 
-    Raises :class:`~sparkdl.errors.ModelError` if it is missing or damaged.
+    Raises :class:`~sparkdl.errors.ModelError` if it is missing or damaged, and :class:`~sparkdl.errors.ConfigError` for
+    a form that the model does not have.
     """
-    return NetworkModel(load_network(folder / NETWORK_FILE, trusted=trusted).to(device), inputs, shapes, device)
+    network, device = open_network(folder, form, inputs, device=device, trusted=trusted)
+    return NetworkModel(network, inputs, shapes, device)

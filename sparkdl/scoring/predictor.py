@@ -14,6 +14,7 @@ from sparkdl.data.label_types import arrow_type
 from sparkdl.errors import ConfigError
 from sparkdl.models import LOGITS
 from sparkdl.scoring.model_card import ModelCard
+from sparkdl.settings.compress import FormChoice
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.training.output_columns import column_of, output_columns
 from sparkdl.training.tasks import ClassVectors, Ranking, Regression, Task, create_task
@@ -91,11 +92,18 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, folder: str | Path, asked: Asked = Asked(), *, device: str = "cpu", trusted: Collection[str] = ()
+        cls,
+        folder: str | Path,
+        asked: Asked = Asked(),
+        *,
+        device: str = "cpu",
+        trusted: Collection[str] = (),
+        form: FormChoice = "original",
     ) -> "Predictor":
         """Open a model's folder; see :func:`sparkdl.tracking.download`.
 
-        A network computes on ``device``, an ensemble on the CPU.
+        A network computes on ``device``, in one of its forms (:func:`sparkdl.scoring.open_form.open_network`), an
+        ensemble on the CPU.
 
         Raises :class:`~sparkdl.errors.ModelError` if something in it is missing, damaged, or was altered. Nothing in
         the folder is executed, but the code of ``trusted`` modules that a network which is not exported names.
@@ -104,7 +112,7 @@ class Predictor:
         task = answering_task(card, asked)
         has_logits = asked.predictions and card.task != "language_modelling"  # whose logits are summed up at once
         predicted: dict[str, tuple[int, ...]] = {LOGITS: (task.outputs,)} if has_logits else {}
-        model = _open_model(Path(folder), card, predicted | asked.shapes(card), device, trusted)
+        model = _open_model(Path(folder), card, predicted | asked.shapes(card), device, trusted, form)
         return cls(model, card, card.read_labels(folder), task, asked)
 
     def answer(
@@ -142,7 +150,12 @@ def answering_task(card: ModelCard, asked: Asked = Asked()) -> Task:
 
 
 def _open_model(
-    folder: Path, card: ModelCard, shapes: Mapping[str, Sequence[int]], device: str, trusted: Collection[str]
+    folder: Path,
+    card: ModelCard,
+    shapes: Mapping[str, Sequence[int]],
+    device: str,
+    trusted: Collection[str],
+    form: FormChoice,
 ) -> Model | RankingModel:
     """A network or an ensemble of hashed meta-models, of which neither loads what only the other needs."""
     if card.labels:
@@ -151,4 +164,4 @@ def _open_model(
         return open_ensemble(folder, card.input, card.labels.classes)
     from sparkdl.scoring.network import open_model as open_network
 
-    return open_network(folder, card.inputs or card.input, shapes, device=device, trusted=trusted)
+    return open_network(folder, card.inputs or card.input, shapes, device=device, trusted=trusted, form=form)

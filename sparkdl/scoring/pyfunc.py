@@ -15,6 +15,7 @@ from sparkdl.errors import DataError, OnlySparkError
 from sparkdl.preprocessing.decode_image import is_image_file
 from sparkdl.preprocessing.values import SPARSE
 from sparkdl.scoring.model_card import ModelCard
+from sparkdl.scoring.open_form import checked_choice
 from sparkdl.scoring.predictor import Predictor, answering_task
 from sparkdl.scoring.raw_inputs import RawInputs
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
@@ -31,19 +32,23 @@ class PyfuncModel:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.predictor = Predictor.load(folder)
+        self.predictor = Predictor.load(folder, form="auto")
+        """That of requests that name no form."""
+        self._others: dict[str, Predictor] = {}
         self._answer = _in_mlflows_types(self.predictor.card)
         self._raw, self._only_spark = _open_raw_inputs(folder, self.predictor.card)
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """The columns of the model's task (``prediction`` and so on) for raw rows, with their index.
 
-        ``params`` may have ``top_k`` and ``batch_size``. Raises :class:`DataError` for missing columns, and for rows
-        that are not what the model was trained on. Preprocessing needs no Spark; only stages of a pipeline of the
-        user's own may, which the running Spark session applies, or an embedded one. Where there can be none,
-        :class:`OnlySparkError` names the first of them.
+        ``params`` may have ``top_k``, ``batch_size`` and ``form``, which of the model's forms answers (see
+        :func:`sparkdl.score`). Raises :class:`DataError` for missing columns, and for rows that are not what the model
+        was trained on, and :class:`~sparkdl.errors.ConfigError` for a form that the model does not have. Preprocessing
+        needs no Spark; only stages of a pipeline of the user's own may, which the running Spark session applies, or an
+        embedded one. Where there can be none, :class:`OnlySparkError` names the first of them.
         """
-        options = {"top_k": TOP_K, "batch_size": BATCH_SIZE} | (params or {})
+        options: dict[str, Any] = {"top_k": TOP_K, "batch_size": BATCH_SIZE, "form": "auto"} | (params or {})
+        predictor = self._in_form(options.pop("form"))
         card = self.predictor.card
         found = {name: frame_column(model_input, name, card.fields.get(name, ())) for name in card.raw_columns}
         missing = [name for name, column in found.items() if column is None]
@@ -53,11 +58,19 @@ class PyfuncModel:
             inputs = self._in_spark(pd.DataFrame(found, index=model_input.index))
         else:
             inputs = self._read({name: column for name, column in found.items() if column is not None})
-        answer = self.predictor.answer(inputs, **options)
+        answer = predictor.answer(inputs, **options)
         columns = zip(self._answer, answer, strict=True)
         predictions = pd.DataFrame({field.name: column.cast(field.type).to_pandas() for field, column in columns})
         predictions.index = model_input.index
         return predictions
+
+    def _in_form(self, form: str) -> Predictor:
+        """The predictor with this form of the network, which is opened when it is first asked for."""
+        if form == "auto":
+            return self.predictor
+        if form not in self._others:
+            self._others[form] = Predictor.load(self.folder, form=checked_choice(form))
+        return self._others[form]
 
     def _read(self, rows: "dict[str, pd.Series[Any]]") -> pa.Array:
         """The input that is made of raw columns. Raises :class:`DataError` where rows are refused."""

@@ -24,6 +24,7 @@ from sparkdl.preprocessing.encoded_images import in_parts
 from sparkdl.scoring.predictor import Asked, Predictor
 from sparkdl.scoring.raw_inputs import Features, RawInputs, ReadRows
 from sparkdl.scoring.rows import answer_inputs
+from sparkdl.settings.compress import FormChoice
 
 __all__ = ["ERROR", "ScoringTask", "scoring_device"]
 
@@ -58,6 +59,8 @@ class ScoringTask:
     """Of an estimator, the columns that become the model's only one."""
     asked: Asked = field(default_factory=Asked)
     """Which columns are added."""
+    form: FormChoice = "original"
+    """Which of the model's forms answers."""
     trusted: tuple[str, ...] = ()
     """The modules whose code may build a network that is not exported."""
     modules: tuple[tuple[str, ModuleSource], ...] = ()
@@ -77,7 +80,9 @@ class ScoringTask:
 
     def _answered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         torch.set_num_threads(self.threads)
-        raw, predictor = _load(self.files, self.preprocessed, self.asked, scoring_device(), self.trusted, self.modules)
+        raw, predictor = _load(
+            self.files, self.preprocessed, self.asked, scoring_device(), self.trusted, self.form, self.modules
+        )
         raw = raw if self.features is None else raw.behind(self.features)
         before = 0
         pixels = sum(math.prod(spec.shape) for spec in raw.card.specs if spec.kind == "image")
@@ -140,6 +145,7 @@ def _load(
     asked: Asked,
     device: str,
     trusted: tuple[str, ...],
+    form: FormChoice,
     modules: object,
 ) -> tuple[RawInputs, Predictor]:
     from pyspark import SparkFiles  # which a client of Spark Connect, that only sends this here, need not have
@@ -151,7 +157,7 @@ def _load(
                     packed.extractall(Path(folder, name))
             else:
                 Path(folder, name).symlink_to(SparkFiles.get(shipped))
-        predictor = Predictor.load(folder, asked, device=device, trusted=trusted)
+        predictor = Predictor.load(folder, asked, device=device, trusted=trusted, form=form)
         card = predictor.card
         raw = RawInputs(card.preprocessed(), None) if preprocessed else RawInputs.open(Path(folder), card)
         return raw, predictor

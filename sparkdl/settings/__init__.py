@@ -1,9 +1,9 @@
 """The settings of a pipeline.
 
-A pipeline's file has the sections ``prepare``, ``train``, ``extreme``, ``score``, ``cluster`` and ``tracking``; each is
-a frozen class here, and the text under each field is its documentation. The same classes are the arguments of
-:func:`sparkdl.prepare`, :func:`sparkdl.train` and :func:`sparkdl.score`, so that a notebook and a job mean the same
-thing by the same word.
+A pipeline's file has the sections ``prepare``, ``train``, ``extreme``, ``compress``, ``score``, ``cluster`` and
+``tracking``; each is a frozen class here, and the text under each field is its documentation. The same classes are the
+arguments of :func:`sparkdl.prepare`, :func:`sparkdl.train` and :func:`sparkdl.score`, so that a notebook and a job mean
+the same thing by the same word.
 """
 
 from typing import Any
@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from sparkdl.errors import ConfigError
 from sparkdl.settings.cluster import Cluster, RankRange, Resources
+from sparkdl.settings.compress import Compress, FormGate
 from sparkdl.settings.extreme import Extreme, LinearRankerOptions, NoRankerOptions
 from sparkdl.settings.named_inputs import Input
 from sparkdl.settings.prepare import Prepare, Source
@@ -26,7 +27,9 @@ from sparkdl.settings.train import Recipe, Train
 __all__ = [
     "AllReduceOptions",
     "Cluster",
+    "Compress",
     "Extreme",
+    "FormGate",
     "Gate",
     "Input",
     "LinearRankerOptions",
@@ -53,6 +56,7 @@ class Settings(Section):
     prepare: Prepare | None = None
     train: Train = Train()
     extreme: Extreme = Extreme()
+    compress: Compress = Compress()
     score: Score = Score()
     cluster: Cluster = Cluster()
     tracking: Tracking = Tracking()

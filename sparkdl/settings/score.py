@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
+from sparkdl.settings.compress import FormChoice
 from sparkdl.settings.prepare import Source
 from sparkdl.settings.section import Positive, Section, Storage
 
@@ -42,6 +43,9 @@ class Score(Section):
     predict: str | None = None
     """One of the outputs that ``train.outputs`` has named: it is then the only column that is added, by its name. By
     default predictions are, and all of these outputs behind them."""
+    form: FormChoice = "auto"
+    """Which form of the network answers (``compress.forms``); ``original`` is the network itself. With ``auto``, a task
+    tries the original and ``onnx``, where the model has that, for a second, and takes the faster one."""
     trusted_stages: list[str] = []
     """Classes of your own (``package.module.Class``) that a model's preprocessing may consist of, beside those of Spark
     and sparkdl: loading a stage runs its class."""

@@ -17,11 +17,11 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from sparkdl.errors import RegistryError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
-from sparkdl.tracking.registry import versions_of
+from sparkdl.tracking.registry import figures, versions_of
 from sparkdl.tracking.store import connect, on_databricks
 from sparkdl.tracking.translate import LOADER_MODULE
 
-__all__ = ["download", "download_whole"]
+__all__ = ["download", "download_whole", "figures_of"]
 
 MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 
@@ -41,6 +41,17 @@ def download(model_uri: str, settings: Tracking | None = None) -> Path:
         return folder / str(flavour["data"])
     except (MlflowException, KeyError, OSError) as error:
         raise RegistryError(f"{model_uri} is not a model that sparkdl can load: {error}") from error
+
+
+def figures_of(model_uri: str, settings: Tracking) -> dict[str, float]:
+    """The figures that a registered version carries, by which the gate compares it; none of what is no version.
+
+    Raises :class:`RegistryError` for a version that does not exist.
+    """
+    match = MODEL_URI.fullmatch(model_uri)
+    if match is None:
+        return {}
+    return figures(_find(connect(settings), match["name"], alias=match["alias"], version=match["version"]))
 
 
 _downloads: dict[tuple[str, str], Path] = {}

@@ -20,7 +20,7 @@ from sparkdl.masking import without_credentials
 from sparkdl.settings import Gate, Tracking
 from sparkdl.tracking.store import is_refusal, on_databricks
 
-__all__ = ["Registered", "check_gate", "register", "versions_of"]
+__all__ = ["Registered", "check_gate", "figures", "register", "versions_of"]
 
 PASSED = "sparkdl_passed"
 """The tag that marks a version as one that the alias may point to."""
@@ -166,18 +166,18 @@ def _best(gate: Gate, versions: Iterable[ModelVersion]) -> ModelVersion:
     """The version that the alias would point to had they come one after another."""
     best, *others = sorted(versions, key=lambda version: int(version.version))
     for other in others:
-        if not _judge(gate, _figures(other), best)[0]:
+        if not _judge(gate, figures(other), best)[0]:
             best = other
     return best
 
 
-def _figures(version: ModelVersion) -> dict[str, float]:
+def figures(version: ModelVersion) -> dict[str, float]:
     """The metrics that a version carries as tags."""
-    figures = {}
+    found = {}
     for name, text in version.tags.items():
         with suppress(ValueError):
-            figures[name] = float(text)
-    return figures
+            found[name] = float(text)
+    return found
 
 
 def check_gate(settings: Tracking, metrics: Iterable[str]) -> None:
@@ -213,7 +213,7 @@ def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | Non
     praise = f"{metric} {value:.4g}" + (" is within the gate" if bounded else "")
     if not gate.better_than_current or current is None:
         return "", praise if bounded else ""
-    before = _figures(current).get(metric)
+    before = figures(current).get(metric)
     if before is None:
         return "", f"{praise}, and version {current.version} does not tell its {metric}"
     smaller = gate.minimum is None and (gate.maximum is not None or metric.endswith(SMALLER_IS_BETTER))

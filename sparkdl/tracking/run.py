@@ -114,19 +114,20 @@ class Run:
         example: "pd.DataFrame | None" = None,
         metadata: Mapping[str, Any] | None = None,
         requirements: Sequence[str] = (),
+        params: Mapping[str, str | int] | None = None,
     ) -> str:
         """Record a model folder (network, card, preprocessing) as an MLflow model; returns its address.
 
         ``inputs`` are the raw columns that the model reads, by name and Spark SQL type, ``outputs`` those that it
         answers, by default a classifier's; ``example`` a few raw rows;
         ``metadata`` what else MLflow shows of it; ``requirements`` the packages that it needs beside those that every
-        model needs. While the store cannot be reached, the address is that of a folder beside the run's other records,
-        which can be scored with as well and lasts until ``sparkdl sync`` has delivered it. Raises
-        :class:`TrackingError` if the model cannot be described, or the store refuses it: a run without its model is of
-        no use.
+        model needs; ``params`` what a caller may set beside rows, with what is so by default. While the store cannot be
+        reached, the address is that of a folder beside the run's other records, which can be scored with as well and
+        lasts until ``sparkdl sync`` has delivered it. Raises :class:`TrackingError` if the model cannot be described,
+        or the store refuses it: a run without its model is of no use.
         """
         logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it tells that it tries the example
-        described = signature(inputs, outputs)
+        described = signature(inputs, outputs, params)
         try:
             place = self._journal.place()
             data = place / "data" / "model"  # under this name, whatever the caller's folder is called

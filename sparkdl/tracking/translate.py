@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType, Array, Object, Property
 
 from sparkdl.errors import TrackingError
@@ -74,12 +74,19 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_PARAM_LENGTH else text[: MAX_PARAM_LENGTH - 1] + "…"
 
 
-def signature(inputs: Mapping[str, str], outputs: Mapping[str, str] = RANKED) -> ModelSignature:
+def signature(
+    inputs: Mapping[str, str], outputs: Mapping[str, str] = RANKED, params: Mapping[str, str | int] | None = None
+) -> ModelSignature:
     """The signature of a model that reads and answers columns, given as name and Spark SQL type (``bigint``).
+
+    ``params`` are what a caller may set beside rows, with what is so by default.
 
     Raises :class:`TrackingError` for a type that MLflow has no word for.
     """
-    return ModelSignature(inputs=_schema(inputs, TYPES), outputs=_schema(outputs, EXACT))
+    kinds = {str: DataType.string, int: DataType.long}
+    specs = [ParamSpec(name, kinds[type(value)], value) for name, value in (params or {}).items()]
+    schemas: dict[str, Any] = {"params": ParamSchema(specs)} if specs else {}
+    return ModelSignature(inputs=_schema(inputs, TYPES), outputs=_schema(outputs, EXACT), **schemas)
 
 
 def _schema(columns: Mapping[str, str], types: Mapping[str, Type]) -> Schema:

@@ -1,0 +1,111 @@
+"""Lighter forms of a network: files beside it in the model's folder, and ``forms.json``, which says what they are.
+
+:mod:`sparkdl.forms` makes them. Runs anywhere.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sparkdl.errors import ConfigError, ModelError
+from sparkdl.models.network_file import NETWORK_FILE
+from sparkdl.settings.compress import FormChoice, FormName
+from sparkdl.storage import hash_file
+
+__all__ = ["FORMS_FILE", "FORM_FILES", "Form", "checked_form", "files_to_leave", "read_forms", "write_forms"]
+
+FORMS_FILE = "forms.json"
+"""What the folder's forms are."""
+FORM_FILES: Mapping[FormName, str] = {"int8": "int8.onnx", "float16": "float16.safetensors", "onnx": "network.onnx"}
+"""The file of each form."""
+
+
+class Form(BaseModel):
+    """One lighter form, and what it lost."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(gt=0)]
+    original_bytes: Annotated[int, Field(gt=0)]
+    """Of the network's own file."""
+    made: str
+    """How, in words."""
+    metric: str
+    """The figure of the task, behind the split that it was measured on: ``validation_accuracy``."""
+    figure: float
+    original_figure: float
+    """The network's own, on the same rows."""
+    rows: Annotated[int, Field(gt=0)]
+    """How many those were."""
+
+
+class FormsFile(BaseModel):
+    """What ``forms.json`` holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    forms: dict[FormName, Form]
+
+
+def read_forms(folder: Path) -> dict[FormName, Form]:
+    """The forms in a model's folder by name; none where there is no ``forms.json``.
+
+    Raises :class:`ModelError` for one that is damaged.
+    """
+    path = folder / FORMS_FILE
+    try:
+        return FormsFile.model_validate_json(path.read_bytes()).forms
+    except FileNotFoundError:
+        return {}
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"])) or "the file as a whole"
+        raise ModelError(f"{path} does not say what forms there are: {place}: {problem['msg']}") from None
+
+
+def write_forms(folder: Path, forms: Mapping[FormName, Form]) -> None:
+    """Write what the forms in a model's folder are."""
+    (folder / FORMS_FILE).write_text(FormsFile(forms=dict(forms)).model_dump_json(indent=1))
+
+
+def checked_form(folder: Path, name: FormName) -> Path:
+    """The file of a form, which is the one that was made.
+
+    Raises :class:`ConfigError` for a form that the model does not have, and :class:`ModelError` for a file that is
+    missing or was altered.
+    """
+    forms, path = read_forms(folder), folder / FORM_FILES[name]
+    if name not in forms:
+        raise ConfigError(
+            f"the model has no form {name!r}; it has {', '.join(forms) or 'none'}. `sparkdl compress` makes a version"
+            f" that has it (compress.forms: [{name}])"
+        )
+    try:
+        found = hash_file(str(path))
+    except FileNotFoundError:
+        raise ModelError(f"the model's form {name!r} is missing: there is no {path}") from None
+    if found != forms[name].sha256:
+        raise ModelError(
+            f"the model's form {name!r} is damaged: the SHA-256 of {path} is not the one in {FORMS_FILE}; fetch the"
+            " model again, or make the form anew (`sparkdl compress`)"
+        )
+    return path
+
+
+def files_to_leave(form: FormChoice) -> set[str]:
+    """The files of a model's folder that are of no use to who opens it in a form; ``auto`` is the original or ``onnx``.
+
+    Runs anywhere.
+    """
+    of_forms = set(FORM_FILES.values())
+    match form:
+        case "original":
+            return {FORMS_FILE, *of_forms}
+        case "auto":
+            return of_forms - {FORM_FILES["onnx"]}
+        case name:
+            return {NETWORK_FILE, *of_forms} - {FORM_FILES[name]}

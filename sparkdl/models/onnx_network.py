@@ -1,0 +1,101 @@
+"""A network opened from an ONNX file (https://onnx.ai/onnx/repo-docs/IR.html), which ONNX Runtime computes on the CPU.
+
+Nothing in the file is executed but operators that ONNX Runtime has built in: no library of others' operators is
+loaded, and weights that lie in other files are refused.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparkdl.errors import ModelError
+from sparkdl.extras import require
+
+__all__ = ["OnnxNetwork"]
+
+_ERRORS_ONLY = 3
+"""ONNX Runtime's level of what it logs: warnings are about how it could be faster."""
+
+
+class OnnxNetwork(nn.Module):
+    """Answers tensors by name, as a network that is read from its own file does. Runs in tasks and servers.
+
+    It computes with as many threads as PyTorch would when it is opened (``torch.get_num_threads()``). Raises
+    :class:`~sparkdl.errors.ConfigError` where ``onnxruntime`` is not installed, and :class:`ModelError` for a file that
+    is missing, damaged, or asks for what ONNX Runtime has not.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        runtime = require("onnxruntime", extra="forms")
+        content = _read(path)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _ERRORS_ONLY
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # in cores that other tasks have
+        try:
+            self._session: Any = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime has a class of its own for each kind
+            raise ModelError(f"ONNX Runtime cannot open the network in {path}: {_first_line(error)}") from None
+        self._inputs = tuple(each.name for each in self._session.get_inputs())
+        self._outputs = [each.name for each in self._session.get_outputs()]
+
+    def forward(self, *unnamed: torch.Tensor, **named: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The outputs by name, of inputs of shape (n, ...) for any n, by name or in their order.
+
+        Raises :class:`ModelError` if inputs are missing or unknown, or have values that the network cannot take.
+        """
+        given = {**dict(zip(self._inputs, unnamed, strict=False)), **named}
+        if given.keys() != set(self._inputs):
+            raise ModelError(
+                f"the network takes the inputs {', '.join(self._inputs)}, and was given {', '.join(given) or 'none'}"
+            )
+        arrays: dict[str, np.ndarray[Any, Any]] = {name: tensor.numpy() for name, tensor in given.items()}
+        try:
+            found = self._session.run(self._outputs, arrays)
+        except Exception as error:
+            raise ModelError(f"ONNX Runtime cannot compute the network: {_first_line(error)}") from None
+        return {name: torch.from_numpy(output) for name, output in zip(self._outputs, found, strict=True)}
+
+
+def _read(path: str | Path) -> bytes:
+    """The bytes of an ONNX file, in which its weights are, too."""
+    onnx = require("onnx", extra="forms")
+    try:
+        content = Path(path).read_bytes()
+        model = onnx.load_model_from_string(content)
+    except FileNotFoundError:
+        raise ModelError(f"there is no network at {path}") from None
+    except Exception as error:  # of the protocol buffers below
+        raise ModelError(f"the network in {path} is damaged: {_first_line(error)}") from None
+    tensors = (*_of_graph(model.graph), *(tensor for each in model.functions for tensor in _of_nodes(each.node)))
+    if any(tensor.external_data for tensor in tensors):
+        raise ModelError(f"the network in {path} has weights in other files, which are not read")
+    return content
+
+
+def _of_graph(graph: Any) -> Iterator[Any]:
+    """All tensors of a graph and of the graphs in it."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _of_graph(inner)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,96 @@
+"""The network of a model's folder in one of its forms. Runs anywhere."""
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import nn
+
+from sparkdl.errors import ConfigError
+from sparkdl.inputs.sample import sample_inputs
+from sparkdl.inputs.spec import InputSpec
+from sparkdl.inputs.tensors import Inputs
+from sparkdl.models import (
+    NETWORK_FILE,
+    OnnxNetwork,
+    checked_form,
+    load_network,
+    read_forms,
+    seconds_of_each,
+)
+from sparkdl.settings.compress import FormChoice
+from sparkdl.settings.score import BATCH_SIZE
+
+__all__ = ["check_form", "checked_choice", "open_network"]
+
+log = logging.getLogger(__name__)
+
+
+def checked_choice(form: str) -> FormChoice:
+    """What a person asks for. Raises :class:`ConfigError` where that is no form."""
+    for known in get_args(FormChoice):
+        if form == known:
+            choice: FormChoice = known
+            return choice
+    raise ConfigError(f"score.form is {form!r}; it is one of {', '.join(get_args(FormChoice))}")
+
+
+def check_form(folder: Path, form: FormChoice) -> FormChoice:
+    """The form that is asked for, where the model has it; of ``auto`` the original, where there is no choice.
+
+    Raises :class:`ConfigError` for one that it does not have.
+    """
+    known = read_forms(folder)
+    if form == "auto":
+        return "auto" if "onnx" in known else "original"
+    if form != "original":
+        checked_form(folder, form)
+    return form
+
+
+def open_network(
+    folder: Path,
+    form: FormChoice,
+    inputs: InputSpec | Mapping[str, InputSpec],
+    *,
+    device: str = "cpu",
+    trusted: Collection[str] = (),
+) -> tuple[nn.Module, str]:
+    """The network, and the device that it computes on: ``int8`` and ``onnx`` are for the CPU.
+
+    With ``auto``, that is ``onnx`` where the model has it and it answers a batch sooner than the original, which is
+    tried for a second, and on a GPU the original. Raises :class:`ConfigError` for a form that is not there, or needs
+    packages that are not installed, and :class:`~sparkdl.errors.ModelError` for files that are missing or damaged.
+    """
+    match form:
+        case "int8" | "onnx":
+            if device != "cpu":
+                log.warning("the form %s computes on the CPU, not on %s", form, device)
+            return OnnxNetwork(checked_form(folder, form)), "cpu"
+        case "float16":
+            return load_network(checked_form(folder, form)).to(device), device
+    original = load_network(folder / NETWORK_FILE, trusted=trusted)
+    if form == "original" or device != "cpu" or "onnx" not in read_forms(folder):
+        return original.to(device), device
+    return _sooner(original, folder, inputs), device
+
+
+def _sooner(original: nn.Module, folder: Path, inputs: InputSpec | Mapping[str, InputSpec]) -> nn.Module:
+    """The original or its copy in ONNX, whichever answers a batch of this machine's sooner."""
+    try:
+        exported = OnnxNetwork(checked_form(folder, "onnx"))
+    except ConfigError as error:
+        log.info("scoring with the original network: %s", error)
+        return original
+    seconds = seconds_of_each([original, exported], _batch(inputs))
+    log.info("a batch takes the original network %.2g s, and ONNX Runtime %.2g s", *seconds)
+    return exported if seconds[1] < seconds[0] else original
+
+
+def _batch(inputs: InputSpec | Mapping[str, InputSpec]) -> Inputs:
+    if isinstance(inputs, InputSpec):
+        dtype = getattr(torch, inputs.dtype)
+        return torch.zeros(BATCH_SIZE, *inputs.shape, dtype=dtype)
+    return sample_inputs(inputs, rows=BATCH_SIZE)

@@ -1,0 +1,148 @@
+"""A registered network gets lighter forms: a job makes them, a new version has them, and scoring uses them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow.pyfunc
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pyspark.sql import DataFrame, SparkSession
+from torch import nn
+
+from sparkdl.data import Dataset
+from sparkdl.data.model_inputs import keep_inputs
+from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError
+from sparkdl.forms.compress import CompressedModel, check_compress, compress
+from sparkdl.models import NETWORK_FILE, export_network, read_forms
+from sparkdl.scoring.dataframe import score
+from sparkdl.settings import Compress, Tracking
+from sparkdl.tracking import download, start_run
+from sparkdl.tracking.store import connect
+
+ROWS = np.random.default_rng(0).normal(size=(40, 4)).tolist()
+
+
+@pytest.fixture(scope="module")
+def tracking(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Tracking:
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+    return Tracking(uri=f"sqlite:///{folder}/mlflow.db", register_as="clouds", spool=f"{folder}/spool")
+
+
+@pytest.fixture(scope="module")
+def original(tracking: Tracking, clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A version whose network tells the four clouds apart without having learned: each has its own coordinate."""
+    folder = tmp_path_factory.mktemp("model")
+    network = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4))
+    with torch.no_grad():
+        for layer in network:
+            layer.weight.copy_(torch.eye(4))
+    export_network(network, folder / NETWORK_FILE, torch.zeros(2, 4))
+    keep_inputs(clouds, folder)
+    with start_run(tracking, params={}) as run:
+        registered = run.register(run.log_model(folder, inputs=clouds.served_columns), {"test_accuracy": 0.875})
+    assert registered is not None and registered.moved
+    return registered.uri
+
+
+@pytest.fixture(scope="module")
+def compressed(
+    original: str, clouds: Dataset, tracking: Tracking, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> CompressedModel:
+    settings = Compress(calibration_rows=0, run_dir=str(tmp_path_factory.mktemp("runs")))
+    return compress("models:/clouds@candidate", settings, dataset=clouds, tracking=tracking, spark=spark)
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession) -> Iterator[DataFrame]:
+    yield spark.createDataFrame([(row,) for row in ROWS], "features array<double>")
+
+
+def test_a_new_version_has_the_forms_and_the_alias_moves_to_it(
+    original: str, compressed: CompressedModel, tracking: Tracking
+) -> None:
+    assert list(compressed.forms) == ["int8", "float16", "onnx"] and not compressed.left_out
+    assert compressed.registered is not None and compressed.registered.moved
+    assert compressed.model_uri == "models:/clouds/2"
+    folder = download(compressed.model_uri, tracking)
+    assert read_forms(folder) == compressed.forms
+    assert (folder / NETWORK_FILE).read_bytes() == (download(original, tracking) / NETWORK_FILE).read_bytes()
+    tags = connect(tracking).get_model_version("clouds", "2").tags
+    assert tags["test_accuracy"] == "0.875"  # that of the original, by which the next version is judged
+    assert float(tags["int8_validation_accuracy"]) == pytest.approx(compressed.forms["int8"].figure)
+    assert not list(Path(connect(tracking).get_run(compressed.run_id).data.params["compress.run_dir"]).rglob("*.onnx"))
+
+
+def test_each_form_scores_a_table_as_the_original_does(
+    compressed: CompressedModel, tracking: Tracking, rows: DataFrame
+) -> None:
+    expected = [row.prediction for row in score(rows, compressed, form="original").collect()]
+    for form in ("int8", "float16", "onnx", "auto"):
+        found = [row.prediction for row in score(rows, compressed, form=form).collect()]  # type: ignore[arg-type]
+        assert np.mean(np.array(found) == np.array(expected)) > 0.9
+    frame = pd.DataFrame({"features": ROWS})
+    served = mlflow.pyfunc.load_model(str(download(compressed.model_uri, tracking).parent.parent))
+    for params in ({}, {"form": "int8"}, {"form": "original", "top_k": 2}):
+        answer = served.predict(frame, params=params)
+        assert np.mean(answer["prediction"] == expected) > 0.9
+    assert len(answer["top_k"][0]) == 2
+    with pytest.raises(ConfigError, match=r"score\.form is 'int4'; it is one of auto, original, int8, float16, onnx"):
+        served.predict(frame, params={"form": "int4"})
+
+
+def test_a_version_without_forms_says_how_they_are_made(original: str, tracking: Tracking, rows: DataFrame) -> None:
+    assert score(rows, original, tracking=tracking).count() == len(ROWS)
+    with pytest.raises(ConfigError, match=r"no form 'int8'; it has none\. `sparkdl compress` makes a version that has"):
+        score(rows, original, form="int8", tracking=tracking)
+
+
+@pytest.fixture(scope="module")
+def fragile(tracking: Tracking, clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A network whose numbers are all about 1,000 between its layers: eight bits do not tell them apart."""
+    folder = tmp_path_factory.mktemp("fragile")
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    with torch.no_grad():
+        for layer, bias in ((first, 1000.0), (second, 0.0)):
+            layer.weight.copy_(torch.eye(4))
+            layer.bias.fill_(bias)
+    export_network(nn.Sequential(first, nn.ReLU(), second), folder / NETWORK_FILE, torch.zeros(2, 4))
+    keep_inputs(clouds, folder)
+    with start_run(tracking, params={}) as run:
+        registered = run.register(run.log_model(folder, inputs=clouds.served_columns), {"test_accuracy": 0.875})
+    assert registered is not None
+    return registered.uri
+
+
+def test_a_form_that_loses_too_much_is_kept_out_with_both_figures_and_no_version_is_made_without_any(
+    fragile: str, clouds: Dataset, tracking: Tracking, spark: SparkSession, tmp_path: Path
+) -> None:
+    before = connect(tracking).get_registered_model("clouds")
+    settings = Compress(forms=["int8"], calibration_rows=0, run_dir=str(tmp_path))
+    lost = (
+        r"int8: it loses too much: validation_accuracy is 0\.\d+, and 0\.\d+ of the original, of which it may lose"
+        r" 0\.005 \(compress\.gate\.lose\)"
+    )
+    with pytest.raises(ModelError, match=lost):
+        compress(fragile, settings, dataset=clouds, tracking=tracking, spark=spark)
+    after = connect(tracking).get_registered_model("clouds")
+    assert after.aliases == before.aliases
+    assert after.latest_versions[0].version == before.latest_versions[0].version
+
+
+def test_what_cannot_be_is_found_before_anything_starts(
+    original: str, clouds: Dataset, tracking: Tracking, tmp_path: Path
+) -> None:
+    settings = Compress(run_dir=str(tmp_path))
+    with pytest.raises(DataError, match="has 30 rows of validation, too few to calibrate int8 by"):
+        check_compress(original, settings, dataset=clouds, tracking=tracking)
+    renamed = Dataset(clouds.path, clouds.card.model_copy(update={"label_names": ("a", "b", "c", "d")}))
+    with pytest.raises(DatasetError, match="has other labels than models:/clouds/1 was trained on"):
+        check_compress(original, settings, dataset=renamed, tracking=tracking)
+    with pytest.raises(ConfigError, match=r"there is no model to make forms of: set compress\.model"):
+        check_compress(None, settings, dataset=clouds, tracking=Tracking(uri=tracking.uri))
+    told = check_compress(
+        original, Compress(calibration_rows=0, run_dir=str(tmp_path)), dataset=clouds, tracking=tracking
+    )
+    assert told["measured on"].startswith("30 rows of validation in") and told["registers"] == "clouds"
