@@ -161,9 +161,9 @@ def _to_compress(settings: Settings) -> dict[str, Any]:
 def _scored(settings: Settings) -> tuple[str, Any]:
     """The model, and the rows with its predictions, which nobody has computed yet."""
     # What other commands need not import.
+    from sparkdl.data.model_card import ModelCard
     from sparkdl.data.sql import condition
     from sparkdl.scoring.held_out import check_split
-    from sparkdl.scoring.model_card import ModelCard
     from sparkdl.tracking import download
 
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"

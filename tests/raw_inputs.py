@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from sparkdl.data.model_card import ModelCard
 from sparkdl.scoring.dataframe import rows_to_score
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.raw_inputs import RawInputs
 
 

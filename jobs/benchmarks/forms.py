@@ -21,7 +21,7 @@ import sparkdl
 from benchmarks.images import fashion_mnist, session
 from benchmarks.report import Report, Target
 from benchmarks.turns import seconds_in_turn
-from sparkdl.scoring.model_card import ModelCard
+from sparkdl.data.model_card import ModelCard
 from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.raw_inputs import RawInputs
 from sparkdl.tracking import download

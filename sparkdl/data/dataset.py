@@ -22,6 +22,7 @@ from sparkdl.data.card import (
 )
 from sparkdl.data.labels import read_labels
 from sparkdl.data.row_groups import RowGroup, RowGroups, read_row_groups
+from sparkdl.data.teacher_answers import TeacherAnswers
 from sparkdl.errors import DatasetError
 from sparkdl.sessions import default_parallelism
 from sparkdl.storage import exists, file_size, hash_file, hash_folder, join, list_folder, read_file
@@ -46,6 +47,8 @@ class Dataset:
 
     path: str
     card: Card
+    answers: TeacherAnswers | None = None
+    """What a teacher answers to the training rows, which batches of them then have, too."""
 
     @classmethod
     def open(cls, path: str) -> "Dataset":

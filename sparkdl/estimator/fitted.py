@@ -12,6 +12,7 @@ from pyspark.sql.functions import array, col, element_at, lit
 from typing_extensions import override
 
 from sparkdl.data.bad_rows import PROBLEM
+from sparkdl.data.model_card import ModelCard
 from sparkdl.errors import ConfigError
 from sparkdl.estimator.inputs import feature_kinds
 from sparkdl.estimator.params import ClassifierColumns, Columns
@@ -19,7 +20,6 @@ from sparkdl.estimator.saving import ModelReader, ModelWriter
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.scoring.columns import check_room
 from sparkdl.scoring.dataframe import score_vectors
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.raw_inputs import Features
 from sparkdl.settings import Tracking
 from sparkdl.tracking import download

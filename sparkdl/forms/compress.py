@@ -15,12 +15,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparkdl.cluster import IndependentTasks, exit_on_sigterm, get_session, spark_reason
 from sparkdl.data import Dataset
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.model_inputs import example_row, packages_for_inputs
 from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError
 from sparkdl.forms.make import make_forms
 from sparkdl.models import NETWORK_FILE, Form, files_to_leave, module_of, read_forms, write_forms
 from sparkdl.scoring.dataframe import Trained
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import answering_task
 from sparkdl.scoring.shipping import ship
 from sparkdl.settings import Cluster, Compress, Tracking

@@ -12,6 +12,7 @@ from torch import nn
 
 from sparkdl.cluster import limited_threads
 from sparkdl.data import Batch, Dataset
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ModelError, SparkdlError
 from sparkdl.forms.int8 import quantised
@@ -21,7 +22,6 @@ from sparkdl.inputs.sample import sample_inputs
 from sparkdl.inputs.spec import mask_name
 from sparkdl.inputs.tensors import Inputs, count_rows, like, sliced
 from sparkdl.models import FORM_FILES, NETWORK_FILE, Form, Network, OnnxNetwork, load_network, write_in_half
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings.compress import Compress, FormName
 from sparkdl.settings.score import BATCH_SIZE
 from sparkdl.storage import hash_file, upload_files

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparkdl.data import Batch
-from sparkdl.scoring.model_card import ModelCard
+from sparkdl.data.model_card import ModelCard
 from sparkdl.settings import Train
 from sparkdl.settings.train import SMALLER_IS_BETTER
 from sparkdl.training.evaluation import add_up, evaluation_of

@@ -20,13 +20,13 @@ from pyspark.sql.types import NumericType
 
 from sparkdl.data.bad_rows import PROBLEM, problem_text
 from sparkdl.data.card import PREPROCESSING
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.preparing.features import apply_preprocessing, width_of
 from sparkdl.data.raw_columns import select_columns
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError
 from sparkdl.preprocessing import check_preprocessing
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.shipping import digest_of, shipping
 from sparkdl.sessions import is_remote
 from sparkdl.storage import spark_url

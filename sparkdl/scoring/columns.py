@@ -5,9 +5,9 @@ from collections.abc import Collection
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, NumericType
 
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.raw_columns import find_column, listed, same_name, with_neighbours
 from sparkdl.errors import DataError
-from sparkdl.scoring.model_card import ModelCard
 
 __all__ = ["check_columns", "check_room"]
 

@@ -13,12 +13,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sparkdl.data.bad_rows import PROBLEM, problem_text
 from sparkdl.data.card import PREPROCESSING
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.raw_columns import require_columns
 from sparkdl.errors import ConfigError, OnlySparkError
 from sparkdl.models import files_to_leave
 from sparkdl.preprocessing import read_pipeline
 from sparkdl.scoring.columns import check_columns, check_room
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.open_form import check_form, checked_choice
 from sparkdl.scoring.predictor import Asked, answering_task
 from sparkdl.scoring.raw_inputs import Features

@@ -1,8 +1,8 @@
 """Whether the rows of a split are those that a model has there, and so has not seen. Runs on the driver."""
 
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.preparing.decisions import differing
 from sparkdl.errors import ConfigError
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare
 
 __all__ = ["check_split"]

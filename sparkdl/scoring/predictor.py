@@ -11,9 +11,9 @@ import pyarrow as pa
 import torch
 
 from sparkdl.data.label_types import arrow_type
+from sparkdl.data.model_card import ModelCard
 from sparkdl.errors import ConfigError
 from sparkdl.models import LOGITS
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings.compress import FormChoice
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.training.output_columns import column_of, output_columns

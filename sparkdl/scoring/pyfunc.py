@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.raw_columns import frame_column
 from sparkdl.errors import DataError, OnlySparkError
 from sparkdl.preprocessing.decode_image import is_image_file
 from sparkdl.preprocessing.values import SPARSE
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.open_form import checked_choice
 from sparkdl.scoring.predictor import Predictor, answering_task
 from sparkdl.scoring.raw_inputs import RawInputs

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import PREPROCESSING
+from sparkdl.data.model_card import ModelCard
 from sparkdl.errors import DataError
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.preprocessing import Column, FittedPipeline, as_floats, as_structs, read_pipeline
@@ -22,7 +23,6 @@ from sparkdl.preprocessing.raw_rows import fitted_rows
 from sparkdl.preprocessing.raw_vectors import is_list, is_vector, numbers_of_texts, vectors
 from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.values import SPARSE, as_java
-from sparkdl.scoring.model_card import ModelCard
 
 __all__ = ["Features", "RawInputs", "ReadRows", "reason_of"]
 

@@ -21,6 +21,7 @@ from sparkdl.settings.strategies import (
     SandblasterOptions,
     Strategies,
 )
+from sparkdl.settings.teacher import Teacher
 
 __all__ = ["SMALLER_IS_BETTER", "Recipe", "Target", "Train"]
 
@@ -180,6 +181,9 @@ class Train(Recipe):
     """Train small weights beside those that ``model`` builds, which stay as they are: ``{kind: lora, rank: 8, targets:
     [query, value], whole: [classifier]}``. Ranks exchange these alone, checkpoints hold nothing else, and the
     registered model has them merged into its weights, unless ``registered: adapters`` keeps them beside these."""
+    teacher: Teacher | None = None
+    """Of classification, with one class a row or several: a registered model whose answers the network learns beside
+    the labels, for example ``{model: models:/large@production, temperature: 4, weight: 0.5}``."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     target: Target | None = None

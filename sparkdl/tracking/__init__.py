@@ -1,7 +1,7 @@
 """MLflow, spoken to from the driver alone: what was run, what came out, and which version is the one to use."""
 
 from sparkdl.tracking.courier import Synced, sync
-from sparkdl.tracking.download import download, download_whole, figures_of
+from sparkdl.tracking.download import download, download_whole, figures_of, pinned
 from sparkdl.tracking.registry import Registered, check_gate
 from sparkdl.tracking.run import Run
 from sparkdl.tracking.start import start_run
@@ -20,6 +20,7 @@ __all__ = [
     "download_whole",
     "figures_of",
     "page_command",
+    "pinned",
     "start_run",
     "sync",
     "tracking_uri",

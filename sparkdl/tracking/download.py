@@ -21,7 +21,7 @@ from sparkdl.tracking.registry import figures, versions_of
 from sparkdl.tracking.store import connect, on_databricks
 from sparkdl.tracking.translate import LOADER_MODULE
 
-__all__ = ["download", "download_whole", "figures_of"]
+__all__ = ["download", "download_whole", "figures_of", "pinned"]
 
 MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 
@@ -54,6 +54,14 @@ def figures_of(model_uri: str, settings: Tracking) -> dict[str, float]:
     return figures(_find(connect(settings), match["name"], alias=match["alias"], version=match["version"]))
 
 
+def pinned(model_uri: str, settings: Tracking | None = None) -> str:
+    """The same model by the number of its version, which stays when an alias moves; other URIs as they are.
+
+    Raises :class:`RegistryError` for what does not exist.
+    """
+    return _located(connect(settings or Tracking()), model_uri)[0] if MODEL_URI.fullmatch(model_uri) else model_uri
+
+
 _downloads: dict[tuple[str, str], Path] = {}
 
 
@@ -63,18 +71,7 @@ def download_whole(model_uri: str, settings: Tracking) -> Path:
         return path
     client = connect(settings)
     uri = str(client.tracking_uri)
-    try:
-        if match := MODEL_URI.fullmatch(model_uri):
-            version = _find(client, match["name"], alias=match["alias"], version=match["version"])
-            model_uri, location = f"models:/{version.name}/{version.version}", _location(client, version)
-        elif re.fullmatch(r"models:/[^/@]+", model_uri):
-            location = client.get_logged_model(model_uri.removeprefix("models:/")).artifact_location
-        else:
-            location = model_uri
-    except (MlflowException, RegistryError) as error:
-        store = without_credentials(uri)
-        problem = str(error) if isinstance(error, RegistryError) else f"there is no model {model_uri}: {error.message}"
-        raise RegistryError(f"{problem} (asked was {store}; name another store in `tracking`)") from None
+    model_uri, location = _located(client, model_uri)
 
     def fetch() -> str:
         if on_databricks(client) or location.startswith(("runs:", "models:")):
@@ -89,6 +86,21 @@ def download_whole(model_uri: str, settings: Tracking) -> Path:
         return str(repository.download_artifacts("", dst_path=_scratch()))  # type: ignore[no-untyped-call]
 
     return _once((uri, location), fetch, model_uri)
+
+
+def _located(client: MlflowClient, model_uri: str) -> tuple[str, str]:
+    """A model's URI by the number of its version, if it is registered, and where its files are."""
+    try:
+        if match := MODEL_URI.fullmatch(model_uri):
+            version = _find(client, match["name"], alias=match["alias"], version=match["version"])
+            return f"models:/{version.name}/{version.version}", _location(client, version)
+        if re.fullmatch(r"models:/[^/@]+", model_uri):
+            return model_uri, str(client.get_logged_model(model_uri.removeprefix("models:/")).artifact_location)
+        return model_uri, model_uri
+    except (MlflowException, RegistryError) as error:
+        store = without_credentials(str(client.tracking_uri))
+        problem = str(error) if isinstance(error, RegistryError) else f"there is no model {model_uri}: {error.message}"
+        raise RegistryError(f"{problem} (asked was {store}; name another store in `tracking`)") from None
 
 
 def _once(key: tuple[str, str], fetch: Callable[[], str], model_uri: str) -> Path:

@@ -17,8 +17,9 @@ from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.storage import check_writable
-from sparkdl.tracking import check_gate, check_store
+from sparkdl.tracking import check_gate, check_store, download, pinned
 from sparkdl.training.model_folder import tried_model
+from sparkdl.training.ready_teacher import ReadyTeacher, ready_teacher
 from sparkdl.training.record import RunRecord, find_run, parts_of
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
@@ -39,6 +40,7 @@ class Checked:
     """Its trace, or what builds it where it cannot be exported; none of one that lies in parts."""
     parts: str
     """See :func:`~sparkdl.training.record.parts_of`."""
+    teacher: ReadyTeacher | None
     resumed: RunRecord | None
     """The run that it continues, if it does."""
     spark: SparkSession
@@ -114,6 +116,11 @@ def check(
         cluster.backend, needs_torch=strategy.needs_torch if isinstance(strategy, Averaging) else None
     )
     model, traced = tried_model(dataset, settings, ranks=cluster.ranks.max)
+    teacher = None
+    if settings.teacher:
+        teacher_uri = pinned(settings.teacher.model, tracking)  # an alias may move before the run is continued
+        settings = settings.model_copy(update={"teacher": settings.teacher.model_copy(update={"model": teacher_uri})})
+        teacher = ready_teacher(dataset, settings, download(teacher_uri, tracking))
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)
     spark = spark or get_session(cluster)
@@ -123,7 +130,7 @@ def check(
     num_ranks = wait_for_ranks(
         spark, cluster, servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0
     )
-    return Checked(dataset, settings, backend, model, traced, parts, resumed, spark, num_ranks)
+    return Checked(dataset, settings, backend, model, traced, parts, teacher, resumed, spark, num_ranks)
 
 
 def _open(dataset: Dataset | str | None) -> Dataset:

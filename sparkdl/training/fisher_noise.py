@@ -84,24 +84,26 @@ def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: Loss)
     device = next(model.parameters()).device
 
     def loss_of_row(
-        parameters: Squares, inputs: Inputs, label: torch.Tensor, weight: torch.Tensor | None
+        parameters: Squares,
+        inputs: Inputs,
+        label: torch.Tensor,
+        weight: torch.Tensor | None,
+        teacher: torch.Tensor | None,
     ) -> torch.Tensor:
         with autocast(settings, device):
             row = like(inputs, partial(torch.unsqueeze, dim=0))
             named = isinstance(row, dict)
             outputs = functional_call(model, parameters, () if named else (row,), row if named else {})
-            return loss(outputs, label.unsqueeze(0), None if weight is None else weight.unsqueeze(0), inputs=row)
+            weights, answers = (None if each is None else each.unsqueeze(0) for each in (weight, teacher))
+            return loss(outputs, label.unsqueeze(0), weights, inputs=row, teacher=answers)
 
-    by_row: Any = vmap(
-        grad(loss_of_row), in_dims=(None, 0, 0, None if batch.weights is None else 0), randomness="different"
-    )
+    of_rows = batch.inputs, batch.labels, batch.weights, batch.teacher
+    in_dims = (None, *(None if each is None else 0 for each in of_rows))
+    by_row: Any = vmap(grad(loss_of_row), in_dims=in_dims, randomness="different")
     rows = max(1, CHUNK_BYTES // sum(value.nbytes for value in trained.values()))
     found = {name: torch.zeros_like(value) for name, value in trained.items()}
     for first in range(0, len(batch.labels), rows):
-        piece = [
-            None if each is None else moved(sliced(each, slice(first, first + rows)), device)
-            for each in (batch.inputs, batch.labels, batch.weights)
-        ]
+        piece = [None if each is None else moved(sliced(each, slice(first, first + rows)), device) for each in of_rows]
         for name, gradients in by_row(trained, *piece).items():
             found[name] += gradients.square().sum(dim=0)
     return found

@@ -17,6 +17,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.inputs.tensors import Inputs
 from sparkdl.models import logits_of
 from sparkdl.settings import Train
+from sparkdl.settings.teacher import Teacher
 from sparkdl.training.tasks import Task
 from sparkdl.training.tasks.language_modelling import token_cross_entropy
 
@@ -84,11 +85,38 @@ class Loss:
     """The class whose rows it leaves out of both."""
     takes_batch: bool = False
     """Whether it is one of an answer and a batch."""
+    teacher: Teacher | None = None
+    """How rows are learned from a teacher that has answered them."""
 
     def __call__(
-        self, answered: Any, labels: torch.Tensor, weights: torch.Tensor | None = None, *, inputs: Inputs | None = None
+        self,
+        answered: Any,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        *,
+        inputs: Inputs | None = None,
+        teacher: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The mean over the batch, a scalar; ``inputs`` are those of the batch, where it takes that."""
+        """The mean over the batch, a scalar.
+
+        ``inputs`` are those of the batch, where the loss takes that, and ``teacher`` the logits of the teacher that it
+        learns from, as a batch has them; without these it is the loss of the labels.
+        """
+        if self.teacher is None or teacher is None:
+            return self._of_labels(answered, labels, weights, inputs)
+        by_row = self.task.divergence(logits_of(answered), teacher.float(), self.teacher.temperature)
+        weights_of_loss = self.task.loss_weights(labels, weights)
+        if weights_of_loss is not None:
+            by_row = by_row * weights_of_loss.to(by_row.dtype)
+        # Gradients of a softened divergence shrink by the square of the temperature.
+        learned = self.teacher.weight * self.teacher.temperature**2 * by_row.mean()
+        if self.teacher.weight == 1:
+            return learned
+        return learned + (1 - self.teacher.weight) * self._of_labels(answered, labels, weights, inputs)
+
+    def _of_labels(
+        self, answered: Any, labels: torch.Tensor, weights: torch.Tensor | None, inputs: Inputs | None
+    ) -> torch.Tensor:
         if self.takes_batch:
             return self._of_whole_batch(answered, labels, weights, inputs)
         outputs = logits_of(answered)
@@ -170,6 +198,7 @@ def build_loss(settings: Train, task: Task, *, device: torch.device | str = "cpu
         class_weights=options.get("weight"),
         ignored=ignored if ignored >= 0 else None,
         takes_batch=takes_batch,
+        teacher=settings.teacher,
     )
 
 

@@ -131,14 +131,14 @@ def find_run(dataset: Dataset, settings: Train, parts: str) -> RunRecord | None:
 
 
 def recipe_of(settings: Train) -> dict[str, str]:
-    """What decides the weights, as text: of a section that is one of several kinds, its kind and below it its keys."""
+    """What decides the weights, as text: of a section its kind, if it is one of several, and below it its keys."""
     recipe: dict[str, str] = {}
     for key, value in settings:
         if key in FREE:
             continue
         if isinstance(value, Section):
             keys = value.model_dump()
-            recipe |= {key: keys.pop("kind")} | {
+            recipe |= {key: keys.pop("kind", "given")} | {
                 f"{key}.{name}": _text(option) for name, option in keys.items() if f"{key}.{name}" not in FREE
             }
         else:
@@ -149,7 +149,7 @@ def recipe_of(settings: Train) -> dict[str, str]:
 def _defaults_beside(settings: Train) -> dict[str, str]:
     """The recipe of which only the kinds of sections are chosen, and those as they are now."""
     sections = {key: value for key, value in settings if isinstance(value, Section) and key not in FREE}
-    kinds = {key: section.model_dump()["kind"] for key, section in sections.items()}
+    kinds = {key: kind for key, section in sections.items() if (kind := section.model_dump().get("kind"))}
     # Some kinds need several epochs, which are no part of the recipe.
     return recipe_of(Train(**kinds, epochs=settings.epochs + 1))
 

@@ -177,9 +177,10 @@ def back_propagate(
     inputs = moved(batch.inputs, device)
     labels = batch.labels.to(device, non_blocking=True)
     weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
+    teacher = None if batch.teacher is None else batch.teacher.to(device, non_blocking=True)
     with autocast(settings, device), _normalised_alone(model, len(labels)):
         answered = answer(compiled or model, inputs)
-        mean = loss(answered, labels, weights, inputs=inputs)
+        mean = loss(answered, labels, weights, inputs=inputs, teacher=teacher)
     scaled = scaler.scale(mean) if scaler else mean
     # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
     scaled.backward(torch.full_like(scaled, len(labels) * row_weight))

@@ -112,8 +112,10 @@ def train(
             )
         if settings.start_from and latest(folder) is None:
             start = starting_weights(settings.start_from, checked.model, folder, tracking)
-        job = Job(dataset, settings, folder, backend, record.reference, start)
         with _how_to_resume(run.run_id):
+            if checked.teacher:
+                dataset = checked.teacher.answered(dataset, checked.spark)
+            job = Job(dataset, settings, folder, backend, record.reference, start)
             outcome, times = _run(job, cluster, checked.spark, run, owner)
             owner.check()
             trained = _finish(job, outcome, times, run, tracking, checked.traced)

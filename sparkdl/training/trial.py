@@ -115,7 +115,8 @@ def _step(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, weight
     count = count_rows(rows)
     labels = task.some_labels(rows)
     weights = torch.ones(len(labels)) if weighted else None  # where rows are ranked, one for their group
-    batch = Batch(rows, labels, count, weights)
+    teacher = torch.randn(len(labels), task.outputs).half() if settings.teacher else None
+    batch = Batch(rows, labels, count, weights, teacher)
     try:
         return back_propagate(model, batch, settings, task, loss=build_loss(settings, task), row_weight=1 / count).loss
     except Exception as error:  # whatever a network may raise

@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkdl.data import Dataset, prepare, split_rows
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.raw_columns import frame_column
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.preprocessing import as_fitted, as_floats, read_pipeline
 from sparkdl.scoring.columns import check_columns
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare, Split, Stage
 from sparkdl.tracking.translate import signature
 

@@ -21,13 +21,13 @@ from pyspark.sql import functions as sf
 from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.bad_rows import PROBLEM, WRONG, what_is_wrong
 from sparkdl.data.card import Card
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.preparing.features import choose_inputs
 from sparkdl.data.preparing.label_column import LABEL
 from sparkdl.data.preparing.row_problems import find_problems
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.preprocessing import STAGES_FILE, as_matrix, read_pipeline
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare, Source, Split, Stage
 
 from ..applied_stages import made_again

@@ -27,10 +27,10 @@ from torch import nn
 
 from sparkdl.data import Dataset, open_source, prepare
 from sparkdl.data.card import Card, InputSpec
+from sparkdl.data.model_card import ModelCard
 from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError, RegistryError, StorageError
 from sparkdl.models import NETWORK_FILE, build, export_network, refer, write_reference
 from sparkdl.scoring.dataframe import score
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.output import write_predictions
 from sparkdl.scoring.predictor import Predictor

@@ -4,6 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from sparkdl.errors import DatasetError
 from sparkdl.inputs.tensors import Inputs
 from sparkdl.inputs.token_labels import token_labels
 
-__all__ = ["Batch", "Loader"]
+__all__ = ["Batch", "Loader", "read_row_group"]
 
 _WINDOW_BYTES = 1 << 27
 """Memory for one shuffling window; two exist at a time, one being read while the other is used."""
@@ -57,6 +58,8 @@ class Batch(NamedTuple):
     """Rows of all ranks in this step. ``loss * n * size / global_rows``, averaged over ranks, is the mean over rows."""
     weights: torch.Tensor | None = None
     """float64 of shape (n,), one on average over the training split; None where all rows count alike."""
+    teacher: torch.Tensor | None = None
+    """float16 of shape (n, classes): the logits of a teacher, of training rows that have one."""
 
 
 class Loader:
@@ -91,7 +94,7 @@ class Loader:
         if dataset.card.labels:
             raise DatasetError(f"{dataset.path} is for very many classes; read it with SparseLoader")
         self._groups = dataset.row_groups(split)
-        self._dataset = dataset
+        self._dataset = dataset if split == "train" else replace(dataset, answers=None)
         self._batch_size, self._rank, self._size = batch_size, rank, size
         self._seed, self._shuffle = seed % 2**63, shuffle
         self._total = dataset.rows(split)
@@ -132,24 +135,9 @@ class Loader:
         try:
             cut = cut_into_batches(blocks, self._batch_size, self._dataset)
             for step, block in zip(range(start, steps), cut, strict=False):
-                yield self._batch(block, self._global_rows(step, left))
+                yield _batch(block, self._dataset, self._global_rows(step, left))
         finally:
             blocks.close()
-
-    def _batch(self, block: RowBlock, global_rows: int) -> Batch:
-        """The rows as tensors: sparse ones become whole here, and sequences are padded, a batch at a time."""
-        inputs, labels = block.inputs, block.labels
-        if not isinstance(inputs, np.ndarray | dict):
-            ranking, width = self._dataset.card.task == "ranking", self._dataset.input.shape[0]
-            inputs, labels = whole_queries(inputs, labels, width) if ranking else (inputs.toarray(), labels)
-        weights, mean = None, self._dataset.card.mean_weight
-        if block.weights is not None and mean is not None:
-            weights = torch.from_numpy(block.weights / mean)
-        named = isinstance(inputs, dict)
-        tensors = named_tensors(inputs, self._dataset.card.inputs) if named else torch.from_numpy(inputs)
-        if self._dataset.card.task == "language_modelling":
-            return Batch(tensors, token_labels(tensors), global_rows, weights)
-        return Batch(tensors, torch.from_numpy(labels), global_rows, weights)
 
     def _deal(self, epoch: int, size: int) -> Deal | EvenCut:
         groups = len(self._groups)
@@ -196,6 +184,34 @@ class Loader:
                 yield window.result().take(rows)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def read_row_group(dataset: Dataset, split: str, number: int, *, batch_size: int) -> Iterator[Batch]:
+    """The rows of one row group in the order of its file, in batches. Runs anywhere; raises :class:`DatasetError`."""
+    groups = dataset.row_groups(split)
+    rows = int(groups.rows[number])
+    with ThreadPoolExecutor(1, thread_name_prefix="sparkdl-loader") as pool:
+        segment = Segment(number, 0, rows)
+        block = Window(dataset, groups, [segment], None, pool, Grid(0, batch_size, np.random.default_rng(0))).result()
+    for start in range(0, rows, batch_size):
+        some = block.take(slice(start, start + batch_size))
+        yield _batch(some, dataset, some.rows)
+
+
+def _batch(block: RowBlock, dataset: Dataset, global_rows: int) -> Batch:
+    """The rows as tensors: sparse ones become whole here, and sequences are padded, a batch at a time."""
+    inputs, labels, card = block.inputs, block.labels, dataset.card
+    if not isinstance(inputs, np.ndarray | dict):
+        ranking, width = card.task == "ranking", dataset.input.shape[0]
+        inputs, labels = whole_queries(inputs, labels, width) if ranking else (inputs.toarray(), labels)
+    weights, mean = None, card.mean_weight
+    if block.weights is not None and mean is not None:
+        weights = torch.from_numpy(block.weights / mean)
+    tensors = named_tensors(inputs, card.inputs) if isinstance(inputs, dict) else torch.from_numpy(inputs)
+    if card.task == "language_modelling":
+        return Batch(tensors, token_labels(tensors), global_rows, weights)
+    teacher = None if block.teacher is None else torch.from_numpy(block.teacher)
+    return Batch(tensors, torch.from_numpy(labels), global_rows, weights, teacher)
 
 
 class _Place(NamedTuple):

@@ -31,6 +31,8 @@ class RowBlock(NamedTuple):
     arrays that :func:`~sparkdl.data.query_rows.whole_queries` takes."""
     weights: NDArray[np.float64] | None
     """Of shape (n,), as they are in the files."""
+    teacher: NDArray[np.float16] | None = None
+    """Of shape (n, classes); see :class:`~sparkdl.data.teacher_answers.TeacherAnswers`."""
 
     @classmethod
     def make(cls, dataset: Dataset, rows: int) -> "RowBlock":
@@ -38,9 +40,10 @@ class RowBlock(NamedTuple):
         label = dataset.label
         weights = None if dataset.card.mean_weight is None else np.empty(rows)
         labels = np.empty((rows, *label.shape), label.dtype)
+        teacher = np.empty((rows, dataset.answers.classes), np.float16) if dataset.answers else None
         if dataset.card.inputs:
-            return cls({name: no_rows(spec) for name, spec in dataset.card.inputs.items()}, labels, weights)
-        return cls(np.empty((rows, *dataset.input.shape), dataset.input.dtype), labels, weights)
+            return cls({name: no_rows(spec) for name, spec in dataset.card.inputs.items()}, labels, weights, teacher)
+        return cls(np.empty((rows, *dataset.input.shape), dataset.input.dtype), labels, weights, teacher)
 
     @property
     def rows(self) -> int:
@@ -50,17 +53,22 @@ class RowBlock(NamedTuple):
     def take(self, rows: slice | NDArray[np.int64]) -> "RowBlock":
         """Some of the rows; those of a slice are not copied."""
         return RowBlock(
-            _taken(self.inputs, rows), self.labels[rows], None if self.weights is None else self.weights[rows]
+            _taken(self.inputs, rows),
+            self.labels[rows],
+            None if self.weights is None else self.weights[rows],
+            None if self.teacher is None else self.teacher[rows],
         )
 
     @staticmethod
     def join(blocks: "Sequence[RowBlock]") -> "RowBlock":
         """Some rows below one another."""
         weights = [block.weights for block in blocks if block.weights is not None]
+        teacher = [block.teacher for block in blocks if block.teacher is not None]
         return RowBlock(
             _below_one_another([block.inputs for block in blocks]),
             _below_one_another([block.labels for block in blocks]),
             np.concatenate(weights) if weights else None,
+            np.concatenate(teacher) if teacher else None,
         )
 
 
@@ -95,10 +103,13 @@ class Window:
                 task: Future[Any] = pool.submit(read, dataset, groups[segment.group], segment)
             else:
                 group, places = groups[segment.group], self._places[begin:end]
+                inputs, labels, weights, teacher = self._block
                 if isinstance(group, ForeignRowGroup):
-                    task = pool.submit(read_in_place, group, segment, dataset, *self._block, places)
+                    task = pool.submit(read_in_place, group, segment, dataset, inputs, labels, weights, places)
                 else:
-                    task = pool.submit(read_segment, group, segment, dataset.card, *self._block, places)
+                    task = pool.submit(read_segment, group, segment, dataset.card, inputs, labels, weights, places)
+                if teacher is not None:
+                    self._futures.append(pool.submit(_put_answers, dataset, segment, teacher, places))
             self._futures.append(task)
             begin = end
 
@@ -147,7 +158,7 @@ def _sparse_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBlo
         places = np.arange(len(labels)) - np.repeat(rows.label_offsets[:-1], np.diff(rows.label_offsets))
         labels = sparse.csr_array((labels, places, rows.label_offsets), shape=(rows.rows, LARGEST_QUERY))
     inputs = sparse.csr_array((rows.values, rows.indices, rows.offsets), shape=(rows.rows, width))
-    return RowBlock(inputs, labels, weights)
+    return RowBlock(inputs, labels, weights, _answers(dataset, segment))
 
 
 def _named_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBlock:
@@ -156,7 +167,17 @@ def _named_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBloc
     content = verified_content(group)
     rows = slice(segment.start, segment.stop)
     weighted = card.mean_weight is not None
-    return RowBlock(*read_named_rows(content, card.inputs, card.label, weighted=weighted, rows=rows))
+    found = read_named_rows(content, card.inputs, card.label, weighted=weighted, rows=rows)
+    return RowBlock(*found, _answers(dataset, segment))
+
+
+def _answers(dataset: Dataset, segment: Segment) -> NDArray[np.float16] | None:
+    """Those of a teacher to the rows of a segment."""
+    return dataset.answers.read(segment.group, slice(segment.start, segment.stop)) if dataset.answers else None
+
+
+def _put_answers(dataset: Dataset, segment: Segment, teacher: NDArray[np.float16], places: NDArray[np.int64]) -> None:
+    teacher[places] = _answers(dataset, segment)
 
 
 def _taken(inputs: Any, rows: slice | NDArray[np.int64]) -> Any:

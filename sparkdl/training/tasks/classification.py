@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 from typing_extensions import override
 
 from sparkdl.inputs.tensors import Inputs, count_rows
@@ -34,6 +35,7 @@ class Classification(Task):
     best_by = step_figure = "accuracy"
     train_figures = ("accuracy",)
     sum_size = 1
+    learns_from_teachers = True
 
     def __init__(
         self, num_classes: int, labels: pa.DataType = _TEXT, *, class_weights: Sequence[float] | None = None
@@ -59,6 +61,11 @@ class Classification(Task):
             return weights
         of_classes = self._class_weights.to(labels.device)[labels]
         return of_classes if weights is None else of_classes * weights
+
+    @override
+    def divergence(self, outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        ours, theirs = (torch.log_softmax(logits / temperature, dim=1) for logits in (outputs, teacher))
+        return functional.kl_div(ours, theirs, reduction="none", log_target=True).sum(dim=1)
 
     @override
     def some_labels(self, inputs: Inputs) -> torch.Tensor:

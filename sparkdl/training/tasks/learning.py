@@ -51,6 +51,13 @@ class Task(ABC):
         """How much each row of a batch counts in the loss, from the rows' own weights; None where all count alike."""
         return weights
 
+    learns_from_teachers: ClassVar[bool] = False
+    """Whether there is a :meth:`divergence`."""
+
+    def divergence(self, outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """How far outputs are from those of a teacher, both at a temperature: of shape (n,), in nats, 0 where equal."""
+        raise NotImplementedError
+
     @abstractmethod
     def some_labels(self, inputs: Inputs) -> torch.Tensor:
         """Labels as a batch of these inputs might have them, to try a loss with."""

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 from typing_extensions import override
 
 from sparkdl.inputs.tensors import Inputs, count_rows
@@ -38,6 +39,7 @@ class MultiLabel(Task):
     figure_names = ("mean_average_precision", "f1", "macro_f1")
     train_figures = ("mean_average_precision", "f1")
     sum_size = 5
+    learns_from_teachers = True
 
     def __init__(self, num_classes: int, labels: pa.DataType = _TEXT) -> None:
         """``labels`` is the type that predicted ones come back in."""
@@ -48,6 +50,14 @@ class MultiLabel(Task):
     @override
     def targets(self, labels: torch.Tensor) -> torch.Tensor:
         return labels.float()
+
+    @override
+    def divergence(self, outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """The mean over the classes of that of each one's two probabilities."""
+        ours, theirs = outputs / temperature, teacher / temperature
+        crossed = functional.binary_cross_entropy_with_logits(ours, theirs.sigmoid(), reduction="none")
+        entropy = functional.binary_cross_entropy_with_logits(theirs, theirs.sigmoid(), reduction="none")
+        return (crossed - entropy).mean(dim=1)
 
     @override
     def some_labels(self, inputs: Inputs) -> torch.Tensor:

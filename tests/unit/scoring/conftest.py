@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from sparkdl.data.card import InputSpec
+from sparkdl.data.model_card import ModelCard
 from sparkdl.models import NETWORK_FILE, build, export_network
-from sparkdl.scoring.model_card import ModelCard
 
 
 def make_folder(folder: Path, spec: InputSpec, labels: tuple[str, ...]) -> Path:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from sparkdl.data.model_card import ModelCard
 from sparkdl.data.preparing.decisions import kept_settings
 from sparkdl.errors import ConfigError
 from sparkdl.scoring.held_out import check_split
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.settings import Prepare, Split, Stage
 
 PREPARE = Prepare(output="there", features=["a", "b"], seed=3)

@@ -11,8 +11,8 @@ import torch
 
 from sparkdl.data.card import CARD_NAME
 from sparkdl.data.label_types import arrow_type
+from sparkdl.data.model_card import ModelCard
 from sparkdl.errors import ModelError
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import answering_task
 from sparkdl.tracking.translate import ranked, signature
 

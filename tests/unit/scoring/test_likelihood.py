@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.data.model_card import ModelCard
 from sparkdl.errors import DataError
 from sparkdl.models import NETWORK_FILE, export_network
 from sparkdl.preprocessing.input_rows import as_binary
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.predictor import Predictor
 from tests.language_blocks import END, LENGTH, SPEC, VOCABULARY
 

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from sparkdl.data.card import InputSpec
+from sparkdl.data.model_card import ModelCard
 from sparkdl.preprocessing import FittedPipeline
 from sparkdl.preprocessing.assembling import Assemble, ExpectWidth
 from sparkdl.preprocessing.stage import FittedStage
 from sparkdl.preprocessing.values import SPARSE
 from sparkdl.preprocessing.word_counts import CountHashes
 from sparkdl.preprocessing.words import CutAtSpaces
-from sparkdl.scoring.model_card import ModelCard
 from sparkdl.scoring.raw_inputs import Features, RawInputs
 
 

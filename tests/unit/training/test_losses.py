@@ -125,3 +125,43 @@ def test_what_a_loss_holds_is_where_outputs_are(loss):
     for weights in (None, rows[2]):
         assert found(*rows[:2], weights).device.type == "meta"
         assert {each.device.type for each in found.add_up(*rows[:2], weights)} == {"meta"}
+
+
+TEACHER = 3 * torch.randn(ROWS, CLASSES, generator=RANDOM)
+
+
+def learned(outputs, labels, teacher, *, task, weights=None, **settings):
+    """The loss with a teacher at temperature 2."""
+    chosen = Train(teacher={"model": "models:/large/1", "temperature": 2, **settings})
+    return build_loss(chosen, task)(outputs, labels, weights, teacher=teacher)
+
+
+def test_the_loss_with_a_teacher_is_a_mean_of_that_of_labels_and_of_the_softened_divergence():
+    hard = functional.cross_entropy(OUTPUTS, LABELS)
+    theirs, ours = (torch.log_softmax(each / 2, dim=1) for each in (TEACHER, OUTPUTS))
+    soft = 4 * (theirs.exp() * (theirs - ours)).sum(dim=1).mean()
+    found = learned(OUTPUTS, LABELS, TEACHER, task=Classification(CLASSES), weight=0.3)
+    torch.testing.assert_close(found, 0.3 * soft + 0.7 * hard)
+    torch.testing.assert_close(learned(OUTPUTS, LABELS, TEACHER, task=Classification(CLASSES), weight=1), soft)
+    without = build_loss(Train(teacher={"model": "models:/large/1"}), Classification(CLASSES))(OUTPUTS, LABELS)
+    torch.testing.assert_close(without, hard)  # as in evaluation
+
+
+@pytest.mark.parametrize("task", [Classification(CLASSES), MultiLabel(CLASSES)], ids=lambda task: task.name)
+def test_with_a_teacher_too_a_row_that_weighs_twice_counts_as_two(task):
+    outputs, teacher, labels = OUTPUTS[:3], TEACHER[:3], task.some_labels(torch.zeros(3, 1))
+    twice, weights = torch.tensor([0, 1, 2, 2]), torch.tensor([1.0, 1.0, 2.0]) * 3 / 4
+    torch.testing.assert_close(
+        learned(outputs, labels, teacher, weights=weights, task=task),
+        learned(outputs[twice], labels[twice], teacher[twice], task=task),
+    )
+
+
+@pytest.mark.parametrize("task", [Classification(CLASSES), MultiLabel(CLASSES)], ids=lambda task: task.name)
+def test_there_is_nothing_to_learn_from_a_teacher_that_answers_the_same(task):
+    outputs = TEACHER.clone().requires_grad_()
+    labels = task.some_labels(torch.zeros(ROWS, 1))
+    found = learned(outputs, labels, TEACHER, task=task, weight=1)
+    assert float(found) == pytest.approx(0, abs=1e-6)
+    found.backward()
+    assert float(outputs.grad.abs().max()) < 1e-7

@@ -10,7 +10,7 @@ import torch
 from sklearn import metrics
 
 from sparkdl.data.card import LabelScale
-from sparkdl.scoring.model_card import ModelCard
+from sparkdl.data.model_card import ModelCard
 from sparkdl.settings import Train
 from sparkdl.settings.train import FigureName
 from sparkdl.training.losses import build_loss
