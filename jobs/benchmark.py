@@ -38,6 +38,7 @@ NAMES = (
     "memory",
     "faults",
     "batches",
+    "students",
     "communication",
     "asynchronous",
     "gpu",

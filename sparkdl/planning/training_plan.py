@@ -27,7 +27,8 @@ from sparkdl.settings.strategies import (
     SparkNetOptions,
 )
 from sparkdl.tables import aligned
-from sparkdl.training.model_folder import check_model, some_rows
+from sparkdl.training.model_folder import check_model
+from sparkdl.training.some_rows import some_rows
 
 __all__ = ["TrainingPlan", "plan_training"]
 

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sparkdl.settings.adapter_options import Adapters
 from sparkdl.settings.gradient_noise import NoiseShape
+from sparkdl.settings.pruning_options import MagnitudeOptions, Pruning, StructuredOptions
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage, TaskName
 from sparkdl.settings.strategies import (
     AllReduceOptions,
@@ -186,6 +187,9 @@ class Train(Recipe):
     the labels, for example ``{model: models:/large@production, temperature: 4, weight: 0.5}``."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
+    pruning: Pruning | None = None
+    """What leaves the network: ``{kind: structured, keep: 0.5}`` half of the neurons and channels of the model that
+    ``start_from`` names, ``{kind: magnitude, sparsity: 0.8, end_epoch: 5}`` most of the weights, one by one."""
     target: Target | None = None
     """End the run when an epoch reaches this, for example ``{metric: validation_accuracy, value: 0.9}``."""
     patience: Positive | None = None
@@ -208,6 +212,16 @@ class Train(Recipe):
     resume: str | None = None
     """Continue a run from its checkpoints: its id, or ``auto`` for the newest unfinished one with the same dataset and
     recipe (a new run when there is none)."""
+
+    @property
+    def narrower(self) -> StructuredOptions | None:
+        """What of neurons and channels leaves the network that ``model`` builds."""
+        return self.pruning if isinstance(self.pruning, StructuredOptions) else None
+
+    @property
+    def sparser(self) -> MagnitudeOptions | None:
+        """Which weights become zero."""
+        return self.pruning if isinstance(self.pruning, MagnitudeOptions) else None
 
     @property
     def in_parts(self) -> bool:
@@ -251,6 +265,36 @@ class Train(Recipe):
             raise ValueError(
                 f"adapters are for networks that ranks have whole, and strategy {self.strategy.model_dump()['kind']}"
                 " deals their neurons or blocks; set strategy to allreduce"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pruned(self) -> Self:
+        if self.narrower and self.start_from is None:
+            raise ValueError(
+                "pruning structured takes neurons with small weights out of a trained network; set start_from"
+                " to a registered model that the same model and model_options have built"
+            )
+        kind = self.strategy.model_dump()["kind"]
+        if self.narrower and isinstance(self.strategy, ISTOptions | ResISTOptions):
+            raise ValueError(
+                f"strategy {kind} cuts the network by itself, and pruning another way; set strategy to allreduce"
+            )
+        if self.sparser is None:
+            return self
+        if not isinstance(self.strategy, AllReduceOptions):
+            raise ValueError(
+                f"pruning magnitude is for replicas that are equal after each step, and with strategy {kind} they would"
+                " choose other weights each; set strategy to allreduce"
+            )
+        if self.adapters:
+            raise ValueError(
+                "pruning magnitude would prune the adapters, and not the weights beside them; leave one of them out"
+            )
+        if self.sparser.end_epoch >= self.epochs:
+            raise ValueError(
+                f"pruning.end_epoch is {self.sparser.end_epoch}, and epochs {self.epochs}: what is left would not be"
+                " trained on; lower it"
             )
         return self
 

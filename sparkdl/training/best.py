@@ -7,21 +7,38 @@ from sparkdl.settings import Train
 from sparkdl.settings.train import SMALLER_IS_BETTER
 from sparkdl.training.tasks import Task
 
-__all__ = ["is_over", "merit"]
+__all__ = ["is_better", "is_over"]
 
 
 def is_over(history: Sequence[Mapping[str, float]], settings: Train, task: Task) -> bool:
     """Whether an epoch has reached what the run was to reach, or nothing has become better for too long."""
+    history = history[_first_that_counts(settings) :]
     if settings.target is not None and any(map(settings.target.reached, history)):
         return True
     if settings.patience is None or not history:
         return False
-    merits = [merit(figures, settings, task) for figures in history]
+    merits = [_merit(figures, settings, task) for figures in history]
     return len(merits) > settings.patience + merits.index(max(merits))
 
 
-def merit(figures: Mapping[str, float], settings: Train, task: Task) -> float:
-    """What makes one epoch better than another; without a validation split every epoch is better than the last."""
+def is_better(
+    figures: Mapping[str, float], history: Sequence[Mapping[str, float]], best: int, settings: Train, task: Task
+) -> bool:
+    """Whether the epoch after a history, of which one epoch is the ``best``, is better still.
+
+    Without a validation split every epoch is better than the last.
+    """
+    if len(history) <= _first_that_counts(settings):
+        return True
+    return _merit(figures, settings, task) >= _merit(history[best], settings, task)
+
+
+def _first_that_counts(settings: Train) -> int:
+    """The first epoch, from 0, that may be the best in the end: in those before it weights still leave."""
+    return settings.sparser.end_epoch if settings.sparser else 0
+
+
+def _merit(figures: Mapping[str, float], settings: Train, task: Task) -> float:
     name = settings.best_by or task.best_by
     value = figures.get(f"validation_{name}", 0.0)
     if math.isnan(value):

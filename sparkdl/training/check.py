@@ -5,6 +5,7 @@ Runs on the driver.
 
 from dataclasses import dataclass
 
+import torch
 from pyspark.sql import SparkSession
 from torch import nn
 
@@ -18,7 +19,8 @@ from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.storage import check_writable
 from sparkdl.tracking import check_gate, check_store, download, pinned
-from sparkdl.training.model_folder import tried_model
+from sparkdl.training.checkpoint import latest
+from sparkdl.training.model_folder import starting_weights, tried_model
 from sparkdl.training.ready_teacher import ReadyTeacher, ready_teacher
 from sparkdl.training.record import RunRecord, find_run, parts_of
 from sparkdl.training.task_to_train import task_to_train
@@ -41,6 +43,8 @@ class Checked:
     parts: str
     """See :func:`~sparkdl.training.record.parts_of`."""
     teacher: ReadyTeacher | None
+    start: dict[str, torch.Tensor] | None
+    """The weights that ``train.start_from`` begins with, unless there is a checkpoint to go on from."""
     resumed: RunRecord | None
     """The run that it continues, if it does."""
     spark: SparkSession
@@ -123,6 +127,9 @@ def check(
         teacher = ready_teacher(dataset, settings, download(teacher_uri, tracking))
     parts = parts_of(model, settings)
     resumed = find_run(dataset, settings, parts)
+    start = None
+    if settings.start_from and not (resumed and latest(f"{settings.run_dir}/{resumed.run_id}")):
+        start = starting_weights(settings.start_from, dataset, settings, tracking)
     spark = spark or get_session(cluster)
     if isinstance(strategy, AsynchronousOptions):
         driver_addresses(spark)  # an error now, if there is one that tasks cannot take
@@ -130,7 +137,7 @@ def check(
     num_ranks = wait_for_ranks(
         spark, cluster, servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0
     )
-    return Checked(dataset, settings, backend, model, traced, parts, teacher, resumed, spark, num_ranks)
+    return Checked(dataset, settings, backend, model, traced, parts, teacher, start, resumed, spark, num_ranks)
 
 
 def _open(dataset: Dataset | str | None) -> Dataset:

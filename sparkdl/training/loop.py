@@ -22,7 +22,7 @@ from sparkdl.inputs.tensors import Inputs, count_rows, moved
 from sparkdl.models import full_state, load_full_state
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
-from sparkdl.training.best import is_over, merit
+from sparkdl.training.best import is_better, is_over
 from sparkdl.training.checkpoint import Manifest, load_manifest, load_weights
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
@@ -176,8 +176,7 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
             found = evaluate_split(replica, model, job.dataset, "validation", reporter)
             figures |= {f"validation_{name}": value for name, value in found.figures.items()}
         figures["seconds"] = time.perf_counter() - started
-        before = state.history[state.best_epoch] if state.history else figures
-        best = merit(figures, settings, task) >= merit(before, settings, task)
+        best = is_better(figures, state.history, state.best_epoch, settings, task)
         wanted = replica.groups.world.rank == 0 and (best or not replica.strategy.replicas_differ)
         weights = copied(full_state(model)) if wanted else {}  # none in parts
     state.finish_epoch(figures, best=best)
@@ -215,7 +214,8 @@ def train_epoch(
     batches = _grouped(rows_of_rank, shape.accumulation)
     for number, group in enumerate(batches, start=first):
         rate = schedule.rate(number) * shape.rate_factor
-        figures = replica.step(group, rate=rate)
+        with replica.pruned(schedule.epochs(number), schedule.epochs(number + 1)):
+            figures = replica.step(group, rate=rate)
         rows = sum(batch.global_rows for batch in group)
         if measured := reporter.step(state.step, figures, global_rows=rows, rate=rate):
             state.measure(measured)
@@ -245,9 +245,17 @@ class _Schedule:
         self._begin = self._per_epoch * (state.epoch + self._done)
 
     def rate(self, number: int) -> float:
-        """The rate of one of them, in the recipe's own steps."""
-        ahead = self._per_epoch * number / self._steps * (1 - self._done)
-        return rate_at(self._settings, self._begin + ahead, steps_per_epoch=self._per_epoch, size=self._reference)
+        """The rate of one of them."""
+        step = self._step(number)
+        return rate_at(self._settings, step, steps_per_epoch=self._per_epoch, size=self._reference)
+
+    def epochs(self, number: int) -> float:
+        """After how many epochs it begins."""
+        return self._step(number) / self._per_epoch
+
+    def _step(self, number: int) -> float:
+        """The same in the recipe's own steps."""
+        return self._begin + self._per_epoch * number / self._steps * (1 - self._done)
 
 
 def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:

@@ -18,7 +18,6 @@ from torch import nn
 from sparkdl.data import Batch, Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.inputs.sample import sample_inputs
 from sparkdl.inputs.spec import mask_name
 from sparkdl.inputs.tensors import Inputs, answer, count_rows
 from sparkdl.models import (
@@ -45,23 +44,24 @@ from sparkdl.settings.averaging import CompressedAveraging
 from sparkdl.settings.strategies import ISTOptions, ResISTOptions
 from sparkdl.tracking import download
 from sparkdl.training.adapters import adapters_beside, merge_adapters, write_adapter_config
-from sparkdl.training.checkpoint import save_weights
 from sparkdl.training.fisher_noise import check_rows_apart
 from sparkdl.training.losses import build_loss
 from sparkdl.training.output_columns import output_columns, shapes_of_outputs
 from sparkdl.training.parted_checkpoint import best_pieces, best_weights
 from sparkdl.training.recipe import build_optimizer
-from sparkdl.training.replica import build_arguments, build_hollow_model, build_model
+from sparkdl.training.replica import build_arguments, build_hollow_model, build_model, build_whole_model
+from sparkdl.training.some_rows import some_rows
 from sparkdl.training.state import copied
 from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
 from sparkdl.training.strategies.residual_blocks import check_blocks
 from sparkdl.training.strategies.shares import fill
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
+from sparkdl.training.structured_pruning import prune_neurons
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 from sparkdl.training.trial import check_trained, try_training
 
-__all__ = ["check_model", "some_rows", "starting_weights", "tried_model", "write_model_folder"]
+__all__ = ["check_model", "starting_weights", "tried_model", "write_model_folder"]
 
 _TRAINED = torch.float16, torch.float32, torch.float64
 
@@ -121,7 +121,7 @@ def _traced_or_named(
             write_network(model, Path(folder) / NETWORK_FILE, rows, traced, beside)
         return traced
     except ModelError as error:
-        if settings.in_parts or beside:
+        if settings.in_parts or beside or settings.narrower:  # whose code builds another network
             raise
         try:
             reference = refer(settings.model, build_arguments(dataset, settings))
@@ -138,22 +138,43 @@ def _traced_or_named(
         return reference
 
 
-def starting_weights(uri: str, model: nn.Module, folder: str, tracking: Tracking) -> str:
-    """Download a registered model and keep its weights where rank 0 finds them; returns the file.
+def starting_weights(uri: str, dataset: Dataset, settings: Train, tracking: Tracking) -> dict[str, torch.Tensor]:
+    """What training starts from when that is a registered model: the state of the network, which downloads it.
 
     Weights of another shape (a new number of classes) are left at their initial values, and the log names them.
-    Buffers come along, the means too by which images were standardised: the weights were learned behind them.
-    Raises :class:`ModelError` when not a single weight that is trained fits.
+    Buffers come along, the means too by which images were standardised: the weights were learned behind them. Where
+    neurons leave the model, it is that of those which stay.
+    Raises :class:`ModelError` when not a single weight that is trained fits; when neurons leave, if one does not.
     """
-    theirs, ours = load_network_weights(download(uri, tracking) / NETWORK_FILE), full_state(model)
+    theirs = load_network_weights(download(uri, tracking) / NETWORK_FILE)
+    if settings.narrower:
+        return _pruned_weights(uri, theirs, dataset, settings)
+    model = build_model(dataset, settings)
+    ours = full_state(model)
     fitting = {name: theirs[name] for name, weight in ours.items() if _same_shape(theirs, name, weight)}
     if fitting.keys().isdisjoint(name for name, _ in model.named_parameters()):
         raise ModelError(f"no weight of {uri} fits the network train.model builds; is it the same architecture?")
     if left := sorted(set(ours) - set(fitting)):
         log.warning("starting from %s; these weights do not fit and start afresh: %s", uri, ", ".join(left))
-    path = f"{folder}/start.pt"
-    save_weights(path, ours | fitting)
-    return path
+    return ours | fitting
+
+
+def _pruned_weights(
+    uri: str, theirs: Mapping[str, torch.Tensor], dataset: Dataset, settings: Train
+) -> dict[str, torch.Tensor]:
+    assert settings.narrower
+    whole = build_whole_model(dataset, settings)
+    ours = full_state(whole)
+    if unlike := [name for name, weight in ours.items() if not _same_shape(theirs, name, weight)]:
+        found = f"has it with shape {tuple(theirs[unlike[0]].shape)}" if unlike[0] in theirs else "has none"
+        raise ModelError(
+            f"train.pruning takes neurons out of {uri}, which has to be the network that train.model and model_options"
+            f" build: that has {unlike[0]!r} with shape {tuple(ours[unlike[0]].shape)}, and the model {found}"
+        )
+    load_full_state(whole, {name: theirs[name] for name in ours})
+    prune_neurons(whole, some_rows(dataset), settings.narrower.keep)
+    left: dict[str, torch.Tensor] = copied(full_state(whole))
+    return left
 
 
 def write_model_folder(
@@ -304,13 +325,6 @@ def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
             f"train.optimizer_options of {settings.optimizer!r} hold what a checkpoint cannot; hand in plain numbers,"
             f" texts, lists and tensors: {error}"
         ) from None
-
-
-def some_rows(dataset: Dataset) -> Inputs:
-    """Two rows of zeros, as the network takes them; where inputs have names, those of :func:`sample_inputs`."""
-    if inputs := dataset.card.inputs:
-        return sample_inputs(inputs)
-    return torch.zeros(2, *dataset.input.shape, dtype=getattr(torch, dataset.input.dtype))
 
 
 def _same_shape(theirs: Mapping[str, torch.Tensor], name: str, weight: torch.Tensor) -> bool:

@@ -32,7 +32,7 @@ from sparkdl.models.network_file import module_of
 from sparkdl.sessions import default_parallelism
 from sparkdl.settings import Train
 from sparkdl.storage import download_files, hash_file, hash_folder, join, local_path, remove, upload_files
-from sparkdl.training.model_folder import some_rows
+from sparkdl.training.some_rows import some_rows
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["ReadyTeacher", "ready_teacher"]
@@ -115,7 +115,7 @@ class AnsweringTask:
             for batch in read_row_group(self.dataset, "train", number, batch_size=BATCH_ROWS):
                 logits = logits_of(answer(network, moved(batch.inputs, device))).float().cpu()
                 found.append(logits[:, list(self.order)].numpy())
-        logits_of_group = np.concatenate(found)
+        logits_of_group: NDArray[np.float32] = np.concatenate(found)
         if bad := int(np.isnan(logits_of_group).any(axis=1).sum()):
             raise DataError(
                 f"train.teacher: its answer to {bad} rows of {self.dataset.row_groups('train')[number].path} is no"

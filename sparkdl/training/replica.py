@@ -1,7 +1,7 @@
 """One rank's copy of the model, and one step of it. Runs on ranks."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -19,8 +19,11 @@ from sparkdl.training.adapters import with_adapters
 from sparkdl.training.fisher_noise import FisherNoise
 from sparkdl.training.groups import Groups
 from sparkdl.training.losses import Loss, build_loss
+from sparkdl.training.magnitude_pruning import MagnitudePruning
 from sparkdl.training.recipe import autocast, build_optimizer, takes_gradients
+from sparkdl.training.some_rows import some_rows
 from sparkdl.training.strategies import create_strategy
+from sparkdl.training.structured_pruning import prune_neurons
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 
@@ -31,10 +34,17 @@ __all__ = [
     "build_arguments",
     "build_hollow_model",
     "build_model",
+    "build_whole_model",
     "clip_gradients",
     "compiled",
     "make_dense",
 ]
+
+
+def build_whole_model(dataset: Dataset, settings: Train) -> nn.Module:
+    """What ``train.model`` builds, with the seed's weights."""
+    torch.manual_seed(settings.seed)
+    return build_by(settings.model, build_arguments(dataset, settings))
 
 
 def build_model(dataset: Dataset, settings: Train) -> nn.Module:
@@ -42,8 +52,9 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
 
     No buffer is expanded: what comes from a checkpoint or another rank could not be written into it.
     """
-    torch.manual_seed(settings.seed)
-    model = build_by(settings.model, build_arguments(dataset, settings))
+    model = build_whole_model(dataset, settings)
+    if settings.narrower:
+        prune_neurons(model, some_rows(dataset), settings.narrower.keep)
     if settings.adapters:
         model = with_adapters(model, settings.adapters)
     for module in model.modules():
@@ -104,10 +115,15 @@ class Replica:
         placed = self.strategy.place(model, device)
         self.model, self.optimizer = self.strategy.wrap(placed, partial(build_optimizer, settings))
         self._compiled = compiled(self.model) if settings.compile else None
+        self._pruning = MagnitudePruning(settings.sparser, self.model.parameters()) if settings.sparser else None
         noise = settings.gradient_noise
         self.noise = FisherNoise(noise, self.model, settings, self.loss) if noise else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
         self.scaler.scale(torch.zeros((), device=device))  # it starts with its first use, and a step may have no rows
+
+    def pruned(self, before: float, after: float) -> AbstractContextManager[None]:
+        """Around a :meth:`step` that leads from so many epochs to so many: weights that have left stay zero."""
+        return self._pruning.step(before, after) if self._pruning else nullcontext()
 
     def step(self, batches: list[Batch], *, rate: float) -> list[BatchFigures]:
         """One optimizer step over ``accumulation`` batches: the figures of those that have rows on this rank."""

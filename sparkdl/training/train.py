@@ -22,9 +22,9 @@ from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.training.attempts import run_attempts
 from sparkdl.training.check import check
-from sparkdl.training.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoint import latest, load_manifest, save_weights
 from sparkdl.training.loop import Job, TrainingResult
-from sparkdl.training.model_folder import starting_weights, write_model_folder
+from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.owner import Owner
 from sparkdl.training.progress import Progress
 from sparkdl.training.record import RunRecord, recipe_of
@@ -110,8 +110,9 @@ def train(
             run.log_dataset(
                 name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
             )
-        if settings.start_from and latest(folder) is None:
-            start = starting_weights(settings.start_from, checked.model, folder, tracking)
+        if checked.start:
+            start = f"{folder}/start.pt"
+            save_weights(start, checked.start)
         with _how_to_resume(run.run_id):
             if checked.teacher:
                 dataset = checked.teacher.answered(dataset, checked.spark)

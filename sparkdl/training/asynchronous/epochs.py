@@ -18,7 +18,7 @@ from sparkdl.training.asynchronous.crew import Crew
 from sparkdl.training.asynchronous.merged import Merged, figures_of, times_of
 from sparkdl.training.asynchronous.portions import Portions
 from sparkdl.training.asynchronous.recorder import Recorder
-from sparkdl.training.best import is_over, merit
+from sparkdl.training.best import is_better, is_over
 from sparkdl.training.checkpoint import Shard, load_manifest
 from sparkdl.training.evaluation import Evaluation, evaluation_of
 from sparkdl.training.loop import Job, TrainingResult
@@ -86,8 +86,7 @@ class Epochs:
             found = self._evaluate("validation")
             figures |= {f"validation_{name}": value for name, value in found.figures.items()}
         figures["seconds"] = time.monotonic() - started
-        before = state.history[state.best_epoch] if state.history else figures
-        best = merit(figures, settings, self._task) >= merit(before, settings, self._task)
+        best = is_better(figures, state.history, state.best_epoch, settings, self._task)
         state.step += merged.steps
         state.finish_epoch(figures, best=best)
         self._again = False

@@ -59,8 +59,12 @@ class Cut(NamedTuple):
 
         Weights grow as the inputs that they read become fewer, so that their sum stays about what it was.
         """
-        part = whole[self._place(neurons, whole.device)]
+        part = self.part(whole, neurons)
         return part * (whole.shape[1] / part.shape[1]) if self.columns else part
+
+    def part(self, whole: torch.Tensor, neurons: Neurons) -> torch.Tensor:
+        """The same, with weights as they are."""
+        return whole[self._place(neurons, whole.device)]
 
     def put(self, part: torch.Tensor, whole: torch.Tensor, neurons: Neurons) -> None:
         """Overwrite that part by what :meth:`take` gave, or what training has made of it."""

@@ -22,7 +22,7 @@ from sparkdl.training.strategies.sub_networks import (
     tensors_of,
 )
 
-__all__ = ["check_counts", "check_sub_networks", "random_rows"]
+__all__ = ["check_counts", "check_sub_networks", "may_be_permuted", "random_rows"]
 
 TOLERANCE = 1e-3  # of float32; what depends on the order of neurons differs by its own size
 
@@ -34,8 +34,8 @@ def check_sub_networks(model: nn.Module, rows: Inputs, layers: Sequence[str] | N
     than the next layer reads their neurons, or when a sub-network cannot be computed.
     """
     rows, chosen = random_rows(rows), choose_layers(model, layers)
-    if not _may_be_permuted(model, rows, chosen):
-        fitting = [layer for layer in hidden_layers(model) if _may_be_permuted(model, rows, [layer])]
+    if not may_be_permuted(model, rows, chosen):
+        fitting = [layer for layer in hidden_layers(model) if may_be_permuted(model, rows, [layer])]
         raise ModelError(
             "train.strategy ist deals the neurons of hidden layers, each of which the next layer alone reads, and what"
             f" is between treats all alike. The network is otherwise at {', '.join(chosen)}; set train.strategy.layers"
@@ -66,8 +66,13 @@ def check_counts(counts: Mapping[str, int], *, ranks: int) -> None:
             )
 
 
-def _may_be_permuted(model: nn.Module, rows: Inputs, layers: Sequence[str]) -> bool:
-    """Whether the network stays the same function when the neurons of these layers change places."""
+def may_be_permuted(
+    model: nn.Module, rows: Inputs, layers: Sequence[str], *, groups: Mapping[str, int] | None = None
+) -> bool:
+    """Whether the network stays the same function when the neurons of these layers change places.
+
+    ``groups`` says by layer into how many groups its neurons fall, within which they change places.
+    """
     network = copy.deepcopy(model).eval()
     tensors = tensors_of(network)
     generator = torch.Generator().manual_seed(0)
@@ -82,13 +87,18 @@ def _may_be_permuted(model: nn.Module, rows: Inputs, layers: Sequence[str]) -> b
     except ModelError:
         return False
     counts = count_neurons(cuts, tensors)
-    order = {layer: torch.randperm(count, generator=generator) for layer, count in counts.items()}
+    order = {layer: _permuted(count, (groups or {}).get(layer, 1), generator) for layer, count in counts.items()}
     with torch.no_grad():
         expected = logits_of(answer(network, rows))
         overwrite(network, {name: cut.take(tensors[name].detach(), order) for name, cut in cuts.items()})
         return torch.allclose(
             logits_of(answer(network, rows)), expected, rtol=0, atol=TOLERANCE * float(expected.abs().max())
         )
+
+
+def _permuted(count: int, groups: int, generator: torch.Generator) -> torch.Tensor:
+    size = count // groups
+    return torch.cat([torch.randperm(size, generator=generator) + group * size for group in range(groups)])
 
 
 def random_rows(rows: Inputs) -> Inputs:

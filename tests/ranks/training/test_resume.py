@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
+from sparkdl.data.teacher_answers import TeacherAnswers
 from sparkdl.settings import Train
 from sparkdl.settings.gradient_noise import FisherDiagonalOptions
 from sparkdl.training.checkpoint import Manifest, latest, load_manifest, load_shard, load_shared, save_manifest
@@ -54,14 +56,25 @@ def interrupted_and_continued(job: Job, calls: list[int], rank: Rank) -> None:
         ({}, [1, 9, 16, 23]),  # before the first checkpoint, in the first epoch, in the second, in the third
         ({"optimizer": "lamb", "weight_decay": 0.1}, [16]),
         ({"model": "mlp", "gradient_noise": FisherDiagonalOptions()}, [16]),
+        (
+            {
+                "teacher": {"model": "models:/large/1"},
+                "pruning": {"kind": "magnitude", "end_epoch": 2},
+            },
+            [16],
+        ),
     ],
-    ids=["adamw", "lamb", "noise"],
+    ids=["adamw", "lamb", "noise", "smaller"],
 )
 def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to_the_last_bit(
     backend: Backend, clouds: Dataset, tmp_path: pytest.TempPathFactory, changes: dict[str, object], calls: list[int]
 ) -> None:
     folder = f"{tmp_path}/run"
-    job = Job(clouds, SETTINGS.model_copy(update=changes), folder, backend, reference=3)
+    answers = TeacherAnswers(f"{tmp_path}/teacher", 4)
+    for number, group in enumerate(clouds.row_groups("train")):
+        answers.write(number, np.random.default_rng(number).normal(size=(group.rows, 4)))
+    dataset = replace(clouds, answers=answers)
+    job = Job(dataset, SETTINGS.model_copy(update=changes), folder, backend, reference=3)
     run_local(partial(interrupted_and_continued, job, calls), 3, backend=backend)
     whole, states = last_checkpoint(folder)
     assert whole.step == 3 * STEPS_PER_EPOCH
@@ -71,6 +84,9 @@ def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to
         assert continued.best_epoch == whole.best_epoch
         for ours, theirs in zip(continued.history, whole.history, strict=True):
             assert ours | UNEQUAL == theirs | UNEQUAL
+    if "pruning" in changes:
+        assert [int((states[0]["model"][name] == 0).sum()) for name in ("0.weight", "4.weight")] == [51, 51]
+        assert whole.best_epoch == 2
 
 
 def last_checkpoint(folder: str) -> tuple[Manifest, list[dict]]:

@@ -4,7 +4,7 @@ import pytest
 
 from sparkdl.settings import Train
 from sparkdl.settings.train import Target
-from sparkdl.training.best import is_over, merit
+from sparkdl.training.best import is_better, is_over
 from sparkdl.training.tasks import Classification, Regression
 
 CLASSES, NUMBERS = Classification(4), Regression(0.0, 1.0)
@@ -13,14 +13,26 @@ CLASSES, NUMBERS = Classification(4), Regression(0.0, 1.0)
 def test_an_epoch_without_a_validation_loss_is_better_than_none_and_no_better_than_any() -> None:
     settings = Train(best_by="loss")
     first, second = ({"validation_loss": loss} for loss in (float("nan"), 3.0))
-    assert merit(first, settings, CLASSES) >= merit(first, settings, CLASSES)
-    assert merit(second, settings, CLASSES) > merit(first, settings, CLASSES)
+    assert is_better(first, [], 0, settings, CLASSES)
+    assert is_better(first, [first], 0, settings, CLASSES)
+    assert is_better(second, [first], 0, settings, CLASSES)
+    assert not is_better(first, [first, second], 1, settings, CLASSES)
 
 
 def test_the_task_says_which_figure_decides_and_errors_are_better_when_smaller() -> None:
     better, worse = ({"validation_r2": 0.9, "validation_mae": 1.0}, {"validation_r2": 0.8, "validation_mae": 2.0})
     for settings in (Train(), Train(best_by="mae")):
-        assert merit(better, settings, NUMBERS) > merit(worse, settings, NUMBERS)
+        assert is_better(better, [worse], 0, settings, NUMBERS)
+        assert not is_better(worse, [better], 0, settings, NUMBERS)
+
+
+def test_an_epoch_in_which_weights_still_leave_is_neither_the_best_nor_the_last() -> None:
+    pruning = {"kind": "magnitude", "begin_epoch": 1, "end_epoch": 2}
+    settings = Train.model_validate({"epochs": 9, "patience": 1, "pruning": pruning, "target": {"value": 0.9}})
+    history = [{"validation_accuracy": accuracy} for accuracy in (0.95, 0.8, 0.5, 0.4)]
+    assert all(is_better(history[count], history[:count], 0, settings, CLASSES) for count in (1, 2))
+    assert not is_better(history[3], history[:3], 2, settings, CLASSES)
+    assert [is_over(history[:count], settings, CLASSES) for count in range(5)] == [False] * 4 + [True]
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,6 @@ def test_there_is_nothing_to_learn_from_a_teacher_that_answers_the_same(task):
     outputs = TEACHER.clone().requires_grad_()
     labels = task.some_labels(torch.zeros(ROWS, 1))
     found = learned(outputs, labels, TEACHER, task=task, weight=1)
-    assert float(found) == pytest.approx(0, abs=1e-6)
+    assert found.item() == pytest.approx(0, abs=1e-6)
     found.backward()
     assert float(outputs.grad.abs().max()) < 1e-7

@@ -138,10 +138,10 @@ def test_equal_buffers_are_not_taken_for_the_same_architecture(
 
     export_network(Scaled(5), tmp_path / NETWORK_FILE, torch.zeros(2, 4))
     monkeypatch.setattr(model_folder, "download", lambda uri, tracking: tmp_path)
-    weights = Scaled(7)
-    weights[1].bias = None  # which alone would fit
+    network = Scaled(7)
+    network[1].bias = None  # which alone would fit
     with pytest.raises(ModelError, match="no weight of models:/a/1 fits"):
-        starting_weights("models:/a/1", weights, str(tmp_path), Tracking())
+        starting_weights("models:/a/1", clouds, Train(model=lambda input_shape, num_classes: network), Tracking())
 
 
 def test_noise_that_no_step_lacks_is_refused_and_so_are_rows_without_gradients(clouds: Dataset) -> None:

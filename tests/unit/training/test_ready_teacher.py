@@ -35,7 +35,7 @@ def teacher(tmp_path: Path, clouds: Dataset) -> Callable[..., Path]:
         best = save_best(str(tmp_path), full_state(build_model(dataset, Train(seed=7))), step=1, epoch=0)
         made = tmp_path / "model"
         made.mkdir(exist_ok=True)
-        write_model_folder(made, dataset, Train(), f"{tmp_path}/{best.path}")
+        write_model_folder(made, dataset, Train(), f"{tmp_path}/{best.name}")
         return made
 
     return folder

@@ -1,0 +1,107 @@
+"""Neurons and channels leave a network, which is smaller then: ``train.pruning: {kind: structured}``.
+
+How many leave follows from the shapes of a network alone, and which ones from its weights. So everyone who builds the
+network (ranks, servers, the driver) makes it equally narrow, whatever its first weights are, and those of the neurons
+that stay are loaded like any others that training starts from.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from sparkdl.errors import ModelError
+from sparkdl.inputs.tensors import Inputs, answer
+from sparkdl.training.strategies.sub_networks import (
+    Cut,
+    count_neurons,
+    find_cuts,
+    hidden_layers,
+    overwrite,
+    tensors_of,
+)
+from sparkdl.training.strategies.symmetry import may_be_permuted, random_rows
+
+__all__ = ["prune_neurons"]
+
+
+def prune_neurons(model: nn.Module, rows: Inputs, keep: float) -> None:
+    """Make hidden layers of a network narrower in place: such a part of their neurons stays. Runs anywhere.
+
+    ``rows`` are like its inputs, at least two of them. The neurons with the largest weights stay, in their order.
+    Raises :class:`ModelError` where there is no layer whose neurons the next one alone reads, and where the network
+    cannot be computed with fewer neurons.
+    """
+    rows = random_rows(rows)
+    layers = _layers(model, rows)
+    cuts, tensors = find_cuts(model, layers), tensors_of(model)
+    groups = _groups(model, cuts)
+    kept = {
+        layer: _largest(_norms(layer, count, cuts, tensors), keep, groups.get(layer, 1))
+        for layer, count in count_neurons(cuts, tensors).items()
+    }
+    overwrite(model, {name: cut.part(tensors[name].detach(), kept).clone() for name, cut in cuts.items()})
+    training = model.training
+    try:
+        with torch.no_grad():
+            answer(model.eval(), rows)
+    except Exception as error:  # whatever a network may raise
+        raise ModelError(
+            f"train.pruning: the network cannot be computed with {keep:g} of the neurons of {', '.join(layers)}:"
+            f" {type(error).__name__}: {error}. A layer or a forward method has their number written in it"
+        ) from None
+    model.train(training)
+
+
+def _layers(model: nn.Module, rows: Inputs) -> Sequence[str]:
+    """The layers whose neurons may leave. Raises :class:`ModelError` when there are none."""
+    hidden = hidden_layers(model)
+    if hidden and _is_symmetric(model, rows, hidden):
+        return hidden
+    if found := [layer for layer in hidden if _is_symmetric(model, rows, [layer])]:
+        return found
+    raise ModelError(
+        "train.pruning structured takes neurons out of hidden layers (torch.nn.Linear, ConvNd without groups,"
+        " EmbeddingBag) that the next such layer alone reads, and the network has none; leave it out, or choose another"
+        " network"
+    )
+
+
+def _is_symmetric(model: nn.Module, rows: Inputs, layers: Sequence[str]) -> bool:
+    try:
+        groups = _groups(model, find_cuts(model, layers))
+    except ModelError:
+        return False
+    return may_be_permuted(model, rows, layers, groups=groups)
+
+
+def _groups(model: nn.Module, cuts: Mapping[str, Cut]) -> dict[str, int]:
+    """By layer, in how many groups its channels are normalised together, where they are."""
+    found = {}
+    for name, cut in cuts.items():
+        module = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(module, nn.GroupNorm) and cut.rows:
+            found[cut.rows] = module.num_groups
+    return found
+
+
+def _norms(layer: str, count: int, cuts: Mapping[str, Cut], tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """How much each neuron does, of shape (count,): half of what it reads, read by twice as much, is the same."""
+    norms = torch.ones(count, dtype=torch.float64)
+    for name, cut in cuts.items():
+        weight = tensors[name].detach().double()
+        if weight.ndim < 2:
+            continue
+        if cut.own == layer:
+            norms *= (weight.T if cut.vectors else weight).flatten(1).norm(dim=1)
+        if cut.columns == layer:
+            norms *= weight.transpose(0, 1).reshape(count, -1).norm(dim=1)
+    return norms
+
+
+def _largest(norms: torch.Tensor, keep: float, groups: int) -> torch.Tensor:
+    """The numbers of the neurons that stay, as many in each group, in their order."""
+    in_groups = norms.view(groups, -1)
+    size = in_groups.shape[1]
+    chosen = in_groups.topk(max(1, round(keep * size)), dim=1).indices.sort(dim=1).values
+    return (chosen + size * torch.arange(groups).unsqueeze(1)).flatten()
