@@ -16,9 +16,10 @@ from sparkdl.models import NETWORK_FILE, full_state, load_network, load_weights,
 from sparkdl.settings import Train
 from sparkdl.training.adapters import merge_adapters
 from sparkdl.training.checkpoint import save_best
-from sparkdl.training.model_folder import check_model, some_rows, write_model_folder
+from sparkdl.training.model_folder import check_model, write_model_folder
 from sparkdl.training.record import recipe_of
 from sparkdl.training.replica import build_model
+from sparkdl.training.some_rows import some_rows
 from tests.language_blocks import LENGTH, VOCABULARY, language_blocks
 
 CONFIG = {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": LENGTH, "vocab_size": VOCABULARY}
