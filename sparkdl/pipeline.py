@@ -109,14 +109,15 @@ def score(settings: Settings) -> Summary:
     """Write the registered model's predictions for the source's rows."""
     output = settings.require("score.output")
     model, scored = _scored(settings)
-    written = sparkdl.write_predictions(scored, output)
+    how = settings.score.model_dump(include={"format", "mode", "key"})
+    written = sparkdl.write_predictions(scored, output, **how)
     failed = f", {written.failed:,} of them without a prediction: see their column error" if written.failed else ""
     return {"model": model, "predictions": output, "rows": f"{written.rows:,}{failed}"}
 
 
 def check_score(settings: Settings) -> Summary:
     """Find model, rows and a free place for predictions; score nothing."""
-    sparkdl.check_output(settings.require("score.output"))
+    sparkdl.check_output(settings.require("score.output"), format=settings.score.format, mode=settings.score.mode)
     model, scored = _scored(settings)
     return {"model": model, "columns": ", ".join(scored.columns), "predictions": settings.require("score.output")}
 

@@ -16,7 +16,15 @@ from packaging.specifiers import SpecifierSet
 from sparkdl.errors import ConfigError
 from sparkdl.extras import DISTRIBUTION
 
-__all__ = ["JavaNeeded", "check_stack", "check_stage_resources", "has_connect", "installed_version", "java_needed"]
+__all__ = [
+    "JavaNeeded",
+    "check_stack",
+    "check_stage_resources",
+    "has_connect",
+    "installed_version",
+    "java_needed",
+    "scala_of",
+]
 
 
 class JavaNeeded(NamedTuple):
@@ -41,6 +49,11 @@ def check_stage_resources(spark: str) -> None:
             f"cluster.resources takes Spark 4, and this is {spark}: leave it out, and start the application with"
             " spark.task.cpus and spark.task.resource.gpu.amount"
         )
+
+
+def scala_of(spark: str) -> str:
+    """The version of Scala that packages for this version of Spark are compiled for."""
+    return "2.13" if _is_spark_4(spark) else "2.12"
 
 
 def has_connect(spark: str) -> bool:

@@ -8,7 +8,7 @@ from sparkdl.errors import DataError, StorageError
 from sparkdl.sessions import JVM_ERRORS
 from sparkdl.storage import scheme
 
-__all__ = ["explained", "own_errors"]
+__all__ = ["explained", "own_errors", "spark_failures"]
 
 _OWN = re.compile(r"sparkdl\.errors\.DataError: (.*)")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
@@ -29,7 +29,7 @@ def own_errors(place: str) -> Iterator[None]:
     """
     try:
         yield
-    except _failures() as error:
+    except spark_failures() as error:
         if own := _OWN.search(str(error)):
             raise DataError(own[1]) from None
         if reason := _unreachable(place, str(error)):
@@ -43,7 +43,7 @@ def explained(output: str) -> Iterator[None]:
     try:
         with own_errors(output):
             yield
-    except _failures() as error:
+    except spark_failures() as error:
         if full := _FULL.search(str(error)):
             raise StorageError(
                 f"cannot write {output}: {full[0].lower()}. Nothing was left there. Make room, or choose another "
@@ -73,7 +73,8 @@ def _unreachable(place: str, said: str) -> str | None:
     return None
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def spark_failures() -> tuple[type[Exception], ...]:
+    """What a job of Spark's can fail with, with and without Spark Connect."""
     from pyspark.errors import PySparkException
 
     return (OSError, PySparkException, *JVM_ERRORS)

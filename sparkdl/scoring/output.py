@@ -1,19 +1,27 @@
 """Predictions on storage: all of them, or none. Runs on the driver; rows are scored and written by tasks."""
 
+import re
+import uuid
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
 from sparkdl.data.job_errors import explained
 from sparkdl.data.preparing.staging import Staging, staging
-from sparkdl.errors import DataError
+from sparkdl.data.sources.format_packages import known_format
+from sparkdl.data.sources.table_formats import is_delta_table
+from sparkdl.data.sql import identifier
+from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.settings.source import TABLE_FORMATS
 from sparkdl.storage import join, local_path, spark_url, write_file
 
 __all__ = ["WrittenPredictions", "check_output", "write_predictions"]
 
 _SEAL = "_SUCCESS"
 """What Spark leaves in a folder once all of its tasks are committed."""
+_TABLE = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*")
 
 
 @dataclass(frozen=True)
@@ -26,33 +34,97 @@ class WrittenPredictions:
     """Rows without a prediction; their column ``error`` says why."""
 
 
-def write_predictions(scored: DataFrame, output: str) -> WrittenPredictions:
-    """Write what :func:`sparkdl.score` gave as Parquet, through Spark's committer.
+def write_predictions(
+    scored: DataFrame, output: str, *, format: str = "parquet", mode: str = "error", key: str | None = None
+) -> WrittenPredictions:
+    """Write what :func:`sparkdl.score` gave, through Spark's committer or the format's own.
 
-    On a local or shared file system the folder takes its place in one step. On other storage Spark's committer is what
-    there is: ``_SUCCESS`` is written last. Raises :class:`~sparkdl.errors.DatasetError` before anything is scored when
-    there is something in ``output``, and when a disk is full; :class:`DataError` as the tasks found it.
+    ``format``, ``mode`` and ``key`` are those of the section ``score``; with ``table``, ``output`` names a table of the
+    catalog. On a local or shared file system a new folder takes its place in one step. On other storage Spark's
+    committer is what there is: ``_SUCCESS`` is written last. Rows for a table that is there are scored once, and kept
+    by Spark meanwhile.
+
+    Raises :class:`~sparkdl.errors.DatasetError` before anything is scored when there is something in ``output`` that
+    ``mode`` leaves alone, and when a disk is full; :class:`DataError` as the tasks found it, and for a format that
+    Spark does not know.
     """
-    with explained(output):
-        if _is_local(output):
-            with staging(output, seal=_SEAL) as folder:
-                scored.write.mode("append").parquet(spark_url(folder.path))
-                # Other committers than Spark's own may have left it out.
-                write_file(join(folder.path, _SEAL), b"")
-                if not folder.publish():
-                    raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
+    spark = scored.sparkSession
+    with explained(output), known_format(format, spark.version):
+        if table := _existing_table(spark, output, format):
+            if mode == "error":
+                raise DatasetError(
+                    f"there is a table {output} already; set `mode` to `append` or `merge`, or choose another `output`"
+                )
+            return _add(scored, output, format, table, key if mode == "merge" else None)
+        if format == "table":
+            scored.write.mode("error").saveAsTable(output)
+            written = spark.read.table(output)
         else:
-            scored.write.mode("error").parquet(output)  # Spark looks before it scores
-        written = scored.sparkSession.read.parquet(spark_url(output, literal=True))
-        failed = F.count(F.when(F.col("prediction").isNull(), 1))
-        found = written.agg(F.count("*").alias("rows"), failed.alias("failed")).collect()[0]
-    return WrittenPredictions(output, found["rows"], found["failed"])
+            _write_new(scored, output, format)
+            written = spark.read.format(format).load(spark_url(output, literal=True))
+        return _counted(written, output)
 
 
-def check_output(output: str) -> None:
+def check_output(output: str, *, format: str = "parquet", mode: str = "error") -> None:
     """Raise what :func:`write_predictions` would raise before anything is scored, as far as this machine can look."""
-    if _is_local(output):
+    if mode == "error" and format != "table" and _is_local(output):
         Staging(output, seal=_SEAL).check()
+
+
+def _write_new(scored: DataFrame, output: str, format: str) -> None:
+    if not _is_local(output):
+        scored.write.format(format).mode("error").save(output)  # Spark looks before it scores
+        return
+    with staging(output, seal=_SEAL) as folder:
+        scored.write.format(format).mode("append").save(spark_url(folder.path))
+        # Other committers than Spark's own may have left it out.
+        write_file(join(folder.path, _SEAL), b"")
+        if not folder.publish():
+            raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
+
+
+def _existing_table(spark: SparkSession, output: str, format: str) -> str | None:
+    """What SQL calls the table that is there, if one is. Raises :class:`ConfigError` for what is no table's name."""
+    if format == "delta":
+        return f"delta.{identifier(spark_url(output))}" if is_delta_table(output) else None
+    if format not in TABLE_FORMATS:
+        return None
+    if not _TABLE.fullmatch(output):
+        raise ConfigError(f"score.output is {output!r}, which is not the name of a table; write catalog.schema.table")
+    return output if spark.catalog.tableExists(output) else None
+
+
+def _add(scored: DataFrame, output: str, format: str, table: str, key: str | None) -> WrittenPredictions:
+    """Add rows to a table that is there, in one step of its own; with a ``key``, in the place of those that have it."""
+    spark = scored.sparkSession
+    rows = scored.persist(StorageLevel.DISK_ONLY)
+    try:
+        found = _counted(rows, output)
+        if key is None:
+            if format == "delta":
+                rows.write.format(format).mode("append").save(spark_url(output))
+            else:
+                rows.write.mode("append").saveAsTable(table)
+            return found
+        view = f"sparkdl_{uuid.uuid4().hex}"
+        rows.createOrReplaceTempView(view)
+        try:
+            same = f"there.{identifier(key)} = new.{identifier(key)}"
+            spark.sql(
+                f"MERGE INTO {table} AS there USING {view} AS new ON {same}"
+                " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+        finally:
+            spark.catalog.dropTempView(view)
+        return found
+    finally:
+        rows.unpersist()
+
+
+def _counted(rows: DataFrame, output: str) -> WrittenPredictions:
+    failed = F.count(F.when(F.col("prediction").isNull(), 1)) if "prediction" in rows.columns else F.lit(0)
+    found = rows.agg(F.count("*").alias("rows"), failed.alias("failed")).collect()[0]
+    return WrittenPredictions(output, found["rows"], found["failed"])
 
 
 def _is_local(output: str) -> bool:

@@ -15,9 +15,10 @@ from sparkdl.settings.cluster import Cluster, RankRange, Resources
 from sparkdl.settings.compress import Compress, FormGate
 from sparkdl.settings.extreme import Extreme, LinearRankerOptions, NoRankerOptions
 from sparkdl.settings.named_inputs import Input
-from sparkdl.settings.prepare import Prepare, Source
+from sparkdl.settings.prepare import Prepare
 from sparkdl.settings.score import Score
 from sparkdl.settings.section import Section
+from sparkdl.settings.source import Source
 from sparkdl.settings.split import Split, TimeSplit
 from sparkdl.settings.stage_options import Stage
 from sparkdl.settings.strategies import AllReduceOptions

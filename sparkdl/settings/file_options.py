@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.errors import ConfigError
+from sparkdl.settings.explain import nearest
+from sparkdl.settings.source import FILE_FORMATS, OWN_FORMATS, TABLE_FORMATS
 
 __all__ = ["check_options"]
 
@@ -42,6 +44,8 @@ _SPARK = """
 """
 """Settings of the embedded Spark that are amounts, times and switches, by what follows ``spark.`` in their names."""
 
+_FORMATS = FILE_FORMATS | OWN_FORMATS | TABLE_FORMATS
+"""Formats that read what a path or a catalog names. Others take addresses, or are names of classes."""
 _READER = re.compile(r"\w+")
 """Spark's own readers take plain words; what has a dot goes to Hadoop, where some of it names a class to load."""
 
@@ -60,6 +64,14 @@ def check_options(tree: dict[str, Any], path: Path) -> None:
                 f" want it, say so yourself: cluster.options.{option}=... on the command line, spark-submit --conf"
                 f" {option}=..., SparkSession.builder.config(...) in Python, or Spark's own spark-defaults.conf"
             )
+    for key in ("prepare.source.format", "score.source.format", "score.format"):
+        name = _below(tree, *key.split("."))
+        if isinstance(name, str) and name.lower() not in {known.lower() for known in _FORMATS}:
+            raise ConfigError(
+                f"{path}: {key}: {name!r} is not among the formats that a file may name;"
+                f" {nearest(name, sorted(_FORMATS))}. Of others, Spark loads what they name: if you want one, say so"
+                f" yourself: {key}={name} on the command line"
+            )
     for section in ("prepare", "score"):
         for option in _options(tree, section, "source"):
             if not _READER.fullmatch(option):
@@ -73,6 +85,12 @@ def check_options(tree: dict[str, Any], path: Path) -> None:
 
 def _options(tree: Any, *section: str) -> list[str]:
     """The names of the options in a section, if there is such a section and it holds options."""
-    for key in (*section, "options"):
+    options = _below(tree, *section, "options")
+    return [str(name) for name in options] if isinstance(options, dict) else []
+
+
+def _below(tree: Any, *keys: str) -> Any:
+    """What stands under a key of a key; None where there is no such place."""
+    for key in keys:
         tree = tree.get(key) if isinstance(tree, dict) else None
-    return [str(name) for name in tree] if isinstance(tree, dict) else []
+    return tree

@@ -6,51 +6,11 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from sparkdl.settings.named_inputs import NamedInputs, check_blocks, check_names
 from sparkdl.settings.section import Positive, Section, Seed, Storage, TaskName
+from sparkdl.settings.source import Source
 from sparkdl.settings.split import Split
 from sparkdl.settings.stage_options import Stage
 
-__all__ = ["Prepare", "Source"]
-
-
-class Source(Section):
-    """Where raw rows come from."""
-
-    format: Literal[
-        "parquet",
-        "csv",
-        "json",
-        "orc",
-        "table",
-        "libsvm",
-        "binaryFile",
-        "idx",
-        "images",
-        "xc",
-        "wordnet",
-        "debian",
-        "dictionary",
-    ]
-    """``table`` reads the catalog; ``binaryFile`` gives files whole, as ``content`` beside their ``path``; ``idx`` is
-    the format of MNIST; ``images`` a folder with a sub-folder per class;
-    ``xc`` the format of the Extreme Classification Repository; ``wordnet`` the folder with its ``data.*`` files;
-    ``debian`` a folder with an archive's ``Packages.xz``; ``dictionary`` one with a dictionary of dictd's."""
-    path: str | dict[str, str]
-    """A file, a folder, a glob or a URI that Spark can read; for ``table`` the table's name. ``xc`` and ``images`` also
-    take a path for each split, ``{train: ..., test: ...}``."""
-    options: dict[str, str | int | float | bool] = {}
-    """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``.
-    Settings of Hadoop, which have a dot in their names, are not for a file."""
-
-    @property
-    def brings_splits(self) -> bool:
-        """Whether the rows have a column ``split`` that says for what each of them is."""
-        return self.format == "dictionary" or isinstance(self.path, dict)
-
-    @model_validator(mode="after")
-    def _paths_are_of_splits(self) -> Self:
-        if isinstance(self.path, dict) and (self.format not in ("images", "xc") or not self.path):
-            raise ValueError("a path for each split is for the formats `images` and `xc`, and names at least one split")
-        return self
+__all__ = ["Prepare"]
 
 
 def _by_text(names: Any) -> Any:
@@ -238,5 +198,5 @@ class Prepare(Section):
         }
         if named := [f"`{key}`" for key, is_set in needs_copy.items() if is_set]:
             raise ValueError(f"`in_place` makes no copy, which {' and '.join(named)} would need; leave one of them out")
-        if self.source and self.source.format not in ("parquet", "table"):
+        if self.source and self.source.format not in ("parquet", "delta", "table"):
             raise ValueError(f"`in_place` reads Parquet files where they are, and `source` is {self.source.format}")

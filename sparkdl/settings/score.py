@@ -1,12 +1,12 @@
 """The section ``score``: a registered model over a table."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 
 from sparkdl.settings.compress import FormChoice
-from sparkdl.settings.prepare import Source
-from sparkdl.settings.section import Positive, Section, Storage
+from sparkdl.settings.section import Positive, Section, absolute
+from sparkdl.settings.source import TABLE_FORMATS, FormatName, Source
 
 __all__ = ["BATCH_SIZE", "TOP_K", "Score"]
 
@@ -27,8 +27,15 @@ class Score(Section):
     """Scores only the rows that ``prepare`` puts into this split, by the settings that the model's dataset has."""
     where: str | None = None
     """A SQL condition that picks the rows to score, for example ``split = 'test'``: operators and plain functions."""
-    output: Storage | None = None
-    """Where the Parquet files with predictions go."""
+    output: str | None = None
+    """Where predictions go: a folder or a URI; with ``format: table``, the name of a table of the catalog."""
+    format: FormatName = "parquet"
+    """What they are written as: any format that Spark writes, or ``table``. ``delta`` and others need their package in
+    the Spark session. A file may not name formats of which nobody knows what they load."""
+    mode: Literal["error", "append", "merge"] = "error"
+    """What happens where there are predictions already: the job is refused; or rows are added to a table, ``append``;
+    or with ``merge`` those of the same ``key`` are replaced there and all others added. Both take a format that does
+    so whole or not at all, as Delta and Iceberg do."""
     top_k: Positive = TOP_K
     """How many classes are listed in the column ``top_k``."""
     batch_size: Positive = BATCH_SIZE
@@ -52,3 +59,21 @@ class Score(Section):
     trusted_modules: list[str] = []
     """Modules or packages of your own, whose code may build the network of a model that could not be exported: scoring
     imports them, and no others."""
+
+    @model_validator(mode="after")
+    def _output_is_the_drivers(self) -> Self:
+        """A relative path made absolute: an executor's working directory is not the driver's."""
+        if self.output and self.format not in TABLE_FORMATS:
+            object.__setattr__(self, "output", absolute(self.output))
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> Self:
+        if self.mode != "error" and self.format not in {"delta", *TABLE_FORMATS}:
+            raise ValueError(
+                f"`mode: {self.mode}` takes a table that adds rows whole or not at all: `format: delta`, or `table`"
+                f" with the table's name; files of {self.format} would be left half written"
+            )
+        if self.mode == "merge" and self.key is None:
+            raise ValueError("`mode: merge` needs `key`, the column by which rows are found again")
+        return self

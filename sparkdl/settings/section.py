@@ -11,10 +11,10 @@ from typing_extensions import override
 from sparkdl.masking import masked
 from sparkdl.settings.explain import explained
 
-__all__ = ["Folder", "Fraction", "Positive", "Section", "Seed", "Storage", "TaskName"]
+__all__ = ["Folder", "Fraction", "Positive", "Section", "Seed", "Storage", "TaskName", "absolute"]
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """A plain path made absolute: an executor's working directory is not the driver's. URIs stay as they are."""
     is_uri = re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", path)
     return path if is_uri else str(Path(path).expanduser().absolute())
@@ -26,7 +26,7 @@ def _local(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-Storage = Annotated[str, AfterValidator(_absolute)]
+Storage = Annotated[str, AfterValidator(absolute)]
 Folder = Annotated[str, AfterValidator(_local)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(gt=0)]

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from sparkdl.errors import StorageError
+from sparkdl.storage.hadoop_errors import number_of
 from sparkdl.storage.paths import local_path, scheme
 
 __all__ = ["FailureError", "OutageError", "RefusalError", "patient"]
@@ -130,7 +131,7 @@ def _tell(path: str, state: RetryCallState) -> None:
     if state.attempt_number == 1 and state.outcome:
         _log.warning(
             "the storage of %s does not answer (%s); trying again for %g s",
-            *(path, state.outcome.exception(), PATIENCE_SECONDS),
+            *(path, _in_one_line(state.outcome.exception()), PATIENCE_SECONDS),
         )
 
 
@@ -139,7 +140,7 @@ def _as_os_error(error: Exception, path: str) -> Exception:
     meaning = _meaning(error)
     if meaning is None or isinstance(error, StorageError):
         return error
-    told = " ".join((getattr(error, "strerror", None) or str(error) or type(error).__name__).split())
+    told = _in_one_line(error)
     if local_path(path) is None:
         if meaning == errno.EACCES:
             return _of_ours(RefusalError, path, f"{told.rstrip('.')}; {_remedy(path)}")
@@ -150,6 +151,12 @@ def _as_os_error(error: Exception, path: str) -> Exception:
     if isinstance(error, OSError) and error.errno == meaning:
         return error
     return OSError(meaning, told, path)
+
+
+def _in_one_line(error: BaseException | None) -> str:
+    """What an error says, without the Java that it was in."""
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(said.replace("\\n", "\n").partition("\n\tat ")[0].replace("\\t", "\t").split())
 
 
 def _of_ours(kind: type[RefusalError | OutageError | FailureError], path: str, reason: str) -> Exception:
@@ -173,6 +180,8 @@ def _meaning(error: BaseException) -> int | None:
             return number
         if isinstance(each, ConnectionError | TimeoutError) or getattr(each, "errno", None) in _OUTAGE_NUMBERS:
             return _OUTAGE
+        if number := number_of(each):
+            return _OUTAGE if number in _OUTAGE_NUMBERS else number
     if isinstance(error, OSError):
         return error.errno or _BY_CLASS.get(type(error), errno.EIO)
     return errno.EIO if type(error).__module__.partition(".")[0] in _CLIENTS else None

@@ -137,7 +137,7 @@ def write_file(path: str, content: Buffer, *, makes_folder: bool = True) -> None
         filesystem.pipe_file(located, bytes(content))  # an object is there once all of it is
         return
     folder = located.rpartition("/")[0]
-    partial = f"{folder}/.{uuid.uuid4().hex}{PARTIAL}"
+    partial = _partial(located)
     try:
         if makes_folder:
             filesystem.makedirs(folder, exist_ok=True)
@@ -280,8 +280,25 @@ def _create_file(path: str, content: bytes) -> None:
     if local := local_path(path):
         with local.open("xb") as stream:
             stream.write(content)
+    elif renames(path):
+        partial = _partial(located)
+        with filesystem.open(partial, "wb") as stream:
+            stream.write(content)
+        try:
+            if filesystem.exists(located):
+                raise FileExistsError(EEXIST, os.strerror(EEXIST), path)
+            filesystem.mv(partial, located)  # HDFS refuses to rename onto a file
+        except BaseException:
+            with suppress(Exception):
+                filesystem.rm(partial)
+            raise
     else:
         filesystem.pipe_file(located, content, mode="create")
+
+
+def _partial(located: str) -> str:
+    """Where a file is written before it takes its place."""
+    return f"{located.rpartition('/')[0]}/.{uuid.uuid4().hex}{PARTIAL}"
 
 
 @patient

@@ -29,7 +29,9 @@ def locate(path: str) -> tuple[Any, str]:
     if path.startswith("dbfs:/") and _DBFS_MOUNT.is_dir():
         path = str(_DBFS_MOUNT / path.removeprefix("dbfs:").lstrip("/"))
     try:
-        filesystem, located = fsspec.url_to_fs(path, use_listings_cache=False)
+        # Clients of HDFS remember no listings, and one of them takes this for a setting of Hadoop.
+        options = {} if scheme(path) in _HDFS else {"use_listings_cache": False}
+        filesystem, located = fsspec.url_to_fs(path, **options)
     except (ImportError, ValueError) as error:
         raise StorageError(
             f"{path}: {str(error).rstrip('.')}; install the package that speaks to this storage where driver and"

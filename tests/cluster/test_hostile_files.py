@@ -25,10 +25,10 @@ from sparkdl.settings import Source
 @pytest.mark.parametrize(
     ("log", "part", "table"),
     [
-        ("_delta_log/00000000000000000000.json", "", "delta.`{folder}`"),
-        ("_delta_log/00000000000000000000.json", "day=1/hour=2", "delta.`{folder}`"),
-        (".hoodie/hoodie.properties", "", "catalog.database.table"),
-        ("metadata/v1.metadata.json", "data", "catalog.database.table"),
+        ("_delta_log/00000000000000000000.json", "", "`format: delta` and `path: {folder}`"),
+        ("_delta_log/00000000000000000000.json", "day=1/hour=2", "`format: delta` and `path: {folder}`"),
+        (".hoodie/hoodie.properties", "", "`format: hudi` and `path: {folder}`"),
+        ("metadata/v1.metadata.json", "data", "`format: iceberg` and `path: catalog.database.table`"),
     ],
 )
 def test_files_of_a_table_with_versions_are_not_read_as_its_rows(
@@ -39,7 +39,7 @@ def test_files_of_a_table_with_versions_are_not_read_as_its_rows(
     (tmp_path / "table" / log).parent.mkdir()
     (tmp_path / "table" / log).touch()
     pq.write_table(pa.table({"x": [1.0]}), rows / "part-0.parquet")
-    with pytest.raises(DataError, match=re.escape(f"`path: {table.format(folder=tmp_path / 'table')}`")):
+    with pytest.raises(DataError, match=re.escape(table.format(folder=tmp_path / "table"))):
         open_source(Source(format="parquet", path=str(rows)), spark)
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 import struct
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from sparkdl.data.preparing.row_problems import find_problems
 from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import ConfigError, DataError, DatasetError
 from sparkdl.preprocessing import STAGES_FILE, as_matrix, read_pipeline
+from sparkdl.scoring.output import write_predictions
 from sparkdl.settings import Prepare, Source, Split, Stage
 
 from ..applied_stages import made_again
@@ -281,7 +283,7 @@ def test_a_changed_file_of_petastorm_is_named_by_verifying(people: DataFrame, tm
 def test_files_of_every_format_of_spark(people: DataFrame, tmp_path: Path, spark: SparkSession, format: str) -> None:
     options: dict[str, str | int | float | bool] = {"header": True, "inferSchema": True} if format == "csv" else {}
     people.select("age", "label").write.format(format).options(**options).save(str(tmp_path / "raw"))
-    rows = open_source(Source(format=format, path=str(tmp_path / "raw"), options=options), spark)  # type: ignore[arg-type]
+    rows = open_source(Source(format=format, path=str(tmp_path / "raw"), options=options), spark)
     assert sorted(row.age for row in rows.collect()) == sorted(float(i) for i in range(100))
 
 
@@ -293,7 +295,7 @@ def test_brackets_in_a_path_are_a_name_where_there_is_one_and_a_pattern_elsewher
         rows.select("age", "label").write.format(format).save(str(tmp_path / "written"))
         (tmp_path / "written").rename(tmp_path / place)
     for path, count in {"sales [1] {a}*": 100, "sales [1]": 7, "sales {1,2}": 7}.items():
-        assert open_source(Source(format=format, path=str(tmp_path / path)), spark).count() == count  # type: ignore[arg-type]
+        assert open_source(Source(format=format, path=str(tmp_path / path)), spark).count() == count
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
@@ -307,12 +309,13 @@ def test_files_that_spark_hides_are_named_where_there_are_no_others(
         with pytest.raises(
             DataError, match=r"Spark passes over files whose names begin with _ or a dot, as _export\.csv"
         ):
-            open_source(Source(format=format, path=str(path)), spark)  # type: ignore[arg-type]
+            open_source(Source(format=format, path=str(path)), spark)
 
 
 def test_tables_and_libsvm(people: DataFrame, tmp_path: Path, spark: SparkSession) -> None:
     people.createOrReplaceTempView("people")
     assert open_source(Source(format="table", path="people"), spark).count() == 100
+
     (tmp_path / "raw.txt").write_text("".join(f"{-1 if i % 2 else 1} 1:{i} 3:1.5\n" for i in range(20)))
     settings = Prepare(
         output=str(tmp_path / "d"), source=Source(format="libsvm", path=str(tmp_path / "raw.txt")), split=NO_SPLIT
@@ -320,6 +323,40 @@ def test_tables_and_libsvm(people: DataFrame, tmp_path: Path, spark: SparkSessio
     dataset = prepare(None, settings, spark=spark)
     assert dataset.label_names == ("-1", "1")
     assert dataset.input.shape == (3,)
+
+
+def test_a_source_is_whatever_spark_reads_also_without_a_path(spark: SparkSession) -> None:
+    url = f"jdbc:derby:memory:{uuid.uuid4().hex};create=true"
+    spark.range(5).write.format("jdbc").options(url=url, dbtable="numbers").save()
+    rows = open_source(Source(format="jdbc", options={"url": url, "dbtable": "numbers"}), spark)
+    assert rows.count() == 5
+
+
+@pytest.mark.parametrize(
+    ("format", "reason"),
+    [
+        ("delta", r"spark-submit --packages io\.delta:delta-spark_2\.1[23]:VERSION"),
+        ("avro", r"spark-submit --packages org\.apache\.spark:spark-avro_2\.1[23]:\d"),
+        ("parqet", "does not know the format 'parqet': .*; did you mean 'parquet'"),
+    ],
+)
+def test_a_format_that_spark_lacks_is_named_with_the_package_that_brings_it(
+    format: str, reason: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=reason):
+        open_source(Source(format=format, path=str(tmp_path)), spark)
+    with pytest.raises(DataError, match=reason):
+        write_predictions(spark.range(1).selectExpr("id prediction"), str(tmp_path / "out"), format=format)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_path_is_the_drivers(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.csv").write_text("x\n1\n")
+    monkeypatch.chdir(tmp_path)
+    source = Source(format="CSV", path="rows.csv", options={"header": True})
+    assert (source.format, source.path) == ("csv", str(tmp_path / "rows.csv"))
+    monkeypatch.chdir("/")
+    assert open_source(source, spark).count() == 1
 
 
 def test_a_folder_of_images_is_decoded_and_resized(tmp_path: Path, spark: SparkSession) -> None:
@@ -444,7 +481,7 @@ def test_a_source_that_does_not_exist_is_named(spark: SparkSession, tmp_path: Pa
     path = "no_such_table" if format == "table" else str(tmp_path / "nowhere")
     options: dict[str, str | int | float | bool] = {"height": 2, "width": 2} if format == "images" else {}
     with pytest.raises(DataError, match=path):
-        open_source(Source(format=format, path=path, options=options), spark)  # type: ignore[arg-type]
+        open_source(Source(format=format, path=path, options=options), spark)
 
 
 def test_an_empty_source_is_refused(people: DataFrame, spark: SparkSession, tmp_path: Path) -> None:

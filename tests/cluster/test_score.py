@@ -485,7 +485,25 @@ def test_predictions_go_to_uris_and_to_places_of_any_name(
     scored = score(_pictures(spark, 20), images, tracking=tracking)
     assert write_predictions(scored, f"file://{tmp_path}/one").rows == 20
     assert write_predictions(scored, f"{tmp_path}/Zwei ü=%20").rows == 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["Zwei ü=%20", "one"]
+    assert write_predictions(scored, f"{tmp_path}/rows.json", format="json").rows == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Zwei ü=%20", "one", "rows.json"]
+
+
+def test_predictions_are_added_to_a_table_of_the_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(f"CREATE DATABASE predicted LOCATION '{tmp_path}'")
+    table = "predicted.rows"
+    try:
+        for _ in range(2):
+            scored = spark.range(10).selectExpr("id", "nullif(id, 3) as prediction")
+            written = write_predictions(scored, table, format="table", mode="append")
+            assert (written.rows, written.failed) == (10, 1)
+        assert spark.table(table).count() == 20
+        with pytest.raises(DatasetError, match=r"there is a table predicted\.rows already"):
+            write_predictions(scored, table, format="table")
+        with pytest.raises(ConfigError, match="which is not the name of a table"):
+            write_predictions(scored, "rows USING (SELECT 1)", format="table", mode="append")
+    finally:
+        spark.sql("DROP DATABASE predicted CASCADE")
 
 
 def test_an_image_struct_of_another_shape_is_not_scored(spark: SparkSession, tracking: Tracking, images: str) -> None:

@@ -110,7 +110,7 @@ def test_the_keys_of_a_section_and_those_in_it_are_listed_with_defaults_and_choi
     for section, line in {
         "extreme": "extreme.repetitions = 16  [whole number]",
         "train": "train.schedule = cosine  [constant | cosine | linear | step]",
-        "prepare": "prepare.source.format (required)  [parquet | csv",
+        "prepare": "prepare.on_bad_rows = error  [error | skip]",
         "cluster": "cluster.num_ranks.max (required)  [whole number]",
         "tracking": "tracking.gate.better_than_current = true  [true | false]",
     }.items():

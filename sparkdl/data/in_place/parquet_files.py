@@ -110,7 +110,7 @@ def find_rows(source: Source, settings: Prepare, spark: "SparkSession | None") -
     from pyspark.sql import SparkSession
 
     session = spark or SparkSession.builder.getOrCreate()
-    with own_errors(str(source.path)):
+    with own_errors(source.place):
         return _found_rows(open_source(source, session), source, settings)
 
 
@@ -119,7 +119,7 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
     needed = _needed(table, settings)
     folder, paths = file_paths(table.inputFiles())
     if not paths:
-        raise DataError(f"Spark does not say which files {source.path} consists of; {NEEDS_COPY}")
+        raise DataError(f"Spark does not say which files {source.place} consists of; {NEEDS_COPY}")
     kinds = {field.name: field.dataType.simpleString() for field in select_columns(table, needed).schema}
     _check_types(kinds, settings)
     tasks = default_parallelism(spark)
@@ -128,7 +128,7 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
     found, counted = groups.selectExpr("count(*) groups", "sum(rows) rows").collect()[0], table.count()
     if found.rows != counted:
         raise DataError(
-            f"the files of {source.path} hold {found.rows or 0:,} rows, and the table {counted:,}: some are marked as"
+            f"the files of {source.place} hold {found.rows or 0:,} rows, and the table {counted:,}: some are marked as"
             f" deleted. Have the table written again without them, or {NEEDS_COPY}"
         )
     groups = groups.repartition(min(found.groups, 4 * tasks), "place")

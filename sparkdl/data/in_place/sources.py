@@ -17,7 +17,7 @@ def foreign_source(folder: str) -> Source | None:
     if exists(join(folder, CARD_NAME)):
         return None
     if is_delta_table(folder):
-        return Source(format="table", path=f"delta.`{folder}`")
+        return Source(format="delta", path=folder)
     entries = list_folder(folder)
     has_files = any(entry.name.endswith(".parquet") or (entry.is_folder and "=" in entry.name) for entry in entries)
     return Source(format="parquet", path=folder) if has_files else None

@@ -127,7 +127,7 @@ def check_prepare(
         opened, inputs = choose(source, settings, spark, None)
     columns = ", ".join(f"{name} ({kind})" for name, kind in inputs.raw_columns.items())
     return {
-        "source": f"{source.format} {source.path}" if isinstance(source, Source) else str(opened),
+        "source": f"{source.format} {source.path or ''}".rstrip() if isinstance(source, Source) else str(opened),
         "inputs": ", ".join(f"{name} ({part.form.kind})" for name, part in inputs.parts.items()) + f" of {columns}"
         if inputs.parts
         else f"{inputs.kind} of {columns}",

@@ -77,7 +77,7 @@ def read_images(source: Source, spark: "SparkSession") -> "tuple[DataFrame, tupl
         raise ConfigError(
             f"source.options needs {missing} for images, in pixels; all are resized to one size"
         ) from None
-    paths = source.path if isinstance(source.path, dict) else {None: source.path}
+    paths = source.path if isinstance(source.path, dict) else {None: str(source.path)}
     folders, beside = [], list[str]()
     for split, path in paths.items():
         roots = expand(str(local_path(path) or path))  # a task's working directory is not the driver's

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from sparkdl.data.job_errors import own_errors
 from sparkdl.data.sources.debian import read_debian
 from sparkdl.data.sources.dictionary import read_dictionary
+from sparkdl.data.sources.format_packages import known_format
 from sparkdl.data.sources.idx import read_idx
 from sparkdl.data.sources.images import read_images
 from sparkdl.data.sources.table_formats import refuse_files_of_tables
@@ -41,7 +42,7 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
     """
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
-    with own_errors(str(source.path)):
+    with own_errors(source.place):
         try:
             if source.format in _OWN:
                 return _OWN[source.format](source, spark)
@@ -49,23 +50,34 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
                 rows, shape = _OF_IMAGES[source.format](source, spark)
                 return rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
             refuse_files_of_tables(source)
-            reader = spark.read.options(**source.options)
-            if source.format == "table":
-                rows = reader.table(str(source.path))
-            else:
-                rows = reader.format(source.format).load(spark_url(str(source.path), literal=_is_there(source)))
-            _refuse_foreign_types(rows, source)
-            empty = rows.isEmpty()
+            with known_format(source.format, spark.version):
+                rows = _read_by_spark(source, spark)
+                _refuse_foreign_types(rows, source)
+                empty = rows.isEmpty()
         except (AnalysisException, IllegalArgumentException) as error:
             raise DataError(
-                f"cannot read the {source.format} source {source.path}: {_first_line(error)}. "
+                f"cannot read {_named(source)}: {_first_line(error)}. "
                 f"Check the path and the format{_of_hidden(source)}."
             ) from None
     if empty:
-        raise DataError(
-            f"the {source.format} source {source.path} is empty; there is nothing to learn from{_of_hidden(source)}"
-        )
+        raise DataError(f"{_named(source)} is empty; there is nothing to learn from{_of_hidden(source)}")
     return rows
+
+
+def _named(source: Source) -> str:
+    return f"the {source.format} source" + (f" {source.path}" if source.path else "")
+
+
+def _read_by_spark(source: Source, spark: "SparkSession") -> "DataFrame":
+    reader = spark.read.options(**source.options)
+    if source.format == "table":
+        return reader.table(str(source.path))
+    reader = reader.format(source.format)
+    if source.path is None:
+        return reader.load()
+    path = str(source.path)
+    is_name = not source.is_of_files and "/" not in path  # of a table, of a topic: what its reader makes of it
+    return reader.load(path if is_name else spark_url(path, literal=_is_there(source)))
 
 
 def _is_there(source: Source) -> bool:
@@ -75,7 +87,7 @@ def _is_there(source: Source) -> bool:
 
 def _of_hidden(source: Source) -> str:
     """What to know of hidden files, if the path is one or a folder has some."""
-    if source.format == "table":
+    if not source.is_of_files or source.format in ("delta", "hudi"):  # tables that keep their logs in such
         return ""
     with suppress(Exception):  # storage that Spark may know all the same
         path = str(source.path)
@@ -90,7 +102,7 @@ def _refuse_foreign_types(rows: "DataFrame", source: Source) -> None:
     strange = [name for name in python_types(rows) if name not in _VECTORS]
     if strange:
         raise DataError(
-            f"the {source.format} source {source.path} has a column whose type is the Python class {strange[0]!r}, "
+            f"{_named(source)} has a column whose type is the Python class {strange[0]!r}, "
             "which could run any code; it is not read. Write the rows again with columns of Spark's own types."
         )
 

@@ -29,10 +29,10 @@ def refuse_files_of_tables(source: Source) -> None:
     with suppress(OSError, StorageError):  # of storage that Spark may reach all the same
         for folder in _around(str(source.path)):
             if found := _table_format(folder):
-                name, table = found
+                name, format, path = found
                 raise DataError(
                     f"{source.path} holds the files of {name} table, also those of rows that were deleted since:"
-                    f" read the table by `format: table` and `path: {table}`, with the package of its format in the"
+                    f" read the table by `format: {format}` and `path: {path}`, with the package of its format in the"
                     " Spark session"
                 )
 
@@ -46,13 +46,13 @@ def _around(path: str) -> Iterator[str]:
         yield folder
 
 
-def _table_format(folder: str) -> tuple[str, str] | None:
-    """What kind of table a folder holds, and what ``source.path`` is then."""
+def _table_format(folder: str) -> tuple[str, str, str] | None:
+    """What kind of table a folder holds, and what ``source.format`` and ``source.path`` are then."""
     names = {entry.name for entry in list_folder(folder)}
     if _DELTA_LOG in names:
-        return "a Delta", f"delta.`{folder}`"
+        return "a Delta", "delta", folder
     if _HUDI_LOG in names:
-        return "a Hudi", "catalog.database.table"
+        return "a Hudi", "hudi", folder
     if "metadata" in names and any(_ICEBERG_LOG in entry.name for entry in list_folder(f"{folder}/metadata")):
-        return "an Iceberg", "catalog.database.table"
+        return "an Iceberg", "iceberg", "catalog.database.table"
     return None

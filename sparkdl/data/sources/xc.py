@@ -92,6 +92,7 @@ def read_xc(source: Source, spark: "SparkSession") -> "DataFrame":
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
+    assert source.path is not None
     files = [_open(path, split) for split, path in _find_files(source.path)]
     widths = {(file.features, file.labels) for file in files}
     if len(widths) > 1:
