@@ -4,7 +4,7 @@
 
 BIN := .venv/bin
 # One worker more than the two cores that this is made for: tests of clusters wait for a part of their time.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --durations 25
 TESTS ?= tests
 # Those of jobs, which a client of a Spark Connect server runs as well.
 OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train score train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)

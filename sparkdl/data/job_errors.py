@@ -17,6 +17,11 @@ _NO_BUCKET = re.compile(r"UnknownStoreException|NoSuchBucket")
 _REFUSED = re.compile(r"AccessDeniedException: \w+://|NoAuthWithAWSException|Status Code: 40[13]\b")
 """What Hadoop's client for S3 says, in its exceptions' names and in Amazon's answers."""
 _NO_CREDENTIALS = re.compile(r"No AWS Credentials provided|Unable to load (AWS )?credentials")
+_NO_NAME_NODE = re.compile(
+    r"ConnectException: Call From|UnknownHostException: [\w.-]+|SafeModeException|StandbyException"
+)
+_PERMISSION = re.compile(r"AccessControlException: Permission denied: user=([^,\s]+), access=(\w+)")
+"""What Hadoop's client for HDFS says."""
 _NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme|Class org\.apache\.hadoop\.fs\.\S*FileSystem not found")
 
 
@@ -69,6 +74,13 @@ def _unreachable(place: str, said: str) -> str | None:
         return (
             f"{reason}. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where driver and executors run, or"
             " `spark.hadoop.fs.s3a.access.key` and `.secret.key`, of an account that may read and write there."
+        )
+    if found := _PERMISSION.search(said):
+        user, access = found.groups()
+        return f"the user {user} has no right to {access.lower()} there. Ask for it, or choose another place."
+    if _NO_NAME_NODE.search(said):
+        return (
+            "its name node does not answer, or does not yet: correct its host and port, or try again when it is there."
         )
     return None
 

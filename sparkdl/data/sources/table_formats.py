@@ -5,7 +5,6 @@ files instead of the table.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from sparkdl.errors import DataError, StorageError
 from sparkdl.settings import Source
@@ -26,15 +25,19 @@ def refuse_files_of_tables(source: Source) -> None:
     """Raise :class:`DataError` for a source of files that are those of a table of Delta Lake, Iceberg or Hudi."""
     if source.format not in _FILE_FORMATS:
         return
-    with suppress(OSError, StorageError):  # of storage that Spark may reach all the same
-        for folder in _around(str(source.path)):
-            if found := _table_format(folder):
-                name, format, path = found
-                raise DataError(
-                    f"{source.path} holds the files of {name} table, also those of rows that were deleted since:"
-                    f" read the table by `format: {format}` and `path: {path}`, with the package of its format in the"
-                    " Spark session"
-                )
+    try:
+        found = next(filter(None, map(_table_format, _around(str(source.path)))), None)
+    except TimeoutError:  # an outage, which was waited out
+        raise
+    except (OSError, StorageError):  # of storage that Spark may reach all the same
+        return
+    if found:
+        name, format, path = found
+        raise DataError(
+            f"{source.path} holds the files of {name} table, also those of rows that were deleted since:"
+            f" read the table by `format: {format}` and `path: {path}`, with the package of its format in the"
+            " Spark session"
+        )
 
 
 def _around(path: str) -> Iterator[str]:

@@ -32,6 +32,15 @@ UNKNOWN = "The specified bucket does not exist (Service: Amazon S3; Status Code:
             "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
             "no file system for s3a://. Add Hadoop's package for it to `spark.jars.packages`",
         ),
+        (
+            "java.net.ConnectException: Call From a/127.0.0.1 to b:8020 failed on connection exception:",
+            "name node does",
+        ),
+        ("java.lang.IllegalArgumentException: java.net.UnknownHostException: nohost.invalid", "correct its host"),
+        (
+            "org.apache.hadoop.security.AccessControlException: Permission denied: user=ann, access=WRITE, inode=x",
+            "the user ann has no right to write there",
+        ),
     ],
 )
 def test_a_place_that_spark_cannot_write_to_is_named_with_what_to_do(text: str, words: str) -> None:
