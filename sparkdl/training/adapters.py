@@ -42,7 +42,8 @@ def with_adapters(network: nn.Module, options: LoraOptions) -> nn.Module:
         raise ConfigError(f"train.adapters.targets: {told}. The network has {_layers(network)}") from None
     for module in whole.values():
         module.requires_grad_(True)
-    leave_out_of_state(network, [name for name, each in network.named_parameters() if not each.requires_grad])
+    by_name = network.named_parameters(remove_duplicate=False)  # a state_dict has tied weights by each of their names
+    leave_out_of_state(network, [name for name, each in by_name if not each.requires_grad])
     return network
 
 
