@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+import torch
+import transformers
 import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 import sparkdl
 from sparkdl import Cluster, Dataset, Prepare, Tracking, Train
 from sparkdl.data import Loader
-from sparkdl.models import NETWORK_FILE, module_of
+from sparkdl.models import NETWORK_FILE, load_weights, module_of
 from sparkdl.tracking import download
+from sparkdl.training import checkpoint
 
 PAGE = (Path(__file__).parents[2] / "docs" / "language_models.md").read_text()
 RECIPES = [yaml.safe_load(recipe) for recipe in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
@@ -88,3 +92,40 @@ def test_a_network_learns_to_tell_the_next_token_and_how_likely_texts_are(
     assert counts.perplexity == pytest.approx(np.exp(-counts.log_likelihood / counts.num_tokens))
     assert empty.error == "input 'input_ids' is null or has no tokens" and empty.perplexity is None
     assert long.num_tokens > 4 * LENGTH and long.error is None
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Path:
+    """A small network in a folder, as ``save_pretrained`` makes it, with the tokeniser that it was made for."""
+    folder = tmp_path / "gpt2"
+    tokeniser = tokenizers.ByteLevelBPETokenizer()
+    tokeniser.train_from_iterator(2 * [" ".join(WORDS)], 270, special_tokens=["<|endoftext|>"], show_progress=False)
+    sizes = {"vocab_size": tokeniser.get_vocab_size(), "n_positions": LENGTH, "n_embd": 32, "n_layer": 1, "n_head": 4}
+    torch.manual_seed(0)
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(folder)
+    tokeniser.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_a_network_of_others_is_trained_by_adapters_alone_with_the_tokeniser_beside_it(
+    rows: DataFrame, pretrained: Path, tmp_path: Path, empty_store: Path, spark: SparkSession
+) -> None:
+    copy(empty_store, tmp_path / "mlflow.db")
+    recipe = yaml.safe_load(yaml.safe_dump(RECIPES[1]).replace("/shared/models/gpt2", str(pretrained)))
+    dataset = sparkdl.prepare(rows, settings(recipe, tmp_path / "it"))
+    assert dataset.card.inputs["input_ids"].vocabulary == 270
+    sizes = {"epochs": 6, "batch_size": 2, "learning_rate": 0.02, "run_dir": str(tmp_path)}
+    tracking = Tracking(uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    train = Train.model_validate(recipe["train"] | sizes)
+    trained = sparkdl.train(dataset, train, cluster=Cluster(num_ranks=2), tracking=tracking, spark=spark)
+    figures = [epoch["validation_perplexity"] for epoch in trained.history]
+    assert trained.metrics["test_perplexity"] < 0.95 * figures[0] < 270
+    learned = checkpoint.load_weights(trained.checkpoint)
+    adapters = {name: weights for name, weights in learned.items() if "lora_" in name}
+    assert sum(each.numel() for each in adapters.values()) == 8 * (32 + 3 * 32)
+    assert not {name for name in learned.keys() - adapters.keys() if name.endswith((".weight", "_layer.bias"))}
+    assert not [name for name in load_weights(download(trained.model_uri, tracking) / NETWORK_FILE) if "lora" in name]
+    counts, muddled = sparkdl.score(
+        spark.createDataFrame([("two three four five six",), ("six five four three two",)], "text string"), trained
+    ).collect()
+    assert counts.log_likelihood > muddled.log_likelihood
