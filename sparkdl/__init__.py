@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sparkdl.runner import HorovodRunner, TorchRunner, checkpoint_dir, distributed
     from sparkdl.scoring.dataframe import score
     from sparkdl.scoring.output import check_output, write_predictions
+    from sparkdl.serving import serve
     from sparkdl.settings import (
         Cluster,
         Compress,
@@ -102,6 +103,7 @@ __all__ = [
     "plan_training",
     "prepare",
     "score",
+    "serve",
     "split_rows",
     "sync",
     "train",
@@ -126,6 +128,7 @@ _HOMES = {
     "sparkdl.runner": ["HorovodRunner", "TorchRunner", "checkpoint_dir", "distributed"],
     "sparkdl.scoring.dataframe": ["score"],
     "sparkdl.scoring.output": ["check_output", "write_predictions"],
+    "sparkdl.serving": ["serve"],
     "sparkdl.settings": [
         *[
             "Cluster",

@@ -151,6 +151,31 @@ def score() -> None:
     """Write a registered model's predictions for raw rows."""
 
 
+@commands.command()
+@click.argument("model", metavar="MODEL")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at; 0.0.0.0: all.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=5000, show_default=True, help="0: any that is free.")
+@click.option(
+    "--max-batch", type=click.IntRange(1), default=256, show_default=True, help="Rows of a forward pass, at most."
+)
+@click.option(
+    "--max-wait-ms",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="How long the first request of a batch waits for others.",
+)
+@click.option("--form", default="auto", show_default=True, help="Which of the model's forms answers, as in score.form.")
+@click.option("--tracking-uri", metavar="URI", help="MLflow's store; by default as for all jobs.")
+def serve(model: str, tracking_uri: str | None, **options: Any) -> None:
+    """Answer HTTP requests with a registered model, those that come at a time by one forward pass.
+
+    MODEL is models:/name@alias, models:/name/version, or a folder. Requests and answers are those of `mlflow models
+    serve`: POST /invocations. Ctrl-C ends it, when what was asked is answered.
+    """
+    sparkdl.serve(model, tracking=Tracking(uri=tracking_uri), **options)
+
+
 @commands.command("plan-extreme")
 @click.option("--classes", type=int, required=True, help="How many classes.")
 @click.option("--features", type=int, required=True, help="The width of a row.")

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from sparkdl.preprocessing.values import SPARSE
 from sparkdl.scoring.open_form import checked_choice
 from sparkdl.scoring.predictor import Predictor, answering_task
 from sparkdl.scoring.raw_inputs import RawInputs
+from sparkdl.scoring.rows import refusal
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 
-__all__ = ["PyfuncModel"]
+__all__ = ["PyfuncModel", "answer_types", "column_type"]
 
-_SHOWN = 3
-"""Reasons that an error names."""
 _BASE64 = re.compile(rb"[A-Za-z0-9+/\s]+={0,2}\s*")
 
 
@@ -35,7 +33,7 @@ class PyfuncModel:
         self.predictor = Predictor.load(folder, form="auto")
         """That of requests that name no form."""
         self._others: dict[str, Predictor] = {}
-        self._answer = _in_mlflows_types(self.predictor.card)
+        self._answer = answer_types(self.predictor.card)
         self._raw, self._only_spark = _open_raw_inputs(folder, self.predictor.card)
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
@@ -82,11 +80,8 @@ class PyfuncModel:
             columns = {card.input_column: _column(rows[card.input_column], card)}
         assert self._raw is not None
         inputs, refused = self._raw.read(columns)
-        if refused is not None:
-            counts = Counter(reason for reason in refused.to_pylist() if reason is not None)
-            shown = [f"{reason} in {count:,} rows" for reason, count in counts.most_common(_SHOWN)]
-            more = f"; and {len(counts) - _SHOWN:,} more" if len(counts) > _SHOWN else ""
-            raise DataError(f"{'; '.join(shown)}{more}")
+        if refused is not None and (error := refusal(refused)):
+            raise error
         return inputs
 
     def _in_spark(self, rows: pd.DataFrame) -> pa.Array:
@@ -111,11 +106,18 @@ class PyfuncModel:
         return _column(made.toPandas()[INPUT], card)
 
 
-def _in_mlflows_types(card: ModelCard) -> pa.Schema:
-    """What the model answers. Decimals, for which MLflow has no word, are the doubles that its signature promises."""
+def answer_types(card: ModelCard) -> pa.Schema:
+    """What a server answers. Decimals, for which MLflow has no word, are the doubles that the signature promises."""
     if card.label_type and card.label_type.startswith("decimal"):
         card = card.model_copy(update={"label_type": "double"})
     return answering_task(card).answer
+
+
+def column_type(card: ModelCard) -> pa.DataType | None:
+    """What the only raw column of a model that does not preprocess is read as; None of others: as what it is."""
+    if card.preprocessing:
+        return None
+    return pa.binary() if card.input.kind == "image" else pa.list_(pa.float32())
 
 
 def _open_raw_inputs(folder: Path, card: ModelCard) -> tuple[RawInputs | None, OnlySparkError | None]:
@@ -144,7 +146,7 @@ def _arrow(values: "pd.Series[Any]") -> pa.Array:
 
 def _column(values: "pd.Series[Any]", card: ModelCard) -> pa.Array:
     """The input as Arrow's bytes, or lists of float32."""
-    kind = pa.binary() if card.input.kind == "image" else pa.list_(pa.float32())
+    kind = column_type(card)
     if card.input.kind == "image":
         values = values.map(lambda value: _bytes(value, card.input.row_bytes))
     try:

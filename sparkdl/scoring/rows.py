@@ -1,15 +1,20 @@
 """Which rows cannot be scored, and why; all others are. Runs anywhere."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkdl.errors import DataError
 from sparkdl.scoring.predictor import Predictor
 from sparkdl.scoring.raw_inputs import ReadRows, reason_of
 
-__all__ = ["answer_each", "answer_inputs"]
+__all__ = ["answer_each", "answer_inputs", "refusal"]
+
+_SHOWN = 3
+"""Reasons that an error names."""
 
 
 def answer_inputs(
@@ -54,6 +59,16 @@ def answer_each(
             answers.append(answer)
             reasons += [reason] * len(answer[0])
     return [pa.concat_arrays(parts) for parts in zip(*answers, strict=True)], pa.array(reasons, pa.string())
+
+
+def refusal(reasons: pa.Array) -> DataError | None:
+    """The error that counts why rows are refused, the most frequent reasons first; None where all of them are null."""
+    counts = Counter(reason for reason in reasons.to_pylist() if reason is not None)
+    if not counts:
+        return None
+    shown = [f"{reason} in {count:,} rows" for reason, count in counts.most_common(_SHOWN)]
+    more = f"; and {len(counts) - _SHOWN:,} more" if len(counts) > _SHOWN else ""
+    return DataError(f"{'; '.join(shown)}{more}")
 
 
 def _tried(

@@ -37,6 +37,7 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         "plan-extreme",
         "plan-training",
         "score",
+        "serve",
         "run",
         "sync",
         "fetch",

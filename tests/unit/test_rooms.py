@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2] / "sparkdl"
 GROUND = {"config", "errors", "extras", "forks", "java", "masking", "sessions", "settings", "stack", "storage"}
 GROUND |= {"inputs", "program", "tables"}
 FIRST = {"cluster", "collectives", "data", "models", "parameters", "preprocessing", "tracking"}
-SECOND = {"extreme", "forms", "planning", "scoring", "training"}
+SECOND = {"extreme", "forms", "planning", "scoring", "serving", "training"}
 ALSO = {"data": {"preprocessing"}, "scoring": {"extreme", "training"}, "planning": {"training"}}
-ALSO |= {"forms": {"scoring", "training"}}
+ALSO |= {"forms": {"scoring", "training"}, "serving": {"scoring"}}
 """Rooms that a room may know beside those below it: data has stages that preprocessing applies, scoring opens what
 extreme has made and asks training's tasks what outputs mean, planning tries training's steps, forms are measured by
-training's figures and found by scoring's card."""
+training's figures and found by scoring's card, serving answers by scoring."""
 ENTRY_POINTS = {"sparkdl.daemon", "sparkdl.scoring.pyfunc"}
 """What Spark and MLflow import by name in processes of their own: to say that name is not to import it."""
 MIRRORS = {

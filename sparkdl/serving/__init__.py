@@ -1,0 +1,5 @@
+"""A registered model behind HTTP: requests that come at a time are answered by one forward pass."""
+
+from sparkdl.serving.http_server import serve
+
+__all__ = ["serve"]
