@@ -91,7 +91,7 @@ def _answers(starts: int, requests: int) -> Report:
 _BY_US, _BY_MLFLOW = "sparkdl serve", "mlflow models serve"
 _CLIENTS = 1, 8, 64
 _WORKERS = 1, 2
-"""Processes that MLflow's server may have; those with which it answers the most 64 clients count."""
+"""Processes that MLflow's server may have; for each number of clients, those with which it answers more count."""
 
 
 def _load(rounds: int, seconds: float) -> Report:
@@ -118,8 +118,9 @@ def _load(rounds: int, seconds: float) -> Report:
                 load = ask_server(ports[name], body.encode(), clients=clients, seconds=seconds, warm_up=seconds / 4)
                 loads.append(load)
     most = max(_CLIENTS)
-    rates = {name: median(load.per_second for load in found[name, most]) for name in ports}
-    best = max((name for name in ports if name != _BY_US), key=lambda name: rates[name])
+    rates = {each: median(load.per_second for load in loads) for each, loads in found.items()}
+    rivals = [name for name in ports if name != _BY_US]
+    best = [max(((name, clients) for name in rivals), key=lambda each: rates[each]) for clients in _CLIENTS]
     p99 = median(load.p99 for load in found[_BY_US, most])
     return Report(
         title="serve: 28 x 28 images, mlp, under load",
@@ -131,14 +132,14 @@ def _load(rounds: int, seconds: float) -> Report:
                 max(load.p99 for load in loads),
             ]
             for (name, clients), loads in found.items()
-            if name in (_BY_US, best)
+            if name == _BY_US or (name, clients) in best
         ],
         targets=[
             Target(f"p99 at {most} clients, ms", p99, 25.0, at_most=True),
-            Target(f"requests/s over MLflow's at {most} clients", rates[_BY_US] / rates[best], 5.0),
+            Target(f"requests/s over MLflow's at {most} clients", rates[_BY_US, most] / rates[best[-1]], 5.0),
         ],
         note=f"Medians of {rounds} rounds of {seconds:g} s in turn. MLflow's server with"
-        f" {' or '.join(map(str, _WORKERS))} workers, whichever answers {most} clients more often.",
+        f" {' or '.join(map(str, _WORKERS))} workers, whichever answers so many clients more often.",
     )
 
 
