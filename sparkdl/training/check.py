@@ -43,6 +43,7 @@ class Checked:
     parts: str
     """See :func:`~sparkdl.training.record.parts_of`."""
     teacher: ReadyTeacher | None
+    """That of ``train.teacher``."""
     start: dict[str, torch.Tensor] | None
     """The weights that ``train.start_from`` begins with, unless there is a checkpoint to go on from."""
     resumed: RunRecord | None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +41,6 @@ __all__ = ["ReadyTeacher", "ready_teacher"]
 log = logging.getLogger(__name__)
 
 BATCH_ROWS = 512
-_NETWORK = "network"
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,17 @@ class ReadyTeacher:
         rows that are missing or were altered, and :class:`~sparkdl.errors.StorageError`.
         """
         if not self.answers.are_complete:
-            network = join(self.answers.folder, _NETWORK)
-            upload_files(network, self.folder)
+            network = join(self.answers.folder, f"network-{uuid4().hex}")  # another run may be asking it, too
             log.info("asking the teacher %s about %s training rows", self.model, f"{dataset.rows('train'):,}")
             task = AnsweringTask(dataset, self.answers, network, self.order)
             groups = len(dataset.row_groups("train"))
             tasks = min(groups, default_parallelism(spark))
-            with own_errors(self.answers.folder):
-                spark.range(groups, numPartitions=tasks).mapInArrow(task, "number bigint").collect()
-            remove(network)
+            try:
+                upload_files(network, self.folder)
+                with own_errors(self.answers.folder):
+                    spark.range(groups, numPartitions=tasks).mapInArrow(task, "number bigint").collect()
+            finally:
+                remove(network)
             self.answers.complete()
         return replace(dataset, answers=self.answers)
 
@@ -141,7 +143,9 @@ def ready_teacher(dataset: Dataset, settings: Train, folder: Path) -> ReadyTeach
         )
     card = ModelCard.load(folder)
     _check_card(card, dataset, uri)
-    if card.preprocessing and hash_folder(str(folder / PREPROCESSING)) != dataset.card.preprocessing_sha256:
+    ours = dataset.preprocessing_path and hash_folder(dataset.preprocessing_path)
+    theirs = hash_folder(str(folder / PREPROCESSING)) if card.preprocessing else None
+    if ours != theirs:
         raise ConfigError(
             f"train.teacher: {uri} was trained on inputs that other rows or settings of `prepare` have preprocessed, so"
             f" that those of {dataset.path} mean something else to it; train a teacher on this dataset"

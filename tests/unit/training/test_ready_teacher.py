@@ -1,5 +1,6 @@
 """Which models may teach, and what their answers are."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,18 @@ def test_a_model_that_reads_other_inputs_is_no_teacher(
 ) -> None:
     with pytest.raises(ConfigError, match=r"reads vector 4 float32, and .* has vector 6 float32"):
         ready_teacher(texts, settings, teacher())
+
+
+def test_a_model_whose_inputs_were_preprocessed_otherwise_is_no_teacher(
+    teacher: Callable[..., Path], clouds: Dataset, settings: Train
+) -> None:
+    folder = teacher()
+    (folder / "preprocessing").mkdir()
+    (folder / "preprocessing" / "stages.json").write_text("{}")
+    card = folder / "card.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"preprocessing": True}))
+    with pytest.raises(ConfigError, match=r"other rows or settings of `prepare` have preprocessed"):
+        ready_teacher(clouds, settings, folder)
 
 
 def test_a_dataset_without_classes_has_no_teacher(
