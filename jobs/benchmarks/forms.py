@@ -29,9 +29,9 @@ from sparkdl.tracking import download
 __all__ = ["run"]
 
 FORMS = "original", "int8", "onnx", "float16"
-EPOCHS = {"mlp": 5, "cnn": 2, "resnet": 1}
-TIMED_ROWS = {"mlp": 10_000, "cnn": 5_000, "resnet": 1_000, "texts": 2_000}
-ROUNDS = 7
+EPOCHS = {"mlp": 3, "cnn": 1, "resnet": 1}
+TIMED_ROWS = {"mlp": 10_000, "cnn": 3_000, "resnet": 500, "texts": 1_000}
+ROUNDS = 5
 WORDNET = Path("output/raw/wordnet")
 BERT = {"model_type": "bert", "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4}
 BERT |= {"intermediate_size": 1024, "max_position_embeddings": 64}

@@ -15,7 +15,6 @@ from typing import Any
 from sparkdl.errors import ModelError
 from sparkdl.extras import require
 from sparkdl.inputs.tensors import Inputs
-from sparkdl.models import OnnxNetwork, seconds_of_each
 from sparkdl.models.network_file import INPUT
 
 __all__ = ["quantised"]
@@ -26,24 +25,23 @@ _BETWEEN = ("Add", "AveragePool", "GlobalAveragePool", "MaxPool", "Mul", "Relu",
 """What static quantisation keeps in whole numbers between these."""
 
 
-def quantised(source: Path, folder: Path, rows: Inputs, calibration: Sequence[Inputs]) -> list[tuple[Path, str]]:
+def quantised(source: Path, folder: Path, calibration: Sequence[Inputs]) -> dict[Path, str]:
     """A network of ONNX in int8, in each way that there is: files in a folder, and how they were made, in words.
 
-    First comes the one whose answers to ``rows`` take the least time. Static ones need ``calibration``, batches of
-    rows. Raises :class:`ModelError`, which names the operations, for a network without any that has weights to quantise
-    and for one that the quantiser does not take.
+    Static ones need ``calibration``, batches of rows. Raises :class:`ModelError`, which names the operations, for a
+    network without any that has weights to quantise and for one that the quantiser does not take.
     """
     onnx, quantisation = require("onnx", extra="forms"), require("onnxruntime.quantization", extra="forms")
     plain = folder / "plain.onnx"
     with _quiet():
-        quantisation.quant_pre_process(str(source), str(plain))
+        quantisation.quant_pre_process(str(source), str(plain), skip_symbolic_shape=True)  # which not all graphs take
     kinds = {node.op_type for node in onnx.load(plain).graph.node}
     if not kinds & _WITH_WEIGHTS:
         raise ModelError(
             f"none of its operations has weights that become int8, as {', '.join(sorted(_WITH_WEIGHTS))} have; it has"
             f" {', '.join(sorted(kinds))}"
         )
-    found: list[tuple[Path, str]] = []
+    found: dict[Path, str] = {}
     for words, write in _ways(quantisation, plain, calibration).items():
         path = folder / f"{len(found)}.int8.onnx"
         try:
@@ -51,10 +49,8 @@ def quantised(source: Path, folder: Path, rows: Inputs, calibration: Sequence[In
                 write(path)
         except Exception as error:  # whatever a quantiser raises
             raise ModelError(f"ONNX Runtime's quantiser does not take it: {type(error).__name__}: {error}") from None
-        found.append((path, words))
-    seconds = seconds_of_each([OnnxNetwork(path) for path, _ in found], rows)
-    order = sorted(range(len(found)), key=lambda place: seconds[place])
-    return [found[place] for place in order]
+        found[path] = words
+    return found
 
 
 def _ways(quantisation: Any, plain: Path, calibration: Sequence[Inputs]) -> dict[str, Callable[[Path], None]]:

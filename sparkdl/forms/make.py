@@ -1,7 +1,7 @@
 """The forms of a network, made and measured. Runs in a Spark task, which has the model's files."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,13 +21,24 @@ from sparkdl.forms.task_figure import TaskFigure, loss_of, measure
 from sparkdl.inputs.sample import sample_inputs
 from sparkdl.inputs.spec import mask_name
 from sparkdl.inputs.tensors import Inputs, count_rows, like, sliced
-from sparkdl.models import FORM_FILES, NETWORK_FILE, Form, Network, OnnxNetwork, load_network, write_in_half
+from sparkdl.models import (
+    FORM_FILES,
+    NETWORK_FILE,
+    Form,
+    Network,
+    OnnxNetwork,
+    load_network,
+    seconds_of_each,
+    write_in_half,
+)
 from sparkdl.settings.compress import Compress, FormName
 from sparkdl.settings.score import BATCH_SIZE
 from sparkdl.storage import hash_file, upload_files
 
 __all__ = ["make_forms"]
 
+_PIECES = None, 32, 8
+"""How many rows of a batch ONNX Runtime may be given at a time: what it computes of them should fit into a cache."""
 _COMPARED_ROWS = 64
 """Real rows by which a network of ONNX is compared with the original."""
 
@@ -61,6 +72,7 @@ class Candidate:
     made: str
     """How, in words."""
     network: nn.Module
+    rows_at_a_time: int | None = None
 
 
 class FormMaker:
@@ -97,6 +109,7 @@ class FormMaker:
                 bytes=path.stat().st_size,
                 original_bytes=(self._folder / NETWORK_FILE).stat().st_size,
                 made=candidate.made,
+                rows_at_a_time=candidate.rows_at_a_time,
                 metric=f"{self._split}_{own.name}",
                 figure=found.value,
                 original_figure=own.value,
@@ -116,13 +129,25 @@ class FormMaker:
                 path = write_in_half(self._folder / NETWORK_FILE, scratch / "half")
                 yield Candidate(path, "weights in float16, computed with in float32", load_network(path))
             case "onnx":
-                yield Candidate(self._as_onnx(), "for ONNX Runtime", OnnxNetwork(self._as_onnx()))
+                yield from self._fastest({self._as_onnx(): "for ONNX Runtime"})
             case "int8":
                 wanted = self._settings.calibration_rows
                 calibration = list(self._rows(wanted, shuffle=True)) if wanted else []
-                some = next(iter(self._rows(BATCH_SIZE)))
-                for path, made in quantised(self._as_onnx(), scratch, some, calibration):
-                    yield Candidate(path, made, OnnxNetwork(path))
+                yield from self._fastest(quantised(self._as_onnx(), scratch, calibration))
+
+    def _fastest(self, files: Mapping[Path, str]) -> list[Candidate]:
+        """Files of ONNX, which answer real rows the sooner the earlier they come, each by pieces of the best size."""
+        rows = next(iter(self._rows(BATCH_SIZE)))
+        tried = [
+            Candidate(path, made, OnnxNetwork(path, rows_at_a_time=size), size)
+            for path, made in files.items()
+            for size in _PIECES
+        ]
+        seconds = seconds_of_each([candidate.network for candidate in tried], rows, within=5.0)
+        best: dict[Path, Candidate] = {}
+        for _, candidate in sorted(zip(seconds, tried, strict=True), key=lambda pair: pair[0]):
+            best.setdefault(candidate.path, candidate)
+        return list(best.values())
 
     def _as_onnx(self) -> Path:
         if self._exported is None or not self._exported.exists():

@@ -33,6 +33,8 @@ class Form(BaseModel):
     """Of the network's own file."""
     made: str
     """How, in words."""
+    rows_at_a_time: Annotated[int | None, Field(gt=0)] = None
+    """Of what ONNX Runtime computes: in pieces of how many rows it does so the fastest; None: in whole batches."""
     metric: str
     """The figure of the task, behind the split that it was measured on: ``validation_accuracy``."""
     figure: float

@@ -17,6 +17,7 @@ from sparkdl.extras import require
 
 __all__ = ["OnnxNetwork"]
 
+Arrays = dict[str, np.ndarray[Any, Any]]
 _ERRORS_ONLY = 3
 """ONNX Runtime's level of what it logs: warnings are about how it could be faster."""
 
@@ -29,8 +30,10 @@ class OnnxNetwork(nn.Module):
     is missing, damaged, or asks for what ONNX Runtime has not.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, rows_at_a_time: int | None = None) -> None:
+        """With ``rows_at_a_time``, larger batches are computed in pieces of so many rows, which fit into a cache."""
         super().__init__()
+        self._rows_at_a_time = rows_at_a_time
         runtime = require("onnxruntime", extra="forms")
         content = _read(path)
         options = runtime.SessionOptions()
@@ -55,12 +58,21 @@ class OnnxNetwork(nn.Module):
             raise ModelError(
                 f"the network takes the inputs {', '.join(self._inputs)}, and was given {', '.join(given) or 'none'}"
             )
-        arrays: dict[str, np.ndarray[Any, Any]] = {name: tensor.numpy() for name, tensor in given.items()}
+        arrays: Arrays = {name: tensor.numpy() for name, tensor in given.items()}
         try:
-            found = self._session.run(self._outputs, arrays)
+            found = self._computed(arrays)
         except Exception as error:
             raise ModelError(f"ONNX Runtime cannot compute the network: {_first_line(error)}") from None
         return {name: torch.from_numpy(output) for name, output in zip(self._outputs, found, strict=True)}
+
+    def _computed(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+        count, step = len(next(iter(arrays.values()))), self._rows_at_a_time
+        if step is None or count <= step:
+            return list(self._session.run(self._outputs, arrays))
+        starts = range(0, count, step)
+        pieces = [{name: array[start : start + step] for name, array in arrays.items()} for start in starts]
+        found = [self._session.run(self._outputs, piece) for piece in pieces]
+        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
 def _read(path: str | Path) -> bytes:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -68,7 +68,7 @@ def open_network(
         case "int8" | "onnx":
             if device != "cpu":
                 log.warning("the form %s computes on the CPU, not on %s", form, device)
-            return OnnxNetwork(checked_form(folder, form)), "cpu"
+            return _in_onnx(folder, form), "cpu"
         case "float16":
             return load_network(checked_form(folder, form)).to(device), device
     original = load_network(folder / NETWORK_FILE, trusted=trusted)
@@ -77,10 +77,15 @@ def open_network(
     return _sooner(original, folder, inputs), device
 
 
+def _in_onnx(folder: Path, form: Literal["int8", "onnx"]) -> OnnxNetwork:
+    path = checked_form(folder, form)
+    return OnnxNetwork(path, rows_at_a_time=read_forms(folder)[form].rows_at_a_time)
+
+
 def _sooner(original: nn.Module, folder: Path, inputs: InputSpec | Mapping[str, InputSpec]) -> nn.Module:
     """The original or its copy in ONNX, whichever answers a batch of this machine's sooner."""
     try:
-        exported = OnnxNetwork(checked_form(folder, "onnx"))
+        exported = _in_onnx(folder, "onnx")
     except ConfigError as error:
         log.info("scoring with the original network: %s", error)
         return original
