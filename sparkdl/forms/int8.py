@@ -15,6 +15,7 @@ from typing import Any
 from sparkdl.errors import ModelError
 from sparkdl.extras import require
 from sparkdl.inputs.tensors import Inputs
+from sparkdl.models import OnnxNetwork
 from sparkdl.models.network_file import INPUT
 
 __all__ = ["quantised"]
@@ -33,8 +34,11 @@ def quantised(source: Path, folder: Path, calibration: Sequence[Inputs]) -> dict
     """
     onnx, quantisation = require("onnx", extra="forms"), require("onnxruntime.quantization", extra="forms")
     plain = folder / "plain.onnx"
-    with _quiet():
-        quantisation.quant_pre_process(str(source), str(plain), skip_symbolic_shape=True)  # which not all graphs take
+    try:
+        with _quiet():  # symbolic shapes are left out: they cannot be found of all graphs
+            quantisation.quant_pre_process(str(source), str(plain), skip_symbolic_shape=True)
+    except Exception as error:  # whatever a quantiser raises
+        raise ModelError(f"ONNX Runtime's quantiser does not take it: {type(error).__name__}: {error}") from None
     kinds = {node.op_type for node in onnx.load(plain).graph.node}
     if not kinds & _WITH_WEIGHTS:
         raise ModelError(
@@ -42,14 +46,19 @@ def quantised(source: Path, folder: Path, calibration: Sequence[Inputs]) -> dict
             f" {', '.join(sorted(kinds))}"
         )
     found: dict[Path, str] = {}
+    problems: list[str] = []
     for words, write in _ways(quantisation, plain, calibration).items():
         path = folder / f"{len(found)}.int8.onnx"
         try:
             with _quiet():
                 write(path)
-        except Exception as error:  # whatever a quantiser raises
-            raise ModelError(f"ONNX Runtime's quantiser does not take it: {type(error).__name__}: {error}") from None
-        found[path] = words
+            OnnxNetwork(path)
+        except Exception as error:
+            problems.append(f"{words}: {type(error).__name__}: {error}")
+        else:
+            found[path] = words
+    if not found:
+        raise ModelError(f"ONNX Runtime's quantiser does not take it: {'; '.join(problems)}")
     return found
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 import torch
@@ -103,7 +104,7 @@ class FormMaker:
             if allowed is not None and not lost <= allowed:
                 refusals.append((lost, found.value))
                 continue
-            path = candidate.path.rename(self._target / FORM_FILES[name])
+            path = Path(copyfile(candidate.path, self._target / FORM_FILES[name]))
             return Form(
                 sha256=hash_file(str(path)),
                 bytes=path.stat().st_size,
@@ -150,7 +151,7 @@ class FormMaker:
         return list(best.values())
 
     def _as_onnx(self) -> Path:
-        if self._exported is None or not self._exported.exists():
+        if self._exported is None:
             if not isinstance(self._network, Network):
                 raise ModelError("the network is not exported: its own code builds it")
             path = Path(self._scratch.name, "exported.onnx")
