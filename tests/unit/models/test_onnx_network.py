@@ -28,6 +28,13 @@ def test_outputs_have_their_names_for_any_number_of_rows(tmp_path: Path) -> None
         torch.testing.assert_close(network(rows), {"logits": -rows})
 
 
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_pieces_of_a_batch_give_the_same(tmp_path: Path, count: int) -> None:
+    rows = torch.rand(count, 2)
+    network = OnnxNetwork(_file(tmp_path / "network.onnx"), rows_at_a_time=2)
+    torch.testing.assert_close(network(rows), {"logits": -rows})
+
+
 def test_operators_of_others_are_not_looked_for(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"ONNX Runtime cannot open the network in .*"):
         OnnxNetwork(_file(tmp_path / "network.onnx", "Launch", "strangers"))
