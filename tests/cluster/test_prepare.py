@@ -315,7 +315,6 @@ def test_files_that_spark_hides_are_named_where_there_are_no_others(
 def test_tables_and_libsvm(people: DataFrame, tmp_path: Path, spark: SparkSession) -> None:
     people.createOrReplaceTempView("people")
     assert open_source(Source(format="table", path="people"), spark).count() == 100
-
     (tmp_path / "raw.txt").write_text("".join(f"{-1 if i % 2 else 1} 1:{i} 3:1.5\n" for i in range(20)))
     settings = Prepare(
         output=str(tmp_path / "d"), source=Source(format="libsvm", path=str(tmp_path / "raw.txt")), split=NO_SPLIT
