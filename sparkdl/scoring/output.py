@@ -39,10 +39,10 @@ def write_predictions(
 ) -> WrittenPredictions:
     """Write what :func:`sparkdl.score` gave, through Spark's committer or the format's own.
 
-    ``format``, ``mode`` and ``key`` are those of the section ``score``; with ``table``, ``output`` names a table of the
-    catalog. On a local or shared file system a new folder takes its place in one step. On other storage Spark's
-    committer is what there is: ``_SUCCESS`` is written last. Rows for a table that is there are scored once, and kept
-    by Spark meanwhile.
+    ``format``, ``mode`` and ``key`` are those of the section ``score``; with ``table`` and ``iceberg``, ``output``
+    names a table of the catalog. On a local or shared file system a new folder takes its place in one step. On other
+    storage Spark's committer is what there is: ``_SUCCESS`` is written last. Rows for a table that is there are scored
+    once, and kept by Spark meanwhile.
 
     Raises :class:`~sparkdl.errors.DatasetError` before anything is scored when there is something in ``output`` that
     ``mode`` leaves alone, and when a disk is full; :class:`DataError` as the tasks found it, and for a format that
@@ -56,8 +56,9 @@ def write_predictions(
                     f"there is a table {output} already; set `mode` to `append` or `merge`, or choose another `output`"
                 )
             return _add(scored, output, format, table, key if mode == "merge" else None)
-        if format == "table":
-            scored.write.mode("error").saveAsTable(output)
+        if format in TABLE_FORMATS:
+            writer = scored.write if format == "table" else scored.write.format(format)
+            writer.mode("error").saveAsTable(output)
             written = spark.read.table(output)
         else:
             _write_new(scored, output, format)
@@ -67,7 +68,7 @@ def write_predictions(
 
 def check_output(output: str, *, format: str = "parquet", mode: str = "error") -> None:
     """Raise what :func:`write_predictions` would raise before anything is scored, as far as this machine can look."""
-    if mode == "error" and format != "table" and _is_local(output):
+    if mode == "error" and format not in TABLE_FORMATS and _is_local(output):
         Staging(output, seal=_SEAL).check()
 
 

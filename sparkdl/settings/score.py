@@ -28,10 +28,10 @@ class Score(Section):
     where: str | None = None
     """A SQL condition that picks the rows to score, for example ``split = 'test'``: operators and plain functions."""
     output: str | None = None
-    """Where predictions go: a folder or a URI; with ``format: table``, the name of a table of the catalog."""
+    """Where predictions go: a folder or a URI; with ``format: table`` or ``iceberg``, a table's name in the catalog."""
     format: FormatName = "parquet"
-    """What they are written as: any format that Spark writes, or ``table``. ``delta`` and others need their package in
-    the Spark session. A file may not name formats of which nobody knows what they load."""
+    """What they are written as: any format of files that Spark writes, or ``table``. ``delta`` and others need their
+    package in the Spark session. A file may not name formats of which nobody knows what they load."""
     mode: Literal["error", "append", "merge"] = "error"
     """What happens where there are predictions already: the job is refused; or rows are added to a table, ``append``;
     or with ``merge`` those of the same ``key`` are replaced there and all others added. Both take a format that does
