@@ -1,13 +1,22 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-current demo demo-current demo-extreme test test-current test-connect archive lint format unit benchmark clean
+.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests docs test test-current test-connect test-tables archive lint format unit benchmark clean
 
 BIN := .venv/bin
+# Tests and benchmarks start hundreds of processes, and where bytecode may not be kept each compiles sparkdl for a second.
+export PYTHONDONTWRITEBYTECODE :=
 # One worker more than the two cores that this is made for: tests of clusters wait for a part of their time.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --durations 25
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --durations 25 --ignore tests/tables
 TESTS ?= tests
 # Those of jobs, which a client of a Spark Connect server runs as well.
-OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train score train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
+OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train score compress students train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
+# One path through each job, for `make check`: the examples, and the command's dry runs.
+PATHS := tests/cluster/test_examples.py tests/cluster/test_pipeline.py
+# What it leaves to `make test`, 3.5 minutes of one core: asynchronous runs, a million row groups, kills, outages, servers.
+LONG := tests/unit/training/asynchronous/test_driver.py tests/unit/training/asynchronous/test_inputs.py \
+  tests/unit/training/asynchronous/test_sandblaster.py tests/unit/data/test_scale.py \
+  tests/unit/data/preparing/test_staging.py tests/unit/serving/test_http_server.py \
+  tests/unit/storage/test_failures.py tests/unit/tracking/test_registry.py
 # Of these the first that works: one may be there in name only, or too old to start the set-up.
 PYTHON ?= $(or $(shell for name in python3.11 python3; do $$name -c '' 2> /dev/null && echo $$name && break; done),python3)
 
@@ -29,6 +38,12 @@ demo-current: setup-current  ## the same on the current stack
 demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
 	@$(BIN)/python jobs/demo.py conf/wordnet.yaml
 
+check: setup  ## what a change has to pass at least, in three minutes: lint, types, unit tests, a path through each job
+	@$(MAKE) --no-print-directory -j 2 lint check-tests
+
+check-tests: setup
+	@$(BIN)/python -m pytest $(PARALLEL) $(addprefix --ignore ,$(LONG)) tests/unit $(PATHS)
+
 test: setup  ## everything: lint, types, unit, cluster and end-to-end tests
 	@$(MAKE) --no-print-directory -j 2 lint archive
 	@$(BIN)/python -m pytest $(PARALLEL) tests
@@ -39,9 +54,15 @@ test-current: setup-current  ## the same tests on the current stack
 test-connect: setup-current  ## the tests of jobs, from clients of Spark Connect servers
 	@.venv-current/bin/python -m pytest $(PARALLEL) --connect $(OF_JOBS)
 
+test-tables: setup  ## tables of Delta Lake and Iceberg, whose jars come from Maven Central
+	@$(BIN)/python -m pytest tests/tables
+
 # Made while the types are checked, which leaves a core idle.
 archive: setup
 	@$(BIN)/python tests/class_archive.py > /dev/null
+
+docs: setup  ## the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: setup  ## ruff and mypy
 	@$(BIN)/python -m ruff check

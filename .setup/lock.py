@@ -15,6 +15,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+OF_TORCH = "cuda-", "nvidia-", "triton"
+"""What only a build of PyTorch with CUDA asks for, and pip installs with it: which build it is depends on the index."""
+
 
 def closure(requirements: list[str]) -> dict[str, str]:
     """The version of every package that these requirements lead to."""
@@ -24,6 +27,8 @@ def closure(requirements: list[str]) -> dict[str, str]:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
         if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        if name.startswith(OF_TORCH):
             continue
         installed = distribution(name)
         found[name] = Version(installed.version).public  # torch's build (+cpu, +cu130) is the index's choice
@@ -35,7 +40,7 @@ if __name__ == "__main__":
     pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text())["project"]
     extras = project["optional-dependencies"]
-    on_both = ("optimizers", "text", "finetuning", "forms", "dev")
+    on_both = ("optimizers", "text", "finetuning", "forms", "tune", "docs", "dev")
     needed = [*project["dependencies"], *(text for extra in on_both for text in extras[extra])]
     needed += ["pip", "setuptools"]  # set-up's
     if find_spec("petastorm"):  # the classic stack; Horovod, which needs cffi, is built by set-up

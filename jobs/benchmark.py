@@ -10,6 +10,7 @@ from typing import Any
 import click
 import cloudpickle
 import torch
+from click.core import ParameterSource
 from pyspark import __version__ as spark_version
 from pyspark import cloudpickle as spark_cloudpickle
 
@@ -21,6 +22,7 @@ NAMES = (
     "launch",
     "connect",
     "search",
+    "tune",
     "loader",
     "loop",
     "scaling",
@@ -36,6 +38,7 @@ NAMES = (
     "checkpoint",
     "shards",
     "memory",
+    "layouts",
     "faults",
     "batches",
     "students",
@@ -66,11 +69,23 @@ NAMES = (
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(["transport", "hogwild", "regression", "backups", "race", "kills", "executors"]),
-    help="For `asynchronous`: only this; may be given several times, by default all.",
+    type=click.Choice(
+        [
+            *["transport", "hogwild", "regression", "backups", "race", "kills", "executors"],
+            *["overhead", "several", "rival", "deaths"],
+            *["networks", "ensemble"],
+        ]
+    ),
+    help="For `asynchronous`, `tune` and `forms`: only this; may be given several times, by default all.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="For `faults`: how many.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For `faults`: which ones, and when.")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="For `faults`: which ones, and when; for `tune`: the first one.",
+)
 @click.option(
     "--backend",
     type=click.Choice(["auto", "horovod", "torch"]),
@@ -83,7 +98,7 @@ NAMES = (
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="For `communication`, `asynchronous` and `batches`: trainings of a method.",
+    help="For `communication`, `asynchronous` and `batches`: trainings of a method; for `tune`, by default one search.",
 )
 @click.option(
     "--tries",
@@ -114,6 +129,8 @@ def benchmark(
         raise click.UsageError("--data is for the benchmark extreme: jobs/benchmark.py extreme --data TRAIN TEST")
     for pickle in (cloudpickle, spark_cloudpickle):  # executors have no copy of this folder
         pickle.register_pickle_by_value(benchmarks)
+    asked = click.get_current_context().get_parameter_source("seeds")
+    seeds_asked = asked is ParameterSource.COMMANDLINE  # by default, `tune` has one
     given = {option: value for option, value in trainings.items() if value is not None}
     tables = sys.stdout
     with redirect_stdout(sys.stderr):  # what ranks print, so that machines can read the tables
@@ -124,7 +141,9 @@ def benchmark(
             options: dict[str, dict[str, Any]] = {
                 "extreme": {"data": data or (), "kinds": kinds},
                 "faults": {"rounds": rounds, "seed": seed, "backend": backend},
+                "tune": {"parts": parts, "seed": seed, **({"seeds": given["seeds"]} if seeds_asked else {})},
                 "batches": {option: given[option] for option in ("seeds", "tries") if option in given},
+                "forms": {"parts": parts},
                 "communication": given,
                 "asynchronous": {"parts": parts, **given},
             }

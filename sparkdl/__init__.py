@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TorchRankingModel,
         TorchRegressionModel,
         TorchRegressor,
+        TorchTuner,
         TrainingSummary,
     )
     from sparkdl.extreme.plan import plan_extreme
@@ -47,10 +48,12 @@ if TYPE_CHECKING:
         TimeSplit,
         Tracking,
         Train,
+        Tune,
     )
     from sparkdl.tracking import page_command, sync
     from sparkdl.training.check import check_train
     from sparkdl.training.train import TrainedModel, train
+    from sparkdl.tuning import TunedModel, check_tune, tune
 
 __all__ = [
     "Cluster",
@@ -77,17 +80,21 @@ __all__ = [
     "TorchRegressionModel",
     "TorchRegressor",
     "TorchRunner",
+    "TorchTuner",
     "Tracking",
     "Train",
     "TrainedEnsemble",
     "TrainedModel",
     "TrainingPlan",
     "TrainingSummary",
+    "Tune",
+    "TunedModel",
     "check_compress",
     "check_output",
     "check_prepare",
     "check_train",
     "check_train_extreme",
+    "check_tune",
     "checkpoint_dir",
     "compress",
     "dataloader",
@@ -108,6 +115,7 @@ __all__ = [
     "sync",
     "train",
     "train_extreme",
+    "tune",
     "write_predictions",
 ]
 
@@ -119,7 +127,8 @@ _HOMES = {
     "sparkdl.distributed_loader": ["dataloader"],
     "sparkdl.estimator": [
         *["TorchClassificationModel", "TorchClassifier", "TorchEstimator", "TorchModel", "TorchRanker"],
-        *["TorchRankingModel", "TorchRegressionModel", "TorchRegressor", "TrainingSummary"],
+        *["TorchRankingModel", "TorchRegressionModel", "TorchRegressor", "TorchTuner"],
+        *["TrainingSummary"],
     ],
     "sparkdl.extreme.plan": ["plan_extreme"],
     "sparkdl.extreme.train": ["TrainedEnsemble", "check_train_extreme", "train_extreme"],
@@ -145,8 +154,10 @@ _HOMES = {
             "TimeSplit",
             "Tracking",
             "Train",
+            "Tune",
         ],
     ],
+    "sparkdl.tuning": ["TunedModel", "check_tune", "tune"],
     "sparkdl.tracking": ["page_command", "sync"],
     "sparkdl.training.check": ["check_train"],
     "sparkdl.training.train": ["TrainedModel", "train"],

@@ -55,7 +55,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name=DISTRIBUTION)
 def commands() -> None:
-    r"""Train deep networks on the Spark cluster you already have.
+    """Train deep networks on the Spark cluster you already have.
 
     A raw table becomes a dataset (prepare), the dataset becomes a model (train), the model becomes a column (score).
     Each command reads its section of one YAML file; any key can be set behind it: train.epochs=3
@@ -67,7 +67,7 @@ def commands() -> None:
       74   storage, or MLflow's store
       130  it was interrupted, or cancelled in Spark
       1    sparkdl itself has a defect
-    """
+    """  # noqa: D301 - Click keeps the lines behind a backspace, which a raw text has not
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda record: record.module != "java_gateway")  # what Py4J tells everybody, it also raises
@@ -101,14 +101,16 @@ def _job(work: Work, check: Work, *, folder: Callable[[Settings], str]) -> Calla
             idempotency_key: str | None,
             resume: str | None = None,
         ) -> None:
-            settings = load_settings(configuration, [*overrides, *([f"train.resume={resume}"] if resume else [])])
+            section = described.__name__
+            settings = load_settings(configuration, [*overrides, *([f"{section}.resume={resume}"] if resume else [])])
             if dry_run:
                 _show(check(settings))
                 click.echo("nothing was run: this was a dry run")
             elif idempotency_key:
                 from sparkdl.once import run_once  # what other commands need not import
 
-                job = f"{described.__name__} {settings.model_dump_json(exclude={'train': {'resume'}})}"
+                how = settings.model_dump_json(exclude={"train": {"resume"}, "tune": {"resume"}})
+                job = f"{described.__name__} {how}"
                 _show(run_once(partial(work, settings), key=idempotency_key, job=job, folder=folder(settings)))
             else:
                 _show(work(settings))
@@ -131,6 +133,15 @@ def prepare() -> None:
 @_job(pipeline.train, pipeline.check_train, folder=lambda settings: settings.train.run_dir)
 def train() -> None:
     """Train a network on a prepared dataset and register it."""
+
+
+@commands.command()
+@click.option(
+    "--resume", metavar="RUN_ID", help="Go on with this search, whose driver has ended; 'auto': the newest such one."
+)
+@_job(pipeline.tune, pipeline.check_tune, folder=lambda settings: settings.train.run_dir)
+def tune() -> None:
+    """Search for the best settings: trials on the slots that are there, several at a time."""
 
 
 @commands.command("train-extreme")
@@ -281,6 +292,25 @@ def verify(dataset: str) -> None:
     opened = sparkdl.Dataset.open(dataset)
     opened.verify()
     click.echo(f"{opened.path} is whole: digest {opened.digest}")
+
+
+@commands.command()
+@click.argument("configuration", type=click.Path(dir_okay=False), required=False)
+@click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")
+def doctor(configuration: str | None, overrides: Sequence[str]) -> None:
+    """Look for what will not work: packages, Java, slots, ranks, storage, tracking.
+
+    Without a configuration, with the defaults of each key.
+    """
+    from sparkdl.doctor import examine  # which imports PyTorch
+
+    errors = []
+    for finding in examine(load_settings(configuration, overrides) if configuration else Settings()):
+        state = click.style("fails", fg="red") if finding.error else "ok   "
+        click.echo(f"{finding.what:<10}{state}  {finding.text}")
+        errors += [finding.error] if finding.error else []
+    if errors:
+        sys.exit(errors[0].exit_code)
 
 
 @commands.command()

@@ -15,8 +15,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from sparkdl.errors import ConfigError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Settings
-from sparkdl.settings.explain import find_key
 from sparkdl.settings.file_options import check_options
+from sparkdl.settings.keys import set_key
 
 __all__ = ["import_object", "load_settings", "makes"]
 
@@ -27,8 +27,8 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     Runs on the driver. Values on the command line are YAML, so ``train.epochs=3`` is a number and
     ``prepare.features=[age,fare]`` a list. Reading a file runs nothing and imports nothing, and a file cannot bring
     code along: a job imports what ``train.model``, ``train.loss`` and ``train.optimizer`` name among what is installed
-    or lies in the current folder. Of Spark's settings a file may make those that only say how much or how long;
-    overrides may make any.
+    or lies in the current folder. A file may set only those settings of Spark that are amounts or times; overrides may
+    set any.
 
     Raises :class:`ConfigError`, which names the file, the key and what would be right, and never shows a secret.
     """
@@ -112,7 +112,7 @@ def _parse(text: str) -> Any:
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
-    """Set one ``a.b.c=value`` in the tree; lists are addressed by position (``stages.0.kind``)."""
+    """Set one ``a.b.c=value`` in the tree."""
     key, equals, text = override.partition("=")
     shown = re.split(r"[^\w.-]", override, maxsplit=1)[0]  # what follows the key may be a secret
     if not equals or not key:
@@ -121,26 +121,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         value = _parse(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"cannot read the value in the override {shown!r}: {_problem(error)}") from None
-    section, options, name = key.partition(".options.")  # the name of an option may have points of its own
-    *parents, last = [*section.split("."), "options", name] if options else key.split(".")
-    node: Any = tree
-    try:
-        for depth, parent in enumerate(parents, 1):
-            inner = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, {})
-            if isinstance(inner, str) and find_key(parents[:depth], Settings).kinds:
-                inner = {"kind": inner}
-                node[int(parent) if isinstance(node, list) else parent] = inner
-            node = inner
-        if isinstance(node, list):
-            node[int(last)] = value
-        elif isinstance(node, dict):
-            node[last] = value
-    except (IndexError, ValueError):
-        raise ConfigError(f"cannot apply the override {shown!r}: the list has no such position") from None
-    except AttributeError:
-        raise ConfigError(f"cannot apply the override {shown!r}: it reaches into a value, not a section") from None
-    if not isinstance(node, dict | list):
-        raise ConfigError(f"cannot apply the override {shown!r}: {'.'.join(parents)!r} is not a section")
+    set_key(tree, key, value, section=Settings, what=f"the override {shown!r}")
 
 
 def _problem(error: yaml.YAMLError) -> str:

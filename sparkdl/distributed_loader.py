@@ -69,7 +69,7 @@ class DistributedLoader:
         except (KeyError, TypeError, ValueError):
             raise ConfigError("this is not the state of a dataloader: it has to be what state_dict returned") from None
         if other:
-            raise ConfigError(f"the state is of a dataloader with another {' and another '.join(other)}")
+            raise ConfigError(f"the state belongs to a dataloader with another {' and another '.join(other)}")
         self._begin(epoch)
         if phases and phases[-1][:2] == (self._size, self.batch_size):
             self._batch = phases.pop().batches

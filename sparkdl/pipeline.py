@@ -1,11 +1,13 @@
 """The jobs of a pipeline: each from settings to what is told of it, done or only checked. Runs on the driver."""
 
+import logging
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import sparkdl
 from sparkdl.data.in_place.sources import foreign_source, name_of_card
+from sparkdl.errors import ModelError
 from sparkdl.settings import Extreme, Prepare, Settings, Tracking, Train
 from sparkdl.storage import exists, join, remove
 
@@ -15,15 +17,19 @@ __all__ = [
     "check_score",
     "check_train",
     "check_train_extreme",
+    "check_tune",
     "compress",
     "parent_of",
     "prepare",
     "score",
     "train",
     "train_extreme",
+    "tune",
 ]
 
 Summary = dict[str, str]
+
+log = logging.getLogger(__name__)
 
 
 def prepare(settings: Settings) -> Summary:
@@ -31,7 +37,7 @@ def prepare(settings: Settings) -> Summary:
     spark = sparkdl.get_session(settings.cluster, only_data=True)
     dataset = sparkdl.prepare(None, settings.require("prepare"), spark=spark)
     rows = ", ".join(f"{dataset.rows(split):,} {split}" for split in dataset.splits)
-    return {"dataset": dataset.path, "rows": rows, "to learn": dataset.learned}
+    return {**dataset.named, "rows": rows, "to learn": dataset.learned}
 
 
 def check_prepare(settings: Settings) -> Summary:
@@ -41,14 +47,17 @@ def check_prepare(settings: Settings) -> Summary:
 
 
 def train(settings: Settings) -> Summary:
-    """Train on the dataset and register the model."""
-    trained = sparkdl.train(**_arguments(settings, settings.train))
+    """Train on the dataset and register the model, with lighter forms where they are asked for."""
+    arguments = _arguments(settings, settings.train)
+    _check_forms(settings, arguments["dataset"])
+    trained = sparkdl.train(**arguments)
     return {name.replace("_", " "): f"{value:.4f}" for name, value in trained.metrics.items()} | {
         "rows per second": f"{trained.rows_per_second:,.0f}",
         **({"seconds to target": f"{trained.seconds_to_target:,.1f}"} if trained.seconds_to_target else {}),
         "verdict": trained.verdict,
         "model": trained.model_uri,
         "alias": _alias(trained.registered, settings.tracking),
+        **_formed(trained, settings, arguments["dataset"]),
         "look at it": sparkdl.page_command(settings.tracking),
     }
 
@@ -58,14 +67,36 @@ def check_train(settings: Settings) -> Summary:
     run_dir = settings.train.run_dir
     was_there, tried = exists(run_dir), join(run_dir, f"dry-run-{uuid.uuid4().hex}")
     try:
-        return sparkdl.check_train(**_arguments(settings, settings.train, cards=tried))
+        arguments = _arguments(settings, settings.train, cards=tried)
+        return sparkdl.check_train(**arguments) | _check_forms(settings, arguments["dataset"])
     finally:
         remove(tried if was_there else run_dir)
 
 
+def tune(settings: Settings) -> Summary:
+    """Search for the best settings, and train with them."""
+    tuned = sparkdl.tune(settings, **_searched(settings))
+    summary = {
+        "trials": f"{len(tuned.trials)}: {tuned.states}",
+        **{f"trial {record.number}": tuned.described(record) for record in tuned.best},
+        "settings": tuned.settings_file,
+    }
+    if tuned.trained:
+        summary |= {name.replace("_", " "): f"{value:.4f}" for name, value in tuned.trained.metrics.items()}
+        summary |= {"model": tuned.trained.model_uri, "alias": _alias(tuned.trained.registered, settings.tracking)}
+    return summary | {"look at it": sparkdl.page_command(settings.tracking)}
+
+
+def check_tune(settings: Settings) -> Summary:
+    """See :func:`sparkdl.check_tune`."""
+    return sparkdl.check_tune(settings, **_searched(settings))
+
+
 def train_extreme(settings: Settings) -> Summary:
-    """Train on the sparse dataset and register the ensemble."""
-    trained = sparkdl.train_extreme(**_arguments(settings, settings.extreme))
+    """Train on the sparse dataset and register the ensemble, with its lighter form where that is asked for."""
+    arguments = _arguments(settings, settings.extreme)
+    _check_forms(settings, arguments["dataset"])
+    trained = sparkdl.train_extreme(**arguments)
     missing = (
         f" of {settings.extreme.repetitions}; lost: {', '.join(map(str, trained.missing))}" if trained.missing else ""
     )
@@ -79,25 +110,21 @@ def train_extreme(settings: Settings) -> Summary:
     return summary | {
         "model": f"{trained.model_uri}, {trained.model_bytes / 1e6:,.0f} MB",
         "alias": _alias(trained.registered, settings.tracking),
+        **_formed(trained, settings, arguments["dataset"]),
         "look at it": sparkdl.page_command(settings.tracking),
     }
 
 
 def check_train_extreme(settings: Settings) -> Summary:
     """See :func:`sparkdl.check_train_extreme`."""
-    return sparkdl.check_train_extreme(**_arguments(settings, settings.extreme))
+    arguments = _arguments(settings, settings.extreme)
+    return sparkdl.check_train_extreme(**arguments) | _check_forms(settings, arguments["dataset"])
 
 
 def compress(settings: Settings) -> Summary:
     """Make lighter forms of the registered network, and register a version that has them."""
     made = sparkdl.compress(**_to_compress(settings))
-    summary: Summary = {
-        name: f"{form.metric} {form.figure:.4f} ({form.original_figure:.4f} of the original),"
-        f" {form.bytes / form.original_bytes:.2f} of its bytes; {form.made}"
-        for name, form in made.forms.items()
-    }
-    summary |= {name: f"left out: {reason}" for name, reason in made.left_out.items()}
-    return summary | {"model": made.model_uri, "alias": _alias(made.registered, made.tracking)}
+    return _forms(made) | {"model": made.model_uri, "alias": _alias(made.registered, made.tracking)}
 
 
 def check_compress(settings: Settings) -> Summary:
@@ -106,20 +133,30 @@ def check_compress(settings: Settings) -> Summary:
 
 
 def score(settings: Settings) -> Summary:
-    """Write the registered model's predictions for the source's rows."""
+    """Write the registered model's predictions for the source's rows, with ``score.stream`` for those that are new."""
     output = settings.require("score.output")
-    model, scored = _scored(settings)
-    how = settings.score.model_dump(include={"format", "mode", "key"})
-    written = sparkdl.write_predictions(scored, output, **how)
+    if settings.score.stream:
+        from sparkdl.scoring.stream import score_stream  # which other commands need not import
+
+        model, _, stream = _opened_stream(settings)
+        written, new = score_stream(**stream), " new"
+    else:
+        model, scored = _scored(settings)
+        how = settings.score.model_dump(include={"format", "mode", "key"})
+        written, new = sparkdl.write_predictions(scored, output, **how), ""
     failed = f", {written.failed:,} of them without a prediction: see their column error" if written.failed else ""
-    return {"model": model, "predictions": output, "rows": f"{written.rows:,}{failed}"}
+    return {"model": model, "predictions": output, "rows": f"{written.rows:,}{new}{failed}"}
 
 
 def check_score(settings: Settings) -> Summary:
     """Find model, rows and a free place for predictions; score nothing."""
-    sparkdl.check_output(settings.require("score.output"), format=settings.score.format, mode=settings.score.mode)
-    model, scored = _scored(settings)
-    return {"model": model, "columns": ", ".join(scored.columns), "predictions": settings.require("score.output")}
+    output = settings.require("score.output")
+    if settings.score.stream:
+        model, scored, _ = _opened_stream(settings, keep=False)
+    else:
+        sparkdl.check_output(output, format=settings.score.format, mode=settings.score.mode)
+        model, scored = _scored(settings)
+    return {"model": model, "columns": ", ".join(scored.columns), "predictions": output}
 
 
 def parent_of(key: str) -> Callable[[Settings], str]:
@@ -149,8 +186,53 @@ def _arguments(settings: Settings, section: Train | Extreme, *, cards: str | Non
     }
 
 
+def _searched(settings: Settings) -> dict[str, Any]:
+    """What trials learn from, where all learn from the same, and the session that they run in."""
+    if any(key.startswith("prepare.") for key in settings.tune.space):
+        return {"spark": sparkdl.get_session(settings.cluster)}
+    arguments = _arguments(settings, settings.train)
+    return {name: arguments[name] for name in ("dataset", "spark")}
+
+
+def _forms(made: Any) -> Summary:
+    """What became of each form."""
+    kept = {
+        name: f"{form.metric} {form.figure:.4f} ({form.original_figure:.4f} of the original),"
+        f" {form.bytes / form.original_bytes:.2f} of its bytes; {form.made}"
+        for name, form in made.forms.items()
+    }
+    return kept | {name: f"left out: {reason}" for name, reason in made.left_out.items()}
+
+
+def _check_forms(settings: Settings, dataset: sparkdl.Dataset | str) -> Summary:
+    """Find before training what would keep forms from being made after it, where they are asked for."""
+    if not settings.compress.after_training:
+        return {}
+    from sparkdl.forms.compress import split_to_measure_by  # which other commands need not import
+
+    opened = sparkdl.Dataset.open(dataset) if isinstance(dataset, str) else dataset
+    split = split_to_measure_by(opened, settings.compress)
+    return {"forms": f"{', '.join(settings.compress.forms)}, measured on {opened.rows(split):,} rows of {split}"}
+
+
+def _formed(trained: Any, settings: Settings, dataset: sparkdl.Dataset | str) -> Summary:
+    """A version with forms after the one that was trained, where they are asked for. That one stays as it is."""
+    if not settings.compress.after_training:
+        return {}
+    try:
+        made = sparkdl.compress(trained, **_to_compress(settings) | {"dataset": dataset})
+    except ModelError as error:
+        log.warning("the model is trained, and there are no forms of it: %s", error)
+        return {"forms": f"none: {error}"}
+    return _forms(made) | {
+        "model with forms": made.model_uri,
+        "alias after them": _alias(made.registered, made.tracking),
+    }
+
+
 def _to_compress(settings: Settings) -> dict[str, Any]:
-    dataset = settings.compress.dataset or settings.train.dataset or settings.require("prepare.output")
+    trained_on = settings.train.dataset or settings.extreme.dataset
+    dataset = settings.compress.dataset or trained_on or settings.require("prepare.output")
     return {
         "settings": settings.compress,
         "dataset": dataset,
@@ -163,23 +245,69 @@ def _scored(settings: Settings) -> tuple[str, Any]:
     """The model, and the rows with its predictions, which nobody has computed yet."""
     # What other commands need not import.
     from sparkdl.data.model_card import ModelCard
-    from sparkdl.data.sql import condition
     from sparkdl.scoring.held_out import check_split
+    from sparkdl.scoring.merging import score_changes
     from sparkdl.tracking import download
+
+    model, source, score_rows = _asked(settings)
+    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
+    if settings.score.split:
+        prepare = settings.require("prepare")
+        check_split(ModelCard.load(download(model, settings.tracking)), prepare, origin=model)
+        rows = sparkdl.split_rows(rows, prepare, settings.score.split)
+    rows = _picked(rows, settings)
+    if source.reads_changes:
+        return model, score_changes(rows, score_rows, _merged_by(settings))
+    return model, score_rows(rows)
+
+
+def _opened_stream(settings: Settings, *, keep: bool = True) -> tuple[str, Any, dict[str, Any]]:
+    """The model, new rows with its predictions, and what :func:`score_stream` is called with; nothing is computed yet.
+
+    The checkpoint is made, if it is new, unless it is not to be kept.
+    """
+    from sparkdl.data.sources.open_stream import keeps_columns, open_stream
+    from sparkdl.scoring.merging import score_changes
+    from sparkdl.scoring.stream import check_stream_output
+    from sparkdl.scoring.stream_checkpoint import StreamCheckpoint
+    from sparkdl.sessions import require_classic
+
+    model, source, score_rows = _asked(settings)
+    checkpoint = StreamCheckpoint.of(settings.score, source)
+    spark = sparkdl.get_session(settings.cluster)
+    require_classic(spark, "score.stream")
+    rows = _picked(open_stream(source, spark, checkpoint.schema), settings)
+    check_stream_output(checkpoint, settings.score, spark)
+    scored = score_changes(rows, score_rows, None) if source.reads_changes else score_rows(rows)
+    if keep and checkpoint.is_new:
+        checkpoint.save(rows.schema if keeps_columns(source) else None)
+    stream = {"rows": rows, "score": score_rows, "settings": settings.score}
+    return model, scored, stream | {"source": source, "checkpoint": checkpoint}
+
+
+def _asked(settings: Settings) -> tuple[str, Any, Callable[[Any], Any]]:
+    """The model as it was asked for, the source, and what appends predictions to rows: all of one version."""
+    from sparkdl.tracking.download import pinned
 
     model = settings.score.model or f"models:/{settings.require('tracking.register_as')}@{settings.tracking.alias}"
     source = settings.score.source or settings.require("prepare.source")
     options = settings.score.model_dump(
         include={"top_k", "batch_size", "on_error", "key", "predict", "form", "trusted_stages", "trusted_modules"}
     )
-    rows = sparkdl.open_source(source, sparkdl.get_session(settings.cluster))
-    if settings.score.split:
-        prepare = settings.require("prepare")
-        check_split(ModelCard.load(download(model, settings.tracking)), prepare, origin=model)
-        rows = sparkdl.split_rows(rows, prepare, settings.score.split)
-    if settings.score.where:
-        rows = rows.where(condition(settings.score.where, key="score.where"))
-    return model, sparkdl.score(rows, model, **options, tracking=settings.tracking)
+    version = pinned(model, settings.tracking)
+    return model, source, lambda rows: sparkdl.score(rows, version, **options, tracking=settings.tracking)
+
+
+def _picked(rows: Any, settings: Settings) -> Any:
+    """The rows that ``score.where`` picks."""
+    from sparkdl.data.sql import condition
+
+    return rows.where(condition(settings.score.where, key="score.where")) if settings.score.where else rows
+
+
+def _merged_by(settings: Settings) -> str | None:
+    """The column by which predictions are merged, if they are."""
+    return settings.score.key if settings.score.mode == "merge" else None
 
 
 def _alias(registered: Any, tracking: Tracking) -> str:

@@ -67,9 +67,9 @@ class HorovodRunner:
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Call ``main(**kwargs)`` on every rank and return what rank 0 returns.
 
-        A rank may take as long as it likes, and may be silent, because a call that does not let go of Python's lock (a
-        large ``pickle.load``) holds its heartbeat up. A rank whose process ends or whose host vanishes is an error as
-        soon as its connection is lost; one whose process is stopped (SIGSTOP) is waited for.
+        A rank may compute for any time without a heartbeat, because a call that holds Python's global lock (a large
+        ``pickle.load``) blocks the heartbeat. A rank whose process ends or whose host vanishes is an error as soon as
+        its connection is lost; one whose process is stopped (SIGSTOP) is waited for.
 
         Function and arguments are pickled by cloudpickle. Raises :class:`~sparkdl.errors.RankError` when a rank fails,
         :class:`~sparkdl.errors.NotEnoughSlotsError` when there are fewer slots than ranks, and
@@ -202,9 +202,9 @@ class DistributedFunction(Generic[P, T]):
 
 
 def distributed(num_ranks: int, **options: Any) -> Callable[[Callable[P, T]], DistributedFunction[P, T]]:
-    """Let ``train.distributed(…)`` run a function on ranks, while ``train(…)`` runs it here. A decorator.
+    """A decorator: ``train.distributed(…)`` runs the function on ranks, and ``train(…)`` runs it here.
 
-    ``num_ranks`` and ``options`` are what :class:`TorchRunner` takes as ``np`` and besides.
+    ``num_ranks`` is ``np`` of :class:`TorchRunner`, and ``options`` are its other arguments.
     """
     runner = TorchRunner(np=num_ranks, **options)
     return lambda function: DistributedFunction(function, runner)
@@ -213,7 +213,7 @@ def distributed(num_ranks: int, **options: Any) -> Callable[[Callable[P, T]], Di
 def checkpoint_dir() -> str | None:
     """The folder that :class:`TorchRunner` was given for checkpoints, for the program. Runs on a rank.
 
-    None where there is none, and outside of a run. The environment variable ``SPARKDL_CHECKPOINT_DIR`` says the same.
+    None without one, and outside of a run. The environment variable ``SPARKDL_CHECKPOINT_DIR`` has the same path.
     """
     return os.environ.get(CHECKPOINT_DIR)
 

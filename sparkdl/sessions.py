@@ -55,7 +55,7 @@ def require_classic(spark: "SparkSession", what: str) -> None:
     """Raise :class:`ConfigError` for what Spark Connect has no way to do."""
     if is_remote(spark):
         raise ConfigError(
-            f"{what} takes classic Spark, and this is a session of Spark Connect; start the job by spark-submit on the"
+            f"{what} needs classic Spark, and this is a session of Spark Connect; start the job by spark-submit on the"
             " cluster, or without SPARK_REMOTE"
         )
 

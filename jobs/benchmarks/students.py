@@ -1,13 +1,14 @@
 """Smaller networks for Fashion-MNIST, made from a larger one: a student beside one without a teacher, a pruned one.
 
 The larger network is the ``cnn`` of :mod:`sparkdl.models`, trained on a third of the images. The student is one of
-fewer channels, with less than a tenth of its multiplications, which has labels of an eighth as many images; both
-students of a seed begin with the same weights and see the same rows. The pruned network is the large one with half of
+fewer channels, with less than a tenth of its multiplications, which has labels of an eighth as many images; it learns
+without a teacher, from the large network, and from that and two more of its kind, which began with other weights.
+Students of a seed begin with the same weights and see the same rows. The pruned network is the large one with half of
 its channels and neurons.
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from sparkdl.cluster import run_ranks
 from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.settings import Train
+from sparkdl.settings.teacher import Teacher
 from sparkdl.tracking import download
 from sparkdl.training.ready_teacher import ready_teacher
 from sparkdl.training.replica import build_model
@@ -40,6 +42,8 @@ PART, VALIDATION = 1 / 3, 0.1
 FEW, FEW_VALIDATION = 0.08, 0.5
 """The same for students."""
 LARGE: dict[str, Any] = {"model": "cnn", "batch_size": 64, "learning_rate": 0.002, "weight_decay": 0.01}
+ENSEMBLE = 3
+"""Large networks that teach together."""
 LARGE_EPOCHS, STUDENT_EPOCHS, PRUNED_EPOCHS = 8, 30, 3
 STUDENT: dict[str, Any] = {"channels": [10, 18], "hidden": 32}
 TEMPERATURES, WEIGHTS = (2.0, 4.0), (0.5, 0.9)
@@ -73,8 +77,8 @@ def run(*, seeds: int = 5) -> list[Report]:
         )
         tracking = sparkdl.Tracking(uri=f"sqlite:///{folder}/mlflow.db", spool=f"{folder}/spool", register_as="large")
         setting = Setting(spark, dataset, few, folder, tracking)
-        large = setting.train(epochs=LARGE_EPOCHS)
-        return [_students(setting, large, seeds), _pruned(setting, large)]
+        large = [setting.train(epochs=LARGE_EPOCHS, seed=seed) for seed in range(ENSEMBLE)]
+        return [_students(setting, large, seeds), _pruned(setting, large[0])]
 
 
 def multiplications(network: nn.Module, rows: torch.Tensor) -> int:
@@ -96,33 +100,39 @@ def multiplications(network: nn.Module, rows: torch.Tensor) -> int:
     return sum(found) // len(rows)
 
 
-def _students(setting: Setting, large: sparkdl.TrainedModel, seeds: int) -> Report:
+def _students(setting: Setting, large: Sequence[sparkdl.TrainedModel], seeds: int) -> Report:
     spark, dataset = setting.spark, setting.few
     alone = Train.model_validate(
         {**LARGE, "epochs": STUDENT_EPOCHS, "model_options": STUDENT, "run_dir": f"{setting.folder}/runs"}
     )
-    teacher = {"model": large.model_uri}
-    taught = alone.model_copy(update={"teacher": teacher})
-    ready = ready_teacher(dataset, taught, download(large.model_uri, setting.tracking))
-    with_answers = ready.answered(dataset, spark)
 
-    def ended(settings: Train, *, test: bool) -> Outcome:
-        found = run_ranks(Training(with_answers, settings, test=test), 1, spark=spark, backend=TorchBackend())[0]
+    def taught(teachers: Sequence[sparkdl.TrainedModel], choice: Mapping[str, float]) -> tuple[Dataset, Train]:
+        uris = [each.model_uri for each in teachers]
+        settings = alone.model_copy(update={"teacher": Teacher.model_validate({"model": uris, **choice})})
+        ready = ready_teacher(dataset, settings, [download(uri, setting.tracking) for uri in uris])
+        return ready.answered(dataset, spark), settings
+
+    def ended(rows: Dataset, settings: Train, *, test: bool) -> Outcome:
+        found = run_ranks(Training(rows, settings, test=test), 1, spark=spark, backend=TorchBackend())[0]
         assert found
         return found
 
-    def of_seeds(settings: Train, pool: ThreadPoolExecutor) -> list[Outcome]:
+    def of_seeds(rows: Dataset, settings: Train, pool: ThreadPoolExecutor) -> list[Outcome]:
         of_each = [settings.model_copy(update={"seed": seed}) for seed in range(1, 1 + seeds)]
-        return list(pool.map(lambda each: ended(each, test=True), of_each))
+        return list(pool.map(lambda each: ended(rows, each, test=True), of_each))
 
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         choices = [{"temperature": one, "weight": other} for one in TEMPERATURES for other in WEIGHTS]
-        tried = [taught.model_copy(update={"teacher": teacher | choice}) for choice in choices]
-        validated = list(pool.map(lambda each: ended(each, test=False).validation, tried))
+        tried = [taught(large[:1], choice) for choice in choices]
+        validated = list(pool.map(lambda each: ended(*each, test=False).validation, tried))
         best = max(range(len(choices)), key=validated.__getitem__)
-        outcomes = {"without": of_seeds(alone, pool), "with": of_seeds(tried[best], pool)}
+        outcomes = {
+            "without": of_seeds(dataset, alone, pool),
+            "with": of_seeds(*tried[best], pool),
+            "with all": of_seeds(*taught(large, choices[best]), pool),
+        }
     tests = {name: [100 * (each.test or 0.0) for each in found] for name, found in outcomes.items()}
-    spread = max(max(found) - min(found) for found in tests.values())
+    spread = max(max(tests[name]) - min(tests[name]) for name in ("without", "with"))
     rows = torch.zeros(2, *dataset.input.shape, dtype=torch.uint8)
     counts = [multiplications(build_model(dataset, each), rows) for each in (Train.model_validate(LARGE), alone)]
     chosen = choices[best]
@@ -131,9 +141,10 @@ def _students(setting: Setting, large: sparkdl.TrainedModel, seeds: int) -> Repo
         " multiplications",
         columns=["network", "multiplications", "test accuracy, %"],
         rows=[
-            ["large", counts[0], f"{100 * large.metrics['test_accuracy']:.2f}"],
+            [f"large, {len(large)} of them", counts[0], _told([100 * each.metrics["test_accuracy"] for each in large])],
             ["student without a teacher", counts[1], _told(tests["without"])],
-            ["student with the large one as its teacher", counts[1], _told(tests["with"])],
+            ["student with the first large one as its teacher", counts[1], _told(tests["with"])],
+            [f"student with all {len(large)} as its teacher", counts[1], _told(tests["with all"])],
         ],
         targets=[
             Target(
@@ -142,8 +153,8 @@ def _students(setting: Setting, large: sparkdl.TrainedModel, seeds: int) -> Repo
                 spread,
             )
         ],
-        note=f"Medians of {seeds} seeds, with the least and the most, of {STUDENT_EPOCHS} epochs. The large network has"
-        f" seen {setting.dataset.rows('train'):,} images. Temperature {chosen['temperature']:g} and weight"
+        note=f"Medians of {seeds} seeds, with the least and the most, of {STUDENT_EPOCHS} epochs. The large networks"
+        f" have seen {setting.dataset.rows('train'):,} images. Temperature {chosen['temperature']:g} and weight"
         f" {chosen['weight']:g} are the best of {len(choices)} by {dataset.rows('validation'):,} validation rows; test"
         " rows are looked at once.",
     )

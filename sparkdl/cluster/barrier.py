@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.connect import client_addresses, reaches_client
+from sparkdl.cluster.departures import Departures, check_notice
 from sparkdl.cluster.devices import device_of_task, devices_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
 from sparkdl.cluster.launch import Launch, LogVerbosity, OnMessage, StageEnd
@@ -65,6 +66,7 @@ def run_ranks(
     timeouts: Timeouts | None = None,
     stop: threading.Event | None = None,
     own_process: bool = False,
+    preemption_notice: str | None = None,
 ) -> list[T]:
     """Call ``function(rank)`` on every rank of one barrier stage; return the results by rank. Runs on the driver.
 
@@ -81,9 +83,10 @@ def run_ranks(
     With ``own_process`` each rank is a process that ends with the run: a program of the user's own may leave in it what
     another one must not meet, such as the state that libraries keep for all of a process.
 
-    ``timeouts`` say how long a rank may be quiet. Once ``stop`` is set, and when this thread is interrupted (Ctrl-C, an
-    exit from a signal handler), every rank's ``stop_requested`` turns true; interrupted ranks that do not return within
-    some seconds are cancelled. Ranks end by themselves when the driver is gone.
+    ``timeouts`` say how long a rank may be quiet. Once ``stop`` is set, when an executor that runs ranks is about to be
+    taken away (Spark decommissions it, or there is the ``preemption_notice`` of the settings), and when this thread is
+    interrupted (Ctrl-C, an exit from a signal handler), every rank's ``stop_requested`` turns true; interrupted ranks
+    that do not return within some seconds are cancelled. Ranks end by themselves when the driver is gone.
 
     Raises :class:`~sparkdl.errors.ConfigError` for a function that cannot be pickled,
     :class:`~sparkdl.errors.NotEnoughSlotsError` when the slots do not come within ``slot_timeout`` seconds,
@@ -92,6 +95,8 @@ def run_ranks(
     """
     if num_ranks < 1:
         raise ConfigError(f"at least one rank is needed, not {num_ranks}")
+    if preemption_notice:
+        check_notice(spark)
     pickled = pickle_function(function)
     addresses = None if is_remote(spark) else driver_addresses(spark)  # what cannot be, nobody waits for
     wait_for_slots(spark, num_ranks, timeout=slot_timeout, resources=resources)
@@ -101,7 +106,9 @@ def run_ranks(
     with Launch(
         num_ranks, bind_address=bind_address, host=host, timeouts=timeouts or Timeouts(), stop=stop, relay=relay
     ) as launch:
-        assignment = launch.assignment(pickled, backend, log_verbosity, own_process=own_process)
+        assignment = launch.assignment(
+            pickled, backend, log_verbosity, own_process=own_process, preemption_notice=preemption_notice
+        )
         stage = _Stage(spark, num_ranks, assignment, launch, description or "sparkdl", resources, relay)
         return launch.follow(stage, on_message)
 
@@ -125,6 +132,8 @@ class _Stage:
         self._each = ranks_of_task(resources, spark)
         self._tag = f"sparkdl-{secrets.token_hex(8)}"
         self._classic = not is_remote(spark)
+        watched = self._classic and not is_local(spark)
+        self._departures = Departures(spark, self._tag, num_ranks // self._each) if watched else None
         self._thread = (InheritableThread if self._classic else threading.Thread)(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -154,6 +163,13 @@ class _Stage:
                 if task.partition == rank // self._each:
                     return f"executor {task.executor} on host {task.host}"
         return ""
+
+    def leaving(self) -> bool:
+        return self._departures is not None and self._departures.noticed()
+
+    def give_up(self, rank: int) -> None:
+        if self._departures:
+            self._departures.give_up(rank // self._each)
 
     def _run(self) -> None:
         try:
@@ -263,7 +279,7 @@ def driver_addresses(spark: SparkSession) -> tuple[str, str] | None:
     for setting, address in (("spark.driver.host", host), ("spark.driver.bindAddress", bind_address)):
         if ":" in address:
             raise ConfigError(
-                f"{setting} is {address}, and ranks and driver speak IPv4 to each other; start Spark with {setting} set"
+                f"{setting} is {address}, and ranks and driver communicate by IPv4; start Spark with {setting} set"
                 " to an IPv4 address of this machine"
             )
     return bind_address, host

@@ -52,7 +52,7 @@ def check_server(spark: SparkSession) -> None:
         host = spark.client.host  # type: ignore[attr-defined]
         raise ClusterError(
             f"cannot use the Spark Connect server on {host}: {_told(error)}. Look at {REMOTE}: is the address right,"
-            " and the token? With a token, Spark speaks TLS, except to a server at sc://localhost"
+            " and the token? With a token, Spark uses TLS, except for a server at sc://localhost"
         ) from None
 
 

@@ -164,8 +164,8 @@ def retained_memory() -> Iterator[None]:
 
 
 @contextmanager
-def returned_memory() -> Iterator[None]:
-    """Return the large blocks that are freed in this block at once, other than a rank does. Runs on a rank.
+def returned_memory(smallest: int = RETURNED_BYTES) -> Iterator[None]:
+    """Return blocks of so many bytes that are freed in this block at once, other than a rank does. Runs on a rank.
 
     For work that fills the memory: what glibc keeps is in pieces that the next large block does not fit into.
     """
@@ -175,7 +175,7 @@ def returned_memory() -> Iterator[None]:
         return
     libc.malloc_trim(0)
     for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-        libc.mallopt(option, RETURNED_BYTES)
+        libc.mallopt(option, smallest)
     try:
         yield
     finally:

@@ -12,7 +12,14 @@ from contextlib import contextmanager, suppress
 
 from pyspark.sql import SparkSession
 
-__all__ = ["cancel_on_interrupt", "exit_on_sigterm", "held_interrupts", "plain_interrupts", "stop_spark"]
+__all__ = [
+    "cancel_on_interrupt",
+    "exit_on_sigterm",
+    "held_interrupts",
+    "noted_signals",
+    "plain_interrupts",
+    "stop_spark",
+]
 
 INTERRUPTS = "SPARKDL_INTERRUPTS"
 HANDLERS = ("pyspark.context", "pyspark.core.context", __name__)
@@ -53,22 +60,27 @@ def plain_interrupts() -> Iterator[None]:
 @contextmanager
 def held_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait for the end of this block. A JVM whose start is interrupted never ends."""
-    if not _may_handle():
+    with noted_signals(signal.SIGINT) as heard:
         yield
-        return
-    heard = threading.Event()
-
-    def hold(number: int, frame: object) -> None:
-        heard.set()
-
-    handler = signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is hold:
-            signal.signal(signal.SIGINT, handler)
     if heard.is_set():
         raise KeyboardInterrupt
+
+
+@contextmanager
+def noted_signals(*numbers: signal.Signals) -> Iterator[threading.Event]:
+    """An event that these signals set while this lasts, and do nothing else, where Python lets handlers be set."""
+    heard = threading.Event()
+
+    def note(number: int, frame: object) -> None:
+        heard.set()
+
+    before = {number: signal.signal(number, note) for number in numbers} if _may_handle() else {}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is note:
+                signal.signal(number, handler)
 
 
 def cancel_on_interrupt(spark: SparkSession) -> None:

@@ -55,6 +55,12 @@ class Workers(Protocol):
     def place(self, rank: int) -> str:
         """Where a rank is, or should be, that has not said so itself; empty when it is not known."""
 
+    def leaving(self) -> bool:
+        """Whether one of those that run ranks is about to be taken away, so that ranks should go elsewhere."""
+
+    def give_up(self, rank: int) -> None:
+        """Start nothing more where this rank is: its host is about to be taken away."""
+
 
 class Launch:
     """The driver's side of one run: channel and rendezvous while it lasts, and the loop that follows it.
@@ -89,6 +95,7 @@ class Launch:
         self._failures: list[Failure] = []
         self._hosts: dict[int, str] = {}
         self._places: dict[int, str] = {}
+        self._preempted: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +116,7 @@ class Launch:
         log_verbosity: LogVerbosity,
         *,
         own_process: bool = False,
+        preemption_notice: str | None = None,
     ) -> Assignment:
         """What every rank needs to take part in this run."""
         channel, rendezvous = self._addresses
@@ -122,6 +130,7 @@ class Launch:
             lease=self._timeouts.silence_timeout,
             stack_after=self._timeouts.stall_timeout and self._timeouts.stall_timeout / 2,
             own_process=own_process,
+            preemption_notice=preemption_notice,
         )
 
     def follow(self, workers: Workers, on_message: OnMessage | None) -> list[Any]:
@@ -162,7 +171,9 @@ class Launch:
                     deadline = time.monotonic() + (ORDERLY_SECONDS if event.cancelled else FAREWELL_SECONDS)
                 else:
                     self._receive(event, on_message)
-            if (self._stop and self._stop.is_set()) or (finished and finished.cancelled):
+            while self._preempted:
+                workers.give_up(self._preempted.pop())
+            if (self._stop and self._stop.is_set()) or (finished and finished.cancelled) or workers.leaving():
                 self._channel.request_stop()
             if self._failures and deadline is None:
                 deadline = time.monotonic() + GRACE_SECONDS
@@ -198,6 +209,8 @@ class Launch:
             print_lines(rank, body["lines"])
         elif topic == "print":
             print_text(body["text"])
+        elif topic == "preempted":
+            self._preempted.add(rank)
         elif topic == "hello":
             self._hosts[rank] = body["host"]
             self._places[rank] = f"host {body['host']} ({body['machine']}, process {body['process']})"

@@ -99,6 +99,14 @@ class Processes(Workers):
     def place(self, rank: int) -> str:
         return f"this host (process {self._processes[rank].pid})"
 
+    @override
+    def leaving(self) -> bool:
+        return False
+
+    @override
+    def give_up(self, rank: int) -> None:
+        """All ranks are on the driver's host, and end with it."""
+
     def _wait(self) -> None:
         outcomes, errors = [], []
         for rank, process in enumerate(self._processes):

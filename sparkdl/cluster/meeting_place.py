@@ -120,7 +120,7 @@ def kept_reader(secret: bytes) -> FrameReader:
 
 def fetch(address: RendezvousAddress, request: bytes) -> bytes | None:
     """Bring an order, and what has been said since the last one; None if nobody is there any more. Runs in a task."""
-    for pause in PAUSES:  # strangers at the door may have pushed this one out
+    for pause in PAUSES:  # connections of strangers may have pushed this one out
         connection = http.client.HTTPConnection(address.address, address.port, timeout=FETCH_SECONDS)
         try:
             connection.request("POST", f"/{address.token}", body=request)
@@ -134,4 +134,4 @@ def fetch(address: RendezvousAddress, request: bytes) -> bytes | None:
         finally:
             connection.close()
         time.sleep(pause)
-    raise ConnectionError(f"the meeting place at {address.host}:{address.port} does not take what is said to it")
+    raise ConnectionError(f"the meeting place at {address.host}:{address.port} does not accept messages")

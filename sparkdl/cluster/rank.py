@@ -4,7 +4,7 @@ import os
 import socket
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from sparkdl.cluster.devices import limited_threads, own_cores, retained_memory
 from sparkdl.cluster.heartbeat import MAX_TEXT, Heartbeat
 from sparkdl.cluster.logs import captured_output, own_streams
 from sparkdl.cluster.pickling import unpickled_function
+from sparkdl.cluster.preemption import NoticeWatch
 from sparkdl.cluster.rendezvous import Place, RendezvousAddress
 from sparkdl.cluster.sender import Sender
 
@@ -78,6 +79,8 @@ class Assignment:
     """After how many seconds without progress a rank says where its stack is."""
     own_process: bool = False
     """Whether nothing that the function leaves in its process may be met by another run."""
+    preemption_notice: str | None = None
+    """Where ranks find out that their host is about to be taken away; see ``cluster.preemption_notice``."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +120,13 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
         else own_streams()
     )
     backend = assignment.backend
+    notice = assignment.preemption_notice if place.local_rank == 0 else None
+    watch = NoticeWatch(notice, place.rank, sender) if notice else nullcontext()
     cores = own_cores(device, place.local_rank, place.local_size, threads)
     result = None
     _current = rank
     try:
-        with heartbeat, cores, limited_threads(threads), retained_memory(), output:
+        with heartbeat, watch, cores, limited_threads(threads), retained_memory(), output:
             try:
                 variables = backend.environment(place, assignment.rendezvous, device) if backend else {}
                 variables["OMP_NUM_THREADS"] = str(threads)

@@ -36,7 +36,7 @@ class Sender:
             try:
                 self._connect(address, secret, hello)
                 break
-            except (OSError, ValueError) as error:  # too many strangers at the door may have pushed this rank out
+            except (OSError, ValueError) as error:  # too many connections of strangers may have pushed this rank out
                 if time.monotonic() > deadline or isinstance(error, ConnectionRefusedError):
                     raise ConnectionError(
                         f"rank {hello['rank']} cannot reach the driver at {address[0]}:{address[1]} ({error}); set"

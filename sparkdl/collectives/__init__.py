@@ -5,7 +5,7 @@ from sparkdl.collectives.averaging.packing import message_of, parts_of
 from sparkdl.collectives.backend import Backend
 from sparkdl.collectives.choice import create_backend
 from sparkdl.collectives.communicator import Communicator, Messenger, Wait, is_expanded
-from sparkdl.collectives.distributed import TorchBackend
+from sparkdl.collectives.distributed import TorchBackend, TorchCommunicator
 from sparkdl.collectives.gradients import GradientAverager
 from sparkdl.collectives.horovod import HorovodBackend
 from sparkdl.collectives.means import agree, start_means
@@ -24,6 +24,7 @@ __all__ = [
     "Messenger",
     "Ring",
     "TorchBackend",
+    "TorchCommunicator",
     "TorchrunBackend",
     "Wait",
     "agree",

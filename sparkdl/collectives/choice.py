@@ -21,7 +21,7 @@ def create_backend(name: Literal["auto", "horovod", "torch"], *, needs_torch: st
     if needs_torch and name == "horovod":
         raise ConfigError(
             f"train.strategy {needs_torch}, which Horovod cannot; set cluster.backend to 'torch' or 'auto', or choose"
-            " another topology or compression"
+            " another topology or compression, or no shards"
         )
     installed = find_spec("horovod") is not None
     if name == "horovod" and not installed:

@@ -133,6 +133,15 @@ class Communicator(ABC):
             for tensor, part in zip(together, parts, strict=True):
                 tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
+    def count_exchange(self, sent: int, started: float, seconds: float) -> None:
+        """Count so many bytes, and a wait that began at a time by ``time.perf_counter``: of an exchange by others."""
+        self.bytes_sent += sent
+        self.seconds_waited += seconds
+        if self.on_exchange:
+            self.on_exchange(started, seconds)
+        if self._parent:
+            self._parent.count_exchange(sent, started, seconds)
+
     def __enter__(self) -> Self:
         return self
 
@@ -148,15 +157,7 @@ class Communicator(ABC):
         try:
             yield
         finally:
-            self._count(sum(tensor.nbytes for tensor in tensors), started, time.perf_counter() - started)
-
-    def _count(self, sent: int, started: float, seconds: float) -> None:
-        self.bytes_sent += sent
-        self.seconds_waited += seconds
-        if self.on_exchange:
-            self.on_exchange(started, seconds)
-        if self._parent:
-            self._parent._count(sent, started, seconds)
+            self.count_exchange(sum(tensor.nbytes for tensor in tensors), started, time.perf_counter() - started)
 
 
 class Messenger(Communicator):

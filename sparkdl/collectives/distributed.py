@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import torch
 from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import override
 
 from sparkdl.collectives.backend import Backend, Meeting, Seat
@@ -187,7 +188,7 @@ class TorchCommunicator(Messenger):
     def start_receive(self, tensor: torch.Tensor, *, source: int, tag: int = 0) -> Wait:
         _check_device(tensor)
         if not tensor.is_contiguous():
-            raise ValueError("what is received into has to be contiguous")
+            raise ValueError("the tensor to receive into has to be contiguous")
         with _failures_named():
             work = distributed.irecv(bytes_of(tensor), group=self._group, group_src=source, tag=tag)
         return self._waiting(work)
@@ -196,6 +197,33 @@ class TorchCommunicator(Messenger):
     def barrier(self) -> None:
         with self._counted(), _failures_named():
             distributed.barrier(self._group)
+
+    @property
+    def group(self) -> distributed.ProcessGroup:
+        """The same ranks as PyTorch's own ways to exchange want them."""
+        return self._group
+
+    def mesh(self, device: torch.device) -> DeviceMesh:
+        """The same ranks as PyTorch's own ways to spread a model over ranks want them, with tensors on such devices."""
+        return DeviceMesh.from_group(self._group, device.type)
+
+    def gather_into(self, whole: torch.Tensor, own: torch.Tensor) -> None:
+        """Overwrite a tensor by those of all ranks, one after another; ``own`` may be this rank's place in it."""
+        with self._counted(own), _failures_named():
+            distributed.all_gather_single(whole, own, group=self._group)
+
+    def scatter_sum(self, own: torch.Tensor, whole: torch.Tensor) -> None:
+        """Overwrite a tensor by this rank's part of the sum over ranks of a tensor that is as many times larger.
+
+        Gloo's own sends as much as the sum of everything for all; between CPUs, each rank adds up what is its own.
+        """
+        with self._counted(whole), _failures_named():
+            if whole.is_cuda:
+                distributed.reduce_scatter_single(own, whole, group=self._group)
+                return
+            parts = torch.empty_like(whole)
+            distributed.all_to_all_single(parts, whole, group=self._group)
+        torch.sum(parts.view(self.size, -1), dim=0, out=own.view(-1))
 
     @override
     def close(self) -> None:
@@ -214,7 +242,7 @@ class TorchCommunicator(Messenger):
 
 def _check_device(tensor: torch.Tensor) -> None:
     if tensor.is_cuda:  # NCCL takes turns, and two ranks that both receive first would wait for each other
-        raise ConfigError("only ranks that compute on CPUs speak to single others; set train.strategy.topology to ring")
+        raise ConfigError("ranks with GPUs do not send messages in pairs; set train.strategy.topology to ring")
 
 
 def _prove(communicator: TorchCommunicator, token: bytes) -> None:
@@ -227,14 +255,14 @@ def _prove(communicator: TorchCommunicator, token: bytes) -> None:
         proofs = _gathered(communicator, _proof(token, communicator.rank, nonces))
     except ExchangeError as error:
         raise ExchangeError(
-            f"the ranks could not prove to each other within {PROOF_SECONDS} s that they belong to the run: one of them"
-            f" has ended, or a stranger on their network has taken its place ({error})"
+            f"the ranks could not prove to each other within {PROOF_SECONDS} s that they belong to the run: one of"
+            f" them has ended, or another process on their network has connected in its place ({error})"
         ) from error
     for rank, proof in enumerate(proofs):
         if not hmac.compare_digest(proof, _proof(token, rank, nonces)):
             raise ExchangeError(
-                f"who took the place of rank {rank} does not know the run's secret: a stranger has connected to a rank"
-                " of this run. Let ranks listen where no others are (spark.driver.host decides on which interface)"
+                f"the process that connected as rank {rank} does not know the run's secret: it does not belong to"
+                " this run. Let ranks listen where no others are (spark.driver.host decides on which interface)"
             )
 
 

@@ -43,7 +43,7 @@ class MeetingStore(distributed.Store):  # type: ignore[misc]
         for key in keys:
             while self._request("GET", key) is None:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"another rank has not come to the meeting place in time (key {key})")
+                    raise TimeoutError(f"another rank did not connect in time (key {key})")
                 time.sleep(POLL_SECONDS)
 
     # The meeting place drops whoever waits longest when strangers flood it; a request that comes again changes nothing.

@@ -28,4 +28,4 @@ def from_bytes(content: torch.Tensor, *, sender: int) -> Any:
         return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a pickle, or bytes that are none, may bring about
         reason = str(error).partition("\n")[0]
-        raise TypeError(f"rank {sender} sent something else than tensors and plain values: {reason}") from None
+        raise TypeError(f"rank {sender} sent something other than tensors and plain values: {reason}") from None

@@ -35,6 +35,7 @@ __all__ = [
     "RowGroupsFile",
     "SparseCounts",
     "SplitCard",
+    "TableVersion",
 ]
 
 CARD_NAME = "card.json"
@@ -117,6 +118,19 @@ class InPlace(_Part):
     seed: int
     fractions: dict[str, float]
     """Shares of the rows that are in other splits than ``train``; see :mod:`sparkdl.data.in_place.drawing`."""
+
+
+class TableVersion(_Part):
+    """The table that rows were read from. It is not part of the digest: the content is."""
+
+    format: Literal["delta", "iceberg"]
+    table: str
+    """Its folder, or its name in the catalog."""
+    version: int
+    """What Delta Lake counts its commits by, or the number of Iceberg's snapshot."""
+
+    def __str__(self) -> str:
+        return f"{self.format} {self.table}, {'version' if self.format == 'delta' else 'snapshot'} {self.version}"
 
 
 class SparseCounts(_Part):
@@ -227,6 +241,8 @@ class Card(_Part):
     """Where the row groups are; None in cards that list their files."""
     in_place: Annotated[InPlace | None, Field(exclude_if=lambda value: value is None)] = None
     """Where the rows are, if they are not in files of the dataset."""
+    table: Annotated[TableVersion | None, Field(exclude_if=lambda value: value is None)] = None
+    """The table that rows were read from, if its format has versions."""
     label_type: Annotated[str | None, Field(pattern=f"^({LABEL_TYPE})$", exclude_if=lambda value: value is None)] = None
     """The Spark SQL type of labels of classes, or of those in an array; None in cards that were made without it."""
     label_scale: Annotated[LabelScale | None, Field(exclude_if=lambda value: value is None)] = None
@@ -252,16 +268,16 @@ class Card(_Part):
     source: str
     """Fingerprint of the raw rows, independent of their order: count and hashes of the content."""
     digest: Hash
-    """SHA-256 of all the above but ``preprocessing_sha256`` and the folder of rows that are in place; the files' own
-    hashes are there, or in what is hashed."""
+    """SHA-256 of all the above but ``table``, ``preprocessing_sha256`` and the folder of rows that are in place; the
+    files' own hashes are there, or in what is hashed."""
 
     @property
     def input(self) -> InputSpec:
         """What a model is fed with, if that has no name. Raises :class:`DatasetError` where inputs have names."""
         if self.unnamed is None:
             raise DatasetError(
-                f"the dataset has inputs that have names ({', '.join(self.inputs)}), and this is for one that has none:"
-                " prepare it with `features` or `image` in place of `inputs`"
+                f"the dataset has inputs that have names ({', '.join(self.inputs)}), and this needs a dataset with"
+                " one unnamed input: prepare it with `features` or `image` in place of `inputs`"
             )
         return self.unnamed
 
@@ -349,7 +365,7 @@ class Card(_Part):
 
 
 def _digest(tree: dict[str, Any]) -> str:
-    content = {key: value for key, value in tree.items() if key not in ("digest", "preprocessing_sha256")}
+    content = {key: value for key, value in tree.items() if key not in ("digest", "table", "preprocessing_sha256")}
     if in_place := content.get("in_place"):
         content["in_place"] = {key: value for key, value in in_place.items() if key != "folder"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

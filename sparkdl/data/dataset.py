@@ -1,8 +1,9 @@
 """A prepared dataset: what it holds, and whether its files are still the ones that were written."""
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from sparkdl.data.card import (
     LabelSpec,
     SplitCard,
 )
+from sparkdl.data.file_checks import REPAIR, altered, missing
 from sparkdl.data.labels import read_labels
 from sparkdl.data.row_groups import RowGroup, RowGroups, read_row_groups
 from sparkdl.data.teacher_answers import TeacherAnswers
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "RowGroup"]
 
-_REPAIR = "Restore it, or remove the dataset and prepare it again."
-
-
 _LISTED_FILES = 10_000
 """Of more files than these, opening looks at some: listing a million takes minutes on an object store."""
 _SAMPLED_FILES = 64
@@ -43,12 +42,14 @@ _HASHED_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Dataset:
-    """A prepared dataset in a folder. Cheap to pickle: the path and the card travel, rows do not."""
+    """A prepared dataset in a folder. Cheap to pickle: it consists of the path and the card, without rows."""
 
     path: str
     card: Card
     answers: TeacherAnswers | None = None
     """What a teacher answers to the training rows, which batches of them then have, too."""
+    joined: tuple[str, ...] = ()
+    """Splits whose rows are among those of ``train``; see :meth:`joining`."""
 
     @classmethod
     def open(cls, path: str) -> "Dataset":
@@ -71,10 +72,22 @@ class Dataset:
             dataset._check_files(split)
         return dataset
 
+    def joining(self, *splits: str) -> "Dataset":
+        """The same files, with these splits' rows among those of ``train``.
+
+        What was computed from the training rows when the dataset was prepared does not change: classes, scales, means
+        of weights. Raises :class:`DatasetError` for a split that is not there.
+        """
+        for split in splits:
+            self._split(split)
+        return replace(self, joined=splits)
+
     @property
     def digest(self) -> str:
         """SHA-256 of the content, the same wherever the dataset is copied to."""
-        return self.card.digest
+        if not self.joined:
+            return self.card.digest
+        return hashlib.sha256(f"{self.card.digest} {' '.join(self.joined)}".encode()).hexdigest()
 
     @property
     def card_json(self) -> str:
@@ -84,7 +97,7 @@ class Dataset:
     @property
     def splits(self) -> tuple[str, ...]:
         """The names of the splits, ``train`` first."""
-        return tuple(sorted(self.card.splits, key=lambda name: (name != "train", name)))
+        return tuple(sorted(self.card.splits.keys() - set(self.joined), key=lambda name: (name != "train", name)))
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -116,6 +129,11 @@ class Dataset:
     def input(self) -> InputSpec:
         """What a model is fed with."""
         return self.card.input
+
+    @property
+    def named(self) -> dict[str, str]:
+        """What records say of it: where it lies, and of which version of which table it was made."""
+        return {"dataset": self.path} | ({"dataset_table": str(self.card.table)} if self.card.table else {})
 
     @property
     def learned(self) -> str:
@@ -154,21 +172,31 @@ class Dataset:
 
     def rows(self, split: str) -> int:
         """How many rows a split has. Raises :class:`DatasetError` for a split that is not there."""
-        return self._split(split).rows
+        return sum(self._split(name).rows for name in self._parts(split))
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the row groups of a split differ by at most one row."""
+        return not self.card.in_place and not self.joined
 
     def row_groups(self, split: str) -> RowGroups:
-        """The row groups of a split, in the order of its rows; their sizes differ by at most one row.
+        """The row groups of a split, in the order of its rows.
 
-        Those of rows that are in place have the sizes that others gave them.
         Raises :class:`DatasetError` when the file that says what they are is missing, or is not the card's.
         """
+        return RowGroups.laid_together([self._row_groups(name) for name in self._parts(split)])
+
+    def _parts(self, split: str) -> tuple[str, ...]:
+        return (split, *self.joined) if split == "train" else (split,)
+
+    def _row_groups(self, split: str) -> RowGroups:
         card = self._split(split)
         if self.card.row_groups is None:
             return RowGroups.of_files(self.path, card.files)
         in_place = self.card.in_place.folder if self.card.in_place else None
         found = read_row_groups(self.path, self.card.row_groups, in_place).get(split)
         if found is None or (len(found), found.rows.sum()) != (card.num_groups, card.num_rows):
-            raise DatasetError(f"{join(self.path, ROW_GROUPS_NAME)} has other row groups than its card. {_REPAIR}")
+            raise DatasetError(f"{join(self.path, ROW_GROUPS_NAME)} has other row groups than its card. {REPAIR}")
         return found
 
     def verify(self, spark: "SparkSession | None" = None) -> None:
@@ -182,7 +210,7 @@ class Dataset:
             read_labels(self.path, self.card.labels)
         path = join(self.path, ROW_GROUPS_NAME)
         if self.card.row_groups and hash_file(path) != self.card.row_groups.sha256:
-            raise DatasetError(f"{path} was altered: its SHA-256 is not the card's. {_REPAIR}")
+            raise DatasetError(altered(path))
         for split in self.splits:
             problem = _first_problem(self.row_groups(split)) if spark is None else self._problem_in_tasks(spark, split)
             if problem:
@@ -235,16 +263,16 @@ class Dataset:
         try:
             found = hash_folder(path)
         except FileNotFoundError:
-            raise DatasetError(f"{path} is missing. {_REPAIR}") from None
+            raise DatasetError(missing(path)) from None
         if found != expected:
-            raise DatasetError(f"{path} was altered: its SHA-256 is not the card's. {_REPAIR}")
+            raise DatasetError(altered(path))
 
     def _check_metadata(self) -> None:
         """Compare what Petastorm's readers would trust with the card; copies without hidden files lack it."""
         for split, card in self.card.splits.items():
             path = join(self.path, split, METADATA_NAME)
             if card.metadata_sha256 and exists(path) and hash_file(path) != card.metadata_sha256:
-                raise DatasetError(f"{path} was altered: its SHA-256 is not the card's. {_REPAIR}")
+                raise DatasetError(altered(path))
 
 
 def _sizes(folder: str) -> dict[str, int]:
@@ -254,18 +282,18 @@ def _sizes(folder: str) -> dict[str, int]:
 
 def _check_size(path: str, expected: int, size: int | None) -> None:
     if size is None:
-        raise DatasetError(f"{path} is missing. {_REPAIR}")
+        raise DatasetError(missing(path))
     if size != expected:
-        raise DatasetError(f"{path} has {size:,} bytes instead of {expected:,}. {_REPAIR}")
+        raise DatasetError(f"{path} has {size:,} bytes instead of {expected:,}. {REPAIR}")
 
 
 def _problem_with(group: RowGroup) -> str:
     """What is wrong with a file's content; empty when nothing is."""
     try:
-        altered = group.hash_again() != group.sha256
+        unaltered = group.hash_again() == group.sha256
     except FileNotFoundError:
-        return f"{group.path} is missing. {_REPAIR}"
-    return f"{group.path} was altered: its SHA-256 is not the card's. {_REPAIR}" if altered else ""
+        return missing(group.path)
+    return "" if unaltered else altered(group.path)
 
 
 def _first_problem(groups: RowGroups) -> str:

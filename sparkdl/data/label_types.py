@@ -39,4 +39,4 @@ def labels_from_names(names: pa.Array | Sequence[str], label_type: str | None) -
     try:
         return pa.array(map(Decimal, texts.to_pylist()), kind)
     except ArithmeticError as error:
-        raise ValueError(f"a class is called what is no {label_type}: {error!r}") from None
+        raise ValueError(f"the name of a class is no valid {label_type}: {error!r}") from None

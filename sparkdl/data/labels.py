@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparkdl.data.card import LABELS_NAME, UNSEEN, LabelsFile
+from sparkdl.data.file_checks import read_unaltered
 from sparkdl.data.parquet_bytes import read_table
-from sparkdl.errors import DataError, DatasetError
-from sparkdl.storage import join, read_file, write_file
+from sparkdl.errors import DataError
+from sparkdl.storage import join, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,16 +65,7 @@ def read_labels(folder: str, expected: LabelsFile) -> pa.Table:
 
     Raises :class:`DatasetError` when the file is missing or is not the one that the card describes.
     """
-    path = join(folder, LABELS_NAME)
-    try:
-        content = read_file(path)
-    except FileNotFoundError:
-        raise DatasetError(f"{path} is missing. Restore it, or remove the dataset and prepare it again.") from None
-    if hashlib.sha256(content).hexdigest() != expected.sha256:
-        raise DatasetError(
-            f"{path} was altered: its SHA-256 is not the card's. Restore it, or remove the dataset and prepare again."
-        )
-    return read_table(content)
+    return read_table(read_unaltered(join(folder, LABELS_NAME), expected.sha256))
 
 
 def index_labels(labels: pa.Array, folder: str, expected: LabelsFile) -> pa.Array:

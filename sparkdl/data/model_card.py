@@ -61,7 +61,7 @@ class ModelCard(BaseModel):
     def input(self) -> InputSpec:
         """The only input, if it has no name. Raises :class:`ModelError` where inputs have names."""
         if self.unnamed is None:
-            raise ModelError(f"the model takes inputs that have names ({', '.join(self.inputs)}), and not a lone one")
+            raise ModelError(f"the model takes inputs that have names ({', '.join(self.inputs)}), and not a single one")
         return self.unnamed
 
     @property

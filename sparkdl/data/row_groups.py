@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from sparkdl.data.card import ROW_GROUPS_NAME, File, RowGroupsFile
+from sparkdl.data.file_checks import read_unaltered
 from sparkdl.data.parquet_bytes import read_table
 from sparkdl.errors import DatasetError
 from sparkdl.storage import hash_file, join, read_file, write_file
@@ -115,6 +116,16 @@ class RowGroups(Sequence[RowGroup]):
         sha256 = np.frombuffer(bytes.fromhex("".join(file.sha256 for file in files)), np.uint8).reshape(-1, 32)
         return cls(folder, numbers, sha256, [file.path for file in files])
 
+    @classmethod
+    def laid_together(cls, splits: "Sequence[RowGroups]") -> "RowGroups":
+        """Those of several splits of one dataset, one split after another."""
+        first, *others = splits
+        if not others:
+            return first
+        numbers = {name: np.concatenate([each._numbers[name] for each in splits]) for name in first._numbers}
+        names = [name for each in splits for name in each._names]
+        return cls(first._folder, numbers, np.concatenate([each._sha256 for each in splits]), names, first._make)
+
     @property
     def rows(self) -> NDArray[np.int64]:
         """How many rows each one has."""
@@ -204,14 +215,7 @@ def read_row_groups(folder: str, expected: RowGroupsFile, in_place: str | None =
     of a dataset.
     """
     path = join(folder, ROW_GROUPS_NAME)
-    try:
-        content = read_file(path)
-    except FileNotFoundError:
-        raise DatasetError(f"{path} is missing. Restore it, or remove the dataset and prepare it again.") from None
-    if hashlib.sha256(content).hexdigest() != expected.sha256:
-        raise DatasetError(
-            f"{path} was altered: its SHA-256 is not the card's. Restore it, or remove the dataset and prepare again."
-        )
+    content = read_unaltered(path, expected.sha256)
     try:
         return _by_split(folder, read_table(content), in_place)
     except (pa.ArrowException, ValueError) as error:

@@ -3,6 +3,7 @@
 from sparkdl.estimator.estimators import TorchClassifier, TorchRanker, TorchRegressor
 from sparkdl.estimator.fitted import TorchClassificationModel, TorchRankingModel, TorchRegressionModel
 from sparkdl.estimator.summary import TrainingSummary
+from sparkdl.estimator.tuner import TorchTuner
 
 __all__ = [
     "TorchClassificationModel",
@@ -13,6 +14,7 @@ __all__ = [
     "TorchRankingModel",
     "TorchRegressionModel",
     "TorchRegressor",
+    "TorchTuner",
     "TrainingSummary",
 ]
 

@@ -128,7 +128,7 @@ class TorchRegressionModel(NumberModel):
 class TorchRankingModel(NumberModel):
     """A fitted :class:`TorchRanker`: adds the score, which is higher for a row that comes before others.
 
-    Each row has its own, whatever else there is: groups are not asked for.
+    The score of a row does not depend on other rows, so groups are not needed.
     """
 
 

@@ -86,7 +86,9 @@ class PreparedRows:
         )
         if wanted.missing is not None:
             if wanted.sparse:
-                raise ConfigError("missing: a sparse vector has no mean to stand in; leave `sparse` out, or `missing`")
+                raise ConfigError(
+                    "missing: values of sparse vectors are not replaced by a mean; leave `sparse` out, or `missing`"
+                )
             known = chosen.where(col(SPLIT) == "train") if wanted.held_out else chosen
             self.means = means_of(known, FEATURES, wanted.missing)
             chosen = chosen.withColumn(FEATURES, filled(col(FEATURES), wanted.missing, self.means))

@@ -4,16 +4,14 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sparkdl.data import Dataset, InputSpec, SparseBatch, SparseLoader, decode_sparse
-from sparkdl.data.card import LabelsFile
 from sparkdl.data.labels import read_labels
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.data.reading.arrays import require_finite
@@ -21,133 +19,73 @@ from sparkdl.data.reading.sparse import to_batch
 from sparkdl.data.sparse_rows import Rows
 from sparkdl.errors import DataError, DatasetError, ModelError
 from sparkdl.extreme.decode import Decoder, TopK
-from sparkdl.extreme.hashing import BucketHash, Buckets, BucketTable, Family, FeatureHash
-from sparkdl.extreme.meta_model import MetaModels
+from sparkdl.extreme.ensemble_card import ENSEMBLE_NAME, EnsembleCard
+from sparkdl.extreme.hashing import Buckets
+from sparkdl.extreme.light_networks import open_light
 from sparkdl.extreme.metrics import RankingMetrics, evaluate
-from sparkdl.extreme.ranker import Ranker, RankerCard, TrainedRanker, write_ranker
-from sparkdl.extreme.repetitions import (
-    BUCKETS,
-    Finished,
-    fetch_repetition,
-    first_layer,
-    open_weights,
-    outputs_of,
-    weights_name,
-)
+from sparkdl.extreme.ranker import Ranker, TrainedRanker, write_ranker
+from sparkdl.extreme.repetitions import Finished, fetch_repetition
+from sparkdl.extreme.stored_networks import StoredNetworks
+from sparkdl.models import checked_form
 from sparkdl.settings import Extreme
-from sparkdl.settings.section import Positive
+from sparkdl.settings.compress import FormChoice
 
-__all__ = ["ENSEMBLE_NAME", "Ensemble", "EnsembleCard", "EnsembleModel", "open_model", "write_model_folder"]
+__all__ = ["Ensemble", "EnsembleModel", "open_model", "write_model_folder"]
 
 log = logging.getLogger(__name__)
 
-ENSEMBLE_NAME = "ensemble.json"
 ROWS = 1024
 """Rows that pass through the networks together when a split is evaluated."""
 
 
-class EnsembleCard(BaseModel):
-    """What an ensemble is made of: everything that decides an answer but the weights and the names of the classes."""
+class Networks(Protocol):
+    """Those of an ensemble, however their weights are kept."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    buckets: Sequence[Buckets]
+    """Of each repetition, from class to bucket."""
 
-    version: Literal[1] = 1
-    width: Positive
-    """Features of a row."""
-    hashed_features: Positive | None = None
-    """Columns that each repetition hashes them to, if it does."""
-    labels: LabelsFile
-    hidden: tuple[Positive, ...]
-    buckets: Positive
-    hash_family: Family
-    seed: int
-    """Of the hash functions."""
-    loss: Literal["softmax", "binary"]
-    asked: Positive
-    """How many repetitions were to be trained."""
-    repetitions: dict[int, str]
-    """Those that were: number to SHA-256 of the weights."""
-    ranker: RankerCard | None = None
-    """What orders the likeliest classes anew."""
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The repetitions that were lost."""
-        return tuple(sorted(set(range(self.asked)) - set(self.repetitions)))
-
-    def bucket_hash(self, repetition: int) -> BucketHash:
-        """The hash function of one repetition that has no table of buckets."""
-        return BucketHash(self.buckets, seed=self.seed, repetition=repetition, family=self.hash_family)
-
-    def feature_hash(self, repetition: int) -> FeatureHash | None:
-        """What one repetition hashes features with, if it does."""
-        return FeatureHash(self.hashed_features, self.seed, repetition) if self.hashed_features else None
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read it. Runs anywhere; raises :class:`ModelError` if there is no valid one."""
-        try:
-            return cls.model_validate_json((folder / ENSEMBLE_NAME).read_bytes())
-        except OSError as error:
-            raise ModelError(f"the ensemble in {folder} has no readable {ENSEMBLE_NAME}: {error.strerror}") from None
-        except ValidationError as error:
-            problem = error.errors()[0]
-            key = ".".join(map(str, problem["loc"])) or "the file as a whole"
-            raise ModelError(
-                f"{folder / ENSEMBLE_NAME} does not describe an ensemble: {key}: {problem['msg']}"
-            ) from None
+    def logits(self, batch: SparseBatch) -> torch.Tensor:
+        """Bucket logits of shape (repetitions, rows, buckets)."""
 
 
 class Ensemble:
-    """Finished repetitions and the way from their buckets to classes. Runs on the driver or in a task.
+    """Finished repetitions and the way from their buckets to classes. Runs on the driver or in a task."""
 
-    The first layers, which are nearly all of the weights, stay in their files: of these, which are mapped into memory,
-    only the rows of features that occur are ever read.
-    """
-
-    def __init__(self, folder: Path, card: EnsembleCard) -> None:
+    def __init__(self, folder: Path, card: EnsembleCard, networks: Networks, ranker: Ranker | None) -> None:
         self.card = card
+        self.ranker = ranker
+        """What orders the likeliest classes anew, if there is such a thing."""
         self.repetitions = tuple(sorted(card.repetitions))
         self.label_counts = _read_counts(folder, card)
         """Training rows that have each class."""
-        self._layers = MetaModels(self.repetitions, width=0, hidden=card.hidden, num_buckets=card.buckets)
-        self._states = []
-        self.buckets: list[Buckets] = []
+        self.buckets = networks.buckets
         """Those of each repetition."""
+        self._networks = networks
         self._decoders: dict[int, Decoder] = {}
-        for place, repetition in enumerate(self.repetitions):
-            state = open_weights(folder / weights_name(repetition), sha256=card.repetitions[repetition])
-            width, expected = len(state["table"]), card.hashed_features or card.width
-            if width != expected:
-                raise ModelError(f"repetition {repetition} in {folder} is for {width} features, not {expected}")
-            table = state.pop(BUCKETS, None)
-            self.buckets.append(card.bucket_hash(repetition) if table is None else _bucket_table(card, table))
-            self._states.append(state)
-            self._layers.load_state_of(place, {**state, "table": torch.empty(0, outputs_of(state))})
-        self._ranker = None
-        if card.ranker:
-            self._ranker = Ranker.open(folder, card.ranker, width=card.width, num_classes=card.labels.classes)
 
     @classmethod
-    def open(cls, folder: str | Path) -> Self:
-        """The ensemble in a folder, whose checksums are verified.
+    def open(cls, folder: str | Path, form: FormChoice = "original") -> Self:
+        """The ensemble in a folder, whose checksums are verified; in a lighter form, that alone is opened.
 
-        Raises :class:`ModelError` for files that are missing, altered or do not fit together.
+        Raises :class:`ModelError` for files that are missing, altered or do not fit together, and
+        :class:`~sparkdl.errors.ConfigError` for a form that is not there.
         """
-        card = EnsembleCard.load(Path(folder))
+        folder = Path(folder)
+        card = EnsembleCard.load(folder)
         try:
-            return cls(Path(folder), card)
+            if form == "int8":
+                networks, ranker = open_light(checked_form(folder, form), card)
+                return cls(folder, card, networks, ranker)
+            ranker = None
+            if card.ranker:
+                ranker = Ranker.open(folder, card.ranker, width=card.width, num_classes=card.labels.classes)
+            return cls(folder, card, StoredNetworks(folder, card), ranker)
         except (KeyError, RuntimeError) as error:
             raise ModelError(f"the repetitions in {folder} do not fit {ENSEMBLE_NAME}: {error}") from None
 
-    @torch.no_grad()
     def logits(self, batch: SparseBatch) -> torch.Tensor:
         """Bucket logits of shape (repetitions, rows, buckets)."""
-        sums = [
-            first_layer(state, _hashed(batch, self.card.feature_hash(repetition)))
-            for repetition, state in zip(self.repetitions, self._states, strict=True)
-        ]
-        return self._layers.behind_first(torch.stack(sums))
+        return self._networks.logits(batch)
 
     def decode(self, logits: torch.Tensor, k: int) -> TopK:
         """The k classes that the first so many repetitions find likeliest, from their bucket logits."""
@@ -164,10 +102,10 @@ class Ensemble:
 
     def top_k(self, batch: SparseBatch, logits: torch.Tensor, k: int) -> TopK:
         """The k best classes of a batch's rows, as the ranker has them, if there is one; k classes, that is."""
-        if self._ranker is None:
+        if self.ranker is None:
             return self.decode(logits, k)
-        candidates = min(max(self._ranker.card.candidates, k), self.card.labels.classes)
-        return self._ranker.order(batch, self.decode(logits, candidates), k)
+        candidates = min(max(self.ranker.card.candidates, k), self.card.labels.classes)
+        return self.ranker.order(batch, self.decode(logits, candidates), k)
 
     def evaluate(
         self, dataset: Dataset, split: str, *, k: int = 5, repetitions: Sequence[int] = ()
@@ -236,17 +174,18 @@ class EnsembleModel:
         return classes, np.exp(scores)
 
 
-def open_model(folder: Path, input: InputSpec, num_classes: int) -> EnsembleModel:
-    """The ensemble in a model's folder; nothing there is executed.
+def open_model(folder: Path, input: InputSpec, num_classes: int, *, form: FormChoice = "original") -> EnsembleModel:
+    """The ensemble in a model's folder, or a lighter form of it; nothing there is executed.
 
-    Raises :class:`~sparkdl.errors.ModelError` for files that are missing, altered or do not fit together.
+    Raises :class:`~sparkdl.errors.ModelError` for files that are missing, altered or do not fit together, and
+    :class:`~sparkdl.errors.ConfigError` for a form that is not there.
     """
-    ensemble = Ensemble.open(folder)
+    ensemble = Ensemble.open(folder, form)
     card = ensemble.card
     if (card.width, card.labels.classes) != (input.shape[0], num_classes):
         raise ModelError(
-            f"the ensemble in {folder} is for {card.width} features and {card.labels.classes} classes, and its card "
-            f"tells of {input.shape[0]} and {num_classes}; the files of two models were mixed"
+            f"the ensemble in {folder} is for {card.width} features and {card.labels.classes} classes, and its card"
+            f" says {input.shape[0]} and {num_classes}; the files of two models were mixed"
         )
     return EnsembleModel(ensemble, input)
 
@@ -285,24 +224,9 @@ def write_model_folder(
     return card
 
 
-def _bucket_table(card: EnsembleCard, table: torch.Tensor) -> BucketTable:
-    """A repetition's buckets as its file has them, which is not trusted: compiled loops look nothing up twice."""
-    if table.dtype != torch.int32 or len(table) != card.labels.classes:
-        raise ModelError(f"a table of {len(table)} buckets ({table.dtype}) is not for {card.labels.classes} classes")
-    if not 0 <= table.min() <= table.max() < card.buckets:
-        raise ModelError(f"a table of buckets has {table.min()} to {table.max()}, beyond the {card.buckets} there are")
-    return BucketTable(card.buckets, table.numpy())
-
-
 def _read_counts(folder: Path, card: EnsembleCard) -> NDArray[np.int64]:
     try:
         counts: NDArray[np.int64] = read_labels(str(folder), card.labels).column("count").to_numpy()
     except DatasetError as error:
         raise ModelError(f"the ensemble in {folder} is damaged: {error}") from None
     return counts
-
-
-def _hashed(batch: SparseBatch, feature_hash: FeatureHash | None) -> SparseBatch:
-    if feature_hash is None:
-        return batch
-    return batch._replace(indices=torch.from_numpy(feature_hash.columns(batch.indices.numpy())))

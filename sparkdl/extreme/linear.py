@@ -137,11 +137,12 @@ def _descend(rows, width, signs, seed, cost):  # type: ignore[no-untyped-def]
 
 @compiled()
 def margins(  # type: ignore[no-untyped-def]
-    start, stop, features, values, ends, width, candidates, kept_features, kept_values, kept_ends, biases, found
+    start, stop, features, values, ends, width, candidates, kept_features, kept_values, kept_ends, biases, scales, found
 ):
     """What the classifiers of each row's candidates, both of shape (n, S), say of it, from row ``start`` on.
 
-    Frequent classes have so many weights that it is quicker to look for those of a row's few features.
+    ``scales``, of shape (K,), are what a class's weights are multiplied by. Frequent classes have so many weights that
+    it is quicker to look for those of a row's few features.
     """
     dense = np.zeros(width, np.float32)
     for row in range(start, stop):
@@ -149,17 +150,17 @@ def margins(  # type: ignore[no-untyped-def]
             dense[features[entry]] += values[entry]
         for place in range(candidates.shape[1]):
             number = candidates[row, place]
-            margin = biases[number]
+            margin = np.float32(0)
             first, last = kept_ends[number], kept_ends[number + 1]
             if last - first < MANY * (ends[row + 1] - ends[row]):
                 for entry in range(first, last):
-                    margin += kept_values[entry] * dense[kept_features[entry]]
+                    margin += np.float32(kept_values[entry]) * dense[kept_features[entry]]
             else:
                 own = kept_features[first:last]
                 for entry in range(ends[row], ends[row + 1]):
                     at = first + np.searchsorted(own, features[entry])
                     if at < last and kept_features[at] == features[entry]:
-                        margin += kept_values[at] * values[entry]
-            found[row, place] = margin
+                        margin += np.float32(kept_values[at]) * values[entry]
+            found[row, place] = biases[number] + scales[number] * margin
         for entry in range(ends[row], ends[row + 1]):
             dense[features[entry]] = 0

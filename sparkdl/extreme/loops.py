@@ -29,6 +29,8 @@ FAST = {"nnan", "nsz", "reassoc", "contract"}
 """What the compiler may do to floats, so that it can vectorise sums and maxima; no class's score is computed so."""
 LEAST = 1e-30
 """Sums and average distances below this, or above its inverse, are not what one calculates with in float32."""
+DE_BRUIJN = np.uint32(0x077CB531)
+"""Times a single bit, its five highest bits are another number for each bit (Leiserson, Prokop and Randall, 1998)."""
 LANES = 16
 """Partial sums of squares, which fill two registers."""
 
@@ -98,9 +100,13 @@ def _scan(repetitions: int) -> Callable[..., None]:
         of_class = np.empty(len(of_classes), np.uint16)
         limits = np.empty(TILE, np.uint16)
         bits = np.uint32(1) << np.arange(TILE).astype(np.uint32)
+        rows_of_bits = np.empty(TILE, np.int64)
+        for row in range(TILE):
+            rows_of_bits[np.uint32(bits[row] * DE_BRUIJN) >> np.uint32(27)] = row
         highest_of_class = of_classes.max()
         for begin in range(start, stop, TILE):
             rows = min(TILE, stop - begin)
+            of_rows = np.uint32((np.uint64(1) << np.uint64(rows)) - np.uint64(1))
             highest, usual = _highest(begin, rows, values, of_buckets, normalisers)
             steps = np.float32(most) / (np.float32(2) * usual)
             of_all = steps.min()
@@ -125,9 +131,11 @@ def _scan(repetitions: int) -> Callable[..., None]:
                     for repetition in range(repetitions):
                         distance = np.uint16(distance + distances[np.uint32(places[number, repetition]), row])
                     of_which = np.uint32(of_which | (bits[row] if distance <= limits[row] else np.uint32(0)))
-                for row in range(rows):
-                    if not of_which & bits[row]:
-                        continue
+                of_which = np.uint32(of_which & of_rows)
+                while of_which:
+                    lowest = np.uint32(of_which & (~of_which + np.uint32(1)))
+                    of_which = np.uint32(of_which ^ lowest)
+                    row = rows_of_bits[np.uint32(lowest * DE_BRUIJN) >> np.uint32(27)]
                     score = _score(values, begin + row, of_buckets, places, number) + of_classes[number]
                     if score > scores[begin + row, -1]:
                         _insert(begin + row, score, first + number, scores, numbers)

@@ -129,7 +129,7 @@ def plan_extreme(
     nonzeros: int = DEFAULT_NONZEROS,
     memory_per_slot: int | None = None,
 ) -> Plan:
-    """Choose what is not given, and say what it costs. Runs anywhere, reads no data.
+    """Choose the numbers that are not given, and calculate what training costs. Runs anywhere, reads no data.
 
     ``hidden`` are the widths of hidden layers, none for linear models; ``labels`` how many a row has on average, and
     ``ranked`` whether there is a ranker. ``seconds`` are those of one core of each slot.

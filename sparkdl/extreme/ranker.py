@@ -3,11 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from pydantic import BaseModel, ConfigDict
 from safetensors.torch import save
 
@@ -41,8 +41,8 @@ class Classifiers(NamedTuple):
 
     features: NDArray[np.int32]
     """Of shape (m,): which feature a weight is of."""
-    values: NDArray[np.float32]
-    """Of shape (m,)."""
+    values: NDArray[Any]
+    """Of shape (m,): float32, or int8 where each class has a scale."""
     ends: NDArray[np.int64]
     """Of shape (K + 1,)."""
     biases: NDArray[np.float32]
@@ -68,10 +68,10 @@ class Classifiers(NamedTuple):
         """What a file holds."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self._asdict().items()}
 
-    def fit(self, width: int, num_classes: int) -> bool:
+    def fit(self, width: int, num_classes: int, *, values: DTypeLike = np.float32) -> bool:
         """Whether they are whole, and of so many features and classes: loops trust what they read."""
         return (
-            [array.dtype for array in self] == [np.int32, np.float32, np.int64, np.float32]
+            [array.dtype for array in self] == [np.int32, values, np.int64, np.float32]
             and (len(self.biases), len(self.ends)) == (num_classes, num_classes + 1)
             and len(self.features) == len(self.values) == self.ends[-1]
             and self.ends[0] == 0
@@ -101,9 +101,18 @@ def write_ranker(folder: Path, trained: TrainedRanker) -> RankerCard:
 class Ranker:
     """Classifiers whose weights stay in their file, which is mapped into memory."""
 
-    def __init__(self, card: RankerCard, classifiers: Classifiers, *, width: int) -> None:
-        self.card = card
-        self._classifiers, self._width = classifiers, width
+    def __init__(
+        self,
+        card: RankerCard,
+        classifiers: Classifiers,
+        *,
+        width: int,
+        scales: NDArray[np.float32] | None = None,
+    ) -> None:
+        """``scales``, of shape (K,), are what the weights of each class are multiplied by; by default nothing."""
+        self.card, self.classifiers = card, classifiers
+        self._width = width
+        self._scales = np.broadcast_to(np.float32(1), len(classifiers.biases)) if scales is None else scales
 
     @classmethod
     def open(cls, folder: Path, card: RankerCard, *, width: int, num_classes: int) -> Self:
@@ -125,7 +134,7 @@ class Ranker:
         classes = candidates.classes.numpy()
         margins = np.empty(classes.shape, np.float32)
         rows = features, values, ends, self._width
-        loops.in_threads(linear.margins, len(classes), *rows, classes, *self._classifiers, margins)
+        loops.in_threads(linear.margins, len(classes), *rows, classes, *self.classifiers, self._scales, margins)
         losses = torch.from_numpy(margins).neg_().add_(1).clamp_(min=0).square_()
         scores = self.card.ensemble_weight * candidates.scores - losses
         best = scores.topk(k)

@@ -7,6 +7,7 @@ second copy of a task writes the same weights over the same files, on a machine 
 import hashlib
 import json
 import socket
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -28,6 +29,7 @@ __all__ = [
     "first_layer",
     "open_weights",
     "outputs_of",
+    "rows_of_first_layer",
     "save_repetition",
     "weights_name",
 ]
@@ -125,7 +127,7 @@ def open_weights(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
     try:
         if hash_file(str(path)) != sha256:
             raise ModelError(
-                f"{path} was altered after training: its checksum is another. Restore it, or train it again"
+                f"{path} was altered after training: its checksum has changed. Restore it, or train it again"
             )
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
@@ -142,6 +144,12 @@ def first_layer(state: dict[str, torch.Tensor], batch: SparseBatch) -> torch.Ten
         state["table"], batch.indices, batch.offsets, per_sample_weights=batch.values, include_last_offset=True
     )
     return sums
+
+
+def rows_of_first_layer(state: dict[str, torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The weights of an opened repetition's first layer in float32, some thousand features at a time."""
+    for packed in state["table"].split(_ROWS_AT_ONCE):
+        yield torch.ops.quantized.embedding_bag_byte_unpack(packed)
 
 
 def outputs_of(state: dict[str, torch.Tensor]) -> int:

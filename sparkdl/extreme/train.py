@@ -76,9 +76,9 @@ def train_extreme(
 ) -> TrainedEnsemble:
     """Train the meta-models of all repetitions, a Spark task for each pack of them, and then the ranker by classes.
 
-    Evaluates and registers what they are together. Runs on the driver. ``dataset`` is a sparse one, or its folder; by
-    default ``settings.dataset``. What an earlier run finished with the same settings is not trained again; what was
-    altered since is. A failed task is retried by Spark, alone; the others go on whatever becomes of it.
+    Evaluates and registers them as one model. Runs on the driver. ``dataset`` is a sparse one, or its folder; by
+    default ``settings.dataset``. Repetitions that an earlier run finished with the same settings are not trained again,
+    unless their files were altered. Spark retries a failed task; the other tasks are not affected.
 
     Raises :class:`~sparkdl.errors.DatasetError` for a dataset that is not sparse,
     :class:`~sparkdl.errors.ConfigError` for fewer than two classes and for hash functions that would confuse the same
@@ -90,7 +90,7 @@ def train_extreme(
     spark = spark or get_session(cluster)
     plan = _plan(dataset, settings, count_slots(spark) or 1)
     sections = {"extreme": settings, "cluster": cluster, "tracking": tracking}
-    params = {"dataset": dataset.path} | {name: section.model_dump() for name, section in sections.items()}
+    params = dataset.named | {name: section.model_dump() for name, section in sections.items()}
     made_of = _digest(dataset, settings)
     # Jobs with other settings have their repetitions beside these, though they name the same place.
     settings = settings.model_copy(update={"run_dir": join(settings.run_dir, made_of[:16])})

@@ -69,7 +69,7 @@ def train_ranker(
         _run(learn, [(number,) for number in missing], spark, name="ranker's part", folder=folder)
     found = [part for number in range(parts) if (part := _classifiers(folder, number)) is not None]
     if len(found) < parts:
-        raise TrainingError(f"{parts - len(found)} parts of the ranker vanished from {folder}; start the job again")
+        raise TrainingError(f"{parts - len(found)} parts of the ranker are missing in {folder}; start the job again")
     for path in _written(folder, "shortlists").values():
         remove(path)
     return TrainedRanker(Classifiers.join(found), options)
@@ -192,8 +192,8 @@ def _run(
     if lost:
         numbers = ", ".join(map(str, sorted(number for pack in lost for number in pack)))
         raise TrainingError(
-            f"Spark gave up on the {name} {numbers}; all that is finished is kept in {folder}. Start the job again to "
-            f"do only the others. What went wrong first:\n\n{next(iter(lost.values()))}"
+            f"Spark gave up on the {name} {numbers}; the finished ones are kept in {folder}. Start the job again to"
+            f" do only the others. The first error:\n\n{next(iter(lost.values()))}"
         )
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,25 +12,23 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparkdl.cluster import IndependentTasks, exit_on_sigterm, get_session, spark_reason
 from sparkdl.data import Dataset
 from sparkdl.data.model_card import ModelCard
-from sparkdl.data.model_inputs import example_row, packages_for_inputs
+from sparkdl.data.model_inputs import packages_for_inputs
 from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError
 from sparkdl.forms.make import make_forms
 from sparkdl.models import NETWORK_FILE, Form, files_to_leave, module_of, read_forms, write_forms
 from sparkdl.scoring.dataframe import Trained
-from sparkdl.scoring.predictor import answering_task
 from sparkdl.scoring.shipping import ship
 from sparkdl.settings import Cluster, Compress, Tracking
 from sparkdl.settings.compress import FormName
 from sparkdl.settings.score import BATCH_SIZE, TOP_K
 from sparkdl.storage import check_writable, download_files, join, remove
-from sparkdl.tracking import Registered, check_store, download, figures_of, start_run
+from sparkdl.tracking import Registered, check_store, download, original_of, pinned, start_run
 
-__all__ = ["CompressedModel", "check_compress", "compress"]
+__all__ = ["CompressedModel", "check_compress", "compress", "split_to_measure_by"]
 
 log = logging.getLogger(__name__)
 
@@ -78,17 +77,21 @@ def compress(
     tracking: Tracking | None = None,
     spark: SparkSession | None = None,
 ) -> CompressedModel:
-    """Make lighter forms of a registered network and register a version that has them beside it. Runs on the driver.
+    """Make lighter forms of a registered model and register a version that has them beside it. Runs on the driver.
 
-    ``model`` is what :func:`sparkdl.train` has returned or a model's URI, by default ``settings.model``; ``dataset`` a
-    prepared one with its inputs and labels, by default ``settings.dataset``. A Spark task makes the forms and measures
-    each beside the original on the rows of ``validation``, or without such a split of ``test``. One that cannot be
-    made, or loses more than ``settings.gate`` allows, is left out, and the log says why. The new version carries the
-    figures of the old one, so that the alias moves to it as ``tracking.gate`` says.
+    ``model`` is what :func:`sparkdl.train` or :func:`sparkdl.train_extreme` has returned or a model's URI, by default
+    ``settings.model``; ``dataset`` a prepared one with its inputs and labels, by default ``settings.dataset``. A Spark
+    task makes the forms and compares each with the original on the rows of ``validation``, or of ``test`` if there is
+    no such split. A form that cannot be made, or loses more than ``settings.gate`` allows, is left out, and the log
+    says why. The new version keeps the signature, example, metadata, description, tags and figures of the old one, and
+    the alias moves to it as ``tracking.gate`` says. The tags ``sparkdl.made_from`` and ``sparkdl.trained_in`` name the
+    old one, and the run that trained it. Of an ensemble for very many classes there is the form ``int8``, and its
+    figure is the precision at 1.
 
-    Raises :class:`ModelError` for a model of another kind, and where no form is left, so that there is no new version;
-    :class:`~sparkdl.errors.RegistryError` for one that does not exist; :class:`DatasetError` for a dataset of other
-    inputs or labels, or without rows that are held out; :class:`DataError` for too few rows to calibrate by.
+    Raises :class:`ModelError` for a network that is not exported, and when no form is left, in which case there is no
+    new version; :class:`~sparkdl.errors.RegistryError` for a model that does not exist; :class:`DatasetError` for a
+    dataset of other inputs or labels, or without rows that are held out; :class:`DataError` for too few rows to
+    calibrate by.
     """
     settings, cluster, tracking = settings or Compress(), cluster or Cluster(), tracking or Tracking()
     checked = _checked(model, settings, dataset, tracking)
@@ -111,20 +114,17 @@ def compress(
             reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
             raise ModelError(f"no form of {checked.uri} was made, and no version registered: {reasons}")
         write_forms(folder, read_forms(checked.folder) | forms)
+        original = original_of(checked.uri, tracking)
         measured = {f"{name}_{form.metric}": form.figure for name, form in forms.items()}
-        metrics = figures_of(checked.uri, tracking) | measured
+        metrics = original.figures | measured
         run.log_metrics(metrics | {f"{name}_bytes": float(form.bytes) for name, form in forms.items()}, step=0)
-        packages = ["onnx", "onnxruntime"] if {*OF_ONNX} & forms.keys() else []
-        answer = answering_task(checked.card).answer
-        uri = run.log_model(
+        uri = run.log_model_made_from(
+            original,
             folder,
-            inputs=opened.served_columns,
-            outputs={field.name: field.dataType.simpleString() for field in from_arrow_schema(answer)},
-            example=example_row(opened),
-            requirements=[*packages_for_inputs(folder), *packages],
+            requirements=[*packages_for_inputs(folder), *_packages(checked.card, forms)],
             params={"form": "auto", "top_k": TOP_K, "batch_size": BATCH_SIZE},
         )
-        registered = run.register(uri, metrics) if tracking.register_as else None
+        registered = run.register(uri, metrics, kept=original.kept_beside(measured)) if tracking.register_as else None
         return CompressedModel(run.run_id, forms, left_out, registered.uri if registered else uri, registered, tracking)
 
 
@@ -157,7 +157,7 @@ def _made(
     checked: _Checked, settings: Compress, spark: SparkSession, target: str, folder: Path
 ) -> tuple[dict[FormName, Form], dict[FormName, str]]:
     """The forms that a task has made, whose files are then in the folder, and why others are left out."""
-    left = files_to_leave("original")
+    left = files_to_leave(checked.folder, "original")
     paths = sorted(path for path in checked.folder.iterdir() if path.is_file() and path.name not in left)
     files = [(path.name, ship(spark, path)) for path in paths]
     work = partial(make_forms, files, checked.dataset, checked.split, settings, target)
@@ -180,26 +180,45 @@ def _checked(
         tracking, model = model.tracking, model.model_uri
     uri = model or settings.model or (tracking.register_as and f"models:/{tracking.register_as}@{tracking.alias}")
     if not uri:
-        raise ConfigError("there is no model to make forms of: set compress.model, or tracking.register_as")
+        raise ConfigError("there is no model to compress: set compress.model, or tracking.register_as")
+    where, uri = _where(uri, tracking), pinned(uri, tracking)  # an alias may move meanwhile
     folder = download(uri, tracking)
     card = ModelCard.load(folder)
     if card.labels:
-        raise ModelError(f"{uri} is an ensemble for very many classes, of which there are no forms")
-    if module := module_of(folder / NETWORK_FILE):
-        raise ModelError(f"{uri} is not exported: {module} builds its network, and forms are made of graphs alone")
+        if "int8" not in settings.forms:
+            raise ModelError(f"{uri} is an ensemble for very many classes, of which there is the form int8 alone")
+    elif module := module_of(folder / NETWORK_FILE):
+        raise ModelError(
+            f"{uri} is not exported (code of {module} builds its network), and forms are made of exported networks"
+        )
     opened = _opened(dataset or settings.dataset, card, uri)
-    split = next((name for name in ("validation", "test") if name in opened.splits), None)
+    return _Checked(uri, folder, card, opened, split_to_measure_by(opened, settings), where)
+
+
+def split_to_measure_by(dataset: Dataset, settings: Compress) -> str:
+    """The rows of a dataset by which forms of what is trained on it are measured. Runs on the driver.
+
+    Raises :class:`DatasetError` where none are held out, and :class:`DataError` for too few to calibrate by.
+    """
+    split = next((name for name in ("validation", "test") if name in dataset.splits), None)
     if split is None:
         raise DatasetError(
-            f"{opened.path} has no rows held out to measure forms by; prepare it with a split `validation` or `test`"
+            f"{dataset.path} has no rows held out to measure forms by; prepare it with a split `validation` or `test`"
         )
-    rows, wanted = opened.rows(split), settings.calibration_rows
-    if "int8" in settings.forms and rows < min(wanted, FEWEST):
+    rows, wanted = dataset.rows(split), settings.calibration_rows
+    if "int8" in settings.forms and not dataset.card.labels and rows < min(wanted, FEWEST):
         raise DataError(
-            f"{opened.path} has {rows} rows of {split}, too few to calibrate int8 by ({min(wanted, FEWEST)} or more);"
+            f"{dataset.path} has {rows} rows of {split}, too few to calibrate int8 by ({min(wanted, FEWEST)} or more);"
             " hold out more, or set compress.calibration_rows to 0"
         )
-    return _Checked(uri, folder, card, opened, split, _where(uri, tracking))
+    return split
+
+
+def _packages(card: ModelCard, forms: Collection[FormName]) -> list[str]:
+    """Those that open a model's forms, and its original."""
+    if card.labels:
+        return ["numba"]
+    return ["onnx", "onnxruntime"] if {*OF_ONNX} & {*forms} else []
 
 
 def _opened(dataset: Dataset | str | None, card: ModelCard, uri: str) -> Dataset:
@@ -213,7 +232,7 @@ def _opened(dataset: Dataset | str | None, card: ModelCard, uri: str) -> Dataset
     for what, ours, found in (
         ("inputs", card.inputs or card.unnamed, theirs.inputs or theirs.unnamed),
         ("task", card.task, theirs.task),
-        ("labels", card.label_names, theirs.label_names),
+        ("labels", card.labels or card.label_names, theirs.labels or theirs.label_names),
     ):
         if ours != found:
             raise DatasetError(f"the dataset {opened.path} has other {what} than {uri} was trained on; name its own")

@@ -14,6 +14,7 @@ from typing import Any
 
 from sparkdl.errors import ModelError
 from sparkdl.extras import require
+from sparkdl.forms.short_onnx import shorten
 from sparkdl.inputs.tensors import Inputs
 from sparkdl.models import OnnxNetwork
 from sparkdl.models.network_file import INPUT
@@ -38,12 +39,12 @@ def quantised(source: Path, folder: Path, calibration: Sequence[Inputs]) -> dict
         with _quiet():  # symbolic shapes are left out: they cannot be found of all graphs
             quantisation.quant_pre_process(str(source), str(plain), skip_symbolic_shape=True)
     except Exception as error:  # whatever a quantiser raises
-        raise ModelError(f"ONNX Runtime's quantiser does not take it: {type(error).__name__}: {error}") from None
+        raise ModelError(f"ONNX Runtime cannot quantise the network: {type(error).__name__}: {error}") from None
     kinds = {node.op_type for node in onnx.load(plain).graph.node}
     if not kinds & _WITH_WEIGHTS:
         raise ModelError(
-            f"none of its operations has weights that become int8, as {', '.join(sorted(_WITH_WEIGHTS))} have; it has"
-            f" {', '.join(sorted(kinds))}"
+            f"none of the network's operations ({', '.join(sorted(kinds))}) has weights to quantise; those that may"
+            f" have are {', '.join(sorted(_WITH_WEIGHTS))}"
         )
     found: dict[Path, str] = {}
     problems: list[str] = []
@@ -52,13 +53,14 @@ def quantised(source: Path, folder: Path, calibration: Sequence[Inputs]) -> dict
         try:
             with _quiet():
                 write(path)
+            shorten(path)
             OnnxNetwork(path)
         except Exception as error:
             problems.append(f"{words}: {type(error).__name__}: {error}")
         else:
             found[path] = words
     if not found:
-        raise ModelError(f"ONNX Runtime's quantiser does not take it: {'; '.join(problems)}")
+        raise ModelError(f"ONNX Runtime cannot quantise the network: {'; '.join(problems)}")
     return found
 
 

@@ -12,6 +12,7 @@ from torch.export import Dim
 
 from sparkdl.errors import ModelError
 from sparkdl.extras import require
+from sparkdl.forms.short_onnx import shorten
 from sparkdl.inputs.tensors import Inputs, answer, sliced
 from sparkdl.models import Network, OnlyTensors, OnnxNetwork, named_outputs
 
@@ -35,7 +36,7 @@ def export_onnx(network: Network, path: Path, sample: Inputs, rows: Inputs, *, l
         require(package, extra="forms")
     size = sum(tensor.nbytes for tensor in network.tensors)
     if size > _LARGEST:
-        raise ModelError(f"its weights have {size:,} bytes, and a file of ONNX no more than {_LARGEST:,}")
+        raise ModelError(f"the network's weights have {size:,} bytes, and an ONNX file holds {_LARGEST:,} at most")
     names = list(sample) if isinstance(sample, dict) else None
     traced = OnlyTensors(network, names, network.output_names)
     given = tuple(sample.values()) if isinstance(sample, dict) else (sample,)
@@ -59,8 +60,9 @@ def export_onnx(network: Network, path: Path, sample: Inputs, rows: Inputs, *, l
         assert program is not None
         _tell_apart(program.model.graph)
         program.save(path, external_data=False)
+        shorten(path)
     except Exception as error:
-        raise ModelError(f"it cannot be written as ONNX: {_reason(error)}") from None
+        raise ModelError(f"the network cannot be written as ONNX: {_reason(error)}") from None
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
@@ -84,7 +86,7 @@ def _reason(error: BaseException) -> str:
         texts.append(str(cause))
         cause = cause.__cause__ or cause.__context__
     if found := re.search(r"aten\.\w+(\.\w+)?", next((text for text in texts if "No ONNX function" in text), "")):
-        return f"it has no word for the operation {found[0]}"
+        return f"ONNX has no operator for {found[0]}"
     return next((line for text in reversed(texts) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-__all__ = ["Inputs", "answer", "count_rows", "device_of", "like", "moved", "shapes_of", "sliced"]
+__all__ = ["Inputs", "answer", "count_rows", "device_of", "like", "moved", "shapes_of", "sliced", "stand_in"]
 
 Inputs: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 """A tensor of shape (n, ...), or several by name, in the order of ``prepare.inputs``."""
@@ -45,6 +45,18 @@ def like(inputs: Inputs, make: Callable[[torch.Tensor], torch.Tensor]) -> Inputs
     if isinstance(inputs, dict):
         return {name: make(tensor) for name, tensor in inputs.items()}
     return make(inputs)
+
+
+def stand_in(inputs: Inputs) -> Inputs:
+    """One row like those of a batch that has none: zeros, and of masks that all of it counts.
+
+    For a rank without rows, where a pass through a network takes all ranks.
+    """
+
+    def row(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.new_full((1, *(max(1, size) for size in tensor.shape[1:])), tensor.dtype == torch.bool)
+
+    return like(inputs, row)
 
 
 def shapes_of(inputs: Inputs) -> str:

@@ -97,9 +97,9 @@ def put_back(described: Mapping[str, Any], folder: Path) -> dict[str, torch.Tens
     paths = {str(name): place if place.is_file() else place / str(name) for name in described["files"]}
     for name, path in paths.items():
         if not path.is_file():
-            raise ModelError(f"the model lies beside its base, and {path} is not there; restore it where it was")
+            raise ModelError(f"the model needs a file of its base network, and {path} is missing; restore it there")
         if hash_file(str(path)) != described["files"][name]:
-            raise ModelError(f"the model lies beside its base, and {path} is no longer what it was trained beside")
+            raise ModelError(f"the model needs a file of its base network, and {path} has changed since training")
     for name, path in paths.items():
         with safe_open(path, framework="pt") as file:
             for ours, (own, theirs, dtype) in described["tensors"].items():

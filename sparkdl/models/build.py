@@ -17,6 +17,7 @@ from torch import nn
 from sparkdl.config import makes
 from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import Inputs, answer, like, moved, shapes_of
+from sparkdl.models.modes import in_mode
 from sparkdl.models.networks import NETWORKS
 from sparkdl.models.outputs import LOGITS, check_answer, logits_of
 from sparkdl.models.packages import is_auto_class, maker_in_package
@@ -80,8 +81,8 @@ def build_without_weights(
     network = _assembled(model, input_shape, num_classes, mean, std, options or {}, device="meta")
     if made := [name for name, parameter in network.named_parameters() if not parameter.is_meta]:
         raise ModelError(
-            f"the model {name_of(model)!r} brings its weight {made[0]!r} along; a network that is to lie in parts has"
-            " to be built by a function that reads none"
+            f"the model {name_of(model)!r} comes with its weight {made[0]!r}; a sharded network has"
+            " to be built by a function that makes new weights"
         )
     return network
 
@@ -268,18 +269,14 @@ def try_network(
     Raises :class:`ModelError`, which tells it by what the user calls it.
     """
     name = name_of(model)
-    modes = {module: module.training for module in network.modules()}
     try:
-        with torch.no_grad():
-            answered = answer(network.eval(), moved(rows, _device(network)))
+        with in_mode(network, training=False), torch.no_grad():
+            answered = answer(network, moved(rows, _device(network)))
     except Exception as error:
         raise ModelError(
             f"the model {name!r} failed on two rows of shape {shapes_of(like(rows, lambda each: each[0]))}:"
             f" {type(error).__name__}: {error}{_about_ids(error, rows)}"
         ) from error
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     check_answer(answered, [LOGITS], name)
     logits = logits_of(answered)
     if by_token:
@@ -298,7 +295,7 @@ def _check_tokens(logits: torch.Tensor, rows: Inputs, vocabulary: int, name: str
     if logits.ndim != 3 or logits.shape[:2] != (2, length):
         raise ModelError(
             f"the model {name!r} answered {tuple(logits.shape)} for two rows of {length} tokens, and language modelling"
-            f" takes logits for the token behind each of them: its output must have the shape (n, {length},"
+            f" needs logits for the token after each of them: its output must have the shape (n, {length},"
             f" {vocabulary})"
         )
     if logits.shape[2] < vocabulary:

@@ -6,15 +6,13 @@
 
 import json
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 from torch.export import Dim
 from torch.export.graph_signature import InputKind, OutputKind
@@ -23,9 +21,11 @@ from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import Inputs, answer, like
 from sparkdl.models.beside_base import BesideBase
 from sparkdl.models.full_state import full_state
+from sparkdl.models.modes import in_mode
 from sparkdl.models.network_file import CONSTANTS, INPUT, NAMED, UNNAMED, load_network
 from sparkdl.models.operations import decompositions, operation
 from sparkdl.models.outputs import LOGITS, OnlyTensors, named_outputs
+from sparkdl.models.room_in_file import room_in_file
 
 __all__ = ["TracedNetwork", "export_network", "trace_network", "write_network"]
 
@@ -43,6 +43,11 @@ class TracedNetwork:
     """Those of its outputs that the graph gives."""
     lengths: tuple[str, ...] = ()
     """The inputs whose second dimension may have any length."""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What its file says of it."""
+        return {"sparkdl": json.dumps(self.graph)}
 
 
 def export_network(
@@ -68,7 +73,7 @@ def trace_network(
     module: nn.Module, sample: Inputs, *, outputs: Sequence[str] = (LOGITS,), lengths: Collection[str] = ()
 ) -> TracedNetwork:
     """Find what :func:`export_network` writes beside the weights, and raise what it raises if that cannot be."""
-    with _evaluating(module), torch.no_grad():
+    with in_mode(module, training=False), torch.no_grad():
         rows = like(sample, partial(_rows, count=2))  # one row would be taken for a constant
         plain = isinstance(rows, torch.Tensor) and tuple(outputs) == (LOGITS,)
         names = list(rows) if isinstance(rows, dict) else None
@@ -93,28 +98,17 @@ def write_network(
 
     What lies ``beside`` a base, or in it, is not in the file.
     """
-    path, graph = Path(path), traced.graph
-    with _evaluating(module):
+    path, metadata = Path(path), traced.metadata
+    with in_mode(module, training=False):
         tensors = {**full_state(module), **traced.constants}
-        kept = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         if beside:
             kept, described = beside.take_out(kept, path.parent)
-            graph = graph | {"base": described}
-        save_file(kept, path, metadata={"sparkdl": json.dumps(graph)})
+            metadata = replace(traced, graph=traced.graph | {"base": described}).metadata
+        for name, room in room_in_file(path, kept, {}, metadata).items():
+            room.copy_(kept[name])
         _compare(module, load_network(path), sample, traced)
     return path
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Have a network in evaluation mode, and each of its parts in its own mode afterwards."""
-    modes = {part: part.training for part in module.modules()}
-    try:
-        module.eval()
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
 
 
 def _rows(tensor: torch.Tensor, *, count: int) -> torch.Tensor:

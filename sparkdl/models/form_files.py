@@ -18,8 +18,13 @@ __all__ = ["FORMS_FILE", "FORM_FILES", "Form", "checked_form", "files_to_leave",
 
 FORMS_FILE = "forms.json"
 """What the folder's forms are."""
-FORM_FILES: Mapping[FormName, str] = {"int8": "int8.onnx", "float16": "float16.safetensors", "onnx": "network.onnx"}
-"""The file of each form."""
+FORM_FILES: Mapping[FormName, str] = {
+    "int8": "int8.onnx",
+    "int8_weights": "int8_weights.safetensors",
+    "float16": "float16.safetensors",
+    "onnx": "network.onnx",
+}
+"""The file of each form of a network."""
 
 
 class Form(BaseModel):
@@ -27,10 +32,14 @@ class Form(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    file: Annotated[str | None, Field(pattern=r"^[a-z0-9_]+\.[a-z]+$")] = None
+    """Its name in the folder; by default the one in :data:`FORM_FILES`."""
+    replaces: tuple[str, ...] = (NETWORK_FILE,)
+    """The original's files, of which whoever opens the form has no need."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     bytes: Annotated[int, Field(gt=0)]
     original_bytes: Annotated[int, Field(gt=0)]
-    """Of the network's own file."""
+    """Of the files that it replaces."""
     made: str
     """How, in words."""
     rows_at_a_time: Annotated[int | None, Field(gt=0)] = None
@@ -80,12 +89,13 @@ def checked_form(folder: Path, name: FormName) -> Path:
     Raises :class:`ConfigError` for a form that the model does not have, and :class:`ModelError` for a file that is
     missing or was altered.
     """
-    forms, path = read_forms(folder), folder / FORM_FILES[name]
+    forms = read_forms(folder)
     if name not in forms:
         raise ConfigError(
             f"the model has no form {name!r}; it has {', '.join(forms) or 'none'}. `sparkdl compress` makes a version"
             f" that has it (compress.forms: [{name}])"
         )
+    path = folder / _file_of(name, forms[name])
     try:
         found = hash_file(str(path))
     except FileNotFoundError:
@@ -98,16 +108,21 @@ def checked_form(folder: Path, name: FormName) -> Path:
     return path
 
 
-def files_to_leave(form: FormChoice) -> set[str]:
+def files_to_leave(folder: Path, form: FormChoice) -> set[str]:
     """The files of a model's folder that are of no use to who opens it in a form; ``auto`` is the original or ``onnx``.
 
-    Runs anywhere.
+    Runs anywhere. The model has the form.
     """
-    of_forms = set(FORM_FILES.values())
+    forms = read_forms(folder)
+    files = {name: _file_of(name, each) for name, each in forms.items()}
     match form:
         case "original":
-            return {FORMS_FILE, *of_forms}
+            return {FORMS_FILE, *files.values()}
         case "auto":
-            return of_forms - {FORM_FILES["onnx"]}
+            return {*files.values()} - {files.get("onnx")}
         case name:
-            return {NETWORK_FILE, *of_forms} - {FORM_FILES[name]}
+            return {*forms[name].replaces, *files.values()} - {files[name]}
+
+
+def _file_of(name: FormName, form: Form) -> str:
+    return form.file or FORM_FILES[name]

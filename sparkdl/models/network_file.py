@@ -26,6 +26,7 @@ __all__ = [
     "CONSTANTS",
     "INPUT",
     "IN_HALF",
+    "IN_INT8",
     "NAMED",
     "NETWORK_FILE",
     "UNNAMED",
@@ -34,6 +35,7 @@ __all__ = [
     "load_weights",
     "module_of",
     "read_parts",
+    "scale_of",
 ]
 
 NETWORK_FILE = "network.safetensors"
@@ -48,6 +50,8 @@ INPUT = "input"
 """What a file of the second version calls an input that has no name."""
 IN_HALF = "in_half"
 """The key of the names of tensors that a file has in half precision, and the network in float32."""
+IN_INT8 = "in_int8"
+"""The key of the names of tensors that a file has in int8, each with the scales of its rows in another tensor."""
 
 CONSTANTS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 """Arguments that are neither numbers nor tensors, kept by their name in ``torch``."""
@@ -69,6 +73,11 @@ def load_network(path: str | Path, *, trusted: Collection[str] = ()) -> nn.Modul
         return Network(tensors, graph)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"the network in {path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def scale_of(name: str) -> str:
+    """The name of the tensor with the scales of one that is kept in int8."""
+    return f"{name}.scale_of_rows"
 
 
 def module_of(path: str | Path) -> str | None:
@@ -97,7 +106,8 @@ class Network(nn.Module):
         super().__init__()
         self._tensors = tensors
         self._weights = {str(node): str(name) for node, name in graph["weights"].items()}
-        missing = set(self._weights.values()) - set(tensors)
+        self._in_int8 = {str(name): scale_of(str(name)) for name in graph.get(IN_INT8, ())}
+        missing = {*self._weights.values(), *self._in_int8.values()} - set(tensors)
         if missing:
             raise ModelError(f"the network lacks the weights {', '.join(sorted(missing))}")
         self._named = graph["version"] == NAMED
@@ -134,10 +144,14 @@ class Network(nn.Module):
             raise ModelError(
                 f"the network takes the inputs {', '.join(self._inputs)}, and was given {', '.join(given) or 'none'}"
             )
-        values: dict[str, Any] = {node: self._tensors[name] for node, name in self._weights.items()}
+        values: dict[str, Any] = {
+            node: self._tensors[name] for node, name in self._weights.items() if name not in self._in_int8
+        }
         values |= {self._inputs[name]: tensor for name, tensor in given.items()}
         device = next(iter(given.values())).device
         for step, done in zip(self._steps, self._last_use, strict=True):
+            for node in step.reads - values.keys():
+                values[node] = self._whole(self._weights[node])
             values[step.name] = step.operation(
                 *[_fill(arg, values, device) for arg in step.args],
                 **{key: _fill(arg, values, device) for key, arg in step.kwargs.items()},
@@ -146,6 +160,11 @@ class Network(nn.Module):
                 del values[used]
         found: dict[str, torch.Tensor] = {name: values[node] for name, node in self._outputs.items()}
         return found if self._named else found[LOGITS]
+
+    def _whole(self, name: str) -> torch.Tensor:
+        """A weight that is kept in int8, as operations read it."""
+        scale = self._tensors[self._in_int8[name]]
+        return self._tensors[name].to(scale.dtype) * scale
 
     def _check_order(self) -> None:
         """Every value must be there before a step reads it."""

@@ -90,7 +90,7 @@ class TwoTowers(nn.Module):
                 f" {', '.join(kinds)} once"
             )
         if num_classes > 2:
-            raise ValueError(f"a dot product is one number, which tells two classes apart and not {num_classes}")
+            raise ValueError(f"a dot product is one number, which separates two classes and not {num_classes}")
         inputs = _Inputs(input_shapes, vocabularies, kinds)
         self.user = _Tower(inputs.only(user), width, hidden, sparse=sparse)
         self.item = _Tower(inputs.only(item), width, hidden, sparse=sparse)

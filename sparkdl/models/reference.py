@@ -65,9 +65,7 @@ def refer(model: str | Callable[..., Any], arguments: Mapping[str, Any]) -> Refe
             " and name it in train.model as package.module:name"
         )
     if not isinstance(model, str) and import_model(name) is not model:
-        raise ModelError(
-            f"{name!r} is something else than {name_of(model)!r}; name it in train.model by its import path"
-        )
+        raise ModelError(f"{name!r} is not the same as {name_of(model)!r}; name it in train.model by its import path")
     try:
         plain = json.loads(json.dumps(dict(arguments)))
     except (TypeError, ValueError) as error:

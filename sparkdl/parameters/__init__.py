@@ -6,12 +6,12 @@ a Unix socket.
 
 from sparkdl.parameters.calls import Connection, Credentials, Endpoint
 from sparkdl.parameters.client import ParameterClient
-from sparkdl.parameters.door import address_towards
 from sparkdl.parameters.parameter_server import ParameterServer
 from sparkdl.parameters.part import Part, Push
 from sparkdl.parameters.partition import Memory, Partition
 from sparkdl.parameters.quasi_newton import QuasiNewton, answers_of
 from sparkdl.parameters.rules import RULES, Outer, Rule
+from sparkdl.parameters.unix_socket import address_towards
 
 __all__ = [
     "RULES",

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from pyarrow import flight
 
-from sparkdl.parameters.door import find_door
+from sparkdl.parameters.unix_socket import find_socket
 
 __all__ = ["Connection", "Credentials", "Endpoint"]
 
@@ -108,10 +108,10 @@ class Connection:
 
     def __init__(self, address: str, credentials: Credentials, *, timeout: float) -> None:
         self.address = address
-        door = find_door(address, credentials.token)
+        path = find_socket(address, credentials.token)
         self._client = (
-            flight.FlightClient(f"grpc+unix://{door}")
-            if door
+            flight.FlightClient(f"grpc+unix://{path}")
+            if path
             else flight.FlightClient(
                 f"grpc+tls://{address}",
                 tls_root_certs=credentials.certificate,
@@ -149,7 +149,7 @@ class Connection:
         except (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError) as error:
             if "certificate" in str(error):
                 raise PermissionError(
-                    f"{self.address} has not the certificate of this run: another one listens there"
+                    f"{self.address} does not have the certificate of this run: another process listens there"
                 ) from None
             raise ConnectionError(f"{self.address} does not answer: {_first_line(error)}") from None
         except pa.ArrowException as error:

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sparkdl.parameters.calls import Credentials, Endpoint
-from sparkdl.parameters.door import open_door
 from sparkdl.parameters.messages import SCHEMA, receive, stream
 from sparkdl.parameters.part import Part, Push
 from sparkdl.parameters.partition import Memory
+from sparkdl.parameters.unix_socket import open_socket
 
 __all__ = ["ParameterServer"]
 
@@ -31,12 +31,12 @@ class ParameterServer(Endpoint):
         self._part = part
         self._received: defaultdict[int | None, list[Memory]] = defaultdict(list)
         """By fragment: memory of pushes that have been merged. New memory costs more than to merge a push."""
-        self._door = open_door(self, self.address, credentials.token, self._middleware)
+        self._unix_socket = open_socket(self, self.address, credentials.token, self._middleware)
 
     def shutdown(self) -> None:
         """Answer no more calls, once those in progress are answered."""
-        if self._door:
-            self._door.shutdown()
+        if self._unix_socket:
+            self._unix_socket.shutdown()
         super().shutdown()
 
     def do_get(self, context: Any, ticket: Any) -> Any:

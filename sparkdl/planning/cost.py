@@ -106,7 +106,9 @@ class StepCost:
     period: int = 1
     """Steps from one exchange to the next."""
     adds_up: bool = True
-    """Whether it can be added up on the way, in any topology; else every rank receives everybody's."""
+    """Whether it can be added up on the way; else every rank receives everybody's."""
+    any_topology: bool = True
+    """Whether that can be in any topology, and not only in a ring."""
 
     def seconds(self, link: Link, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> float:
         """Predicted seconds of a step, on average over a period. What computing hides of an exchange is not known."""

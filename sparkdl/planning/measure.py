@@ -19,7 +19,7 @@ from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
 from sparkdl.settings.section import Section
 from sparkdl.settings.strategies import AllReduceOptions, RoundsOptions
 from sparkdl.training.groups import Groups
-from sparkdl.training.replica import Replica, build_model
+from sparkdl.training.replica import Replica, build_for_ranks, build_model
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["Measurement", "adds_up", "measure", "ring_exchanges", "topology_seconds"]
@@ -31,6 +31,11 @@ WARM_UP_STEPS, STEPS = 3, 9
 SHORT_PERIOD = 3
 """Steps between exchanges while a strategy is measured: an exchange is the same after as many steps as one likes. The
 second one of three has none before nor after it."""
+
+
+SHARDS = {"optimizer": 1.0, "all": 1.5}
+"""Of replicas in shards, what travels in a step, in means of all weights: to bring weights together, once or twice,
+takes half of one each time, and so does scattering the sum of gradients."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,8 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
     noise = settings.gradient_noise if isinstance(options, AllReduceOptions) and not options.compression else None
     changed = settings.model_copy(update={"strategy": options.model_copy(update=ring), "gradient_noise": noise})
     groups, task = Groups(world, world), task_to_train(dataset.card, settings)
-    replica = Replica(build_model(dataset, changed), changed, task, groups, device)
+    build = build_for_ranks if in_shards(options) else build_model
+    replica = Replica(build(dataset, changed), changed, task, groups, device)
     batches = _batches(dataset, changed, world)
     for group in itertools.islice(batches, WARM_UP_STEPS):
         replica.step(group, rate=settings.learning_rate)
@@ -108,7 +114,16 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
         replica.step(group, rate=settings.learning_rate)
         seconds.append(time.perf_counter() - started - (world.seconds_waited - waited))
     payload = (world.bytes_sent - sent) / (STEPS // short)
-    return StepCost(_usual(seconds, period), payload, period, adds_up=adds_up(options))
+    if shard := in_shards(options):
+        payload = SHARDS[shard] * sum(
+            parameter.numel() * parameter.itemsize for parameter in replica.model.parameters()
+        )
+    return StepCost(_usual(seconds, period), payload, period, adds_up=adds_up(options), any_topology=not shard)
+
+
+def in_shards(options: Section) -> str | None:
+    """What ranks share in place of keeping all of it, if they do."""
+    return options.shard if isinstance(options, AllReduceOptions) else None
 
 
 def adds_up(options: Section) -> bool:

@@ -1,18 +1,22 @@
 """How long a step would take with each strategy and topology, on as many ranks as one likes. Runs on the driver."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark.sql import SparkSession
+from torch import nn
 
 from sparkdl.cluster import get_session, run_ranks
-from sparkdl.collectives import create_backend
+from sparkdl.collectives import TorchBackend, create_backend
 from sparkdl.data import Dataset
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import moved
+from sparkdl.layouts import check_may_be_sharded
 from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, fit_link
 from sparkdl.planning.measure import measure
+from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.subnet_cost import may_be_dealt, of_sub_networks
 from sparkdl.settings import Cluster, Train
 from sparkdl.settings.averaging import Averaging, Float16Options, PowerSGDOptions
@@ -43,6 +47,8 @@ STRATEGIES: tuple[Averaging, ...] = (
     ISTOptions(),
 )
 """What is compared, beside the configuration's own strategy: the last one if the network's neurons can be dealt."""
+SHARDED = (AllReduceOptions(shard="optimizer"), AllReduceOptions(shard="all"))
+"""What is compared as well where ranks exchange by torch.distributed and the network can be cut into shards."""
 WORTHWHILE = 1.1
 """How many times shorter a step has to be for another strategy to be worth a try."""
 
@@ -58,6 +64,8 @@ class TrainingPlan:
     measured: dict[str, float]
     """By topology, as far as the backend has it: the seconds of one mean of as many bytes as the model has."""
     strategies: dict[str, StepCost]
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """Predicted bytes that a rank holds in a step, over Python and its libraries, by strategy as far as it is known."""
 
     def __str__(self) -> str:
         return f"{self.table}\n\n{self.advice}"
@@ -68,11 +76,14 @@ class TrainingPlan:
 
     @property
     def table(self) -> str:
-        """Milliseconds of a step, one line per strategy and one column per topology."""
-        lines = [["ms a step", "computing", "MB an exchange", *(name.replace("_", " ") for name in TOPOLOGIES)]]
+        """Milliseconds of a step and memory, one line per strategy and one column per topology."""
+        lines = [
+            ["ms a step", "MB a rank", "computing", "MB an exchange", *(name.replace("_", " ") for name in TOPOLOGIES)]
+        ]
         lines += [
             [
                 name,
+                f"{self.memory[name] / 1e6:,.0f}" if name in self.memory else "-",
                 f"{1000 * cost.computing:,.1f}",
                 f"{cost.payload / 1e6:,.2f}",
                 *(self._cell(name, topology) for topology in TOPOLOGIES),
@@ -87,7 +98,8 @@ class TrainingPlan:
         pairs = [
             (strategy, topology)
             for strategy, cost in self.strategies.items()
-            for topology in (TOPOLOGIES if cost.adds_up else ["ring"])
+            for topology in TOPOLOGIES
+            if topology == "ring" or (cost.adds_up and cost.any_topology)
         ]
         return min(pairs, key=lambda pair: self.seconds(*pair))
 
@@ -113,7 +125,8 @@ class TrainingPlan:
         )
 
     def _cell(self, strategy: str, topology: str) -> str:
-        possible = topology == "ring" or self.strategies[strategy].adds_up
+        cost = self.strategies[strategy]
+        possible = topology == "ring" or (cost.adds_up and cost.any_topology)
         return f"{1000 * self.seconds(strategy, topology):,.1f}" if possible else "-"
 
     @property
@@ -144,14 +157,18 @@ def plan_training(
     settings, cluster = settings or Train(), cluster or Cluster()
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     ranks = cluster.ranks.max
+    if cluster.ranks_of_replica > 1:
+        raise ConfigError("plan-training compares strategies of whole replicas; leave cluster.layout out")
     if ranks < 2:
-        raise ConfigError("a single rank exchanges nothing that could be planned; set cluster.num_ranks to 2 or more")
+        raise ConfigError(
+            "a single rank exchanges nothing, so there is nothing to plan; set cluster.num_ranks to 2 or more"
+        )
     model = check_model(dataset, settings, ranks=ranks)
     rows = moved(some_rows(dataset), next(model.parameters()).device)
     own = settings.strategy
     if not isinstance(own, Averaging):
         raise ConfigError(
-            f"train.strategy is {own.model_dump()['kind']}, whose workers keep no step with each other; only strategies"
+            f"train.strategy is {own.model_dump()['kind']}, whose workers are not in lockstep; only strategies"
             " in lockstep are planned"
         )
     if isinstance(own, PostLocalSGDOptions):
@@ -159,8 +176,10 @@ def plan_training(
     if isinstance(own, RoundsOptions):  # its epochs of sub-networks
         own = own.model_copy(update={"allreduce_first": 0, "allreduce_last": 0})
     compared = STRATEGIES if may_be_dealt(model, rows, ranks=ranks) else STRATEGIES[:-1]
-    strategies = {_name(each): each for each in (*compared, own)}
     backend = create_backend(cluster.backend, needs_torch=own.needs_torch)
+    if isinstance(backend, TorchBackend) and _may_be_sharded(model, settings):
+        compared = (*compared, *SHARDED)
+    strategies = {_name(each): each for each in (*compared, own)}
     found = run_ranks(
         partial(measure, dataset, settings, backend, strategies),
         ranks,
@@ -174,7 +193,24 @@ def plan_training(
     for name, options in strategies.items():
         if isinstance(options, RoundsOptions):
             steps[name] = of_sub_networks(steps[name], options, model, rows, whole=whole, ranks=ranks)
-    return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, steps)
+    memory = {
+        name: memory_of_rank(
+            model, rows, settings.model_copy(update={"strategy": options}), ranks=ranks, batch=settings.batch_size
+        ).total
+        for name, options in strategies.items()
+        if isinstance(options, AllReduceOptions) and not options.compression
+    }
+    return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, steps, memory)
+
+
+def _may_be_sharded(model: nn.Module, settings: Train) -> bool:
+    """Whether the settings and the network allow shards."""
+    try:
+        settings.model_copy(update={"strategy": SHARDED[0]})
+        check_may_be_sharded(model)
+    except (ConfigError, ModelError):
+        return False
+    return True
 
 
 def _name(strategy: Averaging) -> str:
@@ -184,6 +220,7 @@ def _name(strategy: Averaging) -> str:
     parts = [
         chosen["kind"],
         compression and compression["kind"],
+        chosen.get("shard") and f"shard: {chosen['shard']}",
         "period" in chosen and f"every {chosen['period']} steps",
     ]
     return ", ".join(part for part in parts if part)

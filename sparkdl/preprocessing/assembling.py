@@ -86,7 +86,7 @@ def _part(column: Column, name: str) -> NDArray[Any] | SparseVectors:
     if not isinstance(column, pa.Array):
         return column
     if pa.types.is_nested(column.type):
-        raise DataError(f"the column {name!r} holds lists, which cannot be told to be of one length")
+        raise DataError(f"the column {name!r} holds lists, whose lengths may differ")
     if pa.types.is_float32(column.type) and not column.null_count:
         numbers: NDArray[np.float32] = column.to_numpy()
         return numbers[:, None]

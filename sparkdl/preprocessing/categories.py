@@ -38,7 +38,7 @@ class Index(FittedStage):
         saved.require(handleInvalid="keep")
         found = saved.fitted().get("labelsArray")
         if not isinstance(found, list) or len(found) != len(saved.inputs):
-            raise saved.damaged("it has not the categories of each of its columns")
+            raise saved.damaged("it does not have the categories of each of its columns")
         if not all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in found):
             raise saved.damaged("its categories are no texts")
         return cls(saved.inputs, saved.outputs, tuple(map(tuple, found)))

@@ -63,8 +63,8 @@ class _LearnImpute(Learner):
         for name, values in zip(self.named, found, strict=True):
             if not values:
                 raise DataError(
-                    f"column {name!r} has no value in the rows of the split 'train', so `impute` finds nothing that"
-                    " could stand in; leave it out of `features`"
+                    f"column {name!r} has no value in the rows of the split 'train', so `impute` has nothing to fill"
+                    " in; leave it out of `features`"
                 )
 
     def _stage(self, surrogates: Iterable[float]) -> tuple[Impute]:
@@ -188,7 +188,7 @@ def _filled(columns: dict[str, Column], name: str, surrogate: float) -> pa.Array
     if not isinstance(column, pa.Array) or not (
         pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
     ):
-        raise DataError(f"the column {name!r} holds no numbers, which missing ones could be filled in for")
+        raise DataError(f"the column {name!r} holds no numbers, so missing ones cannot be filled in")
     values = doubles(column)
     missing = np.isnan(values)
     if not missing.any():

@@ -135,8 +135,8 @@ def end_of_text(tokeniser: str, token: str | None = None) -> int:
     ids = [found.token_to_id(name) for name in names if found.token_to_id(name) is not None]
     if not ids:
         raise DataError(
-            f"the tokeniser has no token {' or '.join(map(repr, names))}, which is to stand between texts; name one"
-            " that it has in `end_of_text`"
+            f"the tokeniser has no token {' or '.join(map(repr, names))}, which separates texts; name one of its"
+            " tokens in `end_of_text`"
         )
     return int(ids[0])
 

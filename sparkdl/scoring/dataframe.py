@@ -107,7 +107,7 @@ def score(
     added = answer if on_error == "fail" else StructType([*answer, StructField(ERROR, StringType())])
     check_columns(df, card, key)
     check_room(df, added.names)
-    form = _checked_form(folder, card, form)
+    form = check_form(folder, checked_choice(form))
     modules = () if card.labels else code_for(folder, trusted_modules)
     rows = _rows_to_score(df, card, folder, trusted_stages)
     options: dict[str, Any] = {"key": key, "on_error": on_error, "asked": asked}
@@ -225,19 +225,8 @@ def _rows_to_score(df: DataFrame, card: ModelCard, folder: Path, trusted: Collec
     return rows_to_score(df, card.raw_columns)
 
 
-def _checked_form(folder: Path, card: ModelCard, form: FormChoice) -> FormChoice:
-    form = checked_choice(form)
-    if card.labels:
-        if form not in ("auto", "original"):
-            raise ConfigError(
-                f"score.form is {form}, and an ensemble for very many classes has no such form; leave it out"
-            )
-        return "original"
-    return check_form(folder, form)
-
-
 def _parts(folder: Path, form: FormChoice, *, preprocessed: bool) -> list[Path]:
     """What a task needs of a model's folder."""
-    left = files_to_leave(form)
+    left = files_to_leave(folder, form)
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in left)
     return files if preprocessed or not (folder / PREPROCESSING).is_dir() else [*files, folder / PREPROCESSING]

@@ -69,7 +69,7 @@ def open_network(
             if device != "cpu":
                 log.warning("the form %s computes on the CPU, not on %s", form, device)
             return _in_onnx(folder, form), "cpu"
-        case "float16":
+        case "float16" | "int8_weights":
             return load_network(checked_form(folder, form)).to(device), device
     original = load_network(folder / NETWORK_FILE, trusted=trusted)
     if form == "original" or device != "cpu" or "onnx" not in read_forms(folder):

@@ -1,11 +1,10 @@
 """Predictions on storage: all of them, or none. Runs on the driver; rows are scored and written by tasks."""
 
 import re
-import uuid
 from dataclasses import dataclass
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what Spark's own documentation calls it
 
 from sparkdl.data.job_errors import explained
@@ -14,10 +13,18 @@ from sparkdl.data.sources.format_packages import known_format
 from sparkdl.data.sources.table_formats import is_delta_table
 from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.scoring.merging import merge, present_rows
 from sparkdl.settings.source import TABLE_FORMATS
 from sparkdl.storage import join, local_path, spark_url, write_file
 
-__all__ = ["WrittenPredictions", "check_output", "write_predictions"]
+__all__ = [
+    "WrittenPredictions",
+    "add_predictions",
+    "check_output",
+    "existing_table",
+    "failed_rows",
+    "write_predictions",
+]
 
 _SEAL = "_SUCCESS"
 """What Spark leaves in a folder once all of its tasks are committed."""
@@ -50,12 +57,13 @@ def write_predictions(
     """
     spark = scored.sparkSession
     with explained(output), known_format(format, spark.version):
-        if table := _existing_table(spark, output, format):
+        if table := existing_table(spark, output, format):
             if mode == "error":
                 raise DatasetError(
                     f"there is a table {output} already; set `mode` to `append` or `merge`, or choose another `output`"
                 )
-            return _add(scored, output, format, table, key if mode == "merge" else None)
+            return add_predictions(scored, output, format, table, key if mode == "merge" else None)
+        scored = present_rows(scored)
         if format in TABLE_FORMATS:
             writer = scored.write if format == "table" else scored.write.format(format)
             writer.mode("error").saveAsTable(output)
@@ -84,7 +92,7 @@ def _write_new(scored: DataFrame, output: str, format: str) -> None:
             raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
 
 
-def _existing_table(spark: SparkSession, output: str, format: str) -> str | None:
+def existing_table(spark: SparkSession, output: str, format: str) -> str | None:
     """What SQL calls the table that is there, if one is. Raises :class:`ConfigError` for what is no table's name."""
     if format == "delta":
         return f"delta.{identifier(spark_url(output))}" if is_delta_table(output) else None
@@ -95,36 +103,29 @@ def _existing_table(spark: SparkSession, output: str, format: str) -> str | None
     return output if spark.catalog.tableExists(output) else None
 
 
-def _add(scored: DataFrame, output: str, format: str, table: str, key: str | None) -> WrittenPredictions:
+def add_predictions(scored: DataFrame, output: str, format: str, table: str, key: str | None) -> WrittenPredictions:
     """Add rows to a table that is there, in one step of its own; with a ``key``, in the place of those that have it."""
-    spark = scored.sparkSession
     rows = scored.persist(StorageLevel.DISK_ONLY)
     try:
-        found = _counted(rows, output)
-        if key is None:
-            if format == "delta":
-                rows.write.format(format).mode("append").save(spark_url(output))
-            else:
-                rows.write.mode("append").saveAsTable(table)
-            return found
-        view = f"sparkdl_{uuid.uuid4().hex}"
-        rows.createOrReplaceTempView(view)
-        try:
-            same = f"there.{identifier(key)} = new.{identifier(key)}"
-            spark.sql(
-                f"MERGE INTO {table} AS there USING {view} AS new ON {same}"
-                " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-            )
-        finally:
-            spark.catalog.dropTempView(view)
+        found = _counted(present_rows(rows), output)
+        if key is not None:
+            merge(rows, table, key)
+        elif format == "delta":
+            rows.write.format(format).mode("append").save(spark_url(output))
+        else:
+            rows.write.mode("append").saveAsTable(table)
         return found
     finally:
         rows.unpersist()
 
 
+def failed_rows(rows: DataFrame) -> Column:
+    """How many rows have no prediction."""
+    return F.count(F.when(F.col("prediction").isNull(), 1)) if "prediction" in rows.columns else F.lit(0)
+
+
 def _counted(rows: DataFrame, output: str) -> WrittenPredictions:
-    failed = F.count(F.when(F.col("prediction").isNull(), 1)) if "prediction" in rows.columns else F.lit(0)
-    found = rows.agg(F.count("*").alias("rows"), failed.alias("failed")).collect()[0]
+    found = rows.agg(F.count("*").alias("rows"), failed_rows(rows).alias("failed")).collect()[0]
     return WrittenPredictions(output, found["rows"], found["failed"])
 
 

@@ -102,8 +102,8 @@ class Predictor:
     ) -> "Predictor":
         """Open a model's folder; see :func:`sparkdl.tracking.download`.
 
-        A network computes on ``device``, in one of its forms (:func:`sparkdl.scoring.open_form.open_network`), an
-        ensemble on the CPU.
+        A network computes on ``device``, an ensemble on the CPU, either in one of its forms
+        (:func:`sparkdl.scoring.open_form.open_network`, :func:`sparkdl.extreme.ensemble.open_model`).
 
         Raises :class:`~sparkdl.errors.ModelError` if something in it is missing, damaged, or was altered. Nothing in
         the folder is executed, but the code of ``trusted`` modules that a network which is not exported names.
@@ -161,7 +161,7 @@ def _open_model(
     if card.labels:
         from sparkdl.extreme.ensemble import open_model as open_ensemble
 
-        return open_ensemble(folder, card.input, card.labels.classes)
+        return open_ensemble(folder, card.input, card.labels.classes, form=form)
     from sparkdl.scoring.network import open_model as open_network
 
     return open_network(folder, card.inputs or card.input, shapes, device=device, trusted=trusted, form=form)

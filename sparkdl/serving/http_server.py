@@ -36,17 +36,16 @@ def serve(
 ) -> None:
     """Answer requests with a registered model over HTTP, until Ctrl-C or SIGTERM. Runs wherever it is called.
 
-    ``model`` is what :func:`sparkdl.score` takes: ``models:/name@alias``, a version, or a folder; ``form`` is which of
-    its forms answers. It answers POST /invocations with JSON as ``mlflow models serve`` does, and GET /ping, /health,
-    /version and /metrics (Prometheus). Requests that come while others are answered wait together and go through the
-    network at once, at most ``max_batch`` rows; with ``max_wait_ms``, the first one of a batch waits so long for
-    others. A request that is wrong is refused by itself. Neither Spark nor Java is needed, and MLflow's store only
-    while the model is fetched.
+    ``model`` is what :func:`sparkdl.score` takes: ``models:/name@alias``, a version, or a folder; ``form`` chooses one
+    of its forms. It answers POST /invocations with JSON as ``mlflow models serve`` does, and GET /ping, /health,
+    /version and /metrics (Prometheus). Requests that arrive while a batch is computed form the next batch, of at most
+    ``max_batch`` rows; with ``max_wait_ms``, the first request of a batch waits up to that long for others. An invalid
+    request is refused alone. Neither Spark nor Java is needed, and MLflow's store only while the model is fetched.
 
-    Whoever reaches the address may ask; put what asks for passwords or speaks TLS before it. Requests that are in
-    flight when it ends are answered.
+    Clients are not authenticated; put a proxy with authentication and TLS in front of it. Requests that are in flight
+    when it ends are answered.
 
-    Raises :class:`ConfigError` for an address that it cannot have or a form that the model has not,
+    Raises :class:`ConfigError` for an address that cannot be used or a form that the model does not have,
     :class:`~sparkdl.errors.RegistryError` for a model that does not exist, :class:`~sparkdl.errors.ModelError` for one
     that is damaged, and :class:`~sparkdl.errors.OnlySparkError` for one whose preprocessing takes Spark.
     """

@@ -1,19 +1,21 @@
 """The settings of a pipeline.
 
-A pipeline's file has the sections ``prepare``, ``train``, ``extreme``, ``compress``, ``score``, ``cluster`` and
-``tracking``; each is a frozen class here, and the text under each field is its documentation. The same classes are the
-arguments of :func:`sparkdl.prepare`, :func:`sparkdl.train` and :func:`sparkdl.score`, so that a notebook and a job mean
-the same thing by the same word.
+A pipeline's file has the sections ``prepare``, ``train``, ``tune``, ``extreme``, ``compress``, ``score``, ``cluster``
+and ``tracking``; each is a frozen class here, and the text under each field is its documentation. The same classes are
+the arguments of :func:`sparkdl.prepare`, :func:`sparkdl.train` and :func:`sparkdl.score`, so that a notebook and a job
+mean the same thing by the same word.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 from pydantic import model_validator
 
 from sparkdl.errors import ConfigError
-from sparkdl.settings.cluster import Cluster, RankRange, Resources
+from sparkdl.settings.cluster import Cluster, RankLayout, RankRange, Resources
 from sparkdl.settings.compress import Compress, FormGate
 from sparkdl.settings.extreme import Extreme, LinearRankerOptions, NoRankerOptions
+from sparkdl.settings.keys import check_key, given_values, set_key
 from sparkdl.settings.named_inputs import Input
 from sparkdl.settings.prepare import Prepare
 from sparkdl.settings.score import Score
@@ -24,6 +26,7 @@ from sparkdl.settings.stage_options import Stage
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.settings.tracking import Gate, Tracking
 from sparkdl.settings.train import Recipe, Train
+from sparkdl.settings.tune import Tune
 
 __all__ = [
     "AllReduceOptions",
@@ -36,6 +39,7 @@ __all__ = [
     "LinearRankerOptions",
     "NoRankerOptions",
     "Prepare",
+    "RankLayout",
     "RankRange",
     "Recipe",
     "Resources",
@@ -48,7 +52,11 @@ __all__ = [
     "TimeSplit",
     "Tracking",
     "Train",
+    "Tune",
 ]
+
+OF_A_SEARCH = "run_dir", "resume", "target"
+"""What of ``train`` is for the search to say, or would end a trial before others could be compared with it."""
 
 
 class Settings(Section):
@@ -56,6 +64,7 @@ class Settings(Section):
 
     prepare: Prepare | None = None
     train: Train = Train()
+    tune: Tune = Tune()
     extreme: Extreme = Extreme()
     compress: Compress = Compress()
     score: Score = Score()
@@ -70,6 +79,33 @@ class Settings(Section):
             case {"prepare": dict() as prepare, "train": {"dataset": str() as dataset}} if "output" not in prepare:
                 return {**values, "prepare": {**prepare, "output": dataset}}
         return values
+
+    @model_validator(mode="after")
+    def _searches_what_is_there(self) -> Self:
+        for key in self.tune.space:
+            section, _, name = key.partition(".")
+            check_key(key, Settings)
+            if section not in ("prepare", "train") and key != "cluster.num_ranks":
+                raise ValueError(f"tune.space: {key} cannot be searched; keys of prepare and train can")
+            if key.startswith(("prepare.source", "prepare.output")):
+                raise ValueError(f"tune.space: {key} says where rows are, and all trials use the same rows")
+            if section == "prepare" and self.prepare is None:
+                raise ValueError(
+                    f"tune.space: {key} is searched, and there is no section prepare; add it with its fixed keys"
+                )
+            if section == "train" and name in OF_A_SEARCH:
+                raise ValueError(f"tune.space: {key} is set by the search itself; take it out")
+        return self
+
+    def with_values(self, values: Mapping[str, Any], *, place: str) -> "Settings":
+        """The same settings with other values under these whole keys: first those that stand above others.
+
+        Raises :class:`ConfigError`, which begins with ``place``, where they do not fit together.
+        """
+        tree = given_values(self)
+        for key in sorted(values, key=lambda key: key.count(".")):
+            set_key(tree, key, given_values(values[key]), section=Settings, what=f"{key} of {place}")
+        return Settings.checked(tree, place=place)
 
     def require(self, key: str) -> Any:
         """The value of a key that a job cannot do without, for example ``prepare.source``.

@@ -15,16 +15,16 @@ class LoraOptions(Section):
 
     kind: Literal["lora"] = "lora"
     rank: Positive = 8
-    """Of B A."""
+    """The rank of B A: the columns of B, and the rows of A."""
     targets: list[str] = []
     """The layers: the last parts of their names, such as ``[query, value]``. By default those that ``peft`` has found
     to be good for the network's architecture, if it knows it."""
     alpha: Annotated[float, Field(gt=0)] = 16.0
-    """B A counts alpha / rank."""
+    """B A is multiplied by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of what comes to A."""
+    """The dropout of the inputs of A."""
     whole: list[str] = []
-    """Layers that are trained whole, such as the new one that tells your classes apart: ``[classifier]``."""
+    """Layers that are trained completely, such as a new head for your classes: ``[classifier]``."""
     registered: Literal["merged", "adapters"] = "merged"
     """What the registered model holds: all weights, with adapters ``merged`` into them, or the ``adapters`` alone, in
     the format of ``peft``, and the SHA-256 of the files of ``model_options.pretrained``, which scoring reads where

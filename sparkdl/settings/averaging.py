@@ -128,12 +128,13 @@ class Averaging(Section):
     """Where the mean over ranks is found."""
 
     topology: Topology = "ring"
-    """Where it is added up. All but the backend's own ring need the torch backend, and ranks that compute on CPUs."""
+    """The way that messages take while they are added up. All but ``ring``, the backend's own, need the torch backend
+    and ranks that compute on CPUs."""
 
     @property
     def needs_torch(self) -> str | None:
         """Why Horovod cannot do it, as the end of a sentence; None if it can."""
-        return None if self.topology == "ring" else f"lets single ranks speak to each other in topology {self.topology}"
+        return None if self.topology == "ring" else f"sends messages between pairs of ranks in topology {self.topology}"
 
 
 class CompressedAveraging(Averaging):
@@ -153,7 +154,7 @@ class CompressedAveraging(Averaging):
         ]
         | None
     ) = None
-    """What travels instead of the values."""
+    """How the values that ranks send are compressed."""
 
     @property
     @override

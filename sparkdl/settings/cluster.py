@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from sparkdl.settings.section import Positive, Section
 
-__all__ = ["Cluster", "RankRange", "Resources"]
+__all__ = ["Cluster", "RankLayout", "RankRange", "Resources"]
 
 
 class RankRange(Section):
@@ -20,6 +20,43 @@ class RankRange(Section):
         if self.min > self.max:
             raise ValueError(f"min is {self.min} and max is {self.max}; min must not be larger")
         return self
+
+
+class RankLayout(Section):
+    """How ranks share the rows and the network. Their number is the product."""
+
+    data: Positive = 1
+    """Replicas of the network, each of which has other rows."""
+    tensor: Positive = 1
+    """Ranks that have one replica together: each layer that is wide enough is cut, and each of them computes a part
+    (tensor parallelism, arXiv 1909.08053)."""
+    pipeline: Positive = 1
+    """Ranks that have one replica together: each has some of its layers, and computes one part of a batch while the
+    next rank computes the part before (pipeline parallelism, arXiv 1811.06965)."""
+    microbatches: Positive | None = None
+    """Of a pipeline: into how many parts a batch is cut, by default four times as many as ``pipeline``."""
+    schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
+    """Of a pipeline: ``1f1b`` goes back with a part as soon as it can, and keeps the activations of few of them;
+    ``gpipe`` goes forward with all of them first. ``interleaved`` is ``1f1b`` with two stages on each rank, further
+    apart: ranks wait less, and send twice as much."""
+
+    @model_validator(mode="after")
+    def _shared_in_one_way(self) -> Self:
+        if self.tensor > 1 and self.pipeline > 1:
+            raise ValueError(
+                f"tensor is {self.tensor} and pipeline is {self.pipeline}, and ranks share a replica in one of the two"
+                " ways; set the other one to 1"
+            )
+        if self.pipeline == 1 and self.model_fields_set & {"microbatches", "schedule"}:
+            raise ValueError(
+                "microbatches and schedule are of a pipeline; set pipeline to 2 or more, or leave them out"
+            )
+        return self
+
+    @property
+    def ranks_of_replica(self) -> int:
+        """How many ranks have one replica of the network together."""
+        return self.tensor * self.pipeline
 
 
 class Resources(Section):
@@ -37,6 +74,9 @@ class Cluster(Section):
     num_ranks: Positive | RankRange = 2
     """How many training processes; each takes one task slot, or one GPU of a slot with several. ``{min: 1, max: 8}``
     goes on with fewer when slots are lost, and with more when they come back."""
+    layout: RankLayout | None = None
+    """How many ranks there are along each axis, in place of ``num_ranks``: ``{data: 2, tensor: 2}`` has two replicas of
+    two ranks each. By default, each rank has a replica."""
     resources: Resources | None = None
     """What each task gets while it trains, for example ``{cpus: 4, gpus: 1}``, without a restart of the application.
     It takes Spark 4 and a cluster. By default, what every task of the application gets."""
@@ -56,6 +96,11 @@ class Cluster(Section):
     """Seconds without a sign of life after which a rank's process is taken for stopped or lost."""
     stall_timeout: Annotated[float, Field(gt=0)] = 600.0
     """Seconds without a finished batch after which a rank is taken for stuck: longer than the longest of them."""
+    preemption_notice: str | None = None
+    """Where executors find out that their host is about to be taken away: ``aws``, ``gcp`` or ``azure`` ask that
+    cloud's metadata server, and anything else is the path of a file that somebody makes then. Ranks write a checkpoint,
+    the executor gets no more tasks, and the run goes on in other slots. Executors that Spark decommissions are noticed
+    without it."""
     embedded_slots: Positive = 2
     """Slots of the Spark that is started in this process tree when none is running."""
     slot_timeout: Annotated[float, Field(ge=0)] = 30.0
@@ -64,8 +109,29 @@ class Cluster(Section):
     """Spark settings for the embedded session, for example ``spark.driver.memory: 4g``. A file may make harmless ones
     (memory, cores, shuffle, SQL, the web page); the command line and Python may make any."""
 
+    @model_validator(mode="after")
+    def _of_one_size(self) -> Self:
+        if self.layout and "num_ranks" in self.model_fields_set:
+            data, together = self.layout.data, self.layout.ranks_of_replica
+            if self.num_ranks != data * together:
+                raise ValueError(
+                    f"layout has {data} x {together} = {data * together} ranks, and num_ranks is"
+                    f" {self.num_ranks}; leave num_ranks out"
+                )
+        return self
+
+    @property
+    def ranks_of_replica(self) -> int:
+        """How many ranks have one replica of the network together."""
+        return self.layout.ranks_of_replica if self.layout else 1
+
+    @property
+    def replicas(self) -> int:
+        """The largest number of replicas of the network."""
+        return self.ranks.max // self.ranks_of_replica
+
     @property
     def ranks(self) -> RankRange:
         """The least and the largest number of ranks."""
-        asked = self.num_ranks
+        asked = self.layout.data * self.layout.ranks_of_replica if self.layout else self.num_ranks
         return asked if isinstance(asked, RankRange) else RankRange(min=asked, max=asked)

@@ -14,7 +14,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.masking import masked
 from sparkdl.settings.kinds import kinds_in, sections_in
 
-__all__ = ["Key", "explained", "find_field", "find_key", "nearest"]
+__all__ = ["Key", "explained", "find_field", "find_key", "nearest", "unknown"]
 
 _ALTERNATIVE = re.compile(r"str|int|float|bool|callable|constrained-\w+|(dict|list|function-\w+)\[.*")
 """What Pydantic calls one of several kinds of value that may stand under a key, behind the key."""
@@ -82,7 +82,7 @@ def _explain(problem: Any, section: type[BaseModel]) -> str:
     found = find_key(location, section)
     key = ".".join(found.parts)
     if problem["type"] == "extra_forbidden":
-        return _unknown(key, find_key(location[:-1], section))
+        return unknown(key, find_key(location[:-1], section))
     if problem["type"] == "missing":
         return f"the key {key!r} is missing"
     if problem["type"] == "frozen_instance":
@@ -112,7 +112,7 @@ def find_field(key: str, section: type[BaseModel]) -> FieldInfo:
         if found.of_names:
             continue
         if part not in found.fields:
-            raise ConfigError(_unknown(".".join(parts[: depth + 1]), found))
+            raise ConfigError(unknown(".".join(parts[: depth + 1]), found))
     return found.fields[parts[-1]]
 
 
@@ -132,7 +132,8 @@ def find_key(location: Sequence[str], section: type[BaseModel]) -> Key:
     return found
 
 
-def _unknown(key: str, parent: Key) -> str:
+def unknown(key: str, parent: Key) -> str:
+    """What is said of a key that is not there, with the one that was meant."""
     *_, name = key.split(".")
     return f"unknown key {key!r}; {nearest(name, parent.fields, below='.'.join([*parent.parts, '']))}"
 

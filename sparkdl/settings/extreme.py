@@ -1,6 +1,6 @@
 """The section ``extreme``: hashed meta-models."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ class LinearRankerOptions(Section):
     shortlist: Positive = 100
     """Classes of a training row that it is a negative of, unless they are its own; of fewer classes, all."""
     candidates: Positive = 40
-    """Classes of a row that are ordered anew when it is scored: more take longer, and change hardly an answer."""
+    """Classes of a row that are reordered when it is scored: more take longer, and change few predictions."""
     random_negatives: Annotated[int, Field(ge=0)] = 50
     """Classes that each training row draws besides, to be a negative of."""
     cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
@@ -33,7 +33,7 @@ class LinearRankerOptions(Section):
 
 
 class NoRankerOptions(Section):
-    """The meta-models' own order stands."""
+    """No second stage: classes keep the order of the meta-models."""
 
     kind: Literal["none"] = "none"
 
@@ -71,12 +71,22 @@ class Extreme(Section):
     """How a repetition fills its buckets: at ``random``; with ``clusters`` of classes whose rows are alike; or
     ``mixed``, every other repetition the one or the other."""
     hash_family: Literal["universal", "murmur3", "identity"] = "universal"
-    """What fills buckets at random. ``identity`` hashes nothing: with a bucket for each class, and ``hashing: random``,
-    a single repetition is an ordinary classifier."""
+    """The hash function of random buckets. ``identity`` hashes nothing: with a bucket for each class, and ``hashing:
+    random``, a single repetition is an ordinary classifier."""
     ranker: OneKind[LinearRankerOptions | NoRankerOptions] = LinearRankerOptions()
-    """What orders the likeliest classes anew."""
+    """The second stage, which reorders the likeliest classes."""
     seed: Seed = 0
     """Decides hashes, clusters, initial weights, the order of rows and random negatives."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_teacher(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "teacher" in values:
+            raise ValueError(
+                "`teacher`: repetitions that also learn from an ensemble of more of them were no better than those that"
+                " learn from labels alone, so there is no such key; an ensemble teaches a network (`train.teacher`)"
+            )
+        return values
 
     @model_validator(mode="after")
     def _nothing_to_cluster(self) -> Self:

@@ -23,12 +23,12 @@ class Input(Section):
     columns: Annotated[list[str], Field(min_length=1)] | None = None
     """Or the columns that it is made from, side by side in one vector."""
     kind: InputKind | None = None
-    """``vector``: float32, as ``features`` make it, and ``sparse``: one of which files keep what is not zero. ``image``
-    (where ``image_shape`` is given). ``ids``: whole numbers from 0 on, int64, for the tables of embeddings; the stages
-    ``index``, ``hash`` and ``hash_words`` make such. ``tokens``: the ids of a text's tokens. ``sequence``: arrays of
-    different lengths, whole numbers for ids or events, floats for a series. A batch of ``tokens`` and of a ``sequence``
-    is padded to its longest row, and one more argument, ``<name>_mask`` (of ``input_ids``: ``attention_mask``), is true
-    where a row has something."""
+    """``vector``: float32, as ``features`` make it. ``sparse``: the same, of which files store only nonzero values.
+    ``image`` (if ``image_shape`` is given). ``ids``: whole numbers from 0 on, int64, for tables of embeddings; the
+    stages ``index``, ``hash`` and ``hash_words`` make them. ``tokens``: ids of a text's tokens. ``sequence``: arrays
+    of different lengths, whole numbers for ids or events, floats for a series. A batch of ``tokens`` and of a
+    ``sequence`` is padded to its longest row, and one more argument, ``<name>_mask`` (of ``input_ids``:
+    ``attention_mask``), is true for elements and false for padding."""
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
     """Of an image, as ``prepare.image_shape``."""
     stages: list[Stage] = []
@@ -42,13 +42,13 @@ class Input(Section):
     max_length: Positive | None = None
     """``tokens`` and ``sequence``: the longest that a row may be."""
     on_long_rows: Literal["error", "cut"] = "error"
-    """What happens to longer ones: they are bad rows, or are cut behind ``max_length``."""
+    """What happens to longer rows: they are bad rows, or are truncated to ``max_length``."""
     block_length: Annotated[int | None, Field(ge=2, exclude_if=lambda length: length is None)] = None
-    """``tokens`` of ``task: language_modelling``: texts of any length are laid end to end, with a token between them,
-    and cut into blocks of so many tokens, which are the rows of the dataset."""
+    """``tokens`` of ``task: language_modelling``: texts of any length are concatenated, with a token between them, and
+    cut into blocks of this many tokens, which are the rows of the dataset."""
     end_of_text: Annotated[str | None, Field(exclude_if=lambda token: token is None)] = None
-    """That token. By default the first one that the tokeniser has of ``<|endoftext|>``, ``<|end_of_text|>``, ``</s>``,
-    ``<eos>`` and ``[SEP]``; a tokeniser that is learned has the first."""
+    """The token between texts. By default the first that the tokeniser has of ``<|endoftext|>``, ``<|end_of_text|>``,
+    ``</s>``, ``<eos>`` and ``[SEP]``; a tokeniser that ``prepare`` trains has ``<|endoftext|>``."""
 
     @property
     def raw(self) -> list[str]:
@@ -92,7 +92,7 @@ class Input(Section):
                 f"`vocabulary` is {self.vocabulary}, and a byte-level BPE begins with 256 bytes and padding"
             )
         if kind != "ids" and any(stage.beyond_float32 for stage in self.stages):
-            raise ValueError("`hash` makes numbers beyond 2^24, which only `kind: ids` tells apart")
+            raise ValueError("`hash` makes numbers beyond 2^24, which only `kind: ids` keeps exactly")
         if self.block_length and (self.max_length or self.on_long_rows == "cut"):
             raise ValueError("`block_length` is of texts of any length; leave out `max_length` and `on_long_rows`")
         if self.end_of_text and not self.block_length:

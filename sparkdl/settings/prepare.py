@@ -40,8 +40,8 @@ class Prepare(Section):
     weight: str | None = None
     """A column of numbers: how much each row counts, beside the others. Only the ratios matter."""
     class_names: Annotated[dict[str, str], BeforeValidator(_by_text)] = {}
-    """What people call the classes, ``{0: T-shirt, 1: trouser}``: pictures show these names. Predictions stay what the
-    label's column holds; a label without a name is called what it is."""
+    """Names of the classes for people, ``{0: T-shirt, 1: trouser}``: pictures show them. Predictions are still values
+    of the label's column; a label that is not listed is shown as it is."""
     image: str | None = None
     """The column of images: the bytes of files (JPEG, PNG, WebP, GIF, BMP, TIFF), raw bytes of exactly ``image_shape``,
     or Spark's image struct. Kept as uint8; scaling happens inside the network."""
@@ -74,10 +74,10 @@ class Prepare(Section):
     seed: Seed = 0
     """Decides splits and the order of rows."""
     in_place: Annotated[bool, Field(exclude_if=lambda in_place: not in_place)] = False
-    """Whether rows stay where they are, and ``output`` gets the card and what preprocessing has learned alone. The
-    source consists of Parquet files then, as a folder of them or a Delta table does, that nobody changes as long as
-    somebody trains on them. Ranks decode them at every epoch, and rows are drawn for splits by their places in these
-    files. For ``features`` that make a dense vector."""
+    """Whether rows are not copied: ``output`` then holds only the card and the fitted stages. The source has to be
+    Parquet files (a folder of them, or a Delta table) that do not change while they are trained on. Ranks decode them
+    in every epoch, and a row's split follows from its place in these files. For ``features`` that make a dense
+    vector."""
     num_ranks: Positive = 2
     """The number of row groups in each split is a multiple of this."""
     rows_per_group: Positive = 8192
@@ -146,12 +146,12 @@ class Prepare(Section):
             raise ValueError("`sparse` and `unit_norm` are for `features`, not for an `image`")
         if (self.sparse or self.unit_norm) and any(stage.kind == "hash_words" for stage in self.stages):
             raise ValueError(
-                "`hash_words` names words by numbers, which are no lengths: leave out `sparse`, `unit_norm`"
+                "`hash_words` makes ids of words, which are no quantities: leave out `sparse`, `unit_norm`"
             )
         if any(stage.beyond_float32 for stage in self.stages):
             raise ValueError(
-                "`hash` makes numbers beyond 2^24, which float32 does not tell apart; use `inputs` of `kind: ids`, or a"
-                " smaller `vocabulary`"
+                "`hash` makes numbers beyond 2^24, which float32 does not keep exactly; use `inputs` of `kind: ids`,"
+                " or a smaller `vocabulary`"
             )
         if self.sparse and self.task == "multi_label":
             raise ValueError("`sparse` rows with several labels are for `train-extreme`, which asks for no `task`")
@@ -171,7 +171,9 @@ class Prepare(Section):
             raise ValueError(f"`split` names the label {self.label!r}: a model is to be tried on the labels it knows")
         if self.split.stratify and (self.task not in (None, "classification") or (self.sparse and self.task is None)):
             without = self.task or "`train-extreme`, which `sparse` without a `task` is for,"
-            raise ValueError(f"`split.stratify` deals the rows of each class, and {without} has no class for each row")
+            raise ValueError(
+                f"`split.stratify` splits the rows of each class separately, and {without} has no class for each row"
+            )
         if self.label in (self.features or ()):
             raise ValueError(f"`features` names the label {self.label!r}; a model would only copy it")
         if len(set(self.features or ())) < len(self.features or ()):

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sparkdl.settings.compress import FormChoice
-from sparkdl.settings.section import Positive, Section, absolute
+from sparkdl.settings.section import Positive, Section, Storage, absolute
 from sparkdl.settings.source import TABLE_FORMATS, FormatName, Source
 
 __all__ = ["BATCH_SIZE", "TOP_K", "Score"]
@@ -36,6 +36,14 @@ class Score(Section):
     """What happens where there are predictions already: the job is refused; or rows are added to a table, ``append``;
     or with ``merge`` those of the same ``key`` are replaced there and all others added. Both take a format that does
     so whole or not at all, as Delta and Iceberg do."""
+    stream: bool = False
+    """Scores what is new: rows that the source has got since the job ran last are scored and added to ``output``, each
+    once, by Spark's Structured Streaming. With ``mode: error``, the job makes the output, and adds to it later on."""
+    checkpoint: Storage | None = None
+    """The folder in which a stream keeps which rows it has scored. It belongs to one source and one output."""
+    interval: Annotated[float, Field(gt=0)] | None = None
+    """A stream looks for new rows every so many seconds, until Ctrl-C or SIGTERM ends it. By default it scores what is
+    there, and ends."""
     top_k: Positive = TOP_K
     """How many classes are listed in the column ``top_k``."""
     batch_size: Positive = BATCH_SIZE
@@ -76,4 +84,18 @@ class Score(Section):
             )
         if self.mode == "merge" and self.key is None:
             raise ValueError("`mode: merge` needs `key`, the column by which rows are found again")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_streamed(self) -> Self:
+        if not self.stream:
+            if self.checkpoint is not None or self.interval is not None:
+                raise ValueError("`checkpoint` and `interval` are for `stream: true`, which scores what is new")
+            return self
+        if self.checkpoint is None:
+            raise ValueError("`stream: true` needs `checkpoint`, the folder in which it keeps which rows it has scored")
+        if self.checkpoint == self.output:
+            raise ValueError("`checkpoint` and `output` are the same folder; choose one for each")
+        if self.split is not None:
+            raise ValueError("`split` picks rows of a table that was prepared, and a stream has new ones; leave it out")
         return self

@@ -48,8 +48,8 @@ class Source(Section):
     ``images`` also take a path for each split, ``{train: ..., test: ...}``; ``jdbc`` and its like take none."""
     options: dict[str, str | int | float | bool] = {}
     """Passed to Spark's reader, for example ``header: true`` for csv; ``images`` takes ``height`` and ``width``. Of a
-    Delta table ``versionAsOf`` or ``timestampAsOf`` picks a version. Settings of Hadoop, which have a dot in their
-    names, are not for a file."""
+    Delta table ``versionAsOf`` or ``timestampAsOf`` picks a version, and ``readChangeFeed: true`` reads its changes.
+    Settings of Hadoop, which have a dot in their names, are not for a file."""
 
     @property
     def brings_splits(self) -> bool:
@@ -60,6 +60,12 @@ class Source(Section):
     def place(self) -> str:
         """Where the rows are, in words: the path, or where there is none the format."""
         return self.format if self.path is None else str(self.path)
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether the rows are the changes of a Delta table: what was inserted, updated and deleted."""
+        options = {name.lower(): str(value).lower() for name, value in self.options.items()}
+        return "true" in (options.get("readchangefeed"), options.get("readchangedata"))
 
     @property
     def is_of_files(self) -> bool:

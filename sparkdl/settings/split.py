@@ -76,10 +76,10 @@ class Split(Section):
         )
     )
     """Shares of the training rows that move to other splits, by default a tenth for ``validation`` and for ``test``,
-    and none when there is a ``column`` or a ``time``. Each row is drawn by itself, also where others are equal to it,
-    by a hash of the row, of its number among its equals, and of the seed."""
+    and none when there is a ``column`` or a ``time``. Each row is drawn independently, even if others are equal to it,
+    by a hash of the row, of its number among equal rows, and of the seed."""
     stratify: bool = False
-    """Whether each class is dealt by itself, so that each split has its share of every class, give or take one row:
+    """Whether each class is split separately, so that each split has its share of every class, give or take one row:
     for rare classes."""
     group: list[str] = []
     """The columns whose values, such as a customer, a patient or a session, must not occur in two splits: all rows with
@@ -114,7 +114,7 @@ class Split(Section):
         if len(set(self.names)) < len(self.names):
             raise ValueError("`fractions` names a split that `time` makes")
         if self.stratify and self.group:
-            raise ValueError("give either `stratify` or `group`: rows that stay together cannot be dealt one by one")
+            raise ValueError("give either `stratify` or `group`: rows that stay together cannot be drawn one by one")
         for key in ("stratify", "group"):
             if getattr(self, key) and not self.fractions:
                 raise ValueError(f"`{key}` says how `fractions` are drawn; set `fractions`")

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from sparkdl.settings.averaging import Averaging, CompressedAveraging
 from sparkdl.settings.kinds import OneKind
@@ -36,14 +37,33 @@ class AllReduceOptions(CompressedAveraging):
     """Synchronous data parallelism: every step applies the mean gradient of all ranks."""
 
     kind: Literal["allreduce"] = "allreduce"
+    shard: Literal["optimizer", "all"] | None = None
+    """What ranks share among them in place of each keeping all of it: ``optimizer`` what the optimizer keeps, and the
+    gradients (ZeRO-2, arXiv 1910.02054), ``all`` the weights, too, which come together one layer after another (FSDP,
+    arXiv 2304.11277), so that the network may be larger than a rank's memory. The steps are the same."""
     measure_noise: bool = False
     """Log the gradients' noise scale and diversity after each epoch: they say which batch size is worth its rows."""
+
+    @property
+    @override
+    def needs_torch(self) -> str | None:
+        return "has ranks keep shards (shard)" if self.shard else super().needs_torch
+
+    @model_validator(mode="after")
+    def _of_shards(self) -> Self:
+        if self.shard and (self.compression or self.topology != "ring" or self.measure_noise):
+            key = "compression" if self.compression else "measure_noise" if self.measure_noise else "topology"
+            raise ValueError(
+                f"shard has each rank get its shard of the summed gradients and no others, and {key} is of gradients"
+                f" that all ranks get whole; leave {key} out, or set shard to null"
+            )
+        return self
 
     @model_validator(mode="after")
     def _of_values(self) -> Self:
         if self.measure_noise and self.compression:
             raise ValueError(
-                "measure_noise compares gradients with their mean, which compression only stands for; set compression"
+                "measure_noise compares gradients with their mean, which compression only approximates; set compression"
                 " to null while you measure"
             )
         return self

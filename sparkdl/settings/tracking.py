@@ -54,7 +54,7 @@ class Gate(Section):
 
 
 class Tracking(Section):
-    """Where MLflow keeps what happened."""
+    """Where and how runs are recorded in MLflow."""
 
     uri: Annotated[str | None, Field(repr=False)] = None
     """A tracking URI; by default ``MLFLOW_TRACKING_URI``, else SQLite in ``output/mlflow.db``."""
@@ -65,7 +65,7 @@ class Tracking(Section):
     offline: bool = False
     """Start also when the store does not answer: everything is kept on disk, and ``sparkdl sync`` delivers it."""
     spool: Folder = "output/tracking"
-    """Where records are kept until the store has them; a folder that outlives this machine loses none with it."""
+    """Where records are kept until the store has them. On shared storage, they survive the loss of this machine."""
     register_as: Annotated[str, AfterValidator(_model_name)] | None = None
     """The registered model's name; without one, nothing is registered."""
     alias: Annotated[str, AfterValidator(_alias)] = "candidate"

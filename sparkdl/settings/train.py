@@ -24,7 +24,7 @@ from sparkdl.settings.strategies import (
 )
 from sparkdl.settings.teacher import Teacher
 
-__all__ = ["SMALLER_IS_BETTER", "Recipe", "Target", "Train"]
+__all__ = ["SMALLER_IS_BETTER", "FigureName", "Recipe", "Target", "Train"]
 
 
 def _by_label(weights: Any) -> Any:
@@ -90,7 +90,7 @@ class Recipe(Section):
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
     """The rate climbs in equal steps from the unscaled to the scaled one; with ``scaling: none``, from zero."""
     schedule: Literal["constant", "cosine", "linear", "step"] = "cosine"
-    """What the rate does after warm-up."""
+    """How the rate changes after warm-up."""
     milestones: list[Fraction] = [0.5, 0.75]
     """``step``: the parts of training after which the rate is divided by ten."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -135,14 +135,14 @@ class Train(Recipe):
     run_dir: Storage = "output/runs"
     """Where runs keep their checkpoints: storage that driver and executors both reach."""
     task: TaskName | None = None
-    """What the dataset has to be for; by default what it is (``prepare.task``)."""
+    """The task that the dataset must have been prepared for (``prepare.task``); by default any."""
     model: str | Callable[..., Any] = "mlp"
     """A name from ``sparkdl.models``, an import path ``package.module:name``, or a callable that returns a module."""
     model_options: dict[str, Any] = {}
     """Keyword arguments for the model."""
     loss: str | Callable[..., Any] | None = None
     """A name from ``torch.nn.functional``, an import path, or a callable of (logits, labels): the batch mean. One whose
-    second argument is called ``batch`` gets all that the network answers, and the batch: its ``inputs``, ``labels`` and
+    second argument is called ``batch`` gets all outputs of the network, and the batch: its ``inputs``, ``labels`` and
     ``weights``. By default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression
     ``mse_loss``, for ranking ListNet's, of the labels of ``sparkdl.training.tasks.ranking``, and for language modelling
     the cross entropy of logits (n, length, vocabulary) to the tokens that come next (n, length), -100 where there is
@@ -155,8 +155,8 @@ class Train(Recipe):
     standardise_labels: bool | None = None
     """Of regression: whether the loss is given labels with mean 0 and variance 1, for which one learning rate suits
     labels of any unit, or labels as they are. Figures and predictions have the labels' own unit in any case. By default
-    true with ``mse_loss`` and ``l1_loss``, by which the best network is the same in any unit, and false with any other
-    loss: that of a count or of an interval would not be what it is for."""
+    true with ``mse_loss`` and ``l1_loss``, whose optimum does not depend on the unit, and false with any other loss,
+    because a loss for counts or intervals needs the labels as they are."""
     class_weights: Literal["balanced"] | ClassWeights | None = None
     """Of classification: how much the rows of each class count in the loss, as a mapping from labels to numbers (1 for
     those that are not named), of which only the ratios matter, or ``balanced``: n / (k n_c) for n training rows of k
@@ -175,21 +175,21 @@ class Train(Recipe):
     optimizer_options: dict[str, Any] = {}
     """Keyword arguments for the optimizer, for example ``momentum``."""
     strategy: Strategies = AllReduceOptions()
-    """How replicas agree."""
+    """When and how replicas are synchronised."""
     gradient_noise: NoiseShape | None = None
     """Add noise to the gradient, so that a step over many rows behaves like one over few; with ``allreduce``."""
     adapters: Adapters | None = None
-    """Train small weights beside those that ``model`` builds, which stay as they are: ``{kind: lora, rank: 8, targets:
-    [query, value], whole: [classifier]}``. Ranks exchange these alone, checkpoints hold nothing else, and the
-    registered model has them merged into its weights, unless ``registered: adapters`` keeps them beside these."""
+    """Freeze the weights that ``model`` builds, and train small adapters: ``{kind: lora, rank: 8, targets: [query,
+    value], whole: [classifier]}``. Ranks exchange only the adapters, checkpoints hold only these, and the registered
+    model has them merged into its weights, unless ``registered: adapters`` keeps them in files of their own."""
     teacher: Teacher | None = None
-    """Of classification, with one class a row or several: a registered model whose answers the network learns beside
-    the labels, for example ``{model: models:/large@production, temperature: 4, weight: 0.5}``."""
+    """Of classification, with one class a row or several: a registered model from whose logits the network learns, as
+    well as from the labels, for example ``{model: models:/large@production, temperature: 4, weight: 0.5}``."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     pruning: Pruning | None = None
-    """What leaves the network: ``{kind: structured, keep: 0.5}`` half of the neurons and channels of the model that
-    ``start_from`` names, ``{kind: magnitude, sparsity: 0.8, end_epoch: 5}`` most of the weights, one by one."""
+    """What is pruned: with ``{kind: structured, keep: 0.5}`` half of the neurons and channels of the model that
+    ``start_from`` names, with ``{kind: magnitude, sparsity: 0.8, end_epoch: 5}`` most of the weights, one by one."""
     target: Target | None = None
     """End the run when an epoch reaches this, for example ``{metric: validation_accuracy, value: 0.9}``."""
     patience: Positive | None = None
@@ -224,9 +224,11 @@ class Train(Recipe):
         return self.pruning if isinstance(self.pruning, MagnitudeOptions) else None
 
     @property
-    def in_parts(self) -> bool:
-        """Whether no rank is to have the whole network."""
-        return isinstance(self.strategy, ISTOptions) and self.strategy.sharded
+    def in_parts(self) -> str | None:
+        """The key by which ranks are to have the network in parts, one each; None if each has the whole."""
+        if isinstance(self.strategy, ISTOptions) and self.strategy.sharded:
+            return "strategy.sharded"
+        return "strategy.shard" if isinstance(self.strategy, AllReduceOptions) and self.strategy.shard else None
 
     @model_validator(mode="after")
     def _in_time(self) -> Self:
@@ -272,7 +274,7 @@ class Train(Recipe):
     def _pruned(self) -> Self:
         if self.narrower and self.start_from is None:
             raise ValueError(
-                "pruning structured takes neurons with small weights out of a trained network; set start_from"
+                "pruning structured removes neurons with small weights from a trained network; set start_from"
                 " to a registered model that the same model and model_options have built"
             )
         kind = self.strategy.model_dump()["kind"]
@@ -293,8 +295,8 @@ class Train(Recipe):
             )
         if self.sparser.end_epoch >= self.epochs:
             raise ValueError(
-                f"pruning.end_epoch is {self.sparser.end_epoch}, and epochs {self.epochs}: what is left would not be"
-                " trained on; lower it"
+                f"pruning.end_epoch is {self.sparser.end_epoch}, and epochs {self.epochs}: the remaining weights"
+                " would not be trained afterwards; lower it"
             )
         return self
 
@@ -314,13 +316,12 @@ class Train(Recipe):
         if not isinstance(self.strategy, AllReduceOptions):
             kind = self.strategy.model_dump()["kind"]
             raise ValueError(
-                "gradient_noise is what the gradient of all ranks lacks, and with strategy"
+                "gradient_noise adds the noise that the mean gradient of all ranks lacks; with strategy"
                 f" {kind} ranks step by other gradients, which have more noise anyway; set strategy to allreduce"
             )
         if self.strategy.compression:
             raise ValueError(
-                "gradient_noise is as strong as it should be where values travel as they are; set strategy.compression"
-                " to null"
+                "gradient_noise has the right strength only without compression; set strategy.compression to null"
             )
         if self.strategy.measure_noise:
             raise ValueError(
@@ -330,19 +331,34 @@ class Train(Recipe):
 
     @model_validator(mode="after")
     def _with_parts(self) -> Self:
-        if self.in_parts and self.start_from:
+        key = self.in_parts
+        if key is None:
+            return self
+        off = f"set {key} to {'false' if key == 'strategy.sharded' else 'null'}"
+        if self.start_from:
+            raise ValueError(f"start_from reads a whole network, which no rank has with {key}; leave it out, or {off}")
+        if self.outputs:
             raise ValueError(
-                "start_from reads a whole network, which no rank has with strategy.sharded; leave it out, or set"
-                " strategy.sharded to false"
+                f"outputs need a rank that has the whole network, and with {key} none has; leave them out, or {off}"
             )
-        if self.in_parts and self.outputs:
-            raise ValueError(
-                "outputs are of a network that some rank has, and with strategy.sharded none has it; leave them out, or"
-                " set strategy.sharded to false"
-            )
-        if self.in_parts and self.precision == "float16":
-            raise ValueError("strategy.sharded computes in bfloat16 or float32; set precision to one of them")
+        if self.precision == "float16":
+            raise ValueError(f"{key} computes in bfloat16 or float32; set precision to one of them")
+        if key == "strategy.shard":
+            self._check_shards(off)
         return self
+
+    def _check_shards(self, off: str) -> None:
+        whole = {
+            "adapters": "adapters are beside weights that stay as they are, and shards are of weights that are trained",
+            "pruning": "pruning chooses among the weights of the whole network, of which a rank has its shard",
+            "gradient_noise": "gradient_noise is laid under the gradients of the whole network, of which a rank has its"
+            " shard",
+            "compile": "compile is for a network whose weights stay where they are, and shards come together layer by"
+            " layer",
+        }
+        for name, reason in whole.items():
+            if getattr(self, name):
+                raise ValueError(f"{reason}; leave {name} out, or {off}")
 
     @model_validator(mode="after")
     def _without_locks(self) -> Self:
@@ -389,7 +405,7 @@ class Train(Recipe):
         kind = f"strategy.compression {chosen.model_dump()['kind']}"
         if chosen.keeps_unsent and self.precision == "float16":
             raise ValueError(
-                f"{kind} keeps what it has not sent, which with precision float16 would have another scale later; set"
+                f"{kind} keeps unsent values, whose scale would differ later with precision float16; set"
                 " precision to bfloat16 or float32"
             )
         if chosen.delays and (self.optimizer in WITH_MOMENTUM or self.optimizer_options.get("momentum")):

@@ -115,8 +115,8 @@ class Synced:
 def sync(settings: Tracking | None = None) -> list[Synced]:
     """Deliver all records that are kept in ``settings.spool``, in order and each once.
 
-    It may run at any time, by whom and as often as one likes: a run that is still going on is left alone, and what was
-    delivered is not delivered again. A run whose process died without a word is marked as KILLED.
+    It may be called at any time and any number of times: runs in progress are not touched, and no record is delivered
+    twice. A run whose process was killed is marked as KILLED.
     """
     settings = settings or Tracking()
     with our_calls():

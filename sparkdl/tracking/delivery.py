@@ -140,8 +140,9 @@ class Delivery:
 
     def _created(self, experiment: str, key: str) -> RunEntity | None:
         """The run that was created with this key, if there is reason to think so."""
-        if not self._doubt:
-            return None
+        return self._find_created(experiment, key) if self._doubt else None
+
+    def _find_created(self, experiment: str, key: str) -> RunEntity | None:
         return next(iter(self._client.search_runs([experiment], f"tags.`{CREATED_AS}` = '{key}'")), None)
 
     def _key(self, entry: Entry) -> str:
@@ -191,8 +192,11 @@ class Delivery:
             self._client.log_artifact(self._run_id, str(path))
 
     def _child(self, entry: Entry) -> None:
-        content, parent, key = entry.content, self._run_id, self._key(entry)
-        child = self._created(self._experiment, key) or self._client.create_run(
+        content, parent = entry.content, self._run_id
+        own = f"{parent}-{content['key']}" if "key" in content else None
+        key = own or self._key(entry)
+        known = self._find_created(self._experiment, own) if own else self._created(self._experiment, key)
+        child = known or self._client.create_run(
             self._experiment,
             run_name=content["name"],
             tags={MLFLOW_PARENT_RUN_ID: parent, CREATED_AS: key, **content["tags"]},
@@ -204,7 +208,7 @@ class Delivery:
         ]
         self._client.log_batch(child.info.run_id, params=[Param(*pair) for pair in content["params"].items()])
         self._log_metrics(child.info.run_id, metrics)
-        self._client.set_terminated(child.info.run_id, "FINISHED")
+        self._client.set_terminated(child.info.run_id, content.get("status", "FINISHED"))
 
     def _model(self, entry: Entry) -> str:
         run_id, folder = self._run_id, self._journal.files(entry) / "model"
@@ -232,7 +236,8 @@ class Delivery:
         if self._doubt:
             time.sleep(SETTLE_SECONDS)
         settings = Tracking.model_validate(content["settings"])
-        return register(self._client, f"models:/{model}", settings, run_id=self._run_id, metrics=content["metrics"])
+        asked = {"run_id": self._run_id, "metrics": content["metrics"], "kept": content.get("kept")}
+        return register(self._client, f"models:/{model}", settings, **asked)
 
     def _reopen(self, entry: Entry) -> None:
         run, content = self._run(), entry.content

@@ -17,11 +17,11 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from sparkdl.errors import RegistryError
 from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
-from sparkdl.tracking.registry import figures, versions_of
+from sparkdl.tracking.registry import versions_of
 from sparkdl.tracking.store import connect, on_databricks
 from sparkdl.tracking.translate import LOADER_MODULE
 
-__all__ = ["download", "download_whole", "figures_of", "pinned"]
+__all__ = ["download", "download_whole", "pinned", "version_of"]
 
 MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 
@@ -43,15 +43,15 @@ def download(model_uri: str, settings: Tracking | None = None) -> Path:
         raise RegistryError(f"{model_uri} is not a model that sparkdl can load: {error}") from error
 
 
-def figures_of(model_uri: str, settings: Tracking) -> dict[str, float]:
-    """The figures that a registered version carries, by which the gate compares it; none of what is no version.
+def version_of(model_uri: str, settings: Tracking) -> ModelVersion | None:
+    """The registered version that a URI names; None for what is no version.
 
     Raises :class:`RegistryError` for a version that does not exist.
     """
     match = MODEL_URI.fullmatch(model_uri)
     if match is None:
-        return {}
-    return figures(_find(connect(settings), match["name"], alias=match["alias"], version=match["version"]))
+        return None
+    return _find(connect(settings), match["name"], alias=match["alias"], version=match["version"])
 
 
 def pinned(model_uri: str, settings: Tracking | None = None) -> str:
@@ -100,7 +100,7 @@ def _located(client: MlflowClient, model_uri: str) -> tuple[str, str]:
     except (MlflowException, RegistryError) as error:
         store = without_credentials(str(client.tracking_uri))
         problem = str(error) if isinstance(error, RegistryError) else f"there is no model {model_uri}: {error.message}"
-        raise RegistryError(f"{problem} (asked was {store}; name another store in `tracking`)") from None
+        raise RegistryError(f"{problem} (in {store}; set another store in `tracking`)") from None
 
 
 def _once(key: tuple[str, str], fetch: Callable[[], str], model_uri: str) -> Path:
@@ -141,8 +141,8 @@ def _find(client: MlflowClient, name: str, *, alias: str | None, version: str | 
     if not number:
         aliases = ", ".join(f"{known!r} (version {at})" for known, at in sorted(model.aliases.items()))
         raise RegistryError(
-            f"the registered model {name!r} has no alias {alias!r}; it has {aliases or 'none'}. A version that no alias"
-            f" points to, as one that the gate held back, is named by its number: models:/{name}/1"
+            f"the registered model {name!r} has no alias {alias!r}; it has {aliases or 'none'}. A version without an"
+            f" alias, such as one that the gate rejected, is named by its number: models:/{name}/1"
         )
     try:
         return client.get_model_version(name, number)

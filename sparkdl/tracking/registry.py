@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
@@ -55,19 +56,26 @@ class Registered:
 
 
 def register(
-    client: MlflowClient, model_uri: str, settings: Tracking, *, run_id: str, metrics: Mapping[str, float]
+    client: MlflowClient,
+    model_uri: str,
+    settings: Tracking,
+    *,
+    run_id: str,
+    metrics: Mapping[str, float],
+    kept: Mapping[str, Any] | None = None,
 ) -> Registered:
     """Make a logged model the next version under ``settings.register_as``; move the alias if the gate allows it.
 
     A model that is a version already stays that one. The version carries ``metrics`` as tags, which is what the next
-    one is compared with. Raises :class:`RegistryError` if there is no name to register as, or the registry refuses.
+    one is compared with, and what is ``kept`` of another version: ``tags``, ``description``, ``run_link``. Raises
+    :class:`RegistryError` if there is no name to register as, or the registry refuses.
     """
     name, alias = settings.register_as, settings.alias
     if not name:
         raise RegistryError("there is no name to register the model as; set tracking.register_as")
     try:
         current = _version_of_alias(client, name, alias)
-        version = _create_version(client, name, model_uri, run_id, metrics)
+        version = _create_version(client, name, model_uri, run_id, metrics, kept or {})
         refusal, praise = _judge(settings.gate, metrics, current)
         if current is not None and int(current.version) == version:
             refusal = praise = ""
@@ -118,16 +126,23 @@ def _version_of_alias(client: MlflowClient, name: str, alias: str) -> ModelVersi
     return None if number is None else client.get_model_version(name, str(number))
 
 
-def _create_version(client: MlflowClient, name: str, model_uri: str, run_id: str, metrics: Mapping[str, float]) -> int:
+def _create_version(
+    client: MlflowClient,
+    name: str,
+    model_uri: str,
+    run_id: str,
+    metrics: Mapping[str, float],
+    kept: Mapping[str, Any],
+) -> int:
     """The number of the version that this model is, made now unless that was done before and its answer got lost."""
-    tags = {metric: f"{value:.6g}" for metric, value in metrics.items()}
+    tags = {metric: f"{value:.6g}" for metric, value in metrics.items()} | kept.get("tags", {})
     model_id = model_uri.removeprefix("models:/")
     # A registry in a database resolves "models:/" through MLflow's global store, which need not be ours.
     source = model_uri if on_databricks(client) else client.get_logged_model(model_id).artifact_location
     for version in versions_of(client, name):
         if version.run_id == run_id and (version.model_id == model_id or version.source == source):
             return int(version.version)
-    created = client.create_model_version(name, source, run_id, tags=tags, model_id=model_id)
+    created = client.create_model_version(name, source, run_id, model_id=model_id, **{**kept, "tags": tags})
     return int(created.version)
 
 

@@ -12,21 +12,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import mlflow.pyfunc
 from mlflow.models import Model
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from sparkdl.errors import RegistryError, TrackingError
 from sparkdl.masking import masked, without_credentials
 from sparkdl.settings import Tracking
-from sparkdl.stack import installed_version
 from sparkdl.tracking.courier import Courier
 from sparkdl.tracking.journal import Journal
+from sparkdl.tracking.original import Original
 from sparkdl.tracking.registry import Registered
+from sparkdl.tracking.saved_model import save_model
 from sparkdl.tracking.store import tracking_uri
-from sparkdl.tracking.translate import LOADER_MODULE, RANKED, flatten, signature
+from sparkdl.tracking.translate import RANKED, flatten, signature, with_params
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,11 +39,6 @@ log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 5.0  # of the driver's machine; MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL sets another number
 PREFIX = "system/"  # where MLflow's page looks for them
 
-CODE = Path(__file__).parents[1]
-"""The package itself, which travels with each model: no index has it."""
-RECORDED = ("fsspec", "numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "safetensors", "tenacity", "torch")
-"""What any registered model needs beside it, and beside MLflow."""
-
 
 class Run:
     """An open run; made by :func:`~sparkdl.tracking.start_run`."""
@@ -54,6 +49,11 @@ class Run:
         ``sparkdl.created_as`` from then on."""
         self._settings, self._journal, self._courier = settings, journal, courier
         self._models: dict[str, str] = {}
+
+    @property
+    def in_store(self) -> bool:
+        """Whether MLflow has the run, so that others can be nested in it."""
+        return "run_id" in self._journal.header
 
     @property
     def address(self) -> str:
@@ -98,11 +98,17 @@ class Run:
         params: Mapping[str, Any],
         history: Sequence[Mapping[str, float]],
         tags: Mapping[str, str] | None = None,
+        key: str | None = None,
+        status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED",
     ) -> None:
-        """Record a part of this run that is over as a run of its own below this one, with metrics by step (from 1)."""
+        """Record a part of this run that is over as a run of its own below this one, with metrics by step (from 1).
+
+        What has the same ``key`` is recorded once, also where another process has recorded it before.
+        """
         figures = [{key: float(value) for key, value in figures.items()} for figures in history]
         tags = {key: without_credentials(value) for key, value in (tags or {}).items()}
-        content = {"name": name, "params": flatten(params), "history": figures, "tags": tags}
+        content = {"name": name, "params": flatten(params), "history": figures, "tags": tags, "status": status}
+        content |= {"key": key} if key else {}
         self._journal.append("child", {"time": _now(), **content})
 
     def log_model(
@@ -126,39 +132,39 @@ class Run:
         lasts until ``sparkdl sync`` has delivered it. Raises :class:`TrackingError` if the model cannot be described,
         or the store refuses it: a run without its model is of no use.
         """
-        logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it tells that it tries the example
         described = signature(inputs, outputs, params)
-        try:
-            place = self._journal.place()
-            data = place / "data" / "model"  # under this name, whatever the caller's folder is called
-            data.parent.mkdir()
-            data.symlink_to(Path(folder).absolute())
-            mlflow.pyfunc.save_model(
-                place / "model",
-                loader_module=LOADER_MODULE,
-                data_path=str(data),
-                mlflow_model=Model(run_id=self.run_id),
-                signature=described,
-                input_example=example,
-                metadata=dict(metadata or {}),
-                code_paths=[str(CODE)],
-                pip_requirements=[_requirement(name) for name in (*RECORDED, *requirements)],  # no guessing
-            )
-            shutil.rmtree(place / "data")
-        except Exception as error:
-            reason = without_credentials(str(error))
-            raise TrackingError(f"the model could not be logged to run {self.run_id}: {reason}") from None
-        entry = self._journal.append("model", {"files": place.name})
-        if self._courier.wait_for(entry, uploading=True):
-            return str(entry.answer.result())
-        self._journal.note(handed_out=True)
-        self._models[str(place / "model")] = str(entry.number)
-        log.warning("the model is kept in %s until `sparkdl sync` delivers it", place / "model")
-        return str(place / "model")
+        return self._log_model(
+            folder,
+            Model(run_id=self.run_id, metadata=dict(metadata or {})),
+            requirements,
+            signature=described,
+            input_example=example,
+        )
 
-    def register(self, model_uri: str, metrics: Mapping[str, float]) -> Registered | None:
+    def log_model_made_from(
+        self,
+        original: Original,
+        folder: str | Path,
+        *,
+        requirements: Sequence[str] = (),
+        params: Mapping[str, str | int] | None = None,
+    ) -> str:
+        """The same for a model folder that is made from another model: it has that one's columns, example and metadata.
+
+        ``requirements`` and ``params`` as for :meth:`log_model`.
+        """
+        theirs = original.model
+        described = with_params(theirs.signature, params)
+        example = theirs.saved_input_example_info
+        model = Model(run_id=self.run_id, metadata=theirs.metadata, saved_input_example_info=example)
+        return self._log_model(folder, model, requirements, original=original, signature=described)
+
+    def register(
+        self, model_uri: str, metrics: Mapping[str, float], *, kept: Mapping[str, Any] | None = None
+    ) -> Registered | None:
         """Register a logged model under the configured name, and move the alias if the gate allows it.
 
+        ``kept`` is what the version has beside its figures: ``tags``, ``description``, ``run_link``.
         None if the store cannot be reached: then ``sparkdl sync`` does it. However often it is tried, a model becomes
         one version. Raises :class:`~sparkdl.errors.RegistryError` if the registry refuses.
         """
@@ -167,6 +173,7 @@ class Run:
         settings = self._settings.model_dump(include={"register_as", "alias", "gate"})
         model = self._models.get(model_uri, model_uri.removeprefix("models:/"))
         content = {"model": model, "metrics": {name: float(value) for name, value in metrics.items()}}
+        content |= {"kept": dict(kept)} if kept else {}
         entry = self._journal.append("register", {**content, "settings": settings})
         if self._courier.wait_for(entry, uploading=True):
             registered: Registered = entry.answer.result()
@@ -208,6 +215,29 @@ class Run:
         finally:
             self._courier.stop()
 
+    def _log_model(
+        self,
+        folder: str | Path,
+        model: Model,
+        requirements: Sequence[str],
+        *,
+        original: Original | None = None,
+        **described: Any,
+    ) -> str:
+        try:
+            place = self._journal.place()
+            save_model(place, folder, model, requirements, original=original, **described)
+        except Exception as error:
+            reason = without_credentials(str(error))
+            raise TrackingError(f"the model could not be logged to run {self.run_id}: {reason}") from None
+        entry = self._journal.append("model", {"files": place.name})
+        if self._courier.wait_for(entry, uploading=True):
+            return str(entry.answer.result())
+        self._journal.note(handed_out=True)
+        self._models[str(place / "model")] = str(entry.number)
+        log.warning("the model is kept in %s until `sparkdl sync` delivers it", place / "model")
+        return str(place / "model")
+
     def _log_files(self, what: str, write: Callable[[Path], Any]) -> None:
         """Keep files and their entry; what cannot be kept is told, and training goes on without."""
         try:
@@ -217,12 +247,6 @@ class Run:
             log.warning("%s could not be recorded: %s", what, without_credentials(str(error)))
         else:
             self._journal.append("files", {"files": place.name})
-
-
-def _requirement(package: str) -> str:
-    """The version that is installed, without what only its build has: no index knows ``torch==2.13.0+cpu``."""
-    version = installed_version(package)
-    return f"{package}=={version.partition('+')[0]}" if version else package
 
 
 def _now() -> int:

@@ -48,7 +48,7 @@ def tracking_uri(settings: Tracking) -> str:
 
 
 def page_command(settings: Tracking) -> str:
-    """The command line that opens MLflow's page, or the page's address where a server already shows it."""
+    """The command line that opens MLflow's page, or its address if a server already shows it."""
     uri = tracking_uri(settings)
     if urlsplit(uri).scheme in ("http", "https"):
         return without_credentials(uri)

@@ -20,11 +20,12 @@ from sparkdl.masking import without_credentials
 from sparkdl.settings import Tracking
 from sparkdl.tracking.store import experiment_id, is_refusal, told, tracking_uri
 
-__all__ = ["Surroundings", "active_run", "find_experiment", "surroundings", "under"]
+__all__ = ["Surroundings", "active_run", "below", "find_experiment", "surroundings", "under"]
 
 log = logging.getLogger(__name__)
 
 _handed: ContextVar[RunEntity | None] = ContextVar("handed", default=None)
+_above: ContextVar[str | None] = ContextVar("above", default=None)
 
 
 class Surroundings(NamedTuple):
@@ -51,6 +52,16 @@ def under(run: RunEntity | None) -> Iterator[None]:
         _handed.reset(token)
 
 
+@contextmanager
+def below(run_id: str | None) -> Iterator[None]:
+    """While this lasts, runs that this thread begins in the same store are nested in the run with this id."""
+    token = _above.set(run_id)
+    try:
+        yield
+    finally:
+        _above.reset(token)
+
+
 def surroundings(settings: Tracking) -> Surroundings:
     """Where a run that begins now belongs.
 
@@ -59,6 +70,8 @@ def surroundings(settings: Tracking) -> Surroundings:
     parent's, else that of ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID`` (which ``mlflow.set_experiment``
     sets), else the default.
     """
+    if above := _above.get():
+        return Surroundings(above, None, None)
     active, ours, theirs = active_run(), tracking_uri(settings), mlflow.get_tracking_uri()
     same = _place(ours) == _place(theirs)
     if active and not same:

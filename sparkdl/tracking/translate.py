@@ -12,7 +12,7 @@ from mlflow.types.schema import AnyType, Array, Object, Property
 from sparkdl.errors import TrackingError
 from sparkdl.masking import masked
 
-__all__ = ["LOADER_MODULE", "RANKED", "flatten", "ranked", "signature"]
+__all__ = ["LOADER_MODULE", "RANKED", "flatten", "ranked", "signature", "with_params"]
 
 LOADER_MODULE = "sparkdl.scoring.pyfunc"
 """The module that opens a registered model: MLflow calls its ``_load_pyfunc`` with the model's folder."""
@@ -83,10 +83,15 @@ def signature(
 
     Raises :class:`TrackingError` for a type that MLflow has no word for.
     """
+    return with_params(ModelSignature(inputs=_schema(inputs, TYPES), outputs=_schema(outputs, EXACT)), params)
+
+
+def with_params(described: ModelSignature, params: Mapping[str, str | int] | None) -> ModelSignature:
+    """The same columns, with what a caller may set beside rows."""
     kinds = {str: DataType.string, int: DataType.long}
     specs = [ParamSpec(name, kinds[type(value)], value) for name, value in (params or {}).items()]
     schemas: dict[str, Any] = {"params": ParamSchema(specs)} if specs else {}
-    return ModelSignature(inputs=_schema(inputs, TYPES), outputs=_schema(outputs, EXACT), **schemas)
+    return ModelSignature(inputs=described.inputs, outputs=described.outputs, **schemas)
 
 
 def _schema(columns: Mapping[str, str], types: Mapping[str, Type]) -> Schema:

@@ -68,7 +68,7 @@ def adapters_beside(network: nn.Module, settings: Train) -> BesideBase | None:
     place = settings.model_options.get("pretrained")
     if not place:
         raise ConfigError(
-            "train.adapters.registered: adapters lie beside weights that stay where they are, and"
+            "train.adapters.registered: adapters need base weights in a folder, and"
             " train.model_options names no `pretrained`; name a folder, or leave it out"
         )
     adapters: dict[str, torch.Tensor] = {}

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -32,7 +32,7 @@ from sparkdl.settings import Cluster
 from sparkdl.training.checkpoint import latest, remove_leftovers, step_of
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 
-__all__ = ["Budget", "repeat", "run_attempts", "told"]
+__all__ = ["Budget", "RunStopped", "repeat", "run_attempts", "told"]
 
 T = TypeVar("T")
 
@@ -46,6 +46,10 @@ FINAL = {
 }
 """What another attempt would only find again."""
 DAMAGED = f"{DamagedCheckpointError.__module__}.{DamagedCheckpointError.__name__}"
+
+
+class RunStopped(Exception):  # noqa: N818 - nothing went wrong
+    """Ranks have ended because they were asked to; a checkpoint has been written."""
 
 
 @dataclass
@@ -90,11 +94,13 @@ def run_attempts(
     on_checkpoint: Callable[[str], None],
     checkpoint: str | None = None,
     description: str = "",
+    stop: threading.Event | None = None,
 ) -> TrainingResult:
     """Train in as many attempts as it takes, the first one from ``checkpoint`` if there is one.
 
     ``on_message`` is called with a rank and what it tells, ``on_checkpoint`` with each checkpoint that an attempt
-    goes on from, before it does. ``description`` is what Spark calls its jobs.
+    goes on from, before it does. ``description`` is what Spark calls its jobs. When ``stop`` is set, ranks write a
+    checkpoint and end, and :class:`RunStopped` is raised; a run that may be stopped does not look for more slots.
 
     Raises :class:`RankError` when the restarts are used up or storage does not give the checkpoint to go on from,
     :class:`~sparkdl.errors.NotEnoughSlotsError`, and what no restart would change: for example :class:`TrainingError`
@@ -102,7 +108,7 @@ def run_attempts(
     """
 
     def attempt(job: Job) -> TrainingResult | None:
-        return _attempt(job, cluster, spark, on_message, description)
+        return _attempt(job, cluster, spark, on_message, description, stop)
 
     return repeat(attempt, job, cluster, spark, on_checkpoint=on_checkpoint, checkpoint=checkpoint)
 
@@ -145,15 +151,20 @@ def repeat(
             if outcome is not None:
                 return outcome
             checkpoint = latest(job.folder)
-            log.info("slots have come back; going on from step %d with more ranks", step_of(checkpoint))
+            log.info("going on from step %d", step_of(checkpoint))
 
 
 def _attempt(
-    job: Job, cluster: Cluster, spark: SparkSession, on_message: OnMessage, description: str
+    job: Job,
+    cluster: Cluster,
+    spark: SparkSession,
+    on_message: OnMessage,
+    description: str,
+    stopped: threading.Event | None,
 ) -> TrainingResult | None:
-    """One barrier stage; None when it was stopped so that more ranks can go on."""
+    """One barrier stage; None when it was stopped so that more ranks can go on, or others elsewhere."""
     size = wait_for_ranks(spark, cluster)
-    with _growth(spark, size, cluster) as stop:
+    with nullcontext(stopped) if stopped else _growth(spark, size, cluster) as stop:
         outcomes = run_ranks(
             partial(train_rank, job),
             size,
@@ -169,7 +180,10 @@ def _attempt(
                 stall_timeout=cluster.stall_timeout,
             ),
             stop=stop,
+            preemption_notice=cluster.preemption_notice,
         )
+    if stopped and stopped.is_set() and outcomes[0] is None:
+        raise RunStopped
     return outcomes[0]
 
 
@@ -181,6 +195,7 @@ def _growth(spark: SparkSession, size: int, cluster: Cluster) -> Iterator[thread
     def look() -> None:
         while not ended.wait(GROWTH_SECONDS):
             if (count_ranks(spark, cluster.resources) or 0) > size:
+                log.info("slots have come back: ranks write a checkpoint, and more of them go on")
                 stop.set()
                 return
 

@@ -1,5 +1,6 @@
 """Which epoch is better than another, and when a run has nothing left to do."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +8,9 @@ from sparkdl.settings import Train
 from sparkdl.settings.train import SMALLER_IS_BETTER
 from sparkdl.training.tasks import Task
 
-__all__ = ["is_better", "is_over"]
+__all__ = ["is_better", "is_over", "seconds_to_target"]
+
+log = logging.getLogger(__name__)
 
 
 def is_over(history: Sequence[Mapping[str, float]], settings: Train, task: Task) -> bool:
@@ -31,6 +34,19 @@ def is_better(
     if len(history) <= _first_that_counts(settings):
         return True
     return _merit(figures, settings, task) >= _merit(history[best], settings, task)
+
+
+def seconds_to_target(history: Sequence[Mapping[str, float]], settings: Train) -> float | None:
+    """The seconds of all epochs up to the one that reached what the run was to reach; None where none did."""
+    if settings.target is None:
+        return None
+    seconds = 0.0
+    for number, figures in enumerate(history):
+        seconds += figures["seconds"]
+        if number >= _first_that_counts(settings) and settings.target.reached(figures):
+            return seconds
+    log.warning("no epoch reached the target: %s %g", settings.target.metric, settings.target.value)
+    return None
 
 
 def _first_that_counts(settings: Train) -> int:

@@ -13,6 +13,7 @@ from sparkdl.cluster import driver_addresses, get_session, wait_for_ranks
 from sparkdl.collectives import Backend, create_backend
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError
+from sparkdl.layouts import SharingPlan
 from sparkdl.models import Reference, TracedNetwork
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.averaging import Averaging
@@ -23,15 +24,17 @@ from sparkdl.training.checkpoint import latest
 from sparkdl.training.model_folder import starting_weights, tried_model
 from sparkdl.training.ready_teacher import ReadyTeacher, ready_teacher
 from sparkdl.training.record import RunRecord, find_run, parts_of
+from sparkdl.training.shared_replicas import check_shared_replicas, tried_plan
+from sparkdl.training.some_rows import some_rows
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 
-__all__ = ["Checked", "check", "check_train"]
+__all__ = ["Checked", "TriedRecipe", "check", "check_train", "try_recipe"]
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A run that can begin."""
+class TriedRecipe:
+    """Settings that fit a dataset."""
 
     dataset: Dataset
     settings: Train
@@ -39,7 +42,15 @@ class Checked:
     backend: Backend
     model: nn.Module
     traced: TracedNetwork | Reference | None
-    """Its trace, or what builds it where it cannot be exported; none of one that lies in parts."""
+    """Its trace, or what builds it if it cannot be exported; None if ranks have it in parts."""
+    plan: SharingPlan | None
+    """How the ranks of one replica share the network, if they do."""
+
+
+@dataclass(frozen=True)
+class Checked(TriedRecipe):
+    """A run that can begin."""
+
     parts: str
     """See :func:`~sparkdl.training.record.parts_of`."""
     teacher: ReadyTeacher | None
@@ -90,6 +101,50 @@ def check(
     spark: SparkSession | None,
 ) -> Checked:
     """What can be found before there is a run. Raises what :func:`sparkdl.train` says that it raises."""
+    tried = try_recipe(dataset, settings, cluster)
+    dataset, settings, model, strategy = tried.dataset, tried.settings, tried.model, tried.settings.strategy
+    task = task_to_train(dataset.card, settings)
+    held_out = [split for split in dataset.splits if split != "train"]
+    check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", *task.figure_names)])
+    teacher = None
+    if settings.teacher:
+        uris = [pinned(uri, tracking) for uri in settings.teacher.models]  # an alias may move before the run goes on
+        named = uris if isinstance(settings.teacher.model, list) else uris[0]
+        settings = settings.model_copy(update={"teacher": settings.teacher.model_copy(update={"model": named})})
+        teacher = ready_teacher(dataset, settings, [download(uri, tracking) for uri in uris])
+    parts = parts_of(model, settings)
+    resumed = find_run(dataset, settings, parts)
+    start = None
+    if settings.start_from and not (resumed and latest(f"{settings.run_dir}/{resumed.run_id}")):
+        start = starting_weights(settings.start_from, dataset, settings, tracking)
+    spark = spark or get_session(cluster)
+    if isinstance(strategy, AsynchronousOptions):
+        driver_addresses(spark)  # an error now, if there is one that tasks cannot take
+    # Before there is a run: one that never had its slots would be adopted by the next `resume: auto`.
+    num_ranks = wait_for_ranks(
+        spark, cluster, servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0
+    )
+    return Checked(
+        dataset=dataset,
+        settings=settings,
+        backend=tried.backend,
+        model=model,
+        traced=tried.traced,
+        plan=tried.plan,
+        parts=parts,
+        teacher=teacher,
+        start=start,
+        resumed=resumed,
+        spark=spark,
+        num_ranks=num_ranks,
+    )
+
+
+def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster, *, export: bool = True) -> TriedRecipe:
+    """Whether settings fit a dataset, and whether their network can be trained and, with ``export``, kept.
+
+    Raises what :func:`sparkdl.train` says that it raises of them.
+    """
     dataset = _open(dataset or settings.dataset)
     task = task_to_train(dataset.card, settings)
     if dataset.card.labels:
@@ -103,11 +158,14 @@ def check(
             f" prepare.task={settings.task}"
         )
     settings = _decided(settings, task)
-    if dataset.rows("train") < cluster.ranks.max:
+    if dataset.rows("train") < cluster.replicas:
         raise DataError(
-            f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.ranks.max} "
+            f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.replicas} "
             "ranks asked for; lower cluster.num_ranks"
         )
+    layout = cluster.layout if cluster.ranks_of_replica > 1 else None
+    if layout:
+        check_shared_replicas(settings, task, layout)
     held_out = [split for split in dataset.splits if split != "train"]
     if settings.gradient_noise and task.name == "ranking":
         raise ConfigError(
@@ -115,30 +173,15 @@ def check(
             " leave it out"
         )
     _check_figures(settings, task, has_validation="validation" in held_out, path=dataset.path)
-    check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", *task.figure_names)])
     strategy = settings.strategy
-    backend = create_backend(
-        cluster.backend, needs_torch=strategy.needs_torch if isinstance(strategy, Averaging) else None
-    )
-    model, traced = tried_model(dataset, settings, ranks=cluster.ranks.max)
-    teacher = None
-    if settings.teacher:
-        teacher_uri = pinned(settings.teacher.model, tracking)  # an alias may move before the run is continued
-        settings = settings.model_copy(update={"teacher": settings.teacher.model_copy(update={"model": teacher_uri})})
-        teacher = ready_teacher(dataset, settings, download(teacher_uri, tracking))
-    parts = parts_of(model, settings)
-    resumed = find_run(dataset, settings, parts)
-    start = None
-    if settings.start_from and not (resumed and latest(f"{settings.run_dir}/{resumed.run_id}")):
-        start = starting_weights(settings.start_from, dataset, settings, tracking)
-    spark = spark or get_session(cluster)
-    if isinstance(strategy, AsynchronousOptions):
-        driver_addresses(spark)  # an error now, if there is one that tasks cannot take
-    # Before there is a run: one that never had its slots would be adopted by the next `resume: auto`.
-    num_ranks = wait_for_ranks(
-        spark, cluster, servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0
-    )
-    return Checked(dataset, settings, backend, model, traced, parts, teacher, start, resumed, spark, num_ranks)
+    needs_torch = strategy.needs_torch if isinstance(strategy, Averaging) else None
+    if layout:
+        needs_torch = "runs on replicas that several ranks share (cluster.layout)"
+    backend = create_backend(cluster.backend, needs_torch=needs_torch)
+    on_disk = layout is not None
+    model, traced = tried_model(dataset, settings, ranks=cluster.replicas, export=export, on_disk=on_disk)
+    plan = tried_plan(model, some_rows(dataset), layout, batch_size=settings.batch_size) if layout else None
+    return TriedRecipe(dataset, settings, backend, model, traced, plan)
 
 
 def _open(dataset: Dataset | str | None) -> Dataset:
@@ -163,7 +206,7 @@ def _check_figures(settings: Train, task: Task, *, has_validation: bool, path: s
         if figure and figure not in names:
             where = " in training" if only_train else ""
             raise ConfigError(
-                f"train.{key} names {figure}, which {task.name} has not{where}; it has {', '.join(names)}"
+                f"train.{key} names {figure}, which {task.name} does not have{where}; it has {', '.join(names)}"
             )
     keys = {"target.metric": target is not None and target.startswith("validation"), "patience": settings.patience}
     for key, needs_validation in keys.items():

@@ -19,12 +19,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sparkdl.data import Phase
 from sparkdl.errors import CheckpointError, DamagedCheckpointError
-from sparkdl.storage import list_folder, read_file, remove, remove_unfinished, write_file, writing
+from sparkdl.storage import list_folder, make_folder, read_file, remove, remove_unfinished, write_file, writing
 from sparkdl.training.shard_files import check_digest, open_shard, read_failures, write_failures
 
 __all__ = [
     "Manifest",
     "Shard",
+    "copy_checkpoint",
     "latest",
     "list_best",
     "list_manifests",
@@ -152,7 +153,7 @@ def load_manifest(path: str) -> Manifest:
     try:
         content = read_file(path)
     except FileNotFoundError:
-        raise DamagedCheckpointError(f"the checkpoint {path} is not there") from None
+        raise DamagedCheckpointError(f"the checkpoint {path} is missing") from None
     except OSError as error:
         raise CheckpointError(
             f"cannot read the checkpoint {path}: {error.strerror or error}; it may be whole. Resume the run"
@@ -168,6 +169,23 @@ def load_manifest(path: str) -> Manifest:
             f"the checkpoint {path} is not one that this version reads (format {FORMAT}); continue the run with the"
             f" version that wrote it, or start a new run: {str(error).splitlines()[0]}"
         ) from None
+
+
+def copy_checkpoint(path: str, folder: str) -> str:
+    """Copy a checkpoint into another folder, where a run with the same network goes on from it; returns its path there.
+
+    Runs on the driver, file by file. Raises :class:`DamagedCheckpointError` when it is not whole, or no longer there,
+    and :class:`CheckpointError` when it cannot be written.
+    """
+    manifest, source = load_manifest(path), path.rpartition("/")[0]
+    make_folder(folder)
+    for shard in manifest.files:
+        place = f"{source}/{shard.name}"
+        with read_failures(place):
+            content = read_file(place)
+        check_digest(place, _digest(content), expected=shard.sha256)
+        _write(f"{folder}/{shard.name}", content)
+    return save_manifest(folder, manifest)
 
 
 def save_best(folder: str, weights: Mapping[str, torch.Tensor], *, step: int, epoch: int) -> Shard:

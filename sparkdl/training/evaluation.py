@@ -16,10 +16,9 @@ from torch import nn
 
 from sparkdl.collectives import Communicator
 from sparkdl.data import Batch
-from sparkdl.inputs.tensors import answer, moved
+from sparkdl.inputs.tensors import answer, moved, stand_in
 from sparkdl.models import logits_of
 from sparkdl.training.losses import Loss
-from sparkdl.training.strategies.layer_by_layer import LayerByLayer
 from sparkdl.training.tasks import Task
 from sparkdl.training.tasks.areas import Scores, joined
 
@@ -55,10 +54,22 @@ def evaluate(
     communicator: Communicator,
     device: torch.device,
     context: AbstractContextManager[Any],
+    together: bool = False,
 ) -> Evaluation:
-    """Evaluate the model on the rows that all ranks hold together; every rank gets the same result."""
-    parts = communicator.size
-    sums = add_up(model, batches, task=task, loss=loss, device=device, context=context, parts=parts)
+    """Evaluate the model on the rows that all ranks hold together; every rank gets the same result.
+
+    ``together``: a pass through the model takes all ranks, which call it equally often, with rows or without.
+    """
+    sums = add_up(
+        model,
+        batches,
+        task=task,
+        loss=loss,
+        device=device,
+        context=context,
+        parts=communicator.size,
+        together=together,
+    )
     added = communicator.all_reduce(sums.added, op="sum")
     points = communicator.all_gather_object(sums.points.cpu()) if task.has_curves else [sums.points.cpu()]
     return evaluation_of(added, points, task)
@@ -74,22 +85,22 @@ def add_up(
     device: torch.device,
     context: AbstractContextManager[Any],
     parts: int,
+    together: bool = False,
 ) -> Sums:
-    """What is found of some rows; ``parts`` are what they are one of."""
+    """What is found of some rows; ``parts`` are what they are one of. See :func:`evaluate`."""
     model.eval()
-    together = isinstance(model, LayerByLayer)  # which ranks without rows call, too
     loss_sum, loss_weight, weight, rows = torch.zeros(4, 1, dtype=torch.float64, device=device)
     sums = torch.zeros(task.sum_size, dtype=torch.float64, device=device)
     counts = torch.zeros(task.count_size, dtype=torch.float64, device=device)
     scores = Scores(parts=parts, device=device)
     with context:
         for batch in batches:
-            if not len(batch.labels) and not together:
+            if not len(batch.labels):
+                if together:
+                    answer(model, moved(stand_in(batch.inputs), device))
                 continue
             inputs = moved(batch.inputs, device)
             answered = answer(model, inputs)
-            if not len(batch.labels):
-                continue
             labels = batch.labels.to(device, non_blocking=True)
             weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
             of_rows = loss.add_up(answered, labels, weights, inputs=inputs)

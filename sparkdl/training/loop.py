@@ -8,7 +8,7 @@ mean over all of them.
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 
@@ -19,6 +19,7 @@ from sparkdl.cluster import Rank, returned_memory
 from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.inputs.tensors import Inputs, count_rows, moved
+from sparkdl.layouts import SharingPlan
 from sparkdl.models import full_state, load_full_state
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
@@ -27,18 +28,20 @@ from sparkdl.training.checkpoint import Manifest, load_manifest, load_weights
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
 from sparkdl.training.losses import build_loss
-from sparkdl.training.parted_checkpoint import best_pieces, best_weights
+from sparkdl.training.pipelined_replica import make_replica
 from sparkdl.training.recipe import autocast, rate_at
-from sparkdl.training.replica import Replica, build_hollow_model, build_model
+from sparkdl.training.replica import Replica, build_for_ranks
 from sparkdl.training.reporter import Reporter
 from sparkdl.training.saver import Saver
-from sparkdl.training.state import TrainingState, copied, go_on, resume, seed_everything
+from sparkdl.training.state import TrainingState, best_model, copied, go_on, resume, seed_everything
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 
 EVALUATION_ROWS = 512
+EXCHANGED_BYTES = 1 << 16
+"""What ranks that share a replica exchange is this large or larger: kept by glibc, it grew by 0.3 MB a step."""
 
-__all__ = ["Job", "TrainingResult", "evaluation_batch", "train_epoch", "train_rank"]
+__all__ = ["EXCHANGED_BYTES", "Job", "TrainingResult", "evaluation_batch", "train_epoch", "train_rank"]
 
 
 class StopRequested(Exception):  # noqa: N818 - nothing went wrong
@@ -56,11 +59,20 @@ class Job:
     backend: Backend
     """By which library ranks exchange tensors."""
     reference: int
-    """The number of ranks that the recipe is for."""
+    """The number of replicas that the recipe is for."""
     start_weights: str | None = None
     """A checkpoint whose model replaces the initial weights."""
     checkpoint: str | None = None
     """The checkpoint that this attempt continues from."""
+    plan: SharingPlan | None = None
+    """How the ranks of one replica share it, where each has a part."""
+    until: int | None = None
+    """Of a trial: the number of epochs after which it pauses, or has finished. Held-out rows are left for others."""
+
+    @property
+    def last_epoch(self) -> int:
+        """How many epochs there are to be in the end."""
+        return self.settings.epochs if self.until is None else min(self.until, self.settings.epochs)
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class TrainingResult:
     checkpoint: str
     """Its weights."""
     evaluations: dict[str, Evaluation]
-    """The best checkpoint on every split but ``train``."""
+    """The best checkpoint on every split but ``train``; of a trial none."""
 
 
 def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
@@ -85,13 +97,13 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
     Raises :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number; the last good checkpoint stays.
     """
     settings, device = job.settings, torch.device(rank.device)
-    with job.backend.connect(device) as world, returned_memory() if settings.in_parts else nullcontext():
-        groups = Groups(world=world, data=world)
+    with job.backend.connect(device) as world, _returned_memory(job):
+        groups = Groups.of(world, ranks_of_replica=job.plan.ranks if job.plan else 1)
         task = task_to_train(job.dataset.card, settings)
-        model = (build_hollow_model if settings.in_parts else build_model)(job.dataset, settings)
+        model = build_for_ranks(job.dataset, settings, on_disk=job.plan is not None)
         if job.start_weights and not job.checkpoint and rank.rank == 0:
             load_full_state(model, load_weights(job.start_weights))
-        replica = Replica(model, settings, task, groups, device)
+        replica = make_replica(model, settings, task, groups, device, plan=job.plan)
         reporter = Reporter(rank, task)
         batch_size = _batching(replica, job.reference).batch_size
         manifest, state = _begin(job, replica, reporter, batch_size)
@@ -106,7 +118,7 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
             begun_at=job.checkpoint,
         ) as saver:
             try:
-                while state.epoch < settings.epochs and not is_over(state.history, settings, task):
+                while state.epoch < job.last_epoch and not is_over(state.history, settings, task):
                     _one_epoch(job, replica, state, reporter, saver)
                 reporter.trace(reporter.stopwatch.only_steps())
             except StopRequested:
@@ -115,41 +127,41 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
                 reporter.trace(reporter.stopwatch.last_steps())
                 raise
             best = saver.finish()
+        if job.until is not None:
+            return TrainingResult(state.history, state.best_epoch, best, {}) if rank.rank == 0 else None
         held_out = [split for split in job.dataset.splits if split != "train"]
-        with _best_model(replica, best) as found:
+        with best_model(replica, best) as found:
             evaluations = {split: evaluate_split(replica, found, job.dataset, split, reporter) for split in held_out}
     return TrainingResult(state.history, state.best_epoch, best, evaluations) if rank.rank == 0 else None
 
 
-@contextmanager
-def _best_model(replica: Replica, best: str) -> Iterator[nn.Module]:
-    """The model of the best epoch, on all ranks or in their parts."""
-    if sharded := replica.strategy.sharded:
-        sharded.adopt(best_pieces(best, sharded.ownership, replica.device))
-        with replica.strategy.consensus() as model:
-            yield model
-    else:
-        load_full_state(replica.model, best_weights(best, replica.device))
-        yield replica.model
+def _returned_memory(job: Job) -> AbstractContextManager[None]:
+    """Where memory is what there is little of, a rank keeps none that is free."""
+    if job.plan:
+        return returned_memory(EXCHANGED_BYTES)
+    return returned_memory() if job.settings.in_parts else nullcontext()
 
 
 def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> tuple[Manifest | None, TrainingState]:
     """Where the run begins, or goes on from a checkpoint, with what then was of this rank."""
-    world = replica.groups.world
+    data = replica.groups.data
     # Equal weights, but dropout of its own; what was saved replaces it unless the number of ranks has changed.
+    draws = 1 + data.rank, *replica.draws_apart
     if job.checkpoint is None:
-        seed_everything(job.settings.seed, 0, 1 + world.rank)
+        seed_everything(job.settings.seed, 0, *draws)
         return None, TrainingState(totals=[0.0] * (2 + replica.task.sum_size))
     manifest = load_manifest(job.checkpoint)
-    seed_everything(job.settings.seed, manifest.step, 1 + world.rank)
-    alike = manifest.strategy == job.settings.strategy.model_dump()
-    go_on(replica, job.folder, manifest, alike=alike)
+    seed_everything(job.settings.seed, manifest.step, *draws)
+    strategy = job.settings.strategy
+    # Keys that sparkdl has learned since the checkpoint was written have their defaults there.
+    alike = type(strategy)().model_dump() | manifest.strategy == strategy.model_dump()
+    manifest = go_on(replica, job.folder, manifest, alike=alike)
     if not alike:
         reporter.warn(
-            f"going on from step {manifest.step} with another train.strategy ({job.settings.strategy}) than before: all"
+            f"going on from step {manifest.step} with another train.strategy ({strategy}) than before: all"
             " replicas begin with what they agreed on then"
         )
-    return manifest, resume(manifest, rank=world.rank, size=world.size, batch_size=batch_size)
+    return manifest, resume(manifest, rank=data.rank, size=data.size, batch_size=batch_size)
 
 
 def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Reporter, saver: Saver) -> None:
@@ -177,8 +189,9 @@ def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Repor
             figures |= {f"validation_{name}": value for name, value in found.figures.items()}
         figures["seconds"] = time.perf_counter() - started
         best = is_better(figures, state.history, state.best_epoch, settings, task)
-        wanted = replica.groups.world.rank == 0 and (best or not replica.strategy.replicas_differ)
-        weights = copied(full_state(model)) if wanted else {}  # none in parts
+        whole = replica.groups.world.rank == 0 and not replica.strategy.sharded
+        wanted = whole and (best or not replica.strategy.replicas_differ)
+        weights = copied(full_state(model)) if wanted else {}
     state.finish_epoch(figures, best=best)
     reporter.epoch(state.epoch - 1, figures)
     saver.save(state, consensus=weights, best=best)
@@ -209,7 +222,7 @@ def train_epoch(
     reporter.start_epoch(state.epoch, epochs=settings.epochs, step=state.step, total=state.step + left)
     replica.strategy.begin_epoch(state.epoch)
     replica.model.train()
-    stopwatch.start_epoch(data)
+    stopwatch.start_epoch(replica.groups.world)
     rows_of_rank = stopwatch.loading(loader.epoch(state.epoch, state.batches, after=state.phases))
     batches = _grouped(rows_of_rank, shape.accumulation)
     for number, group in enumerate(batches, start=first):
@@ -271,6 +284,7 @@ def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: 
         communicator=replica.groups.data,
         device=replica.device,
         context=autocast(settings, replica.device),
+        together=replica.strategy.sharded is not None,
     )
 
 

@@ -7,6 +7,7 @@ fitted preprocessing, so that scoring takes raw rows.
 import io
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +21,7 @@ from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.spec import mask_name
 from sparkdl.inputs.tensors import Inputs, answer, count_rows
+from sparkdl.layouts import check_may_be_sharded, fill
 from sparkdl.models import (
     LOGITS,
     NETWORK_FILE,
@@ -33,8 +35,10 @@ from sparkdl.models import (
     name_of,
     named_outputs,
     refer,
+    tensors_on_disk,
     trace_network,
     try_network,
+    write_in_parts,
     write_network,
     write_reference,
 )
@@ -54,7 +58,6 @@ from sparkdl.training.some_rows import some_rows
 from sparkdl.training.state import copied
 from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
 from sparkdl.training.strategies.residual_blocks import check_blocks
-from sparkdl.training.strategies.shares import fill
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
 from sparkdl.training.structured_pruning import prune_neurons
 from sparkdl.training.task_to_train import task_to_train
@@ -74,17 +77,33 @@ def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Modu
 
 
 def tried_model(
-    dataset: Dataset, settings: Train, *, ranks: int = 1
+    dataset: Dataset, settings: Train, *, ranks: int = 1, export: bool = True, on_disk: bool = False
 ) -> tuple[nn.Module, TracedNetwork | Reference | None]:
     """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, strategy, export.
 
-    Returns the network, and its trace unless it lies in parts; where it cannot be exported, what builds it. Raises
+    Returns the network, and its trace unless it lies in parts; where it cannot be exported, what builds it; without
+    ``export``, which takes the longest, nothing. ``on_disk``: its weights are to take no memory. Raises
     :class:`ModelError` or :class:`ConfigError`.
     """
-    network = _hollow_model(dataset, settings, ranks=ranks) if settings.in_parts else build_model(dataset, settings)
-    # What lies in parts is tried with few neurons in its hidden layers.
-    model = narrowed(network, ownership_of(network, seed=settings.seed)) if settings.in_parts else network
+    if settings.in_parts == "strategy.sharded":
+        network = _hollow_model(dataset, settings, ranks=ranks)
+        # Few neurons in the hidden layers are enough to try.
+        narrow = narrowed(network, ownership_of(network, seed=settings.seed))
+        _try(narrow, dataset, settings, ranks=ranks)
+        if export:
+            _traced(narrow, dataset, settings)
+        return network.train(), None
+    with tensors_on_disk() if settings.in_parts or on_disk else nullcontext():  # with all that a step makes of it
+        model = build_model(dataset, settings)
+        _try(model, dataset, settings, ranks=ranks)
+    return model.train(), _traced(model, dataset, settings) if export else None
+
+
+def _try(model: nn.Module, dataset: Dataset, settings: Train, *, ranks: int) -> None:
+    """Answer, take a step, and see whether the strategy can do with the network what it does."""
     _check_types(model, settings)
+    if settings.in_parts == "strategy.shard":
+        check_may_be_sharded(model)
     rows = some_rows(dataset)
     task, weighted = task_to_train(dataset.card, settings), dataset.card.mean_weight is not None
     answered = answer(model.eval(), rows)
@@ -99,13 +118,16 @@ def tried_model(
         check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
     if isinstance(settings.strategy, ResISTOptions):
         check_blocks(model, rows, settings.strategy.blocks, ranks=ranks)
+
+
+def _traced(model: nn.Module, dataset: Dataset, settings: Train) -> TracedNetwork | Reference:
+    """The trace of a network that has been tried, or what builds it."""
     registered, beside = model, None
     if settings.adapters:
         registered = copied_network(model, name_of(settings.model))
         beside = adapters_beside(registered, settings)
         registered = merge_adapters(registered)
-    traced = _traced_or_named(registered, rows, dataset, settings, beside)
-    return network.train(), None if settings.in_parts else traced
+    return _traced_or_named(registered, some_rows(dataset), dataset, settings, beside)
 
 
 def _traced_or_named(
@@ -184,15 +206,19 @@ def write_model_folder(
     checkpoint: str,
     *,
     traced: TracedNetwork | Reference | None = None,
+    in_parts: bool = False,
 ) -> pa.Schema:
     """Write the network of a checkpoint, with all that scoring needs beside it; ``traced`` is of :func:`tried_model`.
 
+    ``in_parts``: ranks had it in parts, so that there may be no room for the whole.
     Returns the columns that scoring will add.
     """
     folder, task = Path(folder), task_to_train(dataset.card, settings)
     shapes: dict[str, tuple[int, ...]] = {}
-    if settings.in_parts:
-        _write_in_parts(folder / NETWORK_FILE, dataset, settings, checkpoint)
+    if settings.in_parts == "strategy.sharded":
+        _write_wide(folder / NETWORK_FILE, dataset, settings, checkpoint)
+    elif settings.in_parts or in_parts:
+        _write_pieces(folder / NETWORK_FILE, dataset, settings, checkpoint, traced)
     else:
         model = build_model(dataset, settings)
         load_full_state(model, best_weights(checkpoint))
@@ -236,14 +262,31 @@ def _write_network(
         write_network(model, path, rows, again, beside)
 
 
-def _write_in_parts(path: Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:
-    """The file of a network of which one part is in memory at a time."""
+def _write_wide(path: Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:
+    """The file of a network without weights, which is traced with few neurons; a part is in memory at a time."""
     network = build_hollow_model(dataset, settings)
     ownership = ownership_of(network, seed=settings.seed)
     rows = torch.zeros(2, *dataset.input.shape)
-    with export_in_parts(narrowed(network, ownership), path, rows, ownership.shapes) as tensors:
-        for name, value in fill(tensors, ownership.all_neurons, ownership, best_pieces(checkpoint, ownership)).items():
-            tensors[name].copy_(value)
+    tensors = export_in_parts(narrowed(network, ownership), path, rows, ownership.shapes)
+    _fill_file(tensors, ownership.shapes, checkpoint)
+
+
+def _write_pieces(
+    path: Path, dataset: Dataset, settings: Train, checkpoint: str, traced: TracedNetwork | Reference | None
+) -> None:
+    """The file of a network that is on disk, of which one part is in memory at a time."""
+    with tensors_on_disk():
+        model = build_model(dataset, settings)
+    if not isinstance(traced, TracedNetwork):
+        traced = trace_network(model, some_rows(dataset), lengths=_free_lengths(dataset))
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    _fill_file(write_in_parts(path, traced, full_state(model)), shapes, checkpoint)
+
+
+def _fill_file(tensors: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]], checkpoint: str) -> None:
+    """Fill the tensors of a file by the best weights; ``shapes`` are of those that lie in parts."""
+    for name, value in fill({name: tensors[name] for name in shapes}, {}, shapes, best_pieces(checkpoint)).items():
+        tensors[name].copy_(value)
 
 
 def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module:
@@ -316,6 +359,7 @@ def _check_types(model: nn.Module, settings: Train) -> None:
 def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
     """Raise :class:`ConfigError` unless a checkpoint gives the optimizer's options back."""
     content = io.BytesIO()
+    optimizer.state.clear()  # of tensors, which some have from the beginning
     try:
         torch.save(copied(optimizer.state_dict()), content)
         content.seek(0)

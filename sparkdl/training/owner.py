@@ -79,8 +79,8 @@ class Owner:
         """Raise :class:`~sparkdl.errors.TrainingError` when another driver has taken this one for dead."""
         if self._successor:
             raise TrainingError(
-                f"the run in {self._folder} goes on under {self._successor}: this driver was silent for more than"
-                f" {DEAD_SECONDS:g} s and was taken for dead, and ends here"
+                f"{self._successor} has taken over the run in {self._folder}: this driver was silent"
+                f" for more than {DEAD_SECONDS:g} s and was taken for dead, and ends here"
             )
 
     def _took(self, folder: str, level: int) -> bool:

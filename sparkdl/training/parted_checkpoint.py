@@ -3,25 +3,34 @@
 The best weights are those in the shards of the best epoch's checkpoint; a small file says which these are.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from sparkdl.layouts import (
+    Cuts,
+    ModelPart,
+    Parting,
+    Slices,
+    StageParts,
+    fill,
+    weights_in,
+    with_room,
+)
 from sparkdl.storage import hash_file, open_file
 from sparkdl.training.checkpoint import Shard, load_best_file, load_shard, save_best_file
 from sparkdl.training.shard_files import check_digest, open_shard, read_failures
-from sparkdl.training.strategies.shares import KeptPart, Ownership, empty_parts, fill, shrink
+from sparkdl.training.strategies.shares import DealtParts
 
 __all__ = [
     "best_pieces",
     "best_weights",
-    "is_in_parts",
     "load_part",
+    "parting_of",
     "pieces_of",
     "save_best_parts",
-    "whole_weights",
+    "whole_state",
 ]
 
 
@@ -40,16 +49,16 @@ def save_best_parts(folder: str, shared: Shard, shards: Sequence[Shard], *, step
     return save_best_file(folder, parts, step=step, epoch=epoch)
 
 
-def best_pieces(path: str, whole: Ownership, device: torch.device | str = "cpu") -> Iterator[KeptPart]:
+def best_pieces(path: str, device: torch.device | str = "cpu") -> Iterator[ModelPart]:
     """The best weights in pieces, or in a single one if ranks had the whole network then. Runs anywhere.
 
-    ``whole`` knows the network's neurons. Raises :class:`CheckpointError`.
+    Raises :class:`CheckpointError`.
     """
     parts, folder = load_best_file(path, device), path.rpartition("/")[0]
     if "model" in parts:
-        return iter([(whole.all_neurons, parts["model"])])
-    shared = load_shard(folder, Shard(**parts["shared"]))
-    return pieces_of(folder, shared["strategy"], [Shard(**shard) for shard in parts["shards"]], device)[1]
+        return iter([({}, parts["model"])])
+    state = load_shard(folder, Shard(**parts["shared"]))["strategy"]
+    return pieces_of(folder, _parting(state), [Shard(**shard) for shard in parts["shards"]], device, moments=False)
 
 
 def best_weights(path: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
@@ -57,40 +66,48 @@ def best_weights(path: str, device: torch.device | str = "cpu") -> dict[str, tor
     parts, folder = load_best_file(path, device), path.rpartition("/")[0]
     if "model" in parts:
         return dict(parts["model"])
-    shared = load_shard(folder, Shard(**parts["shared"]))
-    return whole_weights(folder, shared["strategy"], [Shard(**shard) for shard in parts["shards"]])
+    state = load_shard(folder, Shard(**parts["shared"]))["strategy"]
+    return whole_state(folder, _parting(state), [Shard(**shard) for shard in parts["shards"]], moments=False)
 
 
-def is_in_parts(state: Mapping[str, Any]) -> bool:
-    """Whether the strategy whose state this is kept a network in parts."""
-    return "ownership" in state
+def parting_of(state: Mapping[str, Any]) -> Parting | None:
+    """Who had which part of a network, by the state of the strategy that kept it in parts; None of any other one."""
+    if "ownership" in state:
+        return DealtParts.from_state(state)
+    if "tensor_cuts" in state:
+        return Cuts.from_state(state["tensor_cuts"])
+    if "stages" in state:
+        return StageParts.from_state(state["stages"])
+    return Slices.from_state(state["slices"]) if "slices" in state else None
 
 
 def pieces_of(
-    folder: str, state: Mapping[str, Any], shards: Sequence[Shard], device: torch.device | str = "cpu"
-) -> tuple[Ownership, Iterator[KeptPart]]:
-    """What the ranks of a checkpoint kept, one after another, and how they shared it. Runs anywhere.
-
-    ``state`` is the strategy's.
-    """
-    ownership = Ownership.from_state(state["ownership"])
-
-    def pieces() -> Iterator[KeptPart]:
-        for neurons, shard in zip(ownership.owners(max(state["round"] - 1, 0)), shards, strict=True):
-            own = load_part(folder, shard, device)
-            piece = dict(own["model"])
-            if state["in_round"]:
-                piece |= shrink(ownership, neurons, piece, own["strategy"]["waiting"])
-            del own  # its moments are of no use
-            yield neurons, piece
-            del piece
-
-    return ownership, pieces()
+    folder: str,
+    parting: Parting,
+    shards: Sequence[Shard],
+    device: torch.device | str = "cpu",
+    *,
+    moments: bool = True,
+) -> Iterator[ModelPart]:
+    """What the ranks of a checkpoint kept, one after another, with or without moments. Runs anywhere."""
+    for rank, shard in enumerate(shards):
+        own = load_part(folder, shard, device)
+        piece = parting.kept(rank, own) if moments else weights_in(parting.kept(rank, own))
+        del own  # what else is in it is of no use
+        yield parting.regions(rank), piece
+        del piece
 
 
-def whole_weights(folder: str, state: Mapping[str, Any], shards: Sequence[Shard]) -> dict[str, torch.Tensor]:
-    """The whole network of a checkpoint in parts, for those who have room for it. Runs on a rank."""
-    ownership, pieces = pieces_of(folder, state, shards)
-    first = next(pieces)
-    weights = empty_parts(ownership, ownership.all_neurons, first[1])
-    return weights | fill(weights, ownership.all_neurons, ownership, itertools.chain([first], pieces))
+def whole_state(folder: str, parting: Parting, shards: Sequence[Shard], *, moments: bool = True) -> dict[str, Any]:
+    """Weights and moments of a checkpoint in parts as a whole, for those who have room for it. Runs anywhere."""
+    whole: dict[str, torch.Tensor] = {}
+    others: dict[str, Any] = {}
+    shapes, pieces = parting.shapes, pieces_of(folder, parting, shards, moments=moments)
+    rest = fill(whole, {}, shapes, with_room(pieces, whole, others, {}, shapes, shapes))
+    return whole | rest | others
+
+
+def _parting(state: Mapping[str, Any]) -> Parting:
+    parting = parting_of(state)
+    assert parting, "the file of the best weights names shards only of a network in parts"
+    return parting

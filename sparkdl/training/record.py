@@ -1,12 +1,11 @@
 """What is written down of a run at its start, so that it can be continued on another day. Runs on the driver."""
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,10 @@ import torch
 from torch import nn
 
 from sparkdl.data import Dataset
-from sparkdl.errors import CheckpointError, ConfigError
+from sparkdl.errors import ConfigError
 from sparkdl.settings import Section, Train
-from sparkdl.storage import join, list_folder, make_folder, read_file, write_file
+from sparkdl.storage import join, list_folder
+from sparkdl.training.record_file import load_record, save_record
 
 __all__ = ["RunRecord", "find_run", "parts_of", "recipe_of"]
 
@@ -49,29 +49,12 @@ class RunRecord:
 
     def save(self, folder: str) -> None:
         """Write it into the run's folder. Raises :class:`CheckpointError` when the folder cannot be written."""
-        try:
-            make_folder(folder)
-            write_file(join(folder, NAME), json.dumps(asdict(self), indent=2).encode())
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot write to {folder}: {error.strerror or error}; set train.run_dir to another place"
-            ) from None
+        save_record(self, folder, NAME)
 
     @classmethod
     def load(cls, folder: str) -> "RunRecord":
         """Read it. Raises :class:`ConfigError` when there is none to read, :class:`CheckpointError` when that fails."""
-        try:
-            return cls(**json.loads(read_file(join(folder, NAME))))
-        except (FileNotFoundError, NotADirectoryError):
-            raise ConfigError(f"there is no run in {folder}, so that nothing can be continued") from None
-        except PermissionError as error:
-            raise ConfigError(f"cannot read {folder}/{NAME}: {error.strerror or error}") from None
-        except OSError as error:  # it may be the very one that is asked for
-            raise CheckpointError(
-                f"cannot read {folder}/{NAME}: {error.strerror or error}; try again when the storage gives it"
-            ) from None
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{folder}/{NAME} is damaged ({error}); start a new run") from None
+        return load_record(cls, folder, NAME, of="run")
 
     def check(self, dataset: Dataset, settings: Train, parts: str, *, any_strategy: bool = False) -> None:
         """Raise :class:`ConfigError` unless the run can be continued with this dataset, recipe and these parts.

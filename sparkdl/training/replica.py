@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sparkdl.collectives import is_expanded, values_of
 from sparkdl.data import Batch, Dataset
 from sparkdl.errors import ModelError
-from sparkdl.inputs.tensors import answer, moved
-from sparkdl.models import build_by, build_without_weights, logits_of
+from sparkdl.inputs.tensors import answer, moved, stand_in
+from sparkdl.models import build_by, build_without_weights, logits_of, tensors_on_disk
 from sparkdl.settings import Train
 from sparkdl.training.adapters import with_adapters
 from sparkdl.training.fisher_noise import FisherNoise
@@ -23,6 +23,7 @@ from sparkdl.training.magnitude_pruning import MagnitudePruning
 from sparkdl.training.recipe import autocast, build_optimizer, takes_gradients
 from sparkdl.training.some_rows import some_rows
 from sparkdl.training.strategies import create_strategy
+from sparkdl.training.strategies.keeps_part import SharedPart
 from sparkdl.training.structured_pruning import prune_neurons
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
@@ -32,6 +33,7 @@ __all__ = [
     "Replica",
     "back_propagate",
     "build_arguments",
+    "build_for_ranks",
     "build_hollow_model",
     "build_model",
     "build_whole_model",
@@ -39,6 +41,17 @@ __all__ = [
     "compiled",
     "make_dense",
 ]
+
+
+def build_for_ranks(dataset: Dataset, settings: Train, *, on_disk: bool = False) -> nn.Module:
+    """The network as each rank begins with it: the whole in memory, or, where ranks are to have it in parts, not.
+
+    It is without weights then, if the strategy draws them in parts, or else has them on disk.
+    """
+    if settings.in_parts == "strategy.sharded":
+        return build_hollow_model(dataset, settings)
+    with tensors_on_disk() if settings.in_parts or on_disk else nullcontext():
+        return build_model(dataset, settings)
 
 
 def build_whole_model(dataset: Dataset, settings: Train) -> nn.Module:
@@ -108,10 +121,23 @@ class BatchFigures(NamedTuple):
 class Replica:
     """One rank's copy of the model, with what a step needs."""
 
-    def __init__(self, model: nn.Module, settings: Train, task: Task, groups: Groups, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Train,
+        task: Task,
+        groups: Groups,
+        device: torch.device,
+        part: SharedPart | None = None,
+    ) -> None:
+        """``part`` is what this rank has of a replica that several share: then ``model`` is that of the part."""
         self.settings, self.task, self.groups, self.device = settings, task, groups, device
         self.loss = build_loss(settings, task, device=device)
-        self.strategy = create_strategy(settings, groups.data)
+        self.part = part
+        """What of it this rank has, if it is shared."""
+        self.draws_apart: tuple[int, ...] = ()
+        """By what it draws other numbers than those that it shares a replica with, if they compute other layers."""
+        self.strategy = create_strategy(settings, groups.data, self.part)
         placed = self.strategy.place(model, device)
         self.model, self.optimizer = self.strategy.wrap(placed, partial(build_optimizer, settings))
         self._compiled = compiled(self.model) if settings.compile else None
@@ -136,12 +162,23 @@ class Replica:
         weight = self.strategy.row_weight(own_rows=own_rows, global_rows=global_rows) if own_rows else 0.0
         if self.noise:
             self.noise.lay(batches, ranks=self.groups.data.size, scaler=self.scaler)
+        figures = self._gradients(batches, weight)
+        self.strategy.finish_gradients()
+        if any(parameter.grad is not None for parameter in self.model.parameters()):
+            self._apply_gradients()  # there are none without rows here, where others keep theirs to themselves
+        self.strategy.after_step()
+        return figures
+
+    def _gradients(self, batches: list[Batch], weight: float) -> list[BatchFigures]:
+        """Add the gradients of a step to what parameters have; they may already travel to other ranks."""
         figures = []
         for batch in batches:
             if batch is batches[-1]:
                 self.strategy.begin_last_pass()
-            if not len(batch.labels):
-                continue  # this rank's rows have run out; the others' gradients still arrive
+            if not len(batch.labels):  # this rank's rows have run out; the others' gradients still arrive
+                if self.strategy.needs_all_ranks:
+                    self._pass_without_rows(batch)
+                continue
             figures.append(
                 back_propagate(
                     self.model,
@@ -154,11 +191,16 @@ class Replica:
                     compiled=self._compiled,
                 )
             )
-        self.strategy.finish_gradients()
-        if any(parameter.grad is not None for parameter in self.model.parameters()):
-            self._apply_gradients()  # there are none without rows here, where others keep theirs to themselves
-        self.strategy.after_step()
         return figures
+
+    def _pass_without_rows(self, batch: Batch) -> None:
+        """Take part in a pass of the other ranks; nothing is added to gradients, running means or random states."""
+        self.model.eval()
+        inputs = moved(stand_in(batch.inputs), self.device)
+        with autocast(self.settings, self.device):
+            logits = logits_of(answer(self.model, inputs))
+        logits.backward(torch.zeros_like(logits))
+        self.model.train()
 
     @cached_property
     def _takes_sparse(self) -> bool:
@@ -169,7 +211,8 @@ class Replica:
             make_dense(self.model)
         if self.settings.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            clip_gradients(self.model, self.settings.clip_norm)
+            clip = self.part.clip_gradients if self.part else partial(clip_gradients, self.model)
+            clip(self.settings.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

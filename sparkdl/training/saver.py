@@ -59,7 +59,8 @@ class Saver:
         """
         self._folder, self._settings, self._rank, self._replica = folder, settings, rank, replica
         self._batch_size, self._world = batch_size, replica.groups.world
-        self._in_parts = replica.strategy.sharded is not None
+        sharded = replica.strategy.sharded
+        self._in_parts = sharded is not None
         self._attempt = str(self._world.broadcast_object(uuid4().hex[:8]))
         self._best = begun.best if begun else None
         self._kept = {begun_at.rpartition("/")[2]} if begun_at else set()
@@ -80,7 +81,7 @@ class Saver:
         self._unsaved_best: dict[str, torch.Tensor] | None = None
         """Weights of the best epoch that could not be written yet."""
         self._error: CheckpointError | None = None
-        state = full_state(replica.model)
+        state = sharded.weights() if sharded else full_state(replica.model)
         self._finite = {name for name, tensor in state.items() if _is_finite(tensor)}
         """What has to stay so: a mask of attention is a buffer that is not."""
 
@@ -202,7 +203,8 @@ class Saver:
             raise failure
         own = NOT_WRITTEN if failure else self._shards.result()[0]
         rows = self._world.all_gather(_packed(own))
-        totals = self._world.all_gather(torch.tensor(self._totals, dtype=torch.float64))
+        of_ranks = self._world.all_gather(torch.tensor(self._totals, dtype=torch.float64))
+        totals = of_ranks[:: self._replica.groups.ranks_of_replica]  # which have added up the same
         if self._begun:
             manifest = self._begun.manifest.model_copy(update={"totals": [each.tolist() for each in totals]})
             begun = self._begun._replace(manifest=manifest)

@@ -32,7 +32,7 @@ def read_failures(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DamagedCheckpointError(f"{path} is not there") from None
+        raise DamagedCheckpointError(f"{path} is missing") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from None
 

@@ -4,7 +4,8 @@ Gradients are accumulated within a step, so that there is nothing of them to sav
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,16 +15,25 @@ import torch
 from torch import nn
 
 from sparkdl.data import Phase
+from sparkdl.layouts import ModelPart, is_moment, moments_by_name, put_moments, weights_in
 from sparkdl.models import full_state, load_full_state
-from sparkdl.training.checkpoint import Manifest, load_shard, load_shared
-from sparkdl.training.parted_checkpoint import is_in_parts, load_part, pieces_of, whole_weights
+from sparkdl.training.checkpoint import Manifest, load_shard, load_shared, save_best
+from sparkdl.training.parted_checkpoint import (
+    best_pieces,
+    best_weights,
+    load_part,
+    parting_of,
+    pieces_of,
+    whole_state,
+)
 from sparkdl.training.replica import Replica
 from sparkdl.training.reporter import Measured
 from sparkdl.training.strategies import strategy_of
-from sparkdl.training.strategies.sub_networks import overwrite
 
-__all__ = ["Parts", "TrainingState", "collect", "copied", "go_on", "resume", "seed_everything"]
+__all__ = ["Parts", "TrainingState", "best_model", "collect", "copied", "go_on", "resume", "seed_everything"]
 
+PARTS = "tensor_cuts", "stages"
+"""What says how ranks shared a replica."""
 LARGE = "model", "optimizer", "strategy"
 """What grows with the network."""
 KEPT_FIGURES = 10_000  # steps that a checkpoint tells, in case a message was lost with the driver or a rank
@@ -91,8 +101,9 @@ def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Par
     Replicas that differ are saved as they are, and nothing is exchanged for it: who goes on from a checkpoint in
     another way than before finds their consensus by :func:`consensus_weights`.
     """
-    strategy, leads = replica.strategy, replica.groups.world.rank == 0
-    trainer = {"optimizer": replica.optimizer.state_dict(), "scaler": replica.scaler.state_dict()}
+    strategy, sharded, leads = replica.strategy, replica.strategy.sharded, replica.groups.world.rank == 0
+    moments = sharded.moments() if sharded else replica.optimizer.state_dict()
+    trainer = {"optimizer": moments, "scaler": replica.scaler.state_dict()}
     own = {
         "random": _random_states(replica.device),
         "buffers": dict(replica.model.named_buffers()),
@@ -100,13 +111,13 @@ def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Par
     }
     shared: dict[str, Any] = {"strategy": strategy.state()}
     if strategy.replicas_differ:
-        own |= trainer | {"model": full_state(replica.model)}
+        own |= trainer | {"model": sharded.weights() if sharded else full_state(replica.model)}
     else:
         shared |= trainer
         if consensus is None:
             with strategy.consensus() as model:
                 consensus = copied(full_state(model)) if leads else {}
-    large = {key: own.pop(key) for key in LARGE if key in own} if strategy.sharded else {}
+    large = {key: own.pop(key) for key in LARGE if key in own} if sharded else {}
     weights = {} if strategy.replicas_differ else {"model": consensus}
     return Parts(copied(shared) | weights if leads else {}, copied(own) | large)
 
@@ -118,16 +129,16 @@ def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]
     """
     if "model" in shared:
         return dict(shared["model"])
-    if is_in_parts(shared["strategy"]):
-        return whole_weights(folder, shared["strategy"], manifest.shards)
+    if parting := parting_of(shared["strategy"]):
+        return whole_state(folder, parting, manifest.shards, moments=False)
     replicas = (load_shard(folder, shard)["model"] for shard in manifest.shards)
     return strategy_of(manifest.strategy["kind"]).assemble(shared["strategy"], replicas)
 
 
 def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> TrainingState:
-    """How far the run of a checkpoint had come, for one of ``size`` ranks with such batches.
+    """How far the run of a checkpoint had come, for one of ``size`` replicas with such batches.
 
-    With another number of ranks, the rows that are left of the epoch are shared anew.
+    With another number of them, the rows that are left of the epoch are shared anew.
     """
     totals = manifest.totals
     state = TrainingState(
@@ -150,21 +161,48 @@ def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> Trai
     return state
 
 
-def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> None:
-    """Put a replica where those of a checkpoint were; ``alike``: replicas agree as they did then. All ranks call it."""
+@contextmanager
+def best_model(replica: Replica, path: str) -> Iterator[nn.Module]:
+    """The model of the best epoch, by the file of its weights, on all ranks or in their parts. All ranks call it."""
+    if sharded := replica.strategy.sharded:
+        replica.optimizer.zero_grad()  # the room is needed, and no more steps are taken
+        replica.optimizer.state.clear()
+        sharded.adopt(best_pieces(path, replica.device))
+        with replica.strategy.consensus() as model:
+            yield model
+    else:
+        load_full_state(replica.model, best_weights(path, replica.device))
+        yield replica.model
+
+
+def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> Manifest:
+    """Put a replica where those of a checkpoint were; ``alike``: replicas agree as they did then. All ranks call it.
+
+    Returns the manifest with which the run goes on: of one that lay in parts until now, the best weights are a file of
+    their own from now on, since nobody keeps the shards that they were in.
+    """
     world = replica.groups.world
-    same = alike and len(manifest.shards) == world.size
     shared = load_shared(folder, manifest, replica.device)
+    parts = replica.part.state() if replica.part else {}
+    same = (
+        alike
+        and len(manifest.shards) == world.size
+        and all(shared["strategy"].get(key) == parts.get(key) for key in PARTS)
+    )
     own = manifest.shards[world.rank % len(manifest.shards)]
-    in_parts = is_in_parts(shared["strategy"])
-    read_own = partial(load_part if in_parts else load_shard, folder, own, replica.device)
-    sharded = replica.strategy.sharded
+    parting, sharded = parting_of(shared["strategy"]), replica.strategy.sharded
+    read_own = partial(load_part if parting else load_shard, folder, own, replica.device)
     if sharded and not same:
-        if in_parts:
-            pieces = pieces_of(folder, shared["strategy"], manifest.shards, replica.device)[1]
-        else:
-            pieces = iter([(sharded.ownership.all_neurons, consensus_weights(folder, manifest, shared))])
-        sharded.adopt(pieces)
+        sharded.adopt(_pieces(replica, folder, manifest, shared))
+    elif parting and not same:
+        whole = whole_state(folder, parting, manifest.shards)
+        load_full_state(replica.model, weights_in(whole))
+        put_moments(replica.model, replica.optimizer, {name: value for name, value in whole.items() if is_moment(name)})
+        replica.strategy.load(None)
+        if world.rank == 0 and manifest.best:
+            weights = best_weights(f"{folder}/{manifest.best.name}")
+            best = save_best(folder, weights, step=manifest.step, epoch=manifest.epoch)
+            return manifest.model_copy(update={"best": best})
     else:
         if "model" in shared:
             load_full_state(replica.model, shared["model"])
@@ -173,6 +211,16 @@ def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> 
                 load_full_state(replica.model, consensus_weights(folder, manifest, shared))
             world.broadcast_module(replica.model)
         _restore(replica, shared, read_own, alike=alike, same=same)
+    return manifest
+
+
+def _pieces(replica: Replica, folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> Iterator[ModelPart]:
+    """The model of a checkpoint, with the optimizer's moments where these are of all of it, for who keeps a part."""
+    if parting := parting_of(shared["strategy"]):
+        return pieces_of(folder, parting, manifest.shards, replica.device)
+    optimizer = shared["optimizer"]["state"] if "optimizer" in shared else {}
+    moments = moments_by_name(replica.model, replica.optimizer, optimizer)
+    return iter([({}, consensus_weights(folder, manifest, shared) | moments)])
 
 
 def _restore(
@@ -186,20 +234,32 @@ def _restore(
     """
     replica.strategy.load(shared["strategy"] if alike else None)
     own = read_own()
-    if replica.strategy.sharded:
-        overwrite(replica.model, own["model"])  # without a second copy
-    elif same and "model" in own:
-        load_full_state(replica.model, own["model"])
+    same = same and "strategy" in own  # the first checkpoints held nothing that is a strategy's own
     trainer = own if "optimizer" in own else shared
-    # Moments of a sub-network are none of the whole one, and servers have none that a rank could go on with.
-    if "optimizer" in trainer and _has_shapes(replica.model, own.get("model", {})):
-        replica.optimizer.load_state_dict(trainer["optimizer"])
+    with _options_kept(replica):
+        if sharded := replica.strategy.sharded:
+            sharded.put(own["model"], own["optimizer"])
+        elif same and "model" in own:
+            load_full_state(replica.model, own["model"])
+        # Moments of a sub-network are none of the whole one, and servers have none that a rank could go on with.
+        if not sharded and "optimizer" in trainer and _has_shapes(replica.model, own.get("model", {})):
+            replica.optimizer.load_state_dict(trainer["optimizer"])
     replica.scaler.load_state_dict(trainer["scaler"])
     if same:
         replica.strategy.load_own(own["strategy"])
         _set_random_states(own["random"], replica.device)
         for name, buffer in replica.model.named_buffers():
             buffer.copy_(own["buffers"][name])
+
+
+@contextmanager
+def _options_kept(replica: Replica) -> Iterator[None]:
+    """Let the optimizer get back moments and counts alone: a trial may go on with other options than before."""
+    given = {"weight_decay", *replica.settings.optimizer_options}
+    now = [{key: group[key] for key in given if key in group} for group in replica.optimizer.param_groups]
+    yield
+    for group, options in zip(replica.optimizer.param_groups, now, strict=True):
+        group.update(options)
 
 
 def _has_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:

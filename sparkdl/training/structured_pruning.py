@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import Inputs, answer
+from sparkdl.models import in_mode
 from sparkdl.training.strategies.sub_networks import (
     Cut,
     count_neurons,
@@ -41,16 +43,22 @@ def prune_neurons(model: nn.Module, rows: Inputs, keep: float) -> None:
         for layer, count in count_neurons(cuts, tensors).items()
     }
     overwrite(model, {name: cut.part(tensors[name].detach(), kept).clone() for name, cut in cuts.items()})
-    training = model.training
+    _narrow_depthwise(model)
     try:
-        with torch.no_grad():
-            answer(model.eval(), rows)
+        with in_mode(model, training=False), torch.no_grad():
+            answer(model, rows)
     except Exception as error:  # whatever a network may raise
         raise ModelError(
             f"train.pruning: the network cannot be computed with {keep:g} of the neurons of {', '.join(layers)}:"
             f" {type(error).__name__}: {error}. A layer or a forward method has their number written in it"
         ) from None
-    model.train(training)
+
+
+def _narrow_depthwise(model: nn.Module) -> None:
+    """Say to convolutions of each channel by itself, whose weights are fewer now, how many channels there are."""
+    for module in model.modules():
+        if isinstance(module, _ConvNd) and module.groups == module.in_channels == module.out_channels > 1:
+            module.groups = module.in_channels = module.out_channels = len(module.weight)
 
 
 def _layers(model: nn.Module, rows: Inputs) -> Sequence[str]:

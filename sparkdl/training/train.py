@@ -21,8 +21,9 @@ from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.training.attempts import run_attempts
+from sparkdl.training.best import seconds_to_target
 from sparkdl.training.check import check
-from sparkdl.training.checkpoint import latest, load_manifest, save_weights
+from sparkdl.training.checkpoint import copy_checkpoint, latest, load_manifest, save_weights
 from sparkdl.training.loop import Job, TrainingResult
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.owner import Owner
@@ -33,7 +34,7 @@ from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 from sparkdl.training.verdict import ADVICE, WITH_SERVERS, Timeline, shares, verdict
 
-__all__ = ["TrainedModel", "train"]
+__all__ = ["TrainedModel", "train", "train_from"]
 
 log = logging.getLogger(__name__)
 
@@ -75,22 +76,38 @@ def train(
     """Train a network on a prepared dataset, one rank per task slot, and register the result.
 
     Runs on the driver. ``dataset`` is what :func:`sparkdl.prepare` returned or its folder; by default
-    ``settings.dataset``. What can be wrong with settings, model and loss is found before a rank starts. When a rank, an
-    executor or a host fails, training goes on from the last checkpoint, and ends with the weights it would have had.
+    ``settings.dataset``. Settings, model and loss are checked before a rank starts. When a rank, an executor or a host
+    fails, training continues from the last checkpoint, and ends with the same weights as without the failure.
 
-    Raises :class:`~sparkdl.errors.DatasetError` for a missing or damaged dataset,
-    :class:`~sparkdl.errors.ModelError` for a network that does not fit it,
-    :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.RankError` with the traceback of the rank that
-    failed first when restarts do not help, :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number,
-    :class:`~sparkdl.errors.CheckpointError` when storage does not give the checkpoint to go on from, and
-    :class:`~sparkdl.errors.RunCancelledError` when somebody cancelled Spark's job.
+    Raises :class:`~sparkdl.errors.DatasetError` for a missing or damaged dataset, :class:`~sparkdl.errors.ModelError`
+    for a network that does not fit it, :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.RankError`
+    with the traceback of the rank that failed first when restarts do not help, :class:`~sparkdl.errors.TrainingError`
+    when the loss is no longer a number, :class:`~sparkdl.errors.CheckpointError` when the checkpoint to continue from
+    cannot be read, and :class:`~sparkdl.errors.RunCancelledError` when somebody cancelled Spark's job.
+    """
+    return train_from(None, dataset, settings, cluster=cluster, tracking=tracking, spark=spark)
+
+
+def train_from(
+    checkpoint: str | None,
+    dataset: Dataset | str | None = None,
+    settings: Train | None = None,
+    *,
+    cluster: Cluster | None = None,
+    tracking: Tracking | None = None,
+    spark: SparkSession | None = None,
+) -> TrainedModel:
+    """What :func:`train` does, from a checkpoint of another run with the same dataset and recipe, if there is one.
+
+    A new run goes on from a copy of it, up to ``settings.epochs``; when all of them are over, the best weights are
+    evaluated and registered, and nothing is trained. Runs on the driver, and raises what :func:`train` raises.
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
     checked = check(dataset, settings, cluster, tracking, spark)
     dataset, settings, backend, resumed = checked.dataset, checked.settings, checked.backend, checked.resumed
     sections = {"train": settings, "cluster": cluster, "tracking": tracking}
     params: dict[str, Any] = {name: section.model_dump() for name, section in sections.items()}
-    params |= {"dataset": dataset.path, "backend": backend.name}
+    params |= {**dataset.named, "backend": backend.name}
     with (
         exit_on_sigterm(),
         Owner(f"{settings.run_dir}/{resumed.run_id}" if resumed else None) as owner,
@@ -99,13 +116,15 @@ def train(
         folder = f"{settings.run_dir}/{run.run_id}"
         if not resumed:
             owner.claim(folder)
-        reference = resumed.reference if resumed else cluster.ranks.max
+        reference = resumed.reference if resumed else cluster.replicas
         recipe = recipe_of(settings)
         record = RunRecord(
             run.run_id, dataset.digest, recipe, reference, settings.epochs, parts=checked.parts, begun=time.time()
         )
         record.save(folder)
         start = None
+        if checkpoint and not resumed:
+            copy_checkpoint(checkpoint, folder)
         if not resumed:
             run.log_dataset(
                 name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
@@ -116,7 +135,7 @@ def train(
         with _how_to_resume(run.run_id):
             if checked.teacher:
                 dataset = checked.teacher.answered(dataset, checked.spark)
-            job = Job(dataset, settings, folder, backend, record.reference, start)
+            job = Job(dataset, settings, folder, backend, record.reference, start, plan=checked.plan)
             outcome, times = _run(job, cluster, checked.spark, run, owner)
             owner.check()
             trained = _finish(job, outcome, times, run, tracking, checked.traced)
@@ -226,9 +245,9 @@ def _finish(
         for name, value in found.figures.items()
     }
     run.log_metrics(metrics, step=outcome.best_epoch + 1)
-    seconds_to_target = _seconds_to_target(job.settings, outcome.history)
-    if seconds_to_target is not None:
-        run.log_metrics({"seconds_to_target": seconds_to_target}, step=len(outcome.history))
+    to_target = seconds_to_target(outcome.history, job.settings)
+    if to_target is not None:
+        run.log_metrics({"seconds_to_target": to_target}, step=len(outcome.history))
     asynchronous = isinstance(job.settings.strategy, AsynchronousOptions)
     bound_by = verdict(times, WITH_SERVERS if asynchronous else ADVICE)
     log.info("%s", bound_by)
@@ -241,7 +260,9 @@ def _finish(
         if table := task.table(found.counts, dataset.class_names):
             run.log_text(table, f"classes_{split}.csv")
     with TemporaryDirectory() as folder:
-        answer = write_model_folder(folder, dataset, job.settings, outcome.checkpoint, traced=traced)
+        answer = write_model_folder(
+            folder, dataset, job.settings, outcome.checkpoint, traced=traced, in_parts=job.plan is not None
+        )
         model_uri = run.log_model(
             folder,
             inputs=dataset.served_columns,
@@ -255,7 +276,7 @@ def _finish(
         run_id=run.run_id,
         metrics=metrics,
         history=outcome.history,
-        seconds_to_target=seconds_to_target,
+        seconds_to_target=to_target,
         verdict=bound_by,
         rows_per_second=len(outcome.history) * dataset.rows("train") / seconds,
         checkpoint=outcome.checkpoint,
@@ -263,15 +284,3 @@ def _finish(
         registered=registered,
         tracking=tracking,
     )
-
-
-def _seconds_to_target(settings: Train, history: list[dict[str, float]]) -> float | None:
-    if settings.target is None:
-        return None
-    seconds = 0.0
-    for figures in history:
-        seconds += figures["seconds"]
-        if settings.target.reached(figures):
-            return seconds
-    log.warning("no epoch reached the target: %s %g", settings.target.metric, settings.target.value)
-    return None

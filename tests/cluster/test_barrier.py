@@ -191,6 +191,11 @@ def test_a_run_that_can_do_with_less_takes_the_slots_there_are(spark: SparkSessi
         wait_for_slots(spark, 5, timeout=30, minimum=3)
 
 
+def test_local_spark_has_no_other_host_to_go_to(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match=r"cluster.preemption_notice is for clusters"):
+        run_ranks(lambda rank: None, 2, spark=spark, preemption_notice="aws")
+
+
 def test_a_function_that_cannot_be_pickled_is_named_with_the_culprit(spark: SparkSession) -> None:
     lock = threading.Lock()
 

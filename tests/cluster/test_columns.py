@@ -240,7 +240,11 @@ def test_an_array_called_weight_may_stand_beside_weights(rows: DataFrame, tmp_pa
         ("id", ["hash_text"], "of type bigint, and `hash_text` is for text"),
         ("string(signup) as x", ["date"], "of type string, and `date` is for dates; read it as one"),
         ("id", ["standardise", "index"], "the stages before have made a vector of it, so put `index` before them"),
-        ("nothing", ["impute"], "column 'nothing' has no value in the rows of the split 'train', so `impute` finds"),
+        (
+            "nothing",
+            ["impute"],
+            "column 'nothing' has no value in the rows of the split 'train', so `impute` has nothing",
+        ),
         ("scores.z as x", [], "column 'x' has 60 rows that are null or NaN"),
     ],
 )

@@ -1,5 +1,6 @@
 """A registered network gets lighter forms: a job makes them, a new version has them, and scoring uses them."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,16 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from mlflow.models import Model
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
+from sparkdl import pipeline
 from sparkdl.data import Dataset
 from sparkdl.data.model_inputs import keep_inputs
 from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError
 from sparkdl.forms.compress import CompressedModel, check_compress, compress
 from sparkdl.models import NETWORK_FILE, export_network, read_forms
 from sparkdl.scoring.dataframe import score
-from sparkdl.settings import Compress, Tracking
+from sparkdl.settings import Cluster, Compress, Settings, Tracking, Train
+from sparkdl.settings.compress import FormGate
 from sparkdl.tracking import download, start_run
 from sparkdl.tracking.store import connect
 
@@ -35,15 +39,20 @@ def tracking(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Tra
 def original(tracking: Tracking, clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A version whose network tells the four clouds apart without having learned: each has its own coordinate."""
     folder = tmp_path_factory.mktemp("model")
-    network = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4))
+    network = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     with torch.no_grad():
         for layer in network:
             layer.weight.copy_(torch.eye(4))
     export_network(network, folder / NETWORK_FILE, torch.zeros(2, 4))
     keep_inputs(clouds, folder)
     with start_run(tracking, params={}) as run:
-        registered = run.register(run.log_model(folder, inputs=clouds.served_columns), {"test_accuracy": 0.875})
+        row = pd.DataFrame({"features": [[0.0] * 4]})
+        logged = run.log_model(folder, inputs=clouds.served_columns, example=row, metadata={"owner": "sky"})
+        registered = run.register(logged, {"test_accuracy": 0.875})
     assert registered is not None and registered.moved
+    client = connect(tracking)
+    client.update_model_version("clouds", "1", "four clouds")
+    client.set_model_version_tag("clouds", "1", "ticket", "1234567")
     return registered.uri
 
 
@@ -51,8 +60,11 @@ def original(tracking: Tracking, clouds: Dataset, tmp_path_factory: pytest.TempP
 def compressed(
     original: str, clouds: Dataset, tracking: Tracking, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> CompressedModel:
-    settings = Compress(calibration_rows=0, run_dir=str(tmp_path_factory.mktemp("runs")))
-    return compress("models:/clouds@candidate", settings, dataset=clouds, tracking=tracking, spark=spark)
+    gate = FormGate(lose=0.05)  # of 30 rows one may be told otherwise
+    settings = Compress(calibration_rows=0, run_dir=str(tmp_path_factory.mktemp("runs")), gate=gate)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*input example was not provided")  # nobody can provide it here
+        return compress("models:/clouds@candidate", settings, dataset=clouds, tracking=tracking, spark=spark)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +87,26 @@ def test_a_new_version_has_the_forms_and_the_alias_moves_to_it(
     assert not list(Path(connect(tracking).get_run(compressed.run_id).data.params["compress.run_dir"]).rglob("*.onnx"))
 
 
+def test_the_new_version_keeps_what_people_and_mlflow_know_of_the_old_one(
+    original: str, compressed: CompressedModel, tracking: Tracking
+) -> None:
+    client = connect(tracking)
+    old, new = (client.get_model_version("clouds", number) for number in "12")
+    assert new.description == "four clouds" and new.tags["ticket"] == "1234567"
+    assert new.tags["sparkdl.made_from"] == original and new.tags["sparkdl.trained_in"] == old.run_id
+    assert client.get_run(compressed.run_id).data.params["model"] == original  # and not the alias, which has moved
+    folders = [download(uri, tracking).parent.parent for uri in (original, compressed.model_uri)]
+    ours, theirs = (Model.load(str(folder)) for folder in reversed(folders))
+    assert ours.metadata == theirs.metadata == {"owner": "sky"}
+    assert ours.signature is not None and theirs.signature is not None
+    assert (ours.signature.inputs, ours.signature.outputs) == (theirs.signature.inputs, theirs.signature.outputs)
+    assert ours.signature.params is not None and ours.signature.params.to_dict()[0]["name"] == "form"
+    example = ours.load_input_example(str(folders[1]))
+    assert isinstance(example, pd.DataFrame) and example.to_dict("list") == {"features": [[0.0] * 4]}
+    first, second = (mlflow.pyfunc.load_model(str(folder)).predict(example) for folder in folders)
+    assert second["prediction"].tolist() == first["prediction"].tolist()
+
+
 def test_each_form_scores_a_table_as_the_original_does(
     compressed: CompressedModel, tracking: Tracking, rows: DataFrame
 ) -> None:
@@ -88,7 +120,9 @@ def test_each_form_scores_a_table_as_the_original_does(
         answer = served.predict(frame, params=params)
         assert np.mean(answer["prediction"] == expected) > 0.9
     assert len(answer["top_k"][0]) == 2
-    with pytest.raises(ConfigError, match=r"score\.form is 'int4'; it is one of auto, original, int8, float16, onnx"):
+    with pytest.raises(
+        ConfigError, match=r"score\.form is 'int4'; it is one of auto, original, int8, int8_weights, float16, onnx"
+    ):
         served.predict(frame, params={"form": "int4"})
 
 
@@ -121,8 +155,8 @@ def test_a_form_that_loses_too_much_is_kept_out_with_both_figures_and_no_version
     before = connect(tracking).get_registered_model("clouds")
     settings = Compress(forms=["int8"], calibration_rows=0, run_dir=str(tmp_path))
     lost = (
-        r"int8: it loses too much: validation_accuracy is 0\.\d+, and 0\.\d+ of the original, of which it may lose"
-        r" 0\.005 \(compress\.gate\.lose\)"
+        r"int8: it loses too much: its validation_accuracy is 0\.\d+, the original's 0\.\d+, and compress\.gate\.lose"
+        r" allows a loss of 0\.005"
     )
     with pytest.raises(ModelError, match=lost):
         compress(fragile, settings, dataset=clouds, tracking=tracking, spark=spark)
@@ -140,9 +174,26 @@ def test_what_cannot_be_is_found_before_anything_starts(
     renamed = Dataset(clouds.path, clouds.card.model_copy(update={"label_names": ("a", "b", "c", "d")}))
     with pytest.raises(DatasetError, match="has other labels than models:/clouds/1 was trained on"):
         check_compress(original, settings, dataset=renamed, tracking=tracking)
-    with pytest.raises(ConfigError, match=r"there is no model to make forms of: set compress\.model"):
+    with pytest.raises(ConfigError, match=r"there is no model to compress: set compress\.model"):
         check_compress(None, settings, dataset=clouds, tracking=Tracking(uri=tracking.uri))
     told = check_compress(
         original, Compress(calibration_rows=0, run_dir=str(tmp_path)), dataset=clouds, tracking=tracking
     )
     assert told["measured on"].startswith("30 rows of validation in") and told["registers"] == "clouds"
+
+
+def test_training_makes_the_forms_of_what_it_has_registered_where_it_is_told_to(
+    clouds: Dataset, tracking: Tracking, spark: SparkSession, tmp_path: Path
+) -> None:
+    forms = Compress(forms=["float16"], after_training=True, gate=FormGate(lose=None), run_dir=str(tmp_path))
+    trained_on = Train(dataset=clouds.path, epochs=1, run_dir=str(tmp_path))
+    store = tracking.model_copy(update={"register_as": "trained"})
+    settings = Settings(train=trained_on, compress=forms, cluster=Cluster(num_ranks=1), tracking=store)
+    assert pipeline.check_train(settings)["forms"] == "float16, measured on 30 rows of validation"
+    told = pipeline.train(settings)
+    assert (told["model"], told["model with forms"]) == ("models:/trained/1", "models:/trained/2")
+    assert told["float16"].startswith("validation_accuracy ")
+    calibrated = settings.model_copy(update={"compress": Compress(after_training=True, run_dir=str(tmp_path))})
+    with pytest.raises(DataError, match="has 30 rows of validation, too few to calibrate int8 by"):
+        pipeline.train(calibrated)
+    assert connect(store).get_registered_model("trained").latest_versions[0].version == 2

@@ -97,7 +97,7 @@ def test_the_type_of_a_strangers_column_is_refused_and_nothing_of_it_is_imported
 
 
 def test_what_takes_classic_spark_is_said_in_one_line(report: dict) -> None:
-    assert refused(report, "condition", "ConfigError").startswith("score.where takes classic Spark")
+    assert refused(report, "condition", "ConfigError").startswith("score.where needs classic Spark")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_takes_classic_spark_is_said_in_one_line(report: dict) -> None:
     [
         ("wrong token", "Invalid authentication token"),
         ("wrong address", "Connection refused"),
-        ("token without TLS", "except to a server at sc://localhost"),
+        ("token without TLS", "except for a server at sc://localhost"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_named_within_seconds(report: dict, mistake: str, words: str) -> None:

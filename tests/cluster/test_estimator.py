@@ -300,7 +300,7 @@ def test_the_mean_stands_in_for_missing_values_and_is_saved_with_the_model(setti
     model.write().save(str(tmp_path / "model"))
     loaded = TorchClassificationModel.load(str(tmp_path / "model"))
     assert loaded.transform(rows).select("prediction").collect() == scored.select("prediction").collect()
-    with pytest.raises(ConfigError, match="missing: a sparse vector has no mean"):
+    with pytest.raises(ConfigError, match="missing: values of sparse vectors"):
         classifier.copy().setParams(sparse=True).fit(rows)
 
 

@@ -18,6 +18,7 @@ KILLED_OR_STOPPED = [
     Fault("executor stopped", 175),  # last, because its rank trains on without it
 ]
 UNNOTICED = [Fault("MLflow killed", 5), Fault("rank starved", 32), Fault("disk full", 92)]
+FORETOLD = [Fault("executor decommissioned", 65), Fault("host preempted", 125)]
 NOTICED = 3 * SILENCE  # seconds that results may take to come home; a rank is given up sooner
 
 
@@ -35,7 +36,7 @@ def everything(bench: Scenario) -> Iterator[Verdict]:
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(runs)]
     mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
     try:
-        yield disturbed(bench, "everything", [*KILLED_OR_STOPPED, *UNNOTICED])
+        yield disturbed(bench, "everything", [*KILLED_OR_STOPPED, *UNNOTICED, *FORETOLD])
     finally:
         if mounted:
             subprocess.run(["umount", str(runs)], check=True)
@@ -56,6 +57,13 @@ def test_each_fault_is_found_in_time_and_the_run_goes_on(kind: str, everything: 
     assert kind == "driver killed" or injection.detected < NOTICED + LETTING_GO  # a new driver finds nothing out
     assert injection.ended is not None and injection.ended < LETTING_GO
     assert kind == "executor stopped" or injection.recovered is not None  # nothing was left to train
+
+
+@pytest.mark.parametrize("kind", [fault.kind for fault in FORETOLD])
+def test_an_executor_with_notice_is_left_within_seconds(kind: str, everything: Verdict) -> None:
+    (injection,) = [each for each in everything.injections if each.fault.kind == kind]
+    assert injection.ended is not None and injection.ended < 5, "a checkpoint is written, and the ranks have ended"
+    assert injection.recovered is not None
 
 
 def test_neither_a_killed_mlflow_nor_a_starved_rank_nor_a_full_disk_ends_an_attempt(

@@ -23,6 +23,7 @@ def loading():
 
 for moment in (0, 0.5, 1):
     spark = get_session()
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "8", "four for each of two slots"
     assert signal.getsignal(signal.SIGINT).__module__ == "sparkdl.cluster.interrupts"
     until = time.monotonic() + 60
     while not (found := loading()) and time.monotonic() < until:

@@ -106,7 +106,7 @@ def test_numbers_with_fractions_are_predicted(
     with pytest.raises(DatasetError, match=r"train\.task is classification, and .* was prepared for regression"):
         train(dataset, task="classification")
     for settings in ({"best_by": "accuracy"}, {"target": {"metric": "train_f1", "value": 1}}):
-        with pytest.raises(ConfigError, match=r"regression has not( in training)?; it has loss, r2, rmse, mae"):
+        with pytest.raises(ConfigError, match=r"regression does not have( in training)?; it has loss, r2, rmse, mae"):
             train(dataset, **settings)
     gated = tracking.model_copy(update={"gate": Gate(metric="validation_accuracy")})
     with pytest.raises(ConfigError, match="there will be validation_loss, validation_mae"):
@@ -146,7 +146,7 @@ def test_figures_of_two_classes_decide_and_are_those_of_the_predictions(
     assert {"roc_validation.png", "precision_recall_validation.png", "confusion_validation.png", "f1.png"} <= files
     table = Path(client.download_artifacts(trained.run_id, "classes_validation.csv")).read_text().splitlines()
     assert table[0] == "class,precision,recall,f1,rows" and [line.split(",")[0] for line in table[1:]] == ["no", "yes"]
-    with pytest.raises(ConfigError, match="classification has not in training; it has loss, accuracy"):
+    with pytest.raises(ConfigError, match="classification does not have in training; it has loss, accuracy"):
         train(dataset, target={"metric": "train_f1", "value": 1})
 
 

@@ -25,12 +25,14 @@ from sparkdl.errors import (
 )
 from sparkdl.models import NETWORK_FILE
 from sparkdl.models import load_weights as load_network_weights
-from sparkdl.settings import Gate
+from sparkdl.settings import Gate, RankLayout
 from sparkdl.tracking import download
 from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared, load_weights
 
 ROWS = 203  # odd, so that two ranks cannot share them evenly
 ONE, TWO = Cluster(num_ranks=1), Cluster(num_ranks=2)
+SHARED = Cluster(layout=RankLayout(tensor=2))
+STAGED = Cluster(layout=RankLayout(pipeline=2))
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +99,70 @@ def test_a_network_in_parts_is_trained_and_registered_as_a_whole_one_is(fit, tra
     ours, theirs = (load_network_weights(download(each.model_uri, tracking) / NETWORK_FILE) for each in (parts, whole))
     assert ours.keys() == theirs.keys()
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-6) for name in ours)
+
+
+def test_replicas_in_shards_are_trained_and_registered_as_whole_ones_are(fit, tracking):
+    whole, shards = (
+        fit(batch_size=20, epochs=2, strategy={"kind": "allreduce", "shard": shard}) for shard in (None, "all")
+    )
+    assert shards.metrics == pytest.approx(whole.metrics, rel=1e-4)
+    assert MlflowClient(tracking.uri).get_run(shards.run_id).data.params["backend"] == "torch"
+    ours, theirs = (load_network_weights(download(each.model_uri, tracking) / NETWORK_FILE) for each in (shards, whole))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in ours)
+    with pytest.raises(ConfigError, match=r"shards \(shard\), which Horovod cannot; set cluster\.backend"):
+        fit(Cluster(backend="horovod"), strategy={"kind": "allreduce", "shard": "all"})
+
+
+@pytest.mark.parametrize("cluster", [SHARED, STAGED], ids=["cut", "staged"])
+def test_a_replica_that_two_ranks_share_is_trained_registered_and_scored_as_a_whole_one(fit, raw, tracking, cluster):
+    whole, cut = fit(ONE, batch_size=20, epochs=2), fit(cluster, batch_size=20, epochs=2)
+    assert cut.metrics == pytest.approx(whole.metrics, rel=1e-4)
+    params = MlflowClient(tracking.uri).get_run(cut.run_id).data.params
+    key = "tensor" if cluster is SHARED else "pipeline"
+    assert (params["backend"], params[f"cluster.layout.{key}"]) == ("torch", "2")
+    ours, theirs = (load_network_weights(download(each.model_uri, tracking) / NETWORK_FILE) for each in (cut, whole))
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in theirs)
+    predicted = [sparkdl.score(raw, each).select("prediction").collect() for each in (cut, whole)]
+    assert predicted[0] == predicted[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"strategy": {"kind": "local_sgd"}}, r"for strategy allreduce, and train\.strategy is local_sgd"),
+        (
+            {"optimizer": "adagrad", "strategy": {"kind": "downpour", "rule": "adagrad"}},
+            r"for strategy allreduce, and train\.strategy is downpour",
+        ),
+        ({"strategy": {"kind": "allreduce", "shard": "all"}}, r"train\.strategy\.shard is of replicas"),
+        ({"precision": "float16"}, r"train\.precision float16 skips steps"),
+        ({"compile": True}, r"train\.compile: compile is for a network that one rank computes"),
+        ({"optimizer": "lamb"}, r"train\.optimizer lamb measures whole layers"),
+        ({"model_options": {"hidden": []}}, "the network has nothing to cut"),
+    ],
+)
+def test_what_a_shared_replica_cannot_do_is_refused_before_anything_starts(fit, tmp_path, changes, reason):
+    with pytest.raises((ConfigError, ModelError), match=reason):
+        fit(SHARED, **changes)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.pipeline is for strategy allreduce"),
+        ({"compile": True}, r"train\.compile: compile is for a network that one rank computes"),
+        (
+            {"model_options": {"hidden": []}},
+            "can be cut into 1 stages with parameters at most, and 2 are asked for",
+        ),
+    ],
+)
+def test_what_stages_cannot_do_is_refused_before_anything_starts(fit, tmp_path, changes, reason):
+    with pytest.raises((ConfigError, ModelError), match=reason):
+        fit(STAGED, **changes)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_accumulated_batches_take_the_same_step_as_one_large_batch(fit):

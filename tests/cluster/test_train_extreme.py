@@ -14,10 +14,12 @@ import mlflow.pyfunc
 import numpy as np
 import pytest
 from mlflow import MlflowClient
+from mlflow.models import Model
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import (
+    Compress,
     Extreme,
     Gate,
     Prepare,
@@ -25,6 +27,7 @@ from sparkdl import (
     Stage,
     Tracking,
     TrainedEnsemble,
+    compress,
     prepare,
     score,
     train,
@@ -33,7 +36,7 @@ from sparkdl import (
 from sparkdl.cluster import run_ranks, run_tasks
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, DataError, DatasetError, ModelError, TrainingError
-from sparkdl.extreme.ensemble import EnsembleCard
+from sparkdl.extreme.ensemble_card import EnsembleCard
 from sparkdl.extreme.repetitions import Finished, finished
 from sparkdl.extreme.tasks import Pack, train_pack
 from sparkdl.tracking import download
@@ -111,6 +114,28 @@ def test_an_ensemble_learns_and_counts_what_it_never_saw(trained: TrainedEnsembl
     assert [record.repetition for record in trained.repetitions] == [0, 1, 2, 3]
     assert trained.missing == ()
     assert all(record.losses[-1] < record.losses[0] for record in trained.repetitions)
+
+
+def test_an_ensemble_gets_a_form_in_fewer_bits_which_passes_the_gate_and_scores(
+    spark: SparkSession, trained: TrainedEnsemble, dataset: Dataset, tmp_path: Path
+) -> None:
+    settings = Compress(forms=["int8", "onnx"], run_dir=str(tmp_path))
+    made = compress(trained, settings, dataset=dataset, spark=spark)
+    assert made.left_out == {"onnx": "an ensemble for very many classes has no such form; it has int8"}
+    form = made.forms["int8"]
+    assert (form.metric, form.rows) == ("test_precision_at_1", 41)
+    assert form.original_figure == pytest.approx(trained.evaluations["test"].precision[0])
+    assert form.figure >= form.original_figure - 0.005
+    old, new = (Model.load(str(download(each.model_uri, each.tracking).parent.parent)) for each in (trained, made))
+    assert new.metadata == old.metadata and new.metadata["repetitions"] == 4
+    assert new.saved_input_example_info == old.saved_input_example_info
+    assert new.signature.inputs == old.signature.inputs and new.signature.outputs == old.signature.outputs
+    rows = texts(spark).where("part = 'test'")
+    for model, chosen in ((made, "int8"), (made, "auto")):
+        right = score(rows, model, form=chosen).where("prediction = label").count()  # type: ignore[arg-type]
+        assert right / 41 == pytest.approx(form.figure if chosen == "int8" else form.original_figure)
+    with pytest.raises(ConfigError, match="no form 'onnx'; it has int8"):
+        score(rows, made, form="onnx")
 
 
 def test_nothing_is_shuffled_and_no_stage_is_a_barrier(spark: SparkSession, trained: TrainedEnsemble) -> None:

@@ -130,7 +130,7 @@ def test_a_task_that_is_killed_over_and_over_stops_no_other_and_is_done_later(
     shutil.copytree(trained.folder, tmp_path / Path(trained.folder).name, ignore=shutil.ignore_patterns("ranker-*"))
     with monkeypatch.context() as patch:
         patch.setattr(train_ranker, "write_part", killed)
-        with pytest.raises(TrainingError, match=r"gave up on the ranker's part 1; all that is finished is kept"):
+        with pytest.raises(TrainingError, match=r"gave up on the ranker's part 1; the finished ones are kept"):
             train_extreme(dataset, settings, spark=spark)
     expected = contents(trained.folder)
     left = contents(tmp_path / Path(trained.folder).name)

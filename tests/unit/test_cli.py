@@ -27,6 +27,14 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return int(ending.value.code or 0), printed.out, printed.err
 
 
+def test_the_help_lists_the_numbers_that_it_ends_with_in_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "2    you: arguments, settings, data, your code" in lines
+    assert "130  it was interrupted, or cancelled in Spark" in lines
+
+
 def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = run(["--help"], capsys)
     assert code == 0
@@ -42,6 +50,7 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         "sync",
         "fetch",
         "verify",
+        "doctor",
         "keys",
     ):
         assert f"  {command} " in text

@@ -164,7 +164,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         (
             "train: {precision: float16, strategy: {kind: allreduce, compression: int8}}",
             [],
-            ["strategy.compression int8", "another scale", "bfloat16 or float32"],
+            ["strategy.compression int8", "scale would differ", "bfloat16 or float32"],
         ),
         (
             "train: {epochs: 3, strategy: {kind: ist, sharded: true, allreduce_last: 1}}",
@@ -180,6 +180,27 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
             "train: {precision: float16, strategy: {kind: ist, sharded: true}}",
             [],
             ["strategy.sharded computes in bfloat16 or float32"],
+        ),
+        (
+            "train: {strategy: {kind: allreduce, shard: all, compression: int8}}",
+            [],
+            ["shard has each rank get its shard", "leave compression out, or set shard to null"],
+        ),
+        (
+            "train: {strategy: {kind: allreduce, shard: optimizer, topology: server}}",
+            [],
+            ["leave topology out, or set shard to null"],
+        ),
+        ("train: {strategy: {kind: allreduce, shard: weights}}", [], ["train.strategy.shard", "'optimizer' or 'all'"]),
+        (
+            "train: {compile: true, strategy: {kind: allreduce, shard: all}}",
+            [],
+            ["shards come together layer by layer", "leave compile out, or set strategy.shard to null"],
+        ),
+        (
+            "train: {start_from: 'models:/m/1', strategy: {kind: allreduce, shard: all}}",
+            [],
+            ["start_from reads a whole network", "set strategy.shard to null"],
         ),
         ("train: {epochs: many}", [], ["train.epochs", "integer", "'many'"]),
         ("train: {epochs: 0}", [], ["train.epochs", "greater than 0"]),
@@ -204,6 +225,11 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         ("prepare: {output: x}", ["prepare.source.format=a/b"], ["prepare.source.format", "the name of a format"]),
         ("score: {mode: append}", [], ["files of parquet would be left half written"]),
         ("score: {mode: merge, format: delta}", [], ["`mode: merge` needs `key`"]),
+        ("score: {stream: true}", [], ["`stream: true` needs `checkpoint`"]),
+        ("score: {stream: true, checkpoint: /a, output: /a}", [], ["are the same folder"]),
+        ("score: {stream: true, checkpoint: /a, split: test}", [], ["a stream has new ones; leave it out"]),
+        ("score: {checkpoint: /a}", [], ["are for `stream: true`"]),
+        ("score: {stream: true, checkpoint: /a, interval: 0}", [], ["score.interval", "greater than 0"]),
         ("prepare: {output: x, image: a, stages: [{kind: index, columns: [b]}]}", [], ["inside the network"]),
         ("tracking: {register_as: a/b}", [], ["tracking.register_as", "'a/b'", "without '/' and ':'"]),
         ("tracking: {register_as: ' '}", [], ["tracking.register_as"]),

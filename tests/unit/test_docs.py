@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 JOBS = {"benchmark": benchmark, **{name.replace("-", "_"): command for name, command in commands.commands.items()}}
-FOLDERS = ("conf/", "docs/", "jobs/", "notebooks/", "sparkdl/", "tests/", ".setup/")
+FOLDERS = ("conf/", "docs/", "examples/", "jobs/", "notebooks/", "sparkdl/", "tests/", ".setup/")
 FOLDERS += tuple(f"{room.name}/" for room in (ROOT / "sparkdl").iterdir() if room.is_dir())
 """What a path in a sentence begins with: a room is also called by its own name."""
 OTHERS = {"export", "mlflow", "pip", "source", "venv-pack"}
@@ -103,11 +103,17 @@ def first_column(title: str) -> list[str]:
     return [name for row in table[0].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
 
 
+def test_every_test_that_the_makefile_names_is_there() -> None:
+    paths = re.findall(r"tests/[\w/]+\.py", (ROOT / "Makefile").read_text())
+    assert paths and [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_the_layout_names_what_is_there_and_leaves_nothing_out() -> None:
     layout = re.search(r"```\nsparkdl/\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
     assert layout
     named = {name or beside for name, beside in re.findall(r"^  (\w+(?:\.py|/))|; (\w+\.py)", layout[1], re.MULTILINE)}
-    there = {f"{path.name}/" if path.is_dir() else path.name for path in (ROOT / "sparkdl").glob("[a-z]*")}
+    found = [path for path in (ROOT / "sparkdl").glob("[a-z]*") if path.name != "py.typed"]  # for type checkers
+    there = {f"{path.name}/" if path.is_dir() else path.name for path in found}
     assert named == there
 
 

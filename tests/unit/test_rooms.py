@@ -14,17 +14,20 @@ ROOT = Path(__file__).parents[2] / "sparkdl"
 GROUND = {"config", "errors", "extras", "forks", "java", "masking", "sessions", "settings", "stack", "storage"}
 GROUND |= {"inputs", "program", "tables"}
 FIRST = {"cluster", "collectives", "data", "models", "parameters", "preprocessing", "tracking"}
-SECOND = {"extreme", "forms", "planning", "scoring", "serving", "training"}
-ALSO = {"data": {"preprocessing"}, "scoring": {"extreme", "training"}, "planning": {"training"}}
-ALSO |= {"forms": {"scoring", "training"}, "serving": {"scoring"}}
+SECOND = {"extreme", "forms", "layouts", "planning", "scoring", "serving", "training", "tuning"}
+ALSO = {"data": {"preprocessing"}, "scoring": {"extreme", "training"}, "tuning": {"training"}}
+ALSO |= {"forms": {"extreme", "scoring", "training"}, "serving": {"scoring"}, "training": {"extreme", "layouts"}}
+ALSO |= {"planning": {"layouts", "training"}}
 """Rooms that a room may know beside those below it: data has stages that preprocessing applies, scoring opens what
-extreme has made and asks training's tasks what outputs mean, planning tries training's steps, forms are measured by
-training's figures and found by scoring's card, serving answers by scoring."""
+extreme has made and asks training's tasks what outputs mean, planning tries training's steps, tuning runs trials by
+training, forms are measured by training's and extreme's figures and found by scoring's card, serving answers by
+scoring, and training has models that layouts spread over ranks, and asks extreme's ensembles as teachers."""
 ENTRY_POINTS = {"sparkdl.daemon", "sparkdl.scoring.pyfunc"}
 """What Spark and MLflow import by name in processes of their own: to say that name is not to import it."""
 MIRRORS = {
     "train.py": {"settings", "training", "extreme"},  # settings mirror what they are for, MACH the lockstep training
     "prepare.py": {"settings", "data"},
+    "tune.py": {"settings", "tuning"},
     "compress.py": {"settings", "forms"},
     "backend.py": {"cluster", "collectives"},  # what a launch asks of a library, and what libraries answer
     "horovod.py": {"", "collectives"},  # sparkdl.horovod is the name that Databricks' users import

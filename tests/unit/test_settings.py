@@ -124,7 +124,7 @@ TEXTS = texts()
         (
             Train,
             {"strategy": {"kind": "allreduce", "compression": "qsgd"}, "gradient_noise": "fisher_diagonal"},
-            "where values travel as they are; set strategy.compression to null",
+            "only without compression; set strategy.compression to null",
         ),
         (
             Train,
@@ -207,6 +207,10 @@ def test_a_mistake_in_a_section_of_several_kinds_is_answered_for_that_kind(said:
         (
             lambda: Cluster(num_ranks={"min": 0, "max": 2}),  # type: ignore[arg-type]
             "Cluster: num_ranks.min: input should be greater than 0 (got 0)",
+        ),
+        (
+            lambda: Cluster(num_ranks=3, layout={"data": 2, "tensor": 2}),  # type: ignore[arg-type]
+            "Cluster: layout has 2 x 2 = 4 ranks, and num_ranks is 3; leave num_ranks out",
         ),
         (
             lambda: Cluster(num_ranks="two"),  # type: ignore[arg-type]
@@ -336,7 +340,12 @@ def test_hashes_beyond_what_float32_holds_are_for_ids_alone() -> None:
         return Prepare.model_validate({"output": "x", **({"inputs": own} if own else {"stages": [stage]})})
 
     assert prepared(user={"kind": "ids"}).inputs["user"].stages[0].vocabulary == (1 << 24) + 1
-    with pytest.raises(ValueError, match=r"numbers beyond 2\^24, which only `kind: ids` tells apart"):
+    with pytest.raises(ValueError, match=r"numbers beyond 2\^24, which only `kind: ids` keeps exactly"):
         prepared(user={"kind": "vector"})
-    with pytest.raises(ValueError, match=r"numbers beyond 2\^24, which float32 does not tell apart"):
+    with pytest.raises(ValueError, match=r"numbers beyond 2\^24, which float32 does not keep exactly"):
         prepared()
+
+
+def test_an_ensemble_is_no_teacher_of_another_one_and_the_reason_is_told():
+    with pytest.raises(ConfigError, match=r"extreme.*were no better than those that learn from labels alone"):
+        Settings.model_validate({"extreme": {"teacher": {"model": "models:/large/1"}}})

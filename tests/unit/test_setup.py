@@ -319,6 +319,7 @@ def test_the_lock_pins_everything_the_project_asks_for(stack: stacks.Stack) -> N
             *extras["optimizers"],
             *extras["text"],
             *extras["finetuning"],
+            *extras["docs"],
             *extras["dev"],
         ],
     ):

@@ -1,5 +1,6 @@
 """Whether knowing how frequent classes are ever makes answers worse, from one repetition to many."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def _of_made_up(folder: Path) -> Points:
 
 
 def _points(
-    dataset: sparkdl.Dataset, hashes: list[Buckets], counts: npt.NDArray[np.int64], logits: torch.Tensor
+    dataset: sparkdl.Dataset, hashes: Sequence[Buckets], counts: npt.NDArray[np.int64], logits: torch.Tensor
 ) -> Points:
     rows = rows_of(dataset, "test")
 

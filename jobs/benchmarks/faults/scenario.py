@@ -30,11 +30,15 @@ KINDS = (
     "worker killed",
     "driver killed",
     "MLflow killed",
+    "executor decommissioned",
+    "host preempted",
 )
-"""What the benchmark chooses from. There are three more: ``worker lost`` is killed and comes back when the run has gone
-on without it, ``disk full`` fills the file system of the checkpoints until the driver has said so, and ``rank starved``
-leaves a rank a twentieth of its time for longer than it may be silent."""
+"""What the benchmark chooses from. Of the last two there is notice: a signal tells Spark, and a file tells ranks. There
+are three more: ``worker lost`` is killed and comes back when the run has gone on without it, ``disk full`` fills the
+file system of the checkpoints until the driver has said so, and ``rank starved`` leaves a rank a twentieth of its time
+for longer than it may be silent."""
 ATTEMPT = "another attempt goes on"  # what the driver says when it has found out
+DEPARTURE = "is about to be taken away"  # and when it has notice
 PATIENCE = 240.0  # seconds; a run that has not moved for so long is lost
 LETTING_GO = 15.0  # seconds in which all processes of an attempt have to be gone, and those of a run
 SILENCE = 5.0  # seconds after which a rank that says nothing is given up
@@ -133,6 +137,11 @@ class Scenario:
         """Where records wait for MLflow."""
         return self.folder / "spool"
 
+    @property
+    def _notice(self) -> Path:
+        """The file that is made when the host is about to be taken away."""
+        return self.folder / "notice"
+
     def _write_plan(self) -> Path:
         cluster = {
             "num_ranks": 2,
@@ -141,6 +150,7 @@ class Scenario:
             "silence_timeout": SILENCE,
             "stall_timeout": 60,
             "slot_timeout": 120,
+            "preemption_notice": str(self._notice),
         }
         train: dict[str, Any] = {
             "epochs": EPOCHS,
@@ -163,6 +173,7 @@ class Scenario:
 
     def _submit(self, plan: Path) -> subprocess.Popen[bytes]:
         options = ["--conf", "spark.python.daemon.module=sparkdl.daemon", "--conf", "spark.cores.max=2"]
+        options += ["--conf", "spark.decommission.enabled=true"]
         return self.cluster.start(program_file, str(plan), log=self.log, options=options)
 
     def _wait_for_step(self, step: int, driver: subprocess.Popen[bytes]) -> bool:
@@ -205,6 +216,16 @@ class Scenario:
         if fault.kind == "rank starved":
             starve(chance.choice(attempted), 1.5 * SILENCE)
             return Injection(fault, None, None), driver
+        if fault.kind in ("executor decommissioned", "host preempted"):
+            warned = self._told(DEPARTURE)
+            if fault.kind == "host preempted":
+                self._notice.touch()
+            else:
+                chance.choice(self.cluster.find("executor")).send_signal(signal.SIGPWR)
+            detected = self._until(lambda: self._told(DEPARTURE) > warned, driver, started)
+            gone = self._until_gone(threads, None, started)
+            self._notice.unlink(missing_ok=True)
+            return Injection(fault, detected, self._until_attempt(attempt, driver, started), gone), driver
         what, how = fault.kind.split()
         victims = attempted if what == "rank" else self.cluster.find(what)
         victim = chance.choice(victims)

@@ -44,7 +44,9 @@ def create_averager(options: Averaging, communicator: Communicator) -> Averager:
     if options.topology == "ring":
         return _compressing(compression, Ring(communicator), communicator)
     if not isinstance(communicator, Messenger):
-        raise TypeError(f"topology {options.topology} has single ranks speak to each other: it needs the torch backend")
+        raise TypeError(
+            f"topology {options.topology} sends messages between pairs of ranks: it needs the backend torch"
+        )
     if options.topology == "two_levels":
         return TwoLevels(
             communicator, communicator.hosts(), lambda servers: _compressing(compression, Ring(servers), servers)

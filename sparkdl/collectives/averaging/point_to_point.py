@@ -1,4 +1,4 @@
-"""What averagers have in common whose ranks speak to single others."""
+"""The common part of averagers that send messages between pairs of ranks."""
 
 from collections.abc import Sequence
 

@@ -129,7 +129,7 @@ def _found_rows(table: "DataFrame", source: Source, settings: Prepare) -> FoundR
     if found.rows != counted:
         raise DataError(
             f"the files of {source.place} hold {found.rows or 0:,} rows, and the table {counted:,}: some are marked as"
-            f" deleted. Have the table written again without them, or {NEEDS_COPY}"
+            f" deleted. Rewrite the table without them, or {NEEDS_COPY}"
         )
     groups = groups.repartition(min(found.groups, 4 * tasks), "place")
     file, row, split = (_free(name, kinds) for name in ("file", "row", "split"))

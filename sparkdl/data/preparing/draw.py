@@ -135,8 +135,8 @@ def check_strata(task: TaskName | None, settings: Prepare) -> None:
     """Raise :class:`DataError` for ``stratify`` where there is no class for each row."""
     if settings.split.stratify and task != "classification":
         raise DataError(
-            f"`split.stratify` deals the rows of each class, and the label column {settings.label!r} is for {task}:"
-            " leave `stratify` out, or set `task: classification`"
+            f"`split.stratify` splits the rows of each class separately, and the label column {settings.label!r} is"
+            f" for {task}: leave `stratify` out, or set `task: classification`"
         )
 
 

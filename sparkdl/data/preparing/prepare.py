@@ -44,6 +44,7 @@ from sparkdl.data.preparing.runs import find_runs
 from sparkdl.data.preparing.staging import Staging, staging
 from sparkdl.data.preparing.token_blocks import laid_in_blocks
 from sparkdl.data.preparing.write import Layout, write_row_groups
+from sparkdl.data.sources.table_versions import at_version
 from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DatasetError
 from sparkdl.masking import without_credentials
@@ -74,6 +75,7 @@ def prepare(
     """Prepare raw rows for training. Runs on the driver; rows are read and written by tasks.
 
     ``source`` defaults to ``settings.source``; a DataFrame is read several times and must give the same rows each time.
+    A table of Delta Lake or Iceberg is read at one version, which the card names.
     ``pipeline`` replaces ``settings.stages``; its output column is ``features``. It is fitted on the training split.
 
     The same input with the same settings is recognised and not prepared again. Raises :class:`DataError` for rows that
@@ -83,6 +85,7 @@ def prepare(
     source = _source(source, settings)
     decisions = _decisions(settings, pipeline)
     existing = _open_existing(settings.output, decisions)
+    source, table = at_version(source, _session(spark)) if isinstance(source, Source) else (source, None)
     raw, looked_at, foreign = _found(source, settings, spark, pipeline)
     if existing is not None:
         split_by = "content" if foreign else existing.card.split_by
@@ -97,7 +100,7 @@ def prepare(
         look(raw, looked_at, spark, pipeline, "content" if foreign else DRAWN_BY, foreign) as found,
         ExitStack() as kept,
     ):
-        card = _write(found, decisions, settings, folder.path, foreign, kept)
+        card = _write(found, decisions, settings, folder.path, foreign, kept).model_copy(update={"table": table})
         write_file(join(folder.path, CARD_NAME), card.to_json().encode())
         first = folder.publish()
     dataset = Dataset.open(settings.output)
@@ -134,6 +137,12 @@ def check_prepare(
         "label": "the next token" if settings.task == "language_modelling" else settings.label,
         "dataset": f"{settings.output} {'is there and would be compared' if existing else 'would be written'}",
     }
+
+
+def _session(spark: "SparkSession | None") -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    return spark or SparkSession.builder.getOrCreate()
 
 
 def _source(source: "DataFrame | Source | None", settings: Prepare) -> "DataFrame | Source":

@@ -36,11 +36,11 @@ _ROW = f"{WORKING}row"
 
 
 def split_rows(rows: "DataFrame", settings: Prepare, split: str) -> "DataFrame":
-    """Those of the raw rows that :func:`prepare` with these settings puts into ``split``. Runs on the driver, lazily.
+    """The raw rows that :func:`prepare` with these settings puts into ``split``. Runs on the driver, lazily.
 
-    If the dataset is there in ``settings.output``, by the rule that it was made by: one from before rows were drawn by
-    themselves has other rows in its splits. With those among them that ``on_bad_rows: skip`` left out: scoring says of
-    each what is wrong with it.
+    If there is a dataset in ``settings.output``, its rule decides: older datasets, made before rows were drawn
+    independently, have other rows in their splits. Rows that ``on_bad_rows: skip`` left out are included: scoring
+    reports what is wrong with each.
 
     Raises :class:`DataError` for a split that the settings do not make.
     """

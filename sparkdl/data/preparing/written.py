@@ -166,7 +166,7 @@ def _label_scale(files: pa.Table, rows: NDArray[np.int64]) -> tuple[float, float
 def _mean_weight(split: str, files: pa.Table, rows: int) -> float:
     mean = math.fsum(files.column("weight_sum").to_numpy()) / rows
     if not mean:
-        raise DataError(f"all rows of the split {split!r} have the weight 0; nothing can be found from them")
+        raise DataError(f"all rows of the split {split!r} have the weight 0; nothing can be computed from them")
     return mean
 
 

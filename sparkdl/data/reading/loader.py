@@ -142,7 +142,7 @@ class Loader:
     def _deal(self, epoch: int, size: int) -> Deal | EvenCut:
         groups = len(self._groups)
         order = self._random(epoch).permutation(groups) if self._shuffle else np.arange(groups)
-        return (EvenCut if self._dataset.card.in_place else Deal)(self._groups.rows, order, size)
+        return (Deal if self._dataset.is_even else EvenCut)(self._groups.rows, order, size)
 
     def _windows(self, dealt: Deal | EvenCut, stretches: Sequence[Stretch]) -> "Iterator[_Place]":
         """The windows that hold these stretches, and which of their shuffled rows."""
@@ -210,7 +210,8 @@ def _batch(block: RowBlock, dataset: Dataset, global_rows: int) -> Batch:
     tensors = named_tensors(inputs, card.inputs) if isinstance(inputs, dict) else torch.from_numpy(inputs)
     if card.task == "language_modelling":
         return Batch(tensors, token_labels(tensors), global_rows, weights)
-    teacher = None if block.teacher is None else torch.from_numpy(block.teacher)
+    answers = dataset.answers
+    teacher = None if block.teacher is None or answers is None else answers.to_tensor(block.teacher)
     return Batch(tensors, torch.from_numpy(labels), global_rows, weights, teacher)
 
 

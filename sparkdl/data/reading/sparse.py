@@ -51,7 +51,7 @@ class SparseLoader:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         if dataset.input.kind != "sparse":
             raise DatasetError(
-                f"{dataset.path} holds whole rows; read it with Loader, or prepare it with `sparse: true`"
+                f"{dataset.path} holds dense rows; read it with Loader, or prepare it with `sparse: true`"
             )
         self._groups = dataset.row_groups(split)
         self._batch_size, self._seed, self._shuffle = batch_size, seed % 2**63, shuffle

@@ -31,8 +31,8 @@ class RowBlock(NamedTuple):
     arrays that :func:`~sparkdl.data.query_rows.whole_queries` takes."""
     weights: NDArray[np.float64] | None
     """Of shape (n,), as they are in the files."""
-    teacher: NDArray[np.float16] | None = None
-    """Of shape (n, classes); see :class:`~sparkdl.data.teacher_answers.TeacherAnswers`."""
+    teacher: NDArray[Any] | None = None
+    """Of shape (n, ...); see :class:`~sparkdl.data.teacher_answers.TeacherAnswers`."""
 
     @classmethod
     def make(cls, dataset: Dataset, rows: int) -> "RowBlock":
@@ -40,7 +40,7 @@ class RowBlock(NamedTuple):
         label = dataset.label
         weights = None if dataset.card.mean_weight is None else np.empty(rows)
         labels = np.empty((rows, *label.shape), label.dtype)
-        teacher = np.empty((rows, dataset.answers.classes), np.float16) if dataset.answers else None
+        teacher = dataset.answers.room(rows) if dataset.answers else None
         if dataset.card.inputs:
             return cls({name: no_rows(spec) for name, spec in dataset.card.inputs.items()}, labels, weights, teacher)
         return cls(np.empty((rows, *dataset.input.shape), dataset.input.dtype), labels, weights, teacher)
@@ -171,12 +171,12 @@ def _named_block(dataset: Dataset, group: RowGroup, segment: Segment) -> RowBloc
     return RowBlock(*found, _answers(dataset, segment))
 
 
-def _answers(dataset: Dataset, segment: Segment) -> NDArray[np.float16] | None:
+def _answers(dataset: Dataset, segment: Segment) -> NDArray[Any] | None:
     """Those of a teacher to the rows of a segment."""
     return dataset.answers.read(segment.group, slice(segment.start, segment.stop)) if dataset.answers else None
 
 
-def _put_answers(dataset: Dataset, segment: Segment, teacher: NDArray[np.float16], places: NDArray[np.int64]) -> None:
+def _put_answers(dataset: Dataset, segment: Segment, teacher: NDArray[Any], places: NDArray[np.int64]) -> None:
     teacher[places] = _answers(dataset, segment)
 
 

@@ -170,7 +170,7 @@ def _problem(folder: Path, published: Published) -> str | None:
     for name, expected in published.checksums.items():
         path = folder / name
         if not path.is_file():
-            return f"{path} is not there"
+            return f"{path} is missing"
         with path.open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
         if actual != expected:

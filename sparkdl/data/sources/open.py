@@ -1,7 +1,7 @@
 """Open a raw table as a DataFrame, whatever it is stored as."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparkdl.data.job_errors import own_errors
 from sparkdl.data.sources.debian import read_debian
@@ -20,7 +20,7 @@ from sparkdl.storage import PATTERN_SIGNS, exists, list_folder, spark_url
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["known_image_shape", "open_source"]
+__all__ = ["first_line", "known_image_shape", "loaded", "named", "open_source", "refuse_foreign_types"]
 
 _VECTORS = {"pyspark.ml.linalg.VectorUDT", "pyspark.ml.linalg.MatrixUDT"}
 _OF_IMAGES = {"idx": read_idx, "images": read_images}
@@ -47,29 +47,30 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
             if source.format in _OWN:
                 return _OWN[source.format](source, spark)
             if source.format in _OF_IMAGES:
-                rows, shape = _OF_IMAGES[source.format](source, spark)
-                return rows.withMetadata("image", {_SHAPE_KEY: list(shape)})
+                images, shape = _OF_IMAGES[source.format](source, spark)
+                return images.withMetadata("image", {_SHAPE_KEY: list(shape)})
             refuse_files_of_tables(source)
             with known_format(source.format, spark.version):
-                rows = _read_by_spark(source, spark)
-                _refuse_foreign_types(rows, source)
+                rows: DataFrame = loaded(spark.read, source)
+                refuse_foreign_types(rows, source)
                 empty = rows.isEmpty()
         except (AnalysisException, IllegalArgumentException) as error:
             raise DataError(
-                f"cannot read {_named(source)}: {_first_line(error)}. "
-                f"Check the path and the format{_of_hidden(source)}."
+                f"cannot read {named(source)}: {first_line(error)}. Check the path and the format{_of_hidden(source)}."
             ) from None
     if empty:
-        raise DataError(f"{_named(source)} is empty; there is nothing to learn from{_of_hidden(source)}")
+        raise DataError(f"{named(source)} is empty; there is nothing to learn from{_of_hidden(source)}")
     return rows
 
 
-def _named(source: Source) -> str:
+def named(source: Source) -> str:
+    """The source in words."""
     return f"the {source.format} source" + (f" {source.path}" if source.path else "")
 
 
-def _read_by_spark(source: Source, spark: "SparkSession") -> "DataFrame":
-    reader = spark.read.options(**source.options)
+def loaded(reader: Any, source: Source) -> Any:
+    """What a reader of Spark's, of rows or of streams of them, makes of a source."""
+    reader = reader.options(**source.options)
     if source.format == "table":
         return reader.table(str(source.path))
     reader = reader.format(source.format)
@@ -98,11 +99,12 @@ def _of_hidden(source: Source) -> str:
     return ""
 
 
-def _refuse_foreign_types(rows: "DataFrame", source: Source) -> None:
+def refuse_foreign_types(rows: "DataFrame", source: Source) -> None:
+    """Raise :class:`DataError` for columns whose types are classes of Python, which a schema could make run."""
     strange = [name for name in python_types(rows) if name not in _VECTORS]
     if strange:
         raise DataError(
-            f"{_named(source)} has a column whose type is the Python class {strange[0]!r}, "
+            f"{named(source)} has a column whose type is the Python class {strange[0]!r}, "
             "which could run any code; it is not read. Write the rows again with columns of Spark's own types."
         )
 
@@ -113,5 +115,6 @@ def known_image_shape(rows: "DataFrame", column: str) -> tuple[int, ...] | None:
     return tuple(shape) if shape else None
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says first, without its full stop."""
     return str(error).strip().splitlines()[0].rstrip(".")

@@ -147,7 +147,7 @@ class Coordinator:
         """Call a server. Raises ConnectionError when it is not there or does not answer."""
         address = self._address(server)
         if address is None:
-            raise ConnectionError(f"server {server} is not there")
+            raise ConnectionError(f"server {server} is not running")
         line = self._lines.get(address)
         if line is None:
             line = Connection(address, self.credentials, timeout=self.invitation.patience)

@@ -132,5 +132,5 @@ class _VectorsOfServers(Vectors):
     def _call(self, name: str, **keywords: Any) -> Sequence[Mapping[str, Any]]:
         answers = self._at_servers(name, **keywords)
         if any(answer["evaluation"] != self._evaluation for answer in answers):
-            raise ConnectionError("a server has come back with what it held before")
+            raise ConnectionError("a server has restarted with an older state")
         return answers

@@ -26,7 +26,9 @@ from sparkdl.training.strategies.diloco import DiLoCo
 from sparkdl.training.strategies.easgd import EASGD
 from sparkdl.training.strategies.hogwild import Hogwild
 from sparkdl.training.strategies.ist import IST
+from sparkdl.training.strategies.keeps_part import SharedPart
 from sparkdl.training.strategies.local_sgd import LocalSGD
+from sparkdl.training.strategies.part_allreduce import PartAllReduce
 from sparkdl.training.strategies.post_local_sgd import PostLocalSGD
 from sparkdl.training.strategies.resist import ResIST
 from sparkdl.training.strategies.sharded_ist import ShardedIST
@@ -35,13 +37,22 @@ from sparkdl.training.strategies.strategy import Strategy
 __all__ = ["Strategy", "create_strategy", "strategy_of"]
 
 
-def create_strategy(settings: Train, communicator: Communicator) -> Strategy:
-    """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together."""
+def create_strategy(settings: Train, communicator: Communicator, part: SharedPart | None = None) -> Strategy:
+    """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together.
+
+    Where each has the same ``part`` of a replica, it is all-reduce.
+    """
     options = settings.strategy
     if not isinstance(options, Averaging):
         raise TypeError(f"{type(options).__qualname__} is for workers that have servers, and not for ranks in lockstep")
     averager = create_averager(options, communicator)
+    if part:
+        return PartAllReduce(communicator, averager, part)
     match options:
+        case AllReduceOptions(shard="optimizer" | "all" as shard):
+            from sparkdl.training.strategies.sharded_allreduce import ShardedAllReduce  # PyTorch's DTensor takes 0.5 s
+
+            return ShardedAllReduce(communicator, averager, shard=shard)
         case AllReduceOptions(measure_noise=measure_noise):
             return AllReduce(communicator, averager, measure_noise=measure_noise)
         case LocalSGDOptions(period=period, momentum=momentum):

@@ -16,19 +16,12 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, agree
+from sparkdl.layouts import ModelPart, fill, room_for
+from sparkdl.models import full_state
 from sparkdl.settings.strategies import ISTOptions
 from sparkdl.training.strategies.layer_by_layer import LayerByLayer
 from sparkdl.training.strategies.plain_stacks import draw_parts, ownership_of, replace_parameters
-from sparkdl.training.strategies.shares import (
-    KeptPart,
-    Ownership,
-    empty_parts,
-    fill,
-    grow,
-    kept_of,
-    move_neurons,
-    shrink,
-)
+from sparkdl.training.strategies.shares import Ownership, grow, kept_of, move_neurons, shrink
 from sparkdl.training.strategies.strategy import Sharded, SteppingAlone, restart
 from sparkdl.training.strategies.sub_networks import Neurons, overwrite, tensors_of
 
@@ -129,12 +122,25 @@ class ShardedIST(SteppingAlone):
         super().load_own(own)
         self._waiting = dict(own["waiting"])
 
-    def adopt(self, pieces: Iterable[KeptPart]) -> None:
-        """See :meth:`Sharded.adopt`."""
+    def weights(self) -> dict[str, torch.Tensor]:
+        """See :class:`Sharded`."""
+        return full_state(self.model)
+
+    def moments(self) -> dict[str, Any]:
+        """See :class:`Sharded`. They are those of a round."""
+        return self.optimizer.state_dict()
+
+    def put(self, weights: Mapping[str, torch.Tensor], moments: Mapping[str, Any]) -> None:
+        """See :class:`Sharded`."""
+        overwrite(self.model, weights)  # without a second copy
+        self.optimizer.load_state_dict(dict(moments))
+
+    def adopt(self, pieces: Iterable[ModelPart]) -> None:
+        """See :class:`Sharded`."""
         self.load(None)
-        own, tensors = self._own(0), tensors_of(self.model)
-        parts = empty_parts(self.ownership, own, tensors)
-        rest = fill(parts, own, self.ownership, pieces)
+        regions, tensors = self.ownership.regions(self._own(0)), tensors_of(self.model)
+        parts = room_for(regions, self.ownership.shapes, tensors)
+        rest = fill(parts, regions, self.ownership.shapes, pieces)
         overwrite(self.model, parts)
         for name, value in rest.items():
             tensors[name].data.copy_(value)

@@ -5,23 +5,20 @@ number of each vector), and, of the last hidden layer, its column of the outputs
 network each. What belongs to no hidden layer (the outputs' bias) is on all of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from sparkdl.collectives import Communicator
-from sparkdl.training.strategies.strategy import Strategy
+from sparkdl.layouts import Region, Regions
 from sparkdl.training.strategies.sub_networks import Cut, Neurons, deal
 
-__all__ = ["KeptPart", "Ownership", "empty_parts", "fill", "grow", "kept_of", "move_neurons", "reads_few", "shrink"]
+__all__ = ["DealtParts", "Ownership", "grow", "kept_of", "move_neurons", "reads_few", "shrink"]
 
 PIECE_BYTES = 8 << 20
-"""Of a tensor that are in memory at a time, beside its parts, while neurons change their owners or are copied."""
-
-KeptPart = tuple[Neurons, Mapping[str, torch.Tensor]]
-"""What one owner keeps, and with it what all have: tensors by name."""
+"""Of a tensor that are in memory at a time, beside its parts, while neurons change their owners."""
 
 
 class Ownership(NamedTuple):
@@ -35,14 +32,14 @@ class Ownership(NamedTuple):
     seed: int
     ranks: int
 
-    @property
-    def all_neurons(self) -> Neurons:
-        """Those of the whole network."""
-        return {layer: torch.arange(count) for layer, count in self.counts.items()}
-
     def owners(self, number: int) -> list[Neurons]:
         """By rank, the neurons that it owns from the beginning of a round until the next one begins."""
         return deal(self.counts, size=self.ranks, seed=self.seed, number=number)
+
+    def regions(self, neurons: Neurons) -> Regions:
+        """Where the part of the owner of some neurons lies."""
+        kept = {name: kept_of(cut, neurons) for name, cut in self.cuts.items()}
+        return {name: Region(dim, index) for name, (index, dim) in kept.items()}
 
     def state(self) -> dict[str, Any]:
         """As plain values."""
@@ -56,6 +53,37 @@ class Ownership(NamedTuple):
         cuts = {name: Cut(*cut) for name, cut in state["cuts"].items()}
         shapes = {name: tuple(shape) for name, shape in state["shapes"].items()}
         return cls(cuts, shapes, state["counts"], state["seed"], state["ranks"])
+
+
+class DealtParts(NamedTuple):
+    """The parts that ranks have written into a checkpoint (:class:`~sparkdl.layouts.Parting`)."""
+
+    ownership: Ownership
+    number: int
+    """Of the round for which neurons were dealt last."""
+    in_round: bool
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """See :class:`~sparkdl.layouts.Parting`."""
+        return self.ownership.shapes
+
+    def regions(self, rank: int) -> Regions:
+        """See :class:`~sparkdl.layouts.Parting`."""
+        return self.ownership.regions(self.ownership.owners(self.number)[rank])
+
+    def kept(self, rank: int, own: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`~sparkdl.layouts.Parting`. Without moments, which each round begins anew."""
+        kept = dict(own["model"])
+        if self.in_round:
+            neurons = self.ownership.owners(self.number)[rank]
+            kept |= shrink(self.ownership, neurons, kept, own["strategy"]["waiting"])
+        return kept
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "DealtParts":
+        """From what the strategy has written."""
+        return cls(Ownership.from_state(state["ownership"]), max(state["round"] - 1, 0), state["in_round"])
 
 
 def kept_of(cut: Cut, neurons: Neurons) -> tuple[torch.Tensor, int]:
@@ -132,53 +160,3 @@ def shrink(
             part = waiting[name]
         kept[name] = part
     return kept
-
-
-def empty_parts(ownership: Ownership, neurons: Neurons, like: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Room for what the owner of some neurons keeps; ``like`` says of which type and on which device."""
-    parts = {}
-    for name, cut in ownership.cuts.items():
-        own, dim = kept_of(cut, neurons)
-        shape = list(ownership.shapes[name])
-        shape[dim] = len(own)
-        parts[name] = like[name].new_empty(shape)
-    return parts
-
-
-@torch.no_grad()
-def fill(
-    parts: Mapping[str, torch.Tensor], neurons: Neurons, ownership: Ownership, pieces: Iterable[KeptPart]
-) -> dict[str, torch.Tensor]:
-    """Overwrite the parts that go with some neurons by those of others' pieces, which are looked at one after another.
-
-    Returns what is not cut: the mean of theirs.
-    """
-
-    def uncut() -> Iterator[Mapping[str, torch.Tensor]]:
-        for theirs, piece in pieces:
-            for name, cut in ownership.cuts.items():
-                (own, dim), (given, _) = kept_of(cut, neurons), kept_of(cut, theirs)
-                place = torch.full((ownership.counts[str(cut.own or cut.columns)],), -1)
-                place[given] = torch.arange(len(given))
-                here = torch.nonzero(place[own] >= 0).flatten()
-                _copy_neurons(piece[name], place[own[here]], parts[name], here, dim=dim)
-            rest = {name: value for name, value in piece.items() if name not in ownership.cuts}
-            del piece  # before the next one is read
-            yield rest
-
-    return Strategy.assemble({}, uncut())
-
-
-def _copy_neurons(
-    source: torch.Tensor, theirs: torch.Tensor, target: torch.Tensor, ours: torch.Tensor, *, dim: int
-) -> None:
-    """Copy neurons of a parameter to places of another one, some rows at a time: a file is written in its order."""
-    rows = max(1, PIECE_BYTES // max(1, source[:1].nbytes))
-    if dim == 0:
-        for some, places in zip(theirs.split(rows), ours.split(rows), strict=True):
-            target.index_copy_(0, places.to(target.device), source[some.to(source.device)].to(target))
-        return
-    for begin in range(0, len(source), rows):
-        block = slice(begin, begin + rows)
-        values = source[block].index_select(dim, theirs.to(source.device))
-        target[block].index_copy_(dim, ours.to(target.device), values.to(target))

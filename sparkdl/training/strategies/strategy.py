@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -12,9 +12,7 @@ from typing_extensions import override
 
 from sparkdl.collectives import Averager, Communicator, Ring, agree, is_expanded
 from sparkdl.inputs.tensors import Inputs
-
-if TYPE_CHECKING:
-    from sparkdl.training.strategies.shares import KeptPart, Ownership
+from sparkdl.layouts import ModelPart
 
 __all__ = ["Sharded", "SteppingAlone", "Strategy", "kept", "restart"]
 
@@ -53,11 +51,17 @@ class Strategy(ABC):
 
     @property
     def sharded(self) -> "Sharded | None":
-        """What it answers besides if no rank has the whole model, at no time; None otherwise.
+        """What it answers besides if each rank keeps a part of the model, and nobody the whole; None otherwise.
 
-        What is evaluated, saved and registered then lies in parts.
+        What is evaluated, saved and registered then lies in parts, and all ranks evaluate it together, with rows or
+        without.
         """
         return None
+
+    @property
+    def needs_all_ranks(self) -> bool:
+        """Whether a pass through the network in training takes all ranks, with rows or without."""
+        return False
 
     @abstractmethod
     def row_weight(self, *, own_rows: int, global_rows: int) -> float:
@@ -144,13 +148,26 @@ class Strategy(ABC):
 
 
 class Sharded(Protocol):
-    """What else a strategy answers if no rank has the whole model. Runs on ranks."""
+    """What else a strategy answers if each rank keeps a part of the model. Runs on ranks.
 
-    ownership: "Ownership"
-    """Who keeps what of the model."""
+    A checkpoint has what :meth:`weights` and :meth:`moments` give, in each rank's shard, and the strategy's state says
+    where that lies (:func:`~sparkdl.training.parted_checkpoint.parting_of`).
+    """
 
-    def adopt(self, pieces: "Iterable[KeptPart]") -> None:
-        """Begin anew with this rank's parts of a model that lies in pieces, which are looked at one after another."""
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The part of this rank, and what is whole on all, by name: the very tensors."""
+
+    def moments(self) -> dict[str, Any]:
+        """What the optimizer keeps of it: the very tensors."""
+
+    def put(self, weights: Mapping[str, torch.Tensor], moments: Mapping[str, Any]) -> None:
+        """Go on with what these two gave to the same rank of as many; called after :meth:`Strategy.load`."""
+
+    def adopt(self, pieces: Iterable[ModelPart]) -> None:
+        """Begin anew with this rank's part of a model that lies in pieces, which are looked at one after another.
+
+        Moments in them are gone on with where they are of use.
+        """
 
 
 class SteppingAlone(Strategy):

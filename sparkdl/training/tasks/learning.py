@@ -55,7 +55,7 @@ class Task(ABC):
     """Whether there is a :meth:`divergence`."""
 
     def divergence(self, outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-        """How far outputs are from those of a teacher, both at a temperature: of shape (n,), in nats, 0 where equal."""
+        """How far outputs are from a teacher's answers, both divided by a temperature: of shape (n,), 0 where equal."""
         raise NotImplementedError
 
     @abstractmethod

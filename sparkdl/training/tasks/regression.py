@@ -43,6 +43,7 @@ class Regression(Task):
     answer = pa.schema([("prediction", pa.float64())])
     outputs = 1
     count_size = CELLS**2
+    learns_from_teachers = True
 
     def __init__(
         self, mean: float = 0.0, std: float = 1.0, *, standardised: bool = True, link: LinkFunction = "identity"
@@ -57,6 +58,11 @@ class Regression(Task):
     @override
     def targets(self, labels: torch.Tensor) -> torch.Tensor:
         return (self._standardised(labels) if self.standardised else labels).float().unsqueeze(1)
+
+    @override
+    def divergence(self, outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """The squared difference of both numbers, each standardised and divided by the temperature."""
+        return ((self._predicted(outputs) - teacher.squeeze(1).double()) / temperature).square().float()
 
     @override
     def some_labels(self, inputs: Inputs) -> torch.Tensor:

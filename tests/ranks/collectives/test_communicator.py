@@ -153,7 +153,7 @@ def test_what_a_rank_sends_runs_nothing_on_the_others(backend: Backend, tmp_path
             return [_refusal(communicator.broadcast_object, value), _refusal(communicator.all_gather_object, value)]
 
     for refusals in run_local(exchange, 2, backend=backend):
-        assert all("rank 0 sent something else than tensors and plain values" in text for text in refusals)
+        assert all("rank 0 sent something other than tensors and plain values" in text for text in refusals)
     assert not list(tmp_path.iterdir())
 
 

@@ -60,7 +60,7 @@ def test_ranks_that_do_not_know_the_secret_are_found_out_before_anything_is_exch
         with BACKEND.connect():
             return "connected"
 
-    with pytest.raises(RankError, match="who took the place of rank 1 does not know the run's secret"):
+    with pytest.raises(RankError, match="the process that connected as rank 1 does not know the run's secret"):
         run_local(work, 2, backend=BACKEND)
 
 
@@ -126,7 +126,7 @@ def test_a_stranger_that_takes_a_ranks_place_ends_the_run_with_an_error_that_say
     stranger = Stranger(2, been_there)
     stranger.start()
     try:
-        with pytest.raises(RankError, match="a stranger on their network has taken its place"):
+        with pytest.raises(RankError, match="another process on their network has connected in its place"):
             run_local(work, 3, backend=BACKEND)
     finally:
         stranger.stop.set()

@@ -3,7 +3,10 @@
 import os
 import random
 import signal
+import subprocess
+import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,35 @@ def test_a_rank_that_is_killed_is_missed_at_once_by_all(tmp_path: Path) -> None:
         run_local(work, 4, backend=HorovodBackend())
     noticed = {path.name: float(path.read_text()) for path in tmp_path.iterdir()}
     assert noticed.keys() == {"0", "1", "2"} and max(noticed.values()) < 10  # of the 120 s that Gloo would wait
+
+
+def test_a_rank_that_waits_for_a_stopped_one_lets_its_other_threads_run() -> None:
+    """Its heartbeat is one of them: the driver would take both ranks for stopped."""
+
+    def work(rank: Rank) -> float:
+        with HorovodBackend().connect() as communicator:
+            communicator.barrier()
+            if rank.rank == 1:
+                going_on = subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
+                going_on.wait()
+                communicator.barrier()
+                return 0.0
+            times, ended = [time.monotonic()], threading.Event()
+
+            def note_the_time() -> None:
+                while not ended.wait(0.05):
+                    times.append(time.monotonic())
+
+            clock = threading.Thread(target=note_the_time)
+            clock.start()
+            time.sleep(1)  # Horovod's own thread asks the stopped rank in the meantime
+            communicator.barrier()
+            ended.set()
+            clock.join()
+            return max(after - before for before, after in pairwise(times))
+
+    assert run_local(work, 2, backend=HorovodBackend())[0] < 1  # of the two seconds that it waits
 
 
 def test_a_group_of_ranks_does_not_wait_for_those_that_are_idle() -> None:

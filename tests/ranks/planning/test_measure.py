@@ -58,6 +58,14 @@ def test_texts_in_blocks_are_measured_too(tmp_path: Path) -> None:
     assert all(0 < cost.computing < 1 for cost in found.steps.values())
 
 
+def test_replicas_in_shards_say_what_travels_in_means_of_all_weights(clouds: Dataset) -> None:
+    shards = {shard: AllReduceOptions(shard=shard) for shard in ("optimizer", "all")}
+    settings, backend = Train(model=network, batch_size=4), TorchBackend()
+    found = run_local(partial(measure, clouds, settings, backend, shards), 2, backend=backend)[0]
+    assert [cost.payload for cost in found.steps.values()] == [MODEL_BYTES, 1.5 * MODEL_BYTES]
+    assert not any(cost.any_topology for cost in found.steps.values())
+
+
 def test_each_strategy_says_what_it_sends_how_often_and_whether_it_adds_up(found: Measurement) -> None:
     assert found.model_bytes == MODEL_BYTES
     assert found.steps["allreduce"].payload == found.steps["local"].payload == MODEL_BYTES

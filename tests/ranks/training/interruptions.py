@@ -1,10 +1,18 @@
-"""Runs that end in the middle of an epoch, and what has to be equal afterwards."""
+"""Runs that end in the middle of an epoch, what their checkpoints hold, and what has to be equal afterwards."""
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import cloudpickle
+import pytest
 import torch
 from torch.nn import functional
+
+from sparkdl.cluster import Rank
+from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared
+from sparkdl.training.loop import Job, train_rank
+from sparkdl.training.state import consensus_weights
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import it
 
@@ -25,6 +33,27 @@ class FailsAt:
             if self.left < 0:
                 raise EndedError
         return functional.cross_entropy(outputs, labels)
+
+
+def interrupt(job: Job, rank: Rank, *, at: int) -> None:
+    """Train until the loss fails at this batch on each rank that calls it, and wait until all have written what they
+    could. Ranks that only exchange with such a one are told of its end by the connection."""
+    with pytest.raises((EndedError, RuntimeError)):
+        train_rank(replace(job, settings=job.settings.model_copy(update={"loss": FailsAt(at)})), rank)
+    with job.backend.connect() as communicator:
+        communicator.barrier()
+
+
+def weights_of(folder: Path | str) -> dict[str, torch.Tensor]:
+    """The whole network of a run's last checkpoint."""
+    manifest = load_manifest(str(latest(str(folder))))
+    return consensus_weights(str(folder), manifest, load_shared(str(folder), manifest))
+
+
+def states_of(folder: Path | str) -> list[dict]:
+    """All that a run's last checkpoint holds: what ranks share, and then what is each rank's own."""
+    manifest = load_manifest(str(latest(str(folder))))
+    return [load_shared(str(folder), manifest), *(load_shard(str(folder), shard) for shard in manifest.shards)]
 
 
 def assert_equal(one: object, other: object) -> None:

@@ -22,7 +22,7 @@ from sparkdl.training.model_folder import tried_model, write_model_folder
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.task_to_train import task_to_train
 
-from .interruptions import EndedError, FailsAt
+from .interruptions import interrupt
 
 KINDS = ["allreduce", "local_sgd", "easgd", "diloco", "hogwild"]
 LORA = {"kind": "lora", "rank": 8, "targets": ["first", "second"], "whole": ["head"]}
@@ -60,11 +60,7 @@ def train_with_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -
     results = {}
     for kind in KINDS:
         job = Job(clouds, settings_for(kind), f"{folder}/{kind}", backend, reference=2)
-        failing = job.settings.model_copy(update={"loss": FailsAt(9)})
-        with pytest.raises(EndedError):
-            train_rank(replace(job, settings=failing), rank)
-        with backend.connect() as communicator:
-            communicator.barrier()
+        interrupt(job, rank, at=9)
         results[kind] = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
     return results
 

@@ -12,13 +12,16 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.errors import RankError
 from sparkdl.models import NETWORK_FILE
-from sparkdl.settings import Train
+from sparkdl.settings import RankLayout, Train
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 from sparkdl.training.model_folder import check_model, write_model_folder
+from sparkdl.training.replica import build_model
+from sparkdl.training.shared_replicas import tried_plan
+from sparkdl.training.some_rows import some_rows
 
 
 class Network(NamedTuple):
-    """What is trained, in which nearly all weights are in one tensor."""
+    """What is trained."""
 
     rows: str
     """The fixture that it reads."""
@@ -26,8 +29,14 @@ class Network(NamedTuple):
     weights: int
     """Bytes."""
     limit: int
-    """Bytes: two fifths of the weights and of what the optimizer keeps. Beside it a rank has what Python and its
+    """Bytes: so much less than the weights and what the optimizer keeps. Beside it a rank has what Python and its
     libraries take."""
+    in_parts: dict[str, object]
+    """The strategy by which it is trained."""
+    layout: RankLayout | None = None
+    """How the four ranks share one replica, if they do."""
+    accuracy: float = 0.5
+    """What two epochs are enough for."""
 
     def settings(self, strategy: dict[str, object]) -> Train:
         return Train(**self.recipe, strategy=strategy, batch_size=32, epochs=2)
@@ -44,8 +53,9 @@ DENSE = Network(
     },
     weights=4 * WIDTH**2,
     limit=2 * 4 * 4 * WIDTH**2 // 5,
+    in_parts={"kind": "ist", "sharded": True},
 )
-"""105 MB between two hidden layers. Adam keeps three numbers of each weight here."""
+"""105 MB between two hidden layers, and a limit of two fifths. Adam keeps three numbers of each weight here."""
 OF_WORDS = Network(
     "texts",
     {
@@ -56,8 +66,25 @@ OF_WORDS = Network(
     },
     weights=4 * VOCABULARY * NUMBERS,
     limit=2 * 2 * 4 * VOCABULARY * NUMBERS // 5,
+    in_parts={"kind": "ist", "sharded": True},
 )
-"""246 MB in an embedding, whose gradient is sparse. Adagrad keeps one number of each weight."""
+"""246 MB in an embedding, whose gradient is sparse, and the same limit. Adagrad keeps one number of each weight."""
+LAYERS, NEURONS = 16, 1536
+DEEP = Network(
+    "clouds",
+    {"model_options": {"hidden": [NEURONS] * (LAYERS + 1)}, "optimizer": "adam", "learning_rate": 1e-3},
+    weights=4 * LAYERS * NEURONS**2,
+    limit=5 * 4 * LAYERS * NEURONS**2 // 2,
+    in_parts={"kind": "allreduce", "shard": "all"},
+    accuracy=0.0,
+)
+"""151 MB in sixteen layers, and a limit of five sixths of that and Adam's two numbers; there are gradients, too. A rank
+takes 1.7 to 2 times the weights, and four times with the whole network."""
+
+
+CUT = DEEP._replace(in_parts={"kind": "allreduce"}, layout=RankLayout(tensor=4))
+STAGED = CUT._replace(layout=RankLayout(pipeline=4))
+"""The same, a replica that four ranks share: a part of each layer, and some layers each."""
 
 
 def train_limited(job: Job, limit: int, rank: Rank) -> TrainingResult | None:
@@ -69,27 +96,37 @@ def register_limited(job: Job, folder: str, checkpoint: str, limit: int, rank: R
     check_model(job.dataset, job.settings)  # as a driver does before; it loads what traces networks
     limit_memory(limit)
     with returned_memory():  # a driver keeps no memory that is freed; these ranks do
-        write_model_folder(folder, job.dataset, job.settings, checkpoint)
+        write_model_folder(folder, job.dataset, job.settings, checkpoint, in_parts=True)
 
 
-@pytest.mark.parametrize("network", [DENSE, OF_WORDS], ids=["dense", "of words"])
+@pytest.mark.parametrize(
+    "network", [DENSE, OF_WORDS, DEEP, CUT, STAGED], ids=["dense", "of words", "deep", "cut", "staged"]
+)
 def test_four_ranks_train_evaluate_save_and_register_what_none_has_room_for(
     network: Network, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    settings = network.settings({"kind": "ist", "sharded": True})
-    job = Job(request.getfixturevalue(network.rows), settings, str(tmp_path / "parts"), TorchBackend(), 4)
+    settings = network.settings(network.in_parts)
+    dataset = request.getfixturevalue(network.rows)
+    layout, model = network.layout, build_model(dataset, settings)
+    plan = tried_plan(model, some_rows(dataset), layout, batch_size=settings.batch_size) if layout else None
+    replicas = 1 if plan else 4
+    job = Job(dataset, settings, str(tmp_path / "parts"), TorchBackend(), replicas, plan=plan)
     outcome = run_local(partial(train_limited, job, network.limit), 4, backend=TorchBackend())[0]
     assert outcome.history[1]["train_loss"] < outcome.history[0]["train_loss"]
-    assert outcome.evaluations["validation"].figures["accuracy"] > 0.5
+    assert outcome.evaluations["validation"].figures["accuracy"] > network.accuracy
     register = partial(register_limited, job, str(tmp_path), outcome.checkpoint, network.limit)
     run_local(register, 1, backend=TorchBackend())
     assert (tmp_path / NETWORK_FILE).stat().st_size > network.weights
 
 
-@pytest.mark.parametrize("strategy", [{"kind": "allreduce"}, {"kind": "ist"}], ids=lambda strategy: strategy["kind"])
+@pytest.mark.parametrize(
+    ("network", "kind"),
+    [(DENSE, "allreduce"), (DENSE, "ist"), (DEEP, "allreduce")],
+    ids=["allreduce", "ist", "deep"],
+)
 def test_with_the_whole_network_on_each_rank_the_same_limit_is_too_little(
-    clouds: Dataset, tmp_path: Path, strategy: dict[str, object]
+    clouds: Dataset, tmp_path: Path, network: Network, kind: str
 ) -> None:
-    job = Job(clouds, DENSE.settings(strategy), str(tmp_path / "whole"), TorchBackend(), 2)
+    job = Job(clouds, network.settings({"kind": kind}), str(tmp_path / "whole"), TorchBackend(), 2)
     with pytest.raises(RankError, match="allocate memory"):
-        run_local(partial(train_limited, job, DENSE.limit), 2, backend=TorchBackend())
+        run_local(partial(train_limited, job, network.limit), 2, backend=TorchBackend())

@@ -26,8 +26,8 @@ from sparkdl.training.checkpoint import latest
 from sparkdl.training.loop import Job, train_rank
 from sparkdl.training.model_folder import check_model
 
-from .interruptions import assert_equal
-from .test_strategies import EPOCHS, EXACT, ROWS, SIZE, STRATEGIES, Block, all_states, interrupted, settings_for
+from .interruptions import assert_equal, interrupt, states_of
+from .test_strategies import EPOCHS, EXACT, ROWS, SIZE, STRATEGIES, Block, settings_for
 
 SPECS = {
     "words": InputSpec(column="words", kind="sequence", shape=(9,), dtype="int32", vocabulary=41),
@@ -108,7 +108,7 @@ def train_with_all(towers: Dataset, folder: str, backend: Backend, rank: Rank) -
         histories[name] = outcome.history if outcome else []
         steps = settings(name, checkpoint_steps=1)
         job = Job(towers, steps, f"{folder}/{name}, interrupted", backend, reference=SIZE)
-        interrupted(job, 14, rank)
+        interrupt(job, rank, at=14)
         if rank.rank == 0:
             shutil.copytree(job.folder, f"{folder}/{name}, begun")
         train_rank(replace(job, checkpoint=latest(job.folder)), rank)
@@ -145,7 +145,7 @@ def test_every_strategy_learns_from_named_inputs_and_goes_on_to_the_last_bit(
         assert histories[name][-1]["validation_accuracy"] > 0.7, name
         if name in EXACT:
             whole, continued = folder / backend.name / name, folder / backend.name / f"{name}, interrupted"
-            assert_equal(all_states(continued), all_states(whole))
+            assert_equal(states_of(continued), states_of(whole))
 
 
 def test_another_number_of_ranks_uses_every_row_of_named_inputs_once(
@@ -175,7 +175,7 @@ def recommend(towers: Dataset, folder: str, backend: Backend, rank: Rank) -> lis
     outcome = train_rank(Job(towers, recipe, f"{folder}/whole", backend, reference=SIZE), rank)
     steps = recipe.model_copy(update={"checkpoint_steps": 1})
     job = Job(towers, steps, f"{folder}/interrupted", backend, reference=SIZE)
-    interrupted(job, 14, rank)
+    interrupt(job, rank, at=14)
     train_rank(replace(job, checkpoint=latest(job.folder)), rank)
     return outcome.history if outcome else []
 
@@ -185,4 +185,4 @@ def test_tables_with_sparse_gradients_learn_and_go_on_to_the_last_bit(
 ) -> None:
     history = run_local(partial(recommend, towers, str(tmp_path), backend), SIZE, backend=backend)[0]
     assert history[-1]["train_loss"] < 0.8 * history[0]["train_loss"]
-    assert_equal(all_states(tmp_path / "interrupted"), all_states(tmp_path / "whole"))
+    assert_equal(states_of(tmp_path / "interrupted"), states_of(tmp_path / "whole"))

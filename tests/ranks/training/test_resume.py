@@ -14,10 +14,10 @@ from sparkdl.data import Dataset
 from sparkdl.data.teacher_answers import TeacherAnswers
 from sparkdl.settings import Train
 from sparkdl.settings.gradient_noise import FisherDiagonalOptions
-from sparkdl.training.checkpoint import Manifest, latest, load_manifest, load_shard, load_shared, save_manifest
+from sparkdl.training.checkpoint import Manifest, latest, load_manifest, save_manifest
 from sparkdl.training.loop import Job, train_rank
 
-from .interruptions import EndedError, FailsAt, assert_equal
+from .interruptions import assert_equal, interrupt, states_of
 
 
 def network(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -39,15 +39,8 @@ def interrupted_and_continued(job: Job, calls: list[int], rank: Rank) -> None:
     train_rank(job, rank)
     for number, count in enumerate(calls):
         folder = f"{job.folder}-{number}"
-        failing = job.settings.model_copy(update={"loss": FailsAt(count)})
-        try:
-            train_rank(replace(job, folder=folder, settings=failing), rank)
-        except EndedError:
-            with job.backend.connect() as collectives:
-                collectives.barrier()  # rank 0 has written what it could
-            train_rank(replace(job, folder=folder, checkpoint=latest(folder)), rank)
-        else:
-            raise AssertionError("the run was not interrupted")
+        interrupt(replace(job, folder=folder), rank, at=count)
+        train_rank(replace(job, folder=folder, checkpoint=latest(folder)), rank)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +84,7 @@ def test_three_ranks_that_were_interrupted_anywhere_end_with_the_same_weights_to
 
 def last_checkpoint(folder: str) -> tuple[Manifest, list[dict]]:
     """Its manifest, what is shared, and what is each rank's own."""
-    manifest = load_manifest(str(latest(folder)))
-    return manifest, [load_shared(folder, manifest), *(load_shard(folder, shard) for shard in manifest.shards)]
-
-
-def until_call(job: Job, calls: int, rank: Rank) -> None:
-    failing = job.settings.model_copy(update={"loss": FailsAt(calls)})
-    with pytest.raises(EndedError):
-        train_rank(replace(job, settings=failing), rank)
+    return load_manifest(str(latest(folder))), states_of(folder)
 
 
 def test_another_number_of_ranks_goes_on_where_the_first_stopped(
@@ -108,7 +94,7 @@ def test_another_number_of_ranks_goes_on_where_the_first_stopped(
     still = {"model": "mlp", "learning_rate": 1e-12, "weight_decay": 0.0}
     settings = SETTINGS.model_copy(update={"checkpoint_steps": 1, **still})
     job = Job(clouds, settings, f"{tmp_path}/run", backend, reference=3)
-    run_local(partial(until_call, job, 16), 3, backend=backend)
+    run_local(partial(interrupt, job, at=16), 3, backend=backend)
     job = replace(job, checkpoint=latest(job.folder))
     assert load_manifest(str(job.checkpoint)).batches > 0  # in the middle of an epoch
     outcome = run_local(partial(train_rank, job), 2, backend=backend)[0]

@@ -13,17 +13,16 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared
+from sparkdl.training.checkpoint import latest
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, TrainingResult, _begin, train_rank
 from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.parted_checkpoint import best_weights
 from sparkdl.training.replica import Replica, build_hollow_model, build_model
 from sparkdl.training.reporter import Reporter
-from sparkdl.training.state import consensus_weights
 from sparkdl.training.tasks import Classification
 
-from .interruptions import EndedError, FailsAt, assert_equal
+from .interruptions import assert_equal, interrupt, states_of, weights_of
 
 SIZE = 3
 EPOCHS = 3
@@ -63,11 +62,7 @@ def train_both(
         job = Job(texts, settings_for(sharded=sharded, **OF_WORDS), f"{folder}/words, {name}", backend, SIZE)
         outcomes[f"words, {name}"] = train_rank(job, rank)
     job = Job(clouds, settings_for(sharded=True, checkpoint_steps=1), f"{folder}/interrupted", backend, SIZE)
-    failing = job.settings.model_copy(update={"loss": FailsAt(14)})
-    with pytest.raises(EndedError):
-        train_rank(replace(job, settings=failing), rank)
-    with backend.connect() as communicator:
-        communicator.barrier()  # all have written what they could
+    interrupt(job, rank, at=14)
     if rank.rank == 0:
         shutil.copytree(job.folder, f"{folder}/begun")
     outcomes["interrupted"] = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
@@ -81,18 +76,6 @@ class Trained:
         self.folder, self.backend, self.clouds = folder, backend, clouds
         train = partial(train_both, clouds, texts, str(folder), backend)
         self.outcomes: dict[str, TrainingResult] = run_local(train, SIZE, backend=backend)[0]
-
-    def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """The whole network at the end of a run."""
-        folder = str(self.folder / name)
-        manifest = load_manifest(str(latest(folder)))
-        return consensus_weights(folder, manifest, load_shared(folder, manifest))
-
-    def shards(self, name: str) -> list[dict]:
-        """All that the last checkpoint of a run holds."""
-        folder = str(self.folder / name)
-        manifest = load_manifest(str(latest(folder)))
-        return [load_shared(folder, manifest), *(load_shard(folder, shard) for shard in manifest.shards)]
 
     def job(self, name: str, **changes: object) -> Job:
         """A run that goes on from a copy of what the interruption left."""
@@ -110,7 +93,7 @@ def trained(backend: Backend, clouds: Dataset, texts: Dataset, tmp_path_factory:
 @pytest.mark.parametrize("network", ["", "words, "])
 def test_in_parts_it_is_the_same_mathematics_as_with_the_whole_network(trained: Trained, network: str) -> None:
     names = [f"{network}parts", f"{network}whole"]
-    parts, whole = (trained.weights(name) for name in names)
+    parts, whole = (weights_of(trained.folder / name) for name in names)
     assert whole.keys() == parts.keys()
     for name, value in whole.items():
         torch.testing.assert_close(parts[name].float(), value, rtol=1e-6, atol=1e-7)
@@ -121,24 +104,24 @@ def test_in_parts_it_is_the_same_mathematics_as_with_the_whole_network(trained: 
 
 
 def test_each_rank_keeps_its_numbers_of_every_words_vector(trained: Trained) -> None:
-    shapes = [tuple(each["model"]["0.table.weight"].shape) for each in trained.shards("words, parts")[1:]]
+    shapes = [tuple(each["model"]["0.table.weight"].shape) for each in states_of(trained.folder / "words, parts")[1:]]
     assert shapes == [(41, 6), (41, 6), (41, 5)]
-    vectors = trained.weights("words, parts")["0.table.weight"]
+    vectors = weights_of(trained.folder / "words, parts")["0.table.weight"]
     assert not vectors[0].any() and vectors[1:].all()
     assert trained.outcomes["words, parts"].evaluations["validation"].figures["accuracy"] > 0.9
 
 
 def test_no_shard_holds_more_than_its_ranks_part(trained: Trained) -> None:
-    whole = sum(value.numel() for name, value in trained.weights("whole").items() if name != "7.bias")
-    shared, *shards = trained.shards("parts")
+    whole = sum(value.numel() for name, value in weights_of(trained.folder / "whole").items() if name != "7.bias")
+    shared, *shards = states_of(trained.folder / "parts")
     assert "model" not in shared
     kept = [sum(value.numel() for name, value in each["model"].items() if name != "7.bias") for each in shards]
     assert sum(kept) == whole and max(kept) < 0.4 * whole
 
 
 def test_an_interruption_in_the_middle_of_a_round_changes_no_bit(trained: Trained) -> None:
-    assert trained.shards("begun")[0]["strategy"]["in_round"]
-    assert_equal(trained.shards("interrupted"), trained.shards("parts"))
+    assert states_of(trained.folder / "begun")[0]["strategy"]["in_round"]
+    assert_equal(states_of(trained.folder / "interrupted"), states_of(trained.folder / "parts"))
     for ours, theirs in zip(trained.outcomes["interrupted"].history, trained.outcomes["parts"].history, strict=True):
         assert ours | UNEQUAL == theirs | UNEQUAL
 
@@ -170,7 +153,7 @@ def test_whoever_goes_on_from_parts_begins_with_the_network_that_they_make_up(tr
     job = trained.job(name, **changes)
     found = run_local(partial(answers, job), size, backend=trained.backend, on_message=lambda rank, message: None)
     network = build_model(trained.clouds, job.settings).eval()
-    network.load_state_dict(trained.weights("begun"))
+    network.load_state_dict(weights_of(trained.folder / "begun"))
     torch.testing.assert_close(found[0], network(ROWS).detach())
     assert found[1].shape == (0, 4)
 
@@ -180,7 +163,7 @@ def test_a_run_with_the_whole_network_goes_on_in_parts(trained: Trained) -> None
     job = Job(trained.clouds, settings_for(sharded=True), folder, trained.backend, SIZE, checkpoint=latest(folder))
     found = run_local(partial(answers, job), SIZE, backend=trained.backend, on_message=lambda rank, message: None)
     network = build_model(trained.clouds, job.settings).eval()
-    network.load_state_dict(trained.weights("whole"))
+    network.load_state_dict(weights_of(trained.folder / "whole"))
     torch.testing.assert_close(found[0], network(ROWS).detach())
 
 
@@ -216,4 +199,4 @@ def test_the_shards_of_the_best_epoch_are_kept_as_long_as_it_is_the_best(trained
     outcome = run_local(partial(train_rank, job), SIZE, backend=trained.backend)[0]
     assert outcome.best_epoch == 0
     assert len(list((tmp_path / "run").glob("step-*"))) == 2
-    assert best_weights(outcome.checkpoint).keys() == trained.weights("parts").keys()
+    assert best_weights(outcome.checkpoint).keys() == weights_of(trained.folder / "parts").keys()

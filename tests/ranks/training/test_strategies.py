@@ -25,17 +25,16 @@ from sparkdl.collectives import Backend, TorchBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared
+from sparkdl.training.checkpoint import latest, load_manifest
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, _begin, train_rank
 from sparkdl.training.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.reporter import Reporter
-from sparkdl.training.state import consensus_weights
 from sparkdl.training.strategies.rounds import STATISTICS_BATCHES
 from sparkdl.training.tasks import Classification
 
-from .interruptions import EndedError, FailsAt, assert_equal
+from .interruptions import assert_equal, interrupt, states_of, weights_of
 from .simulated_averaging import MEANS
 from .simulated_parts import DealtBlocks, DealtNeurons
 
@@ -136,23 +135,12 @@ def train_with_all(clouds: Dataset, folder: str, backend: Backend, rank: Rank) -
         outcome = train_rank(job, rank)
         histories[name] = outcome.history if outcome else []
         job = replace(job, folder=f"{folder}/{name}, interrupted", settings=settings_for(name, checkpoint_steps=1))
-        interrupted(job, 14, rank)  # in the middle of the second epoch, and of all periods
+        interrupt(job, rank, at=14)  # in the middle of the second epoch, and of all periods
         if rank.rank == 0:
             shutil.copytree(job.folder, f"{folder}/{name}, begun")
         outcome = train_rank(replace(job, checkpoint=latest(job.folder)), rank)
         histories[f"{name}, interrupted"] = outcome.history if outcome else []
     return histories
-
-
-def interrupted(job: Job, calls: int, rank: Rank) -> None:
-    failing = job.settings.model_copy(update={"loss": FailsAt(calls)})
-    try:
-        train_rank(replace(job, settings=failing), rank)
-    except EndedError:
-        with job.backend.connect() as communicator:
-            communicator.barrier()  # all have written what they could
-    else:
-        raise AssertionError("the run was not interrupted")
 
 
 class Trained:
@@ -173,16 +161,6 @@ def trained(backend: Backend, clouds: Dataset, tmp_path_factory: pytest.TempPath
     return Trained(tmp_path_factory.mktemp("strategies"), backend, clouds)
 
 
-def consensus(folder: Path | str) -> dict[str, torch.Tensor]:
-    manifest = load_manifest(str(latest(str(folder))))
-    return consensus_weights(str(folder), manifest, load_shared(str(folder), manifest))
-
-
-def all_states(folder: Path | str) -> list[dict]:
-    manifest = load_manifest(str(latest(str(folder))))
-    return [load_shared(str(folder), manifest), *(load_shard(str(folder), shard) for shard in manifest.shards)]
-
-
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_it_learns(trained: Trained, name: str) -> None:
     history = trained.histories[name]
@@ -194,13 +172,13 @@ def test_it_learns(trained: Trained, name: str) -> None:
 @pytest.mark.parametrize("name", EXACT)
 def test_it_equals_its_own_mathematics_in_one_process(trained: Trained, name: str) -> None:
     expected = simulated(name, trained.clouds)
-    for key, weight in consensus(trained.folder / name).items():
+    for key, weight in weights_of(trained.folder / name).items():
         torch.testing.assert_close(weight, expected[key], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_a_run_that_was_interrupted_ends_with_the_same_bits_on_every_rank(trained: Trained, name: str) -> None:
-    whole, continued = all_states(trained.folder / name), all_states(trained.folder / f"{name}, interrupted")
+    whole, continued = states_of(trained.folder / name), states_of(trained.folder / f"{name}, interrupted")
     assert_equal(continued, whole)
 
 
@@ -271,7 +249,7 @@ def test_another_strategy_or_period_goes_on_from_the_consensus_and_says_so(train
     )
     for before in CHANGES:
         for weights in begun:
-            assert_equal(weights[before], dict(consensus(trained.folder / before)))
+            assert_equal(weights[before], dict(weights_of(trained.folder / before)))
     assert [rank for rank, _ in told] == [0] * len(CHANGES)
     assert all("with another train.strategy" in text for _, text in told)
 
@@ -284,7 +262,7 @@ def train_alone(trained: Trained, rank: Rank) -> None:
 def test_one_rank_means_what_it_should(trained: Trained) -> None:
     """Plain SGD, where only a mean over ranks is asked for; an outer step, a centre or a compression where it is."""
     run_local(partial(train_alone, trained), 1, backend=trained.backend)
-    found = {name: consensus(trained.folder / f"{name}, alone") for name in STRATEGIES}
+    found = {name: weights_of(trained.folder / f"{name}, alone") for name in STRATEGIES}
     for name in ("local_sgd", "local_sgd, momentum averaged", "post_local_sgd", "sparknet"):
         assert_equal(found[name], found["allreduce"])
     compressed = [name for name in STRATEGIES if name.startswith("allreduce, ")]
@@ -317,7 +295,7 @@ def test_wherever_numbers_are_added_up_the_weights_are_the_same(clouds: Dataset,
     run_local(partial(train_elsewhere, clouds, str(tmp_path)), SIZE, backend=TorchBackend())
     for name in ELSEWHERE:
         expected = simulated(name, clouds)
-        for key, weight in consensus(tmp_path / name).items():
+        for key, weight in weights_of(tmp_path / name).items():
             torch.testing.assert_close(weight, expected[key], rtol=1e-9, atol=1e-9)
 
 
@@ -356,7 +334,7 @@ def test_a_kill_in_the_middle_of_an_exchange_changes_no_bit(trained: Trained) ->
             run_local(partial(killed_in_an_exchange, job), SIZE, backend=trained.backend)
     run_local(partial(continue_all, jobs), SIZE, backend=trained.backend)
     for name, job in zip(names, jobs, strict=True):
-        assert_equal(all_states(job.folder), all_states(trained.folder / name))
+        assert_equal(states_of(job.folder), states_of(trained.folder / name))
 
 
 def simulated(name: str, dataset: Dataset, *, size: int = SIZE) -> dict[str, torch.Tensor]:

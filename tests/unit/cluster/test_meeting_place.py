@@ -90,7 +90,7 @@ def test_it_ends_when_the_client_is_not_heard_of_and_the_log_says_so(
 @pytest.mark.parametrize(("secret", "token"), [(b"x" * 32, TOKEN), (SECRET, "wrong")])
 def test_a_stranger_gets_nothing_and_changes_nothing(place: MeetingPlace, secret: bytes, token: str) -> None:
     rank = rank_of(place)
-    with pytest.raises(ConnectionError, match="does not take"):
+    with pytest.raises(ConnectionError, match="does not accept"):
         fetch(address(place, token), order(secret, known=9, stop=True, end=True))
     assert [topic for topic, _ in fetched(place, topics=1)] == ["hello"]
     assert not rank.stop_requested

@@ -5,14 +5,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from sparkdl.data.card import Card
 from sparkdl.data.dataset import Dataset
+from sparkdl.data.reading.loader import Loader
 from sparkdl.errors import DatasetError
 
+from ...conftest import write_vectors
 from .conftest import MakeDataset, make, make_sparse
 
 
@@ -207,3 +210,20 @@ def test_a_hostile_table_of_row_groups_is_refused(
     (Path(dataset.path) / "card.json").write_text(signed(tree))
     with pytest.raises(DatasetError, match=message):
         Dataset.open(dataset.path)
+
+
+def test_rows_of_a_split_that_is_joined_are_trained_on_once_an_epoch(tmp_path: Path) -> None:
+    files = {"train": [range(10), range(10, 21)], "validation": [range(21, 28)], "test": [range(28, 30)]}
+    splits = {
+        name: [(np.repeat(np.array(rows)[:, None], 3, axis=1), np.array(rows) % 2) for rows in parts]
+        for name, parts in files.items()
+    }
+    dataset = write_vectors(tmp_path / "dataset", splits, label_names=("0", "1"))
+    joined = dataset.joining("validation")
+    assert (joined.splits, joined.rows("train"), joined.rows("test")) == (("train", "test"), 28, 2)
+    assert joined.digest not in (dataset.digest, dataset.joining("test").digest)
+    loaders = [Loader(joined, "train", batch_size=4, rank=rank, size=3) for rank in range(3)]
+    seen = [value for loader in loaders for batch in loader.epoch(1) for value in batch.inputs[:, 0].tolist()]
+    assert sorted(seen) == list(range(28))
+    with pytest.raises(DatasetError, match="has no split 'validations'"):
+        dataset.joining("validations")

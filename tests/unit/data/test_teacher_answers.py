@@ -70,3 +70,31 @@ def test_answers_that_were_altered_cut_off_or_removed_are_an_error_that_names_th
     path.unlink()
     with pytest.raises(DatasetError, match=r"part-000001\.safetensors is missing"):
         answers.read(1, slice(None))
+
+
+def test_of_very_many_classes_the_likeliest_are_kept_and_all_others_have_no_probability(
+    make_dataset: Callable[..., Dataset], tmp_path: Path
+) -> None:
+    answers = TeacherAnswers(str(tmp_path / "teacher"), 1000, kept=2)
+    for number, size in enumerate(SIZES):
+        rows = np.arange(size) + sum(SIZES[:number])
+        answers.write(number, np.tile(np.float32([0.0, -1.0]), (size, 1)), np.stack([rows, 999 - rows], axis=1))
+    dataset = replace(make_dataset(SIZES), answers=answers)
+    for batch in Loader(dataset, "train", batch_size=7).epoch(1):
+        assert batch.teacher is not None and batch.teacher.shape == (len(batch.labels), 1000)
+        probabilities = batch.teacher.float().softmax(dim=1)
+        assert torch.equal(probabilities.argmax(dim=1), batch.labels)
+        assert torch.equal((probabilities > 0).sum(dim=1), torch.full_like(batch.labels, 2))
+        likeliest = probabilities.gather(1, batch.labels.long()[:, None])
+        torch.testing.assert_close(likeliest, torch.full_like(likeliest, 1 / (1 + np.exp(-1))))
+
+
+@pytest.mark.parametrize("classes", [[[0, 1000]], [[-1, 0]]])
+def test_a_class_that_there_is_not_is_an_altered_file(tmp_path: Path, classes: list[list[int]]) -> None:
+    answers = TeacherAnswers(str(tmp_path), 1000, kept=2)
+    answers.write(0, np.zeros((1, 2), np.float32), np.array(classes))
+    with pytest.raises(DatasetError, match="was altered"):
+        answers.read(0, slice(None))
+    answers.write(0, np.zeros((1, 2), np.float32), np.array([[0, 999]]))
+    with pytest.raises(DatasetError, match="was altered"):
+        replace(answers, kept=None).read(0, slice(None))

@@ -88,9 +88,10 @@ def test_margins_are_those_of_each_rows_own_candidates() -> None:
     candidates = random.integers(2, size=(number, 4))
     whole = np.zeros((number, width), np.float32)
     whole[np.repeat(np.arange(number), 3), features] = values
-    expected = (whole @ weights.T + trained[3])[np.arange(number)[:, None], candidates]
+    scales = np.array([1, 2], np.float32)
+    expected = (whole @ weights.T * scales + trained[3])[np.arange(number)[:, None], candidates]
     result = np.full((number, 4), np.nan, np.float32)
-    margins(0, 20, features, values, ends, width, candidates, *trained, result)
+    margins(0, 20, features, values, ends, width, candidates, *trained, scales, result)
     assert np.isnan(result[20:]).all()
-    margins(20, number, features, values, ends, width, candidates, *trained, result)
+    margins(20, number, features, values, ends, width, candidates, *trained, scales, result)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -78,6 +79,16 @@ def test_batches_and_sequences_of_any_size_are_answered_as_by_the_network_and_al
         torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
+def test_a_file_has_no_notes_and_short_names(tmp_path: Path) -> None:
+    network = _in_file(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), tmp_path, torch.zeros(2, 3))
+    export_onnx(network, tmp_path / "network.onnx", torch.zeros(2, 3), torch.rand(4, 3))
+    graph = onnx.load(tmp_path / "network.onnx").graph
+    assert [value.name for value in (*graph.input, *graph.output)] == ["input", "logits"]
+    assert not graph.value_info and not any(node.metadata_props or node.name for node in graph.node)
+    inner = {name for node in graph.node for name in (*node.input, *node.output)} - {"input", "logits"}
+    assert inner and max(map(len, inner)) == 1
+
+
 def test_inputs_of_other_names_are_refused(reader: tuple[Network, OnnxNetwork]) -> None:
     with pytest.raises(ModelError, match="takes the inputs words, words_mask, and was given words"):
         reader[1](words=torch.zeros(1, 2, dtype=torch.int64))
@@ -85,7 +96,7 @@ def test_inputs_of_other_names_are_refused(reader: tuple[Network, OnnxNetwork]) 
 
 def test_an_operation_that_onnx_has_no_word_for_is_named(tmp_path: Path) -> None:
     network = _in_file(Sorted(), tmp_path, torch.rand(2, 3))
-    with pytest.raises(ModelError, match=r"no word for the operation aten\.linalg_matrix_exp"):
+    with pytest.raises(ModelError, match=r"ONNX has no operator for aten\.linalg_matrix_exp"):
         export_onnx(network, tmp_path / "network.onnx", torch.rand(2, 3), torch.rand(4, 3))
 
 

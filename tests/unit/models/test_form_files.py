@@ -41,13 +41,25 @@ def test_a_form_whose_file_is_another_one_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
-    for text in ("{", '{"forms": {"int9": {}}}', '{"forms": {"int8": {"file": "../secret"}}}'):
+    elsewhere = some_form(b"x").model_copy(update={"file": "../secret"})
+    for text in (f'{{"forms": {{"int8": {elsewhere.model_dump_json()}}}}}', "{", '{"forms": {"int9": {}}}'):
         (tmp_path / "forms.json").write_text(text)
         with pytest.raises(ModelError, match="does not say what forms there are"):
             read_forms(tmp_path)
 
 
-def test_a_task_is_given_no_more_files_than_its_form_needs() -> None:
-    assert files_to_leave("original") == {"forms.json", "int8.onnx", "float16.safetensors", "network.onnx"}
-    assert files_to_leave("auto") == {"int8.onnx", "float16.safetensors"}
-    assert files_to_leave("int8") == {"network.safetensors", "float16.safetensors", "network.onnx"}
+def test_a_task_is_given_no_more_files_than_its_form_needs(tmp_path: Path) -> None:
+    assert files_to_leave(tmp_path, "original") == {"forms.json"}
+    write_forms(tmp_path, {name: some_form(b"x") for name in ("int8", "float16", "onnx")})
+    assert files_to_leave(tmp_path, "original") == {"forms.json", "int8.onnx", "float16.safetensors", "network.onnx"}
+    assert files_to_leave(tmp_path, "auto") == {"int8.onnx", "float16.safetensors"}
+    assert files_to_leave(tmp_path, "int8") == {"network.safetensors", "float16.safetensors", "network.onnx"}
+
+
+def test_a_form_of_many_files_is_found_by_its_own_name_and_does_without_them(tmp_path: Path) -> None:
+    form = some_form(b"x").model_copy(update={"file": "int8.safetensors", "replaces": ("one", "other")})
+    write_forms(tmp_path, {"int8": form})
+    (tmp_path / "int8.safetensors").write_bytes(b"x")
+    assert checked_form(tmp_path, "int8") == tmp_path / "int8.safetensors"
+    assert files_to_leave(tmp_path, "int8") == {"one", "other"}
+    assert files_to_leave(tmp_path, "original") == {"forms.json", "int8.safetensors"}

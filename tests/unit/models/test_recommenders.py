@@ -97,7 +97,7 @@ def test_the_file_of_a_recommender_answers_as_it_does(model: str, tmp_path: Path
     ("model", "changed", "says"),
     [
         ("two_towers", {"options": {"user": ["user"], "item": ["item"]}}, "name each of the inputs user, visited, age"),
-        ("two_towers", {"options": TOWERS, "num_classes": 3}, "tells two classes apart and not 3"),
+        ("two_towers", {"options": TOWERS, "num_classes": 3}, "separates two classes and not 3"),
         ("dlrm", {"inputs": {"user": SPECS["user"]}}, "no pairs to take dot products of"),
         (
             "dlrm",

@@ -77,7 +77,7 @@ def test_no_proxy_is_asked_for_a_task_of_the_run(servers: Servers, monkeypatch: 
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("sparkdl.parameters.calls.find_door", lambda *_: None)  # as from another host
+    monkeypatch.setattr("sparkdl.parameters.calls.find_socket", lambda *_: None)  # as from another host
     assert Connection(servers.running[0].address, CREDENTIALS, timeout=5).call("tally") is not None
 
 
@@ -88,7 +88,7 @@ def test_no_proxy_is_asked_for_a_task_of_the_run(servers: Servers, monkeypatch: 
             Credentials(CREDENTIALS.certificate, b"", "another"),
             "refuses this process: the token is not the one of this",
         ),
-        (Credentials.create(), "has not the certificate of this run"),
+        (Credentials.create(), "does not have the certificate of this run"),
     ],
     ids=["token", "certificate"],
 )

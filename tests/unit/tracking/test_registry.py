@@ -224,7 +224,7 @@ def test_what_does_not_exist_is_told_with_what_does(settings: Make, folder: Path
         "models:/nobody@best": f"no registered model 'nobody'; registered are .*'{name}'",
         f"models:/{name}@worst": rf"'{name}' has no alias 'worst'; it has 'best' \(version 1\).*models:/{name}/1",
         f"models:/{name}/7": f"'{name}' has no version 7; it has 1",
-        "models:/m-0123456789": "there is no model models:/m-0123456789.* name another store in `tracking`",
+        "models:/m-0123456789": "there is no model models:/m-0123456789.* set another store in `tracking`",
         "runs:/0123/model": "cannot download runs:/0123/model",
         str(tmp_path): "is not a model that sparkdl can load",
     }.items():

@@ -4,7 +4,7 @@ import pytest
 
 from sparkdl.settings import Train
 from sparkdl.settings.train import Target
-from sparkdl.training.best import is_better, is_over
+from sparkdl.training.best import is_better, is_over, seconds_to_target
 from sparkdl.training.tasks import Classification, Regression
 
 CLASSES, NUMBERS = Classification(4), Regression(0.0, 1.0)
@@ -33,6 +33,17 @@ def test_an_epoch_in_which_weights_still_leave_is_neither_the_best_nor_the_last(
     assert all(is_better(history[count], history[:count], 0, settings, CLASSES) for count in (1, 2))
     assert not is_better(history[3], history[:3], 2, settings, CLASSES)
     assert [is_over(history[:count], settings, CLASSES) for count in range(5)] == [False] * 4 + [True]
+
+
+def test_the_seconds_to_a_target_are_not_those_of_an_epoch_in_which_weights_still_leave() -> None:
+    history = [{"validation_accuracy": accuracy, "seconds": 2.0} for accuracy in (0.95, 0.8, 0.5, 0.92)]
+    whole = Train.model_validate({"epochs": 9, "target": {"value": 0.9}})
+    assert seconds_to_target(history, whole) == 2.0
+    pruning = {"kind": "magnitude", "begin_epoch": 1, "end_epoch": 2}
+    pruned = Train.model_validate({"epochs": 9, "pruning": pruning, "target": {"value": 0.9}})
+    assert seconds_to_target(history, pruned) == 8.0
+    assert seconds_to_target(history[:3], pruned) is None
+    assert seconds_to_target(history, Train()) is None
 
 
 @pytest.mark.parametrize(

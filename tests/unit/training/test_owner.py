@@ -82,7 +82,7 @@ def test_a_driver_that_was_taken_for_dead_stops_when_it_wakes_up(tmp_path: Path)
             _, error = process.communicate(timeout=60)
             owner.check()
     assert process.returncode == 1
-    assert f"goes on under the driver on host {os.uname().nodename} (process {os.getpid()})" in error
+    assert f"the driver on host {os.uname().nodename} (process {os.getpid()})" in error
 
 
 def test_of_many_that_want_the_run_of_a_dead_driver_one_gets_it(tmp_path: Path) -> None:

@@ -117,3 +117,24 @@ def test_everyone_builds_the_shapes_of_the_weights_that_training_starts_from(
 def test_what_cannot_be_pruned_is_an_error_before_anything_starts(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         PRUNED.model_copy(update=changes)
+
+
+def test_channels_leave_together_with_the_depthwise_convolution_that_reads_them_one_by_one() -> None:
+    depthwise = nn.Conv2d(8, 8, 3, groups=8)
+    first, between, last = nn.Conv2d(1, 8, 1), nn.Conv2d(8, 8, 1), nn.Linear(8 * 100, 3)
+    network = nn.Sequential(first, nn.ReLU(), depthwise, nn.ReLU(), between, nn.ReLU(), nn.Flatten(), last).eval()
+    with torch.no_grad():
+        for layer in (first, depthwise, between):
+            layer.weight[::2] = 0
+            assert layer.bias is not None
+            layer.bias[::2] = 0
+        expected = network(IMAGES)
+        prune_neurons(network, torch.zeros(2, 1, 12, 12), keep=0.5)
+        torch.testing.assert_close(network(IMAGES), expected)
+    assert [tuple(layer.weight.shape) for layer in (first, depthwise, between, last)] == [
+        (4, 1, 1, 1),
+        (4, 1, 3, 3),
+        (4, 4, 1, 1),
+        (3, 4 * 100),
+    ]
+    assert depthwise.groups == 4

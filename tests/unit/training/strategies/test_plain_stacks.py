@@ -8,13 +8,13 @@ from torch import nn
 
 from sparkdl.data import Dataset
 from sparkdl.errors import ModelError
+from sparkdl.layouts import fill, room_for
 from sparkdl.models.networks import bag_of_words
 from sparkdl.settings import Train
 from sparkdl.training.model_folder import check_model
 from sparkdl.training.replica import build_hollow_model, build_model
 from sparkdl.training.strategies import plain_stacks
 from sparkdl.training.strategies.plain_stacks import draw_parts, layers_of, ownership_of
-from sparkdl.training.strategies.shares import empty_parts, fill
 
 
 def settings_for(model: str | Callable[..., nn.Module] = "mlp", **options: object) -> Train:
@@ -32,10 +32,12 @@ def test_parts_are_drawn_as_the_whole_network_is(
     monkeypatch.setattr(plain_stacks, "DRAWN_BYTES", 100)  # a few rows at a time
     hollow = build_hollow_model(clouds, settings)
     ownership = ownership_of(hollow, seed=settings.seed, ranks=3)
-    pieces = [(neurons, draw_parts(hollow, ownership, neurons, seed=settings.seed)) for neurons in ownership.owners(0)]
-    everything = ownership.all_neurons
-    drawn = empty_parts(ownership, everything, pieces[0][1])
-    drawn |= fill(drawn, everything, ownership, pieces)
+    pieces = [
+        (ownership.regions(neurons), draw_parts(hollow, ownership, neurons, seed=settings.seed))
+        for neurons in ownership.owners(0)
+    ]
+    drawn = room_for({}, ownership.shapes, pieces[0][1])
+    drawn |= fill(drawn, {}, ownership.shapes, pieces)
     expected = build_model(clouds, settings).state_dict()
     assert drawn.keys() == expected.keys()
     for name, value in expected.items():
@@ -111,7 +113,7 @@ def test_an_activation_may_stand_in_a_network_twice() -> None:
         (with_vectors_drawn_otherwise, "the network draws them otherwise"),
         (with_vectors_of_answers, "'1.0' is a WordVectors"),
         (drawn_in_another_order, "the network draws them otherwise"),
-        (with_norm((4,), 4), "brings its weight '0.weight' along"),
+        (with_norm((4,), 4), "comes with its weight '0.weight'"),
         (lambda: nn.Linear(4, 4), "the network has none: it needs two layers"),
         (lambda: nn.Bilinear(4, 4, 4), "'the network' is a Bilinear"),
     ],

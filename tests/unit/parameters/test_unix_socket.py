@@ -13,7 +13,7 @@ import torch
 from pyarrow import flight
 
 from sparkdl.parameters import RULES, Credentials, ParameterClient, ParameterServer, Part, Partition
-from sparkdl.parameters.door import find_door, open_door
+from sparkdl.parameters.unix_socket import find_socket, open_socket
 
 VALUES = {"weight": torch.arange(600_001.0)}
 PARTITION = Partition(VALUES, {}, servers=1)
@@ -39,16 +39,16 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def door(server: Server) -> Path:
-    found = find_door(server.address, CREDENTIALS.token)
+def path(server: Server) -> Path:
+    found = find_socket(server.address, CREDENTIALS.token)
     assert found
     return found
 
 
-def calls_through(door: Path) -> int:
+def calls_through(path: Path) -> int:
     """How many lines there are."""
     lines = psutil.Process().net_connections(kind="unix")
-    return sum(line.laddr == str(door) for line in lines) - 1  # but for the socket that listens
+    return sum(line.laddr == str(path) for line in lines) - 1  # but for the socket that listens
 
 
 def values_of(server: Server) -> torch.Tensor:
@@ -60,46 +60,46 @@ def values_of(server: Server) -> torch.Tensor:
     return values["weight"]
 
 
-def test_a_task_of_the_same_host_goes_through_the_door(server: Server, door: Path) -> None:
+def test_a_task_of_the_same_host_goes_through_the_unix_socket(server: Server, path: Path) -> None:
     client = ParameterClient(PARTITION, CREDENTIALS, server, timeout=5)
     client.pull()
-    assert calls_through(door) == 1
+    assert calls_through(path) == 1
     client.close()
 
 
-def test_a_server_that_ends_takes_its_door_away(server: Server, door: Path) -> None:
+def test_a_server_that_ends_removes_its_socket(server: Server, path: Path) -> None:
     server.shutdown()
-    assert not door.parent.exists()
-    assert find_door(server.address, CREDENTIALS.token) is None
+    assert not path.parent.exists()
+    assert find_socket(server.address, CREDENTIALS.token) is None
 
 
-def test_who_has_not_the_token_neither_finds_the_door_nor_gets_in(server: Server, door: Path) -> None:
-    assert find_door(server.address, "another") is None
-    stranger = flight.FlightClient(f"grpc+unix://{door}")
+def test_without_the_token_nobody_finds_the_socket_or_gets_in(server: Server, path: Path) -> None:
+    assert find_socket(server.address, "another") is None
+    stranger = flight.FlightClient(f"grpc+unix://{path}")
     with pytest.raises(flight.FlightUnauthenticatedError, match="the token is not the one of this run"):
         stranger.do_get(flight.Ticket(b"null")).read_all()
 
 
-def test_a_folder_that_others_can_enter_is_not_trusted_with_the_token(server: Server, door: Path) -> None:
-    door.parent.chmod(0o777)
-    assert find_door(server.address, CREDENTIALS.token) is None
+def test_a_folder_that_others_can_enter_is_not_trusted_with_the_token(server: Server, path: Path) -> None:
+    path.parent.chmod(0o777)
+    assert find_socket(server.address, CREDENTIALS.token) is None
     assert torch.equal(values_of(server), VALUES["weight"])  # by the other way
 
 
-def test_a_door_that_a_killed_server_has_left_is_passed_by(server: Server, door: Path) -> None:
+def test_a_socket_that_a_killed_server_has_left_is_not_used(server: Server, path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
-        door.unlink()
-        left.bind(str(door))
-    assert door.exists()
-    assert find_door(server.address, CREDENTIALS.token) is None
+        path.unlink()
+        left.bind(str(path))
+    assert path.exists()
+    assert find_socket(server.address, CREDENTIALS.token) is None
 
 
 def test_another_host_that_has_the_same_folder_keeps_to_the_network(server: Server) -> None:
     elsewhere = "127.0.0.2:1"  # from here, the way there begins at 127.0.0.1
-    door = open_door(server, elsewhere, CREDENTIALS.token, {})
-    assert door
-    assert find_door(elsewhere, CREDENTIALS.token) is None
-    door.shutdown()
+    opened = open_socket(server, elsewhere, CREDENTIALS.token, {})
+    assert opened
+    assert find_socket(elsewhere, CREDENTIALS.token) is None
+    opened.shutdown()
 
 
 @pytest.mark.parametrize("name", ["is missing", "long" * 20, ""], ids=["missing", "too long", "with a space"])
@@ -119,7 +119,7 @@ def test_what_a_killed_server_left_is_removed_by_the_next_one_and_nothing_else_i
 ) -> None:
     with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
         killed, opening, open_one, foreign = (
-            Path(folder, f"sparkdl-{name}") for name in ("door-1", "door-2", "door-3", "x")
+            Path(folder, f"sparkdl-{name}") for name in ("socket-1", "socket-2", "socket-3", "x")
         )
         for made in (killed, opening, open_one, foreign):
             made.mkdir()

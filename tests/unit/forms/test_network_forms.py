@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparkdl.data import Dataset, Loader
-from sparkdl.forms.make import FormMaker
+from sparkdl.forms.network_forms import NetworkForms
 from sparkdl.models import FORM_FILES, NETWORK_FILE, Form, build, export_network, write_forms
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.scoring.predictor import Predictor
@@ -26,7 +26,7 @@ def _folder(folder: Path, dataset: Dataset, network: nn.Module) -> Path:
 def model(clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a model of four numbers in four classes."""
     torch.manual_seed(0)
-    network = build("mlp", input_shape=(4,), num_classes=4, options={"hidden": [32]})
+    network = build("mlp", input_shape=(4,), num_classes=4, options={"hidden": [32, 32]})
     optimizer = torch.optim.Adam(network.parameters(), 0.02)
     for epoch in range(10):
         for batch in Loader(clouds, "train", batch_size=32).epoch(epoch):
@@ -37,9 +37,9 @@ def model(clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _folder(tmp_path_factory.mktemp("model") / "model", clouds, network)
 
 
-def _maker(model: Path, dataset: Dataset, target: Path, **settings: object) -> FormMaker:
+def _maker(model: Path, dataset: Dataset, target: Path, **settings: object) -> NetworkForms:
     target.mkdir(exist_ok=True)
-    return FormMaker(model, dataset, "validation", Compress.model_validate(settings), target)
+    return NetworkForms(model, dataset, "validation", Compress.model_validate(settings), target)
 
 
 @pytest.mark.parametrize("calibration_rows", [0, 30])
@@ -71,10 +71,10 @@ def test_a_form_that_loses_more_than_the_gate_allows_is_left_out_and_both_figure
 ) -> None:
     maker = _maker(model, clouds, tmp_path / "made", gate={"lose": 0.01})
     maker.make("onnx")
-    monkeypatch.setattr("sparkdl.forms.make.load_network", lambda path: nn.Linear(4, 4))
+    monkeypatch.setattr("sparkdl.forms.network_forms.load_network", lambda path: nn.Linear(4, 4))
     refused = str(maker.make("float16")["refused"])
-    assert "it loses too much: validation_accuracy is 0." in refused
-    assert "of the original, of which it may lose 0.01 (compress.gate.lose)" in refused
+    assert "it loses too much: its validation_accuracy is 0." in refused
+    assert refused.endswith("and compress.gate.lose allows a loss of 0.01")
     assert not (tmp_path / "made" / FORM_FILES["float16"]).exists()
 
 
@@ -88,5 +88,5 @@ def test_a_network_without_weights_that_could_be_int8_is_told_with_its_operation
 ) -> None:
     maker = _maker(_folder(tmp_path / "model", clouds, Norm()), clouds, tmp_path / "made")
     refused = str(maker.make("int8")["refused"])
-    assert "none of its operations has weights that become int8" in refused
-    assert "it has Mul" in refused or "it has Pow" in refused
+    assert refused.endswith("has weights to quantise; those that may have are Conv, Gather, Gemm, MatMul")
+    assert "operations (Mul)" in refused or "operations (Pow)" in refused

@@ -19,14 +19,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-__all__ = ["Door", "address_towards", "find_door", "open_door"]
+__all__ = ["UnixSocket", "address_towards", "find_socket", "open_socket"]
 
 LONGEST_PATH = 100  # bytes; the system takes 107
-PREFIX = "sparkdl-door-"
+PREFIX = "sparkdl-socket-"
 OPENING_SECONDS = 60.0  # that a server may take between making a folder and listening in it
 
 
-class Door(flight.FlightServerBase):  # type: ignore[misc]
+class UnixSocket(flight.FlightServerBase):  # type: ignore[misc]
     """Hands calls on to the server that it belongs to."""
 
     def __init__(self, server: flight.FlightServerBase, path: Path, middleware: Mapping[str, Any]) -> None:
@@ -51,8 +51,10 @@ class Door(flight.FlightServerBase):  # type: ignore[misc]
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def open_door(server: flight.FlightServerBase, address: str, token: str, middleware: Mapping[str, Any]) -> Door | None:
-    """A door to a server, which those find who know its address and the token. None where there can be no socket.
+def open_socket(
+    server: flight.FlightServerBase, address: str, token: str, middleware: Mapping[str, Any]
+) -> UnixSocket | None:
+    """A Unix socket of a server, for clients that know its address and the token. None where there can be none.
 
     What servers of this user left behind when they were killed is removed.
     """
@@ -62,13 +64,13 @@ def open_door(server: flight.FlightServerBase, address: str, token: str, middlew
         return None
     try:
         path.parent.mkdir(mode=0o700)
-        return Door(server, path, middleware)
+        return UnixSocket(server, path, middleware)
     except (OSError, pa.ArrowException):  # a disk that is full or takes no sockets, a name that Flight cannot read
         shutil.rmtree(path.parent, ignore_errors=True)
         return None  # the other way is only slower
 
 
-def find_door(address: str, token: str) -> Path | None:
+def find_socket(address: str, token: str) -> Path | None:
     """The Unix socket of the server at an address, if that is this host's and a server of this user answers there."""
     path = _path(address, token)
     try:
@@ -91,7 +93,7 @@ def address_towards(address: str) -> str:
 
 
 def _sweep() -> None:
-    """Remove the folders of doors that nobody will open any more."""
+    """Remove the folders of sockets in which nobody listens any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # it goes while we look
             made = folder.lstat()  # of a link, which is somebody's trap, and not of where it leads

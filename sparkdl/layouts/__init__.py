@@ -1,0 +1,43 @@
+"""Models that lie on several ranks, each of which has a part: where parts lie in the whole, and one file per plan."""
+
+from sparkdl.layouts.graph_stage import GraphStage, answer_by_stages, input_names
+from sparkdl.layouts.moments import fill_with_moments, moments_by_name, put_moments, with_room
+from sparkdl.layouts.pipeline_plan import PipelinePlan, find_stages
+from sparkdl.layouts.regions import ModelPart, Parting, Region, Regions, Slices, fill, is_moment, room_for, weights_in
+from sparkdl.layouts.stage_parts import StageParts
+from sparkdl.layouts.tensor_parallel import Cuts, TensorParallel, cut, part_alone
+from sparkdl.layouts.tensor_plan import TensorPlan, find_plan
+from sparkdl.layouts.units import check_may_be_sharded
+
+SharingPlan = TensorPlan | PipelinePlan
+"""How the ranks of one replica share a network."""
+
+__all__ = [
+    "Cuts",
+    "GraphStage",
+    "ModelPart",
+    "Parting",
+    "PipelinePlan",
+    "Region",
+    "Regions",
+    "SharingPlan",
+    "Slices",
+    "StageParts",
+    "TensorParallel",
+    "TensorPlan",
+    "answer_by_stages",
+    "check_may_be_sharded",
+    "cut",
+    "fill",
+    "fill_with_moments",
+    "find_plan",
+    "find_stages",
+    "input_names",
+    "is_moment",
+    "moments_by_name",
+    "part_alone",
+    "put_moments",
+    "room_for",
+    "weights_in",
+    "with_room",
+]

@@ -1,0 +1,126 @@
+"""One stage of a pipeline: a run of a network's operations as a module of its own. Runs on ranks, and on the driver."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import fx, nn
+from typing_extensions import override
+
+from sparkdl.layouts.network_graph import NetworkGraph, in_evaluation, trace
+from sparkdl.layouts.pipeline_plan import PipelinePlan
+
+__all__ = ["GraphStage", "answer_by_stages", "input_names"]
+
+
+def input_names(graph: NetworkGraph) -> list[str]:
+    """What a stage calls the network's inputs, in their order."""
+    return [f"input_{number}" for number in range(len(graph.places.inputs))]
+
+
+def answer_by_stages(model: nn.Module, plan: PipelinePlan) -> torch.Tensor:
+    """What a network answers to the rows of a plan in evaluation, computed here stage after stage."""
+    graph = trace(model, plan.rows)
+    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    rows = list(plan.rows.values()) if isinstance(plan.rows, dict) else [plan.rows]
+    inputs = dict(zip(input_names(graph), rows, strict=True))
+    given: Any = ()
+    for begin, end in plan.bounds(len(graph.operations)):
+        found = GraphStage(graph, begin, end, lambda: tensors, nullcontext, training=False)(*given, **inputs)
+        given = found if isinstance(found, tuple) else (found,)
+    answered: torch.Tensor = given[0]
+    return answered
+
+
+class GraphStage(nn.Module):
+    """Computes what crosses its end from what crosses its beginning and from the network's inputs.
+
+    What depends on inputs alone, such as a mask of attention, is computed by each stage that uses it, and not sent.
+    Parameters are the network's, and looked up at each call.
+    """
+
+    def __init__(
+        self,
+        graph: NetworkGraph,
+        begin: int,
+        end: int,
+        tensors: Callable[[], Mapping[str, torch.Tensor]],
+        context: Callable[[], AbstractContextManager[Any]],
+        *,
+        training: bool,
+    ) -> None:
+        """Operations from ``begin`` to before ``end``; ``tensors`` are parameters and buffers by name."""
+        super().__init__()
+        self._trains = training
+        last = end == len(graph.operations)
+        self.takes = graph.crossing(begin)
+        """What the stage before gives."""
+        self.gives = [graph.logits] if last else graph.crossing(end)
+        """What the stage after it takes."""
+        self._tensors, self._context = tensors, context
+        self._used: list[int] = []
+        self._names: list[str] = []
+        self._constants: list[torch.Tensor] = []
+        self._compute = self._compiled(graph, begin, end)
+
+    @override
+    def forward(self, *activations: torch.Tensor, **inputs: torch.Tensor) -> Any:
+        tensors = self._tensors()
+        given = [inputs[f"input_{number}"] for number in self._used]
+        own = [tensors[name] for name in self._names]
+        with self._context():
+            found = self._compute(*activations, *given, *own, *self._constants)
+        return found[0] if len(found) == 1 else found
+
+    def _compiled(self, graph: NetworkGraph, begin: int, end: int) -> fx.GraphModule:
+        needed = self._needed(graph, begin, end)
+        own, places = fx.Graph(), graph.places
+        copies: dict[fx.Node, fx.Node] = {node: own.placeholder(f"taken_{node.name}") for node in self.takes}
+        outside = {each for node in needed for each in node.all_input_nodes if each.op == "placeholder"}
+        for number, node in enumerate(places.inputs):
+            if node in outside:
+                copies[node] = own.placeholder(node.name)
+                self._used.append(number)
+        for node, name in {**places.parameters, **places.buffers}.items():
+            if node in outside:
+                copies[node] = own.placeholder(node.name)
+                self._names.append(name)
+        for node, value in places.constants.items():
+            if node in outside:
+                copies[node] = own.placeholder(node.name)
+                self._constants.append(value)
+        for node in needed:
+            copies[node] = copy = own.node_copy(node, copies.__getitem__)
+            if not self._trains:
+                for name, value in in_evaluation(node).items():
+                    _set_argument(copy, name, value)
+        # What goes through a stage is sent on as a value of its own: gradients of it arrive there, and leave here.
+        through = set(self.takes)
+        alias = torch.ops.aten.alias.default
+        own.output(
+            tuple(own.call_function(alias, (copies[each],)) if each in through else copies[each] for each in self.gives)
+        )
+        return fx.GraphModule(nn.Module(), own)
+
+    def _needed(self, graph: NetworkGraph, begin: int, end: int) -> list[fx.Node]:
+        """The stage's own operations, and those of inputs alone that they take."""
+        taken = set(self.takes)
+        found = {node for node in graph.operations[begin:end] if node in graph.learned}
+        stack = [each for node in found for each in node.all_input_nodes]
+        while stack:
+            node = stack.pop()
+            if node.op == "call_function" and node not in found and node not in taken:
+                found.add(node)
+                stack += node.all_input_nodes
+        return [node for node in graph.operations if node in found]
+
+
+def _set_argument(node: fx.Node, name: str, value: Any) -> None:
+    """Overwrite an argument of an operation of ATen."""
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    place = names.index(name)
+    if place < len(node.args):
+        node.update_arg(place, value)
+    else:
+        node.update_kwarg(name, value)

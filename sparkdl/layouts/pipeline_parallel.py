@@ -1,0 +1,230 @@
+"""Pipeline parallelism: each rank of a replica computes a stage of the network, one microbatch after another.
+
+The papers are GPipe (Huang et al., 2019, arXiv 1811.06965) and PipeDream (Narayanan et al., 2019, arXiv 1806.03377).
+The order of passes and the exchange between neighbours are PyTorch's (``torch.distributed.pipelining``); the stages are
+runs of operations in the network's graph (:mod:`sparkdl.layouts.graph_stage`).
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from typing_extensions import override
+
+from sparkdl.collectives import Communicator, TorchCommunicator
+from sparkdl.inputs.tensors import Inputs, count_rows
+from sparkdl.layouts.graph_stage import GraphStage, input_names
+from sparkdl.layouts.network_graph import trace
+from sparkdl.layouts.part_of_network import PartOfNetwork
+from sparkdl.layouts.pipeline_plan import PipelinePlan
+from sparkdl.layouts.stage_parts import StageParts
+
+__all__ = ["LossOfRows", "PipelineParallel"]
+
+SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe, "interleaved": ScheduleInterleaved1F1B}
+KEPT_SHAPES = 16
+"""Of batches, whose stages know what they send and receive: each takes an exchange of shapes, and room to receive."""
+LossOfRows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of logits, and the numbers that their rows have in the batch: a scalar, whose gradient is added up."""
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+class PipelineParallel(PartOfNetwork):
+    """A network of which this rank has some stages, in memory; it answers as the whole one does. Runs on ranks.
+
+    All ranks of a replica call it together, with the same rows.
+    """
+
+    def __init__(self, model: nn.Module, plan: PipelinePlan, ranks: Communicator, context: Context) -> None:
+        """Keep the own stages of a network that is the same on all ranks, in memory or on disk.
+
+        ``context`` is that in which stages compute, such as autocast.
+        """
+        if not isinstance(ranks, TorchCommunicator):
+            raise TypeError("stages exchange by PyTorch, and need the torch backend")
+        self._plan, self._ranks = plan, ranks
+        self.rank = ranks.rank
+        graph = trace(model, plan.rows)
+        bounds = plan.bounds(len(graph.operations))
+        self.parting = _parts(model, plan, [graph.used_parameters(*each) for each in bounds])
+        """Who has what."""
+        _keep(model, self.parting.own(self.rank))
+        self.model = model
+        """With the parameters of this rank's stages alone; calling it takes all ranks of the replica."""
+        # A module's parameters, by their names, are what optimizers and checkpoints know; its code is in the stages.
+        model.forward = self._answer
+        self._names = input_names(graph)
+        own, tensors = plan.stages_of(self.rank), self._tensors
+        self._stages = {
+            training: [GraphStage(graph, *bounds[each], tensors, context, training=training) for each in own]
+            for training in (True, False)
+        }
+        self._shapes: dict[Any, _Pipeline] = {}
+        self._tied = _tied_groups(self.parting, ranks)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint says of the parts, as plain values."""
+        return {"stages": self.parting.state()}
+
+    def back_propagate(self, inputs: Inputs, loss: LossOfRows) -> None:
+        """Add the gradients of a batch's loss to what parameters have.
+
+        The last stage calls ``loss`` for each microbatch, for the first one maybe twice. Rows that fill up the last
+        microbatch have numbers that the batch has not.
+        """
+        self._run(inputs, loss)
+
+    def add_tied_gradients(self) -> None:
+        """Add up the gradients of parameters that several stages share: each has what it has found itself."""
+        parameters = dict(self.model.named_parameters())
+        for name, group in self._tied.items():
+            if name in parameters and group:
+                parameter = parameters[name]
+                own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = group.all_reduce(own, op="sum")
+
+    @torch.no_grad()
+    def clip_gradients(self, largest: float) -> None:
+        """Shrink gradients whose norm, of all stages together, is larger."""
+        gradients = {name: each.grad for name, each in self.model.named_parameters() if each.grad is not None}
+        first = [each for name, each in gradients.items() if self.parting.homes[name][0] == self.rank]
+        square = nn.utils.get_total_norm(first).square().reshape(1) if first else torch.zeros(1)
+        norm = self._ranks.all_reduce(square, op="sum").sqrt()
+        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients.values():
+            gradient.mul_(factor.to(gradient.device))
+
+    def _tensors(self) -> Mapping[str, torch.Tensor]:
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        return {**dict(parameters), **dict(self.model.named_buffers(remove_duplicate=False))}
+
+    def _answer(self, *unnamed: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
+        """What the whole network answers: the last stage tells the other ranks."""
+        inputs: Inputs = named or unnamed[0]
+        last = self._plan.ranks - 1
+        logits = self._run(inputs, None)
+        answered: torch.Tensor = self._ranks.broadcast_object(logits, root=last)
+        return answered[: count_rows(inputs)]
+
+    def _run(self, inputs: Inputs, loss: LossOfRows | None) -> Any:
+        given = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
+        rows, parts = count_rows(inputs), self._plan.microbatches
+        missing = -rows % parts
+        if missing:  # microbatches are of one size: the first row fills them up
+            given = [torch.cat([each, each[:1].expand(missing, *each.shape[1:])]) for each in given]
+        key = loss is not None, tuple((tuple(each.shape), each.dtype) for each in given)
+        pipeline = self._shapes.pop(key, None) or self._new(training=loss is not None)
+        self._shapes[key] = pipeline  # the last one used is the last to be forgotten
+        if len(self._shapes) > KEPT_SHAPES:
+            self._shapes.pop(next(iter(self._shapes)))
+        return pipeline.run(dict(zip(self._names, given, strict=True)), rows + missing, loss)
+
+    def _new(self, *, training: bool) -> "_Pipeline":
+        device = next(iter(self._tensors().values())).device
+        numbers = self._plan.stages_of(self.rank)
+        stages = [
+            _TimedStage(stage, number, self._plan.stages, device, group=self._ranks.group)
+            for stage, number in zip(self._stages[training], numbers, strict=True)
+        ]
+        return _Pipeline(stages, self._plan, self._ranks, training=training)
+
+
+class _TimedStage(PipelineStage):  # type: ignore[misc]
+    """A stage that knows how long it has computed, and how many bytes it has given to others."""
+
+    seconds = 0.0
+    sent = 0
+
+    @override
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        found = super().forward_one_chunk(*args, **kwargs)  # type: ignore[no-untyped-call]
+        self.seconds += time.perf_counter() - started
+        if not self.is_last:
+            self.sent += sum(each.nbytes for each in (found if isinstance(found, tuple) else (found,)))
+        return found
+
+    @override
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        started = time.perf_counter()
+        super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)  # type: ignore[no-untyped-call]
+        self.seconds += time.perf_counter() - started
+        if not self.is_first:
+            self.sent += sum(each.nbytes for each in self.bwd_cache.get(bwd_chunk_id, ()) if each is not None)
+
+
+class _Pipeline:
+    """The stages of a rank for batches of one shape: what they send and receive is known from the first one on."""
+
+    def __init__(
+        self, stages: list[_TimedStage], plan: PipelinePlan, ranks: TorchCommunicator, *, training: bool
+    ) -> None:
+        self._stages, self._ranks, self._training = stages, ranks, training
+        self._loss: LossOfRows | None = None
+        make: Any = SCHEDULES[plan.schedule]
+        self._schedule = make(
+            stages if plan.schedule == "interleaved" else stages[0],
+            plan.microbatches,
+            loss_fn=self._loss_of if training else None,
+            scale_grads=False,
+        )
+
+    def run(self, inputs: dict[str, torch.Tensor], rows: int, loss: LossOfRows | None) -> Any:
+        """One pass through all stages, and back with a ``loss``; where the last stage is: what it answers."""
+        self._loss = loss
+        started = time.perf_counter()
+        for stage in self._stages:
+            stage.seconds, stage.sent = 0.0, 0
+        places = torch.arange(rows, device=next(iter(inputs.values())).device)
+        target = places if self._training and self._stages[-1].is_last else None
+        found = self._schedule.step(target=target, return_outputs=not self._training, **inputs)
+        self._loss = None
+        waited = time.perf_counter() - started - sum(stage.seconds for stage in self._stages)
+        self._ranks.count_exchange(sum(stage.sent for stage in self._stages), started, waited)
+        return found
+
+    def _loss_of(self, logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        assert self._loss is not None
+        return self._loss(logits, places)
+
+
+def _parts(model: nn.Module, plan: PipelinePlan, used: list[set[str]]) -> StageParts:
+    """Who has what, if stages use these parameters; what none uses, rank 0 has."""
+    names: dict[int, list[str]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+        shapes[name] = tuple(parameter.shape)
+    homes: dict[str, tuple[int, ...]] = {}
+    for same in names.values():
+        stages = [stage for stage, own in enumerate(used) if not own.isdisjoint(same)]
+        ranks = sorted({stage % plan.ranks for stage in stages}) or [0]
+        homes |= dict.fromkeys(same, tuple(ranks))
+    return StageParts(shapes, homes, plan.ranks)
+
+
+def _keep(model: nn.Module, own: set[str]) -> None:
+    """Leave out parameters that are not these, and have those, and buffers, in memory."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for name in module._parameters:
+            if (f"{prefix}.{name}" if prefix else name) not in own:
+                module._parameters[name] = None
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data = tensor.detach().clone()  # it may lie on disk
+
+
+def _tied_groups(parting: StageParts, ranks: TorchCommunicator) -> dict[str, Communicator | None]:
+    """By name of a parameter that stages on several ranks share: these ranks, or None where this is none of them."""
+    groups: dict[tuple[int, ...], Communicator | None] = {}
+    found: dict[str, Communicator | None] = {}
+    for name, homes in sorted(parting.homes.items()):
+        if len(homes) > 1:
+            if homes not in groups:
+                group = ranks.split(int(ranks.rank in homes))
+                groups[homes] = group if ranks.rank in homes else None
+            found[name] = groups[homes]
+    return found

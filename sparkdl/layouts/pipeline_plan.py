@@ -1,0 +1,176 @@
+"""Where a network is cut into the stages of a pipeline, found in its graph. Runs on the driver."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+import torch
+from packaging.version import Version
+from torch import fx, nn
+
+from sparkdl.errors import ConfigError, ModelError
+from sparkdl.inputs.tensors import Inputs, count_rows, like
+from sparkdl.layouts.network_graph import KEY, NetworkGraph, overwrites, trace
+
+__all__ = ["PipelinePlan", "find_stages"]
+
+OLDEST = Version("2.13")
+"""The PyTorch whose schedules this was tried with: they have other arguments in earlier ones."""
+PASSES = 3
+"""That are timed; the shortest time of each operation counts."""
+BYTES_PER_SECOND = 1e9
+"""Of a link between two ranks: where two places balance stages alike, the one is taken where less is sent."""
+
+
+class PipelinePlan(NamedTuple):
+    """How the ranks of one replica share a network by its depth."""
+
+    ranks: int
+    cuts: tuple[int, ...]
+    """The numbers of the operations that stages but the first begin with."""
+    microbatches: int
+    """That a batch is cut into."""
+    schedule: Literal["1f1b", "gpipe", "interleaved"]
+    rows: Inputs
+    """Some as the network takes them, to trace it by."""
+
+    @property
+    def stages(self) -> int:
+        """How many there are: with ``interleaved`` each rank has several."""
+        return len(self.cuts) + 1
+
+    def bounds(self, operations: int) -> list[tuple[int, int]]:
+        """By stage: its first operation, and the one behind its last."""
+        return list(pairwise([0, *self.cuts, operations]))
+
+    def stages_of(self, rank: int) -> list[int]:
+        """The stages of a rank of a replica."""
+        return list(range(rank, self.stages, self.ranks))
+
+
+def find_stages(model: nn.Module, rows: Inputs, stages: int, *, count: int) -> tuple[int, ...]:
+    """Cuts into so many stages whose forward passes over ``count`` rows take about the same time here.
+
+    Each stage has parameters. Raises :class:`ModelError` for a network that cannot be traced, that a pipeline would
+    train otherwise, or that has too few places to cut, and :class:`ConfigError` where PyTorch is too old.
+    """
+    if Version(torch.__version__) < OLDEST:
+        raise ConfigError(
+            f"{KEY} takes PyTorch {OLDEST} or later, and {torch.__version__} is installed; upgrade it, or set it to 1"
+        )
+    graph = trace(model, rows)
+    if graph.changes_buffers:
+        raise ModelError(
+            f"{KEY} cuts batches into microbatches, and the network changes buffers in a pass, as batch normalisation"
+            " does, which would see parts of a batch; take another normalisation (torch.nn.GroupNorm), or set it to 1"
+        )
+    places = [place for place in range(1, len(graph.operations)) if _may_be_cut(graph, place)]
+    learning = [bool(graph.used_parameters(place, place + 1)) for place in range(len(graph.operations))]
+    uses = [0, *accumulate(learning)]
+    most = len({uses[place] for place in places}) + 1
+    if most < stages:
+        raise ModelError(
+            f"{KEY}: the network can be cut into {most} stages with parameters at most, and {stages} are asked for; set"
+            " it to a smaller number"
+        )
+    seconds = _seconds(graph, model, like(rows, lambda tensor: tensor[:1].expand(count, *tensor.shape[1:]).clone()))
+    sending = [_bytes(graph, place) * count / count_rows(rows) / BYTES_PER_SECOND for place in places]
+    return _balanced(places, sending, seconds, uses, stages)
+
+
+def _may_be_cut(graph: NetworkGraph, place: int) -> bool:
+    """Whether all that is used behind a place can be sent there: floating-point tensors that nobody overwrites."""
+    crossing = graph.crossing(place)
+    if graph.operations[place] not in graph.learned:
+        return False
+    for node in crossing:
+        value: Any = node.meta["val"]
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return False
+        if any(graph.number.get(user, -1) >= place and overwrites(user) for user in node.users):
+            return False
+    end = len(graph.operations)
+    return bool(crossing and graph.used_parameters(0, place) and graph.used_parameters(place, end))
+
+
+def _bytes(graph: NetworkGraph, place: int) -> int:
+    """What is sent at a place for the rows that the graph was traced by."""
+    values: list[Any] = [node.meta["val"] for node in graph.crossing(place)]
+    return sum(prod(map(_size, value.shape)) * value.element_size() for value in values)
+
+
+def _size(size: int | torch.SymInt) -> int:
+    hint = size if isinstance(size, int) else size.node.hint
+    return int(hint or 1)
+
+
+def _seconds(graph: NetworkGraph, model: nn.Module, rows: Inputs) -> list[float]:
+    """What each operation takes here, the learned ones alone: others are computed wherever they are needed."""
+    timed = _Timed(graph, dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers()), rows)
+    with torch.no_grad(), _random_kept():
+        found = [timed.run() for _ in range(PASSES)]
+    return [min(times) for times in zip(*found, strict=True)]
+
+
+class _Timed:
+    """Runs a graph operation by operation."""
+
+    def __init__(self, graph: NetworkGraph, parameters: dict[str, Any], buffers: dict[str, Any], rows: Inputs) -> None:
+        given = list(rows.values()) if isinstance(rows, dict) else [rows]
+        self._graph = graph
+        self._begin: dict[fx.Node, Any] = dict(zip(graph.places.inputs, given, strict=True))
+        self._begin |= {node: parameters[name] for node, name in graph.places.parameters.items()}
+        self._begin |= {node: buffers[name] for node, name in graph.places.buffers.items()}
+        self._begin |= graph.places.constants
+        self._last = {each: node for node in graph.operations for each in node.all_input_nodes}
+
+    def run(self) -> list[float]:
+        values, seconds = dict(self._begin), []
+        for node in self._graph.operations:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            started = time.perf_counter()
+            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            seconds.append((time.perf_counter() - started) * (node in self._graph.learned))
+            for each in node.all_input_nodes:
+                if self._last[each] is node:
+                    del values[each]
+        return seconds
+
+
+@contextmanager
+def _random_kept() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def _balanced(
+    places: list[int], sending: list[float], seconds: list[float], uses: list[int], stages: int
+) -> tuple[int, ...]:
+    """The cuts by which the slowest stage is as fast as it can be, by dynamic programming over the places.
+
+    A stage takes the seconds of its operations, and those of ``sending`` what crosses its end. ``uses`` counts the
+    operations before each place that take parameters: every stage has some.
+    """
+    before = [0.0]
+    for each in seconds:
+        before.append(before[-1] + each)
+    ends, after = [*places, len(seconds)], [*sending, 0.0]
+    # slowest[k]: of k + 1 stages up to each of the ends, the time of the slowest one, and the cut before the last.
+    slowest = [[(before[end] + sent, 0) for end, sent in zip(ends, after, strict=True)]]
+    for _ in range(stages - 1):
+        last = slowest[-1]
+        row = []
+        for index, end in enumerate(ends):
+            own = before[end] + after[index]
+            cuts = [cut for cut in range(index) if uses[ends[cut]] < uses[end]]
+            found = [(max(last[cut][0], own - before[ends[cut]]), cut) for cut in cuts]
+            row.append(min(found, default=(float("inf"), 0)))
+        slowest.append(row)
+    chosen, index = [], len(ends) - 1
+    for row in reversed(slowest[1:]):
+        index = row[index][1]
+        chosen.append(ends[index])
+    return tuple(reversed(chosen))

@@ -1,0 +1,264 @@
+"""Tensor parallelism: the ranks of one replica compute the layers of a plan together, each with parts of them.
+
+They all see the same rows. What a block is given is whole on each of them, and so is what it gives, which is the sum of
+what they have computed (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): one exchange in the forward pass, and one
+in the back-propagation. Weights are plain tensors, so that whatever works with the replicas of whole networks, such as
+averaging gradients while back-propagation goes on, works with parts of them.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+from typing_extensions import override
+
+from sparkdl.layouts.part_of_network import PartOfNetwork
+from sparkdl.layouts.regions import Region, Regions
+from sparkdl.layouts.tensor_plan import TensorPlan
+
+__all__ = ["Cuts", "TensorParallel", "cut", "part_alone"]
+
+
+class _Ranks(Protocol):
+    """Those that have one replica together."""
+
+    @property
+    def rank(self) -> int:
+        """Which of them this one is."""
+
+    def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
+        """The sum of all ranks' tensors, for ``op="sum"``."""
+
+
+class Cuts(NamedTuple):
+    """Who has what of a network that is cut by a plan: ranks are numbered replica by replica."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of all parameters of the whole network."""
+    dims: Mapping[str, tuple[int, int]]
+    """Of those that are cut: along which dimension, and of how many units."""
+    ranks: int
+    """That have one replica together."""
+
+    def regions(self, rank: int) -> Regions:
+        """See :class:`~sparkdl.layouts.regions.Parting`."""
+        found = {}
+        for name, (dim, units) in self.dims.items():
+            size = self.shapes[name][dim]
+            each, (first, last) = size // units, _dealt(units, rank % self.ranks, self.ranks)
+            found[name] = Region(dim, torch.arange(first * each, last * each))
+        return found
+
+    def kept(self, rank: int, own: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`~sparkdl.layouts.regions.Parting`."""
+        return {**own["model"], **own["optimizer"]}
+
+    def state(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "dims": {name: list(how) for name, how in self.dims.items()},
+            "ranks": self.ranks,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Cuts":
+        """The same again."""
+        return cls(
+            {name: tuple(shape) for name, shape in state["shapes"].items()},
+            {name: (dim, units) for name, (dim, units) in state["dims"].items()},
+            state["ranks"],
+        )
+
+    @classmethod
+    def of(cls, model: nn.Module, plan: TensorPlan) -> "Cuts":
+        """Those that a plan makes in a whole network."""
+        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
+        dims: dict[str, tuple[int, int]] = {}
+        for block in plan.blocks:
+            for column in block.columns:
+                dims |= {f"{column}.weight": (0, block.units), f"{column}.bias": (0, block.units)}
+            dims[f"{block.row}.weight"] = 1, block.units
+        dims |= {f"{name}.weight": (0, shapes[f"{name}.weight"][0]) for name in plan.embeddings}
+        return cls(shapes, {name: how for name, how in dims.items() if name in shapes}, plan.ranks)
+
+
+class TensorParallel(PartOfNetwork):
+    """A network of which this rank has its part, in memory; it answers as the whole one does. Runs on ranks.
+
+    All ranks of a replica call it together, with the same rows.
+    """
+
+    def __init__(self, model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> None:
+        """Cut a network that is the same on all ranks, in memory or on disk."""
+        self.parting = Cuts.of(model, plan)
+        """Who has what."""
+        self.rank, self._ranks = ranks.rank, ranks
+        cut(model, plan, ranks)
+        for tensor in [*model.parameters(), *model.buffers()]:
+            tensor.data = tensor.detach().clone()  # it may lie on disk
+        self.model = model
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint says of the parts, as plain values."""
+        return {"tensor_cuts": self.parting.state()}
+
+    @torch.no_grad()
+    def clip_gradients(self, largest: float) -> None:
+        """Shrink gradients whose norm, of all ranks' parts together, is larger."""
+        cut_ones: list[torch.Tensor] = []
+        whole_ones: list[torch.Tensor] = []
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                (cut_ones if name in self.parting.dims else whole_ones).append(parameter.grad)
+        squares = self._ranks.all_reduce(nn.utils.get_total_norm(cut_ones).square().reshape(1), op="sum")
+        norm = (squares + nn.utils.get_total_norm(whole_ones).square()).sqrt()
+        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in [*cut_ones, *whole_ones]:
+            gradient.mul_(factor.to(gradient.device))
+
+
+def cut(model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> None:
+    """Put parts of layers, copies in memory, in the place of whole layers."""
+    layers: Any
+    for block in plan.blocks:
+        entrance = _Entrance(ranks)
+        first, last = _dealt(block.units, ranks.rank, plan.ranks)
+        for name in block.columns:
+            layers = model.get_submodule(name)
+            each = layers.out_features // block.units
+            model.set_submodule(name, _Columns(layers, slice(first * each, last * each), entrance))
+        layers = model.get_submodule(block.row)
+        each = layers.in_features // block.units
+        model.set_submodule(block.row, _Rows(layers, slice(first * each, last * each), entrance, ranks))
+    for name in plan.embeddings:
+        layers = model.get_submodule(name)
+        model.set_submodule(name, _Table(layers, slice(*_dealt(layers.num_embeddings, ranks.rank, plan.ranks)), ranks))
+
+
+def part_alone(model: nn.Module, plan: TensorPlan) -> nn.Module:
+    """The largest part of a network, which is left as it is, for who measures it: what it answers is of no use."""
+    tensors: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    part = copy.deepcopy(model, tensors)
+    cut(part, plan, _Alone())
+    return part
+
+
+class _Alone:
+    """One of the ranks of a replica, without the others."""
+
+    rank = 0
+
+    def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
+        return tensor.clone()
+
+
+def _dealt(units: int, rank: int, ranks: int) -> tuple[int, int]:
+    """The first unit of a rank and the one behind its last: the first ranks have one more where they are uneven."""
+    each, more = divmod(units, ranks)
+    first = rank * each + min(rank, more)
+    return first, first + each + (rank < more)
+
+
+class _Columns(nn.Linear):
+    """Some outputs of a linear layer."""
+
+    def __init__(self, whole: nn.Linear, outputs: slice, entrance: "_Entrance") -> None:
+        super().__init__(whole.in_features, outputs.stop - outputs.start, bias=whole.bias is not None, device="meta")
+        self.weight = _part(whole.weight, outputs)
+        if whole.bias is not None:
+            self.bias = _part(whole.bias, outputs)
+        self._entrance = entrance
+
+    @override
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(self._entrance(input))
+
+
+class _Rows(nn.Linear):
+    """A linear layer, of which this rank has some inputs."""
+
+    def __init__(self, whole: nn.Linear, inputs: slice, entrance: "_Entrance", ranks: _Ranks) -> None:
+        super().__init__(inputs.stop - inputs.start, whole.out_features, bias=whole.bias is not None, device="meta")
+        self.weight = _part(whole.weight, (slice(None), inputs))
+        if whole.bias is not None:
+            self.bias = whole.bias
+        self._entrance, self._ranks = entrance, ranks
+
+    @override
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self._entrance.clear()
+        total: torch.Tensor = _Leave.apply(functional.linear(input, self.weight), self._ranks)  # type: ignore[no-untyped-call]
+        return total if self.bias is None else total + self.bias.to(total.dtype)
+
+
+class _Table(nn.Embedding):
+    """Some rows of an embedding; of others its vectors are zero until all are added up."""
+
+    def __init__(self, whole: nn.Embedding, rows: slice, ranks: _Ranks) -> None:
+        super().__init__(rows.stop - rows.start, whole.embedding_dim, device="meta")
+        self.weight = _part(whole.weight, rows)
+        self._first, self._ranks = rows.start, ranks
+        self._padding = whole.padding_idx
+        """Whose gradient stays zero."""
+
+    @override
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        places = input - self._first
+        own = (places >= 0) & (places < self.num_embeddings)
+        padding = None if self._padding is None else self._padding - self._first
+        if padding is not None and not 0 <= padding < self.num_embeddings:
+            padding = None
+        found = functional.embedding(places.where(own, 0), self.weight, padding)
+        total: torch.Tensor = _Leave.apply(found * own.unsqueeze(-1), self._ranks)  # type: ignore[no-untyped-call]
+        return total
+
+
+class _Entrance:
+    """Where values come into a block: what several layers are given is one, and its gradient is added up once."""
+
+    def __init__(self, ranks: _Ranks) -> None:
+        self._ranks = ranks
+        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
+        """What was given, and what layers take in its place."""
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        if self._last is None or self._last[0] is not values:
+            self._last = values, _Enter.apply(values, self._ranks)  # type: ignore[no-untyped-call]
+        return self._last[1]
+
+    def clear(self) -> None:
+        """Forget what was given: all layers of the block have had it."""
+        self._last = None
+
+
+class _Enter(torch.autograd.Function):
+    """The same values; the gradient is the sum of all ranks'."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, ranks: _Ranks) -> torch.Tensor:
+        ctx.ranks = ranks
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.ranks.all_reduce(gradients[0], op="sum"), None
+
+
+class _Leave(torch.autograd.Function):
+    """The sum of all ranks' values; each has the same gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, ranks: _Ranks) -> torch.Tensor:
+        return ranks.all_reduce(values, op="sum")
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
+
+
+def _part(whole: torch.Tensor, place: slice | tuple[slice, ...]) -> nn.Parameter:
+    return nn.Parameter(whole.detach()[place].clone(), requires_grad=whole.requires_grad)

@@ -1,0 +1,68 @@
+"""How much memory the ranks of a pipeline take for a step: computed from the network, and not measured."""
+
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl.inputs.tensors import Inputs, count_rows
+from sparkdl.layouts import GraphStage, PipelinePlan, input_names
+from sparkdl.layouts.network_graph import trace
+from sparkdl.planning.memory import COPIED_BYTES, RankMemory, numbers_kept, saved_bytes
+from sparkdl.settings import Train
+
+__all__ = ["memory_of_stages"]
+
+
+def memory_of_stages(
+    model: nn.Module, rows: Inputs, settings: Train, plan: PipelinePlan, *, replicas: int, batch: int
+) -> RankMemory:
+    """What the rank takes that takes most for a step over ``batch`` rows of its replica. Runs on the driver.
+
+    ``rows`` are some as the network reads them.
+    """
+    graph = trace(model, rows)
+    bounds = plan.bounds(len(graph.operations))
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    tensors = {**parameters, **dict(model.named_buffers(remove_duplicate=False))}
+    parts = list(rows.values()) if isinstance(rows, dict) else [rows]
+    inputs = dict(zip(input_names(graph), parts, strict=True))
+    share = -(-batch // plan.microbatches) / count_rows(rows)
+    given: tuple[Any, ...] = ()
+    saved, received = [], []
+    with torch.random.fork_rng(devices=[]):
+        for begin, end in bounds:
+            stage = GraphStage(graph, begin, end, lambda: tensors, nullcontext, training=True)
+            given = tuple(each.detach().requires_grad_() for each in given)
+            received.append(share * sum(each.nbytes for each in given))
+            run = partial(stage, *given, **inputs)
+            found, kept = saved_bytes(run, [*tensors.values(), *given])  # what is received has room already
+            saved.append(share * kept)
+            given = found if isinstance(found, tuple) else (found,)
+    moments = numbers_kept(settings)
+    ranks = []
+    for rank in range(plan.ranks):
+        own = plan.stages_of(rank)
+        names = set().union(*(graph.used_parameters(*bounds[stage]) for stage in own))
+        weights = float(sum(parameters[name].nbytes for name in names))
+        trained = float(sum(parameters[name].nbytes for name in names if parameters[name].requires_grad))
+        activations = _kept_passes(plan, rank) * sum(saved[stage] for stage in own) / len(own)
+        # Room for what comes from the stage before, and for the gradients of what goes to the next, of each part.
+        coming = sum(received[stage] + (received[stage + 1] if stage + 1 < plan.stages else 0.0) for stage in own)
+        copied = 0.0 if replicas == 1 else float(min(COPIED_BYTES, 2 * trained))
+        travelling = plan.microbatches * coming + copied
+        ranks.append(RankMemory(weights, trained, moments * trained, travelling, activations))
+    return max(ranks, key=lambda memory: memory.total)
+
+
+def _kept_passes(plan: PipelinePlan, rank: int) -> int:
+    """Of how many forward passes of a stage a rank has the activations at most."""
+    own = len(plan.stages_of(rank))
+    all_of_them = plan.microbatches * own
+    if plan.schedule == "gpipe":
+        return all_of_them
+    if plan.schedule == "1f1b":
+        return min(plan.ranks - rank, all_of_them)
+    return min((own - 1) * plan.ranks + 2 * (plan.ranks - 1 - rank) + 1, all_of_them)

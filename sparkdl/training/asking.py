@@ -1,0 +1,167 @@
+"""A teacher that answers rows of a dataset. Runs in Spark tasks."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from pyspark import TaskContext
+
+from sparkdl.cluster import device_of_task, limited_threads
+from sparkdl.data import Dataset
+from sparkdl.data.model_card import ModelCard
+from sparkdl.data.reading.loader import read_row_group
+from sparkdl.data.reading.read import verified_content
+from sparkdl.data.reading.sparse import to_batch
+from sparkdl.data.sparse_rows import read_rows
+from sparkdl.data.teacher_answers import TeacherAnswers
+from sparkdl.errors import DataError
+from sparkdl.inputs.tensors import answer, moved
+from sparkdl.models import NETWORK_FILE, load_network, logits_of
+from sparkdl.storage import download_files, local_path
+from sparkdl.training.tasks import Regression, create_task
+
+__all__ = ["AnsweringTask", "TeacherModel"]
+
+BATCH_ROWS = 512
+
+
+class Answers(NamedTuple):
+    """Those to the rows of a row group, in the order of its file."""
+
+    logits: NDArray[np.float32]
+    """Of shape (rows, classes), or (rows, kept); of regression (rows, 1), in standard deviations of the labels."""
+    classes: NDArray[np.int64] | None = None
+    """Of shape (rows, kept): which classes of the dataset these are of; None: of all."""
+
+
+class AnsweringModel(Protocol):
+    """A teacher that is open."""
+
+    def answers(self, dataset: Dataset, number: int) -> Answers:
+        """Its answers to a row group of the training split."""
+
+
+@dataclass(frozen=True)
+class TeacherModel:
+    """A model that answers, by itself or with others."""
+
+    folder: str
+    """Of the model's files; in a task, on storage that tasks reach."""
+    order: tuple[int, ...]
+    """By the dataset's class index, the model's; of a number a zero."""
+
+
+@dataclass(frozen=True)
+class AnsweringTask:
+    """Writes a teacher's answers to the row groups whose numbers it is given. Runs in Spark tasks."""
+
+    dataset: Dataset
+    answers: TeacherAnswers
+    members: tuple[TeacherModel, ...]
+    """Of several, the mean of their logits is the answer."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The numbers of the row groups that were answered."""
+        context = TaskContext.get()
+        device = device_of_task(context) if context else "cpu"
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        left = [number for number in numbers if not self.answers.has(number)]
+        if left:
+            with limited_threads(context.cpus() if context else 1), ExitStack() as stack:
+                models = [
+                    self._open(stack.enter_context(_here(each.folder)), each.order, device) for each in self.members
+                ]
+                model = models[0] if len(models) == 1 else SeveralTeachers(models)
+                for number in left:
+                    logits, classes = model.answers(self.dataset, number)
+                    self._check(logits, number)
+                    self.answers.write(number, logits, classes)
+        yield pa.RecordBatch.from_pydict({"number": pa.array(left, pa.int64())})
+
+    def _open(self, folder: str | Path, order: tuple[int, ...], device: str) -> AnsweringModel:
+        card = ModelCard.load(folder)
+        if card.labels is None:
+            return NetworkTeacher(Path(folder), card, order, device)
+        assert self.answers.kept
+        return EnsembleTeacher(Path(folder), order, self.answers.kept)
+
+    def _check(self, logits: NDArray[np.float32], number: int) -> None:
+        if bad := int(np.isnan(logits).any(axis=1).sum()):
+            raise DataError(
+                f"train.teacher: its answer to {bad} rows of {self.dataset.row_groups('train')[number].path} is no"
+                " number; look there for extreme values, or choose another teacher"
+            )
+
+
+def _here(folder: str) -> AbstractContextManager[str | Path]:
+    """The folder on this machine, where it is copied if it lies elsewhere."""
+    if local := local_path(folder):
+        return nullcontext(local)
+    copied = TemporaryDirectory()
+    download_files(folder, Path(copied.name))
+    return copied
+
+
+@dataclass(frozen=True)
+class SeveralTeachers:
+    """Networks that answer together: of classes, by the geometric mean of their probabilities."""
+
+    models: Sequence[AnsweringModel]
+
+    def answers(self, dataset: Dataset, number: int) -> Answers:
+        """See :class:`AnsweringModel`."""
+        return Answers(np.mean([model.answers(dataset, number).logits for model in self.models], axis=0))
+
+
+class NetworkTeacher:
+    """One network, which answers for all classes, or with a number."""
+
+    def __init__(self, folder: Path, card: ModelCard, order: tuple[int, ...], device: str) -> None:
+        self._network, self._device = load_network(folder / NETWORK_FILE).to(device), device
+        self._order, self._task = list(order), create_task(card, link=card.link)
+
+    def answers(self, dataset: Dataset, number: int) -> Answers:
+        """See :class:`AnsweringModel`."""
+        with torch.inference_mode():
+            found = [
+                logits_of(answer(self._network, moved(batch.inputs, self._device))).float().cpu()[:, self._order]
+                for batch in read_row_group(dataset, "train", number, batch_size=BATCH_ROWS)
+            ]
+        outputs = torch.cat(found)
+        scale = dataset.card.label_scale
+        if isinstance(self._task, Regression) and scale:  # a teacher of other rows may have another mean
+            outputs = ((self._task.values(outputs) - scale.mean) / scale.std).float()
+        elif dataset.card.task == "classification":  # of whose logits only the differences matter
+            outputs -= outputs.amax(1, keepdim=True)
+        return Answers(outputs.numpy())
+
+
+class EnsembleTeacher:
+    """An ensemble for very many classes, which answers with the likeliest of each row."""
+
+    def __init__(self, folder: Path, order: tuple[int, ...], kept: int) -> None:
+        from sparkdl.extreme.ensemble import Ensemble  # which loads Numba
+
+        self._ensemble, self._kept = Ensemble.open(folder), kept
+        self._numbers = np.empty(len(order), np.int64)
+        """By the ensemble's class index, the dataset's."""
+        self._numbers[list(order)] = np.arange(len(order))
+
+    def answers(self, dataset: Dataset, number: int) -> Answers:
+        """See :class:`AnsweringModel`. What is no number is not kept as one."""
+        rows = read_rows(verified_content(dataset.row_groups("train")[number]))
+        found = []
+        for start in range(0, rows.rows, BATCH_ROWS):
+            batch = to_batch(rows.part(start, min(start + BATCH_ROWS, rows.rows)))
+            found.append(self._ensemble.top_k(batch, self._ensemble.logits(batch), self._kept))
+        scores = torch.cat([each.scores for each in found])
+        classes = torch.cat([each.classes for each in found]).numpy()
+        scores = torch.where(scores.isfinite(), scores - scores[:, :1], torch.nan)
+        return Answers(scores.numpy(), self._numbers[classes])

@@ -1,0 +1,95 @@
+"""A replica that several ranks share, and the steps of one that they have in stages. Runs on ranks."""
+
+from functools import partial
+
+import torch
+from torch import nn
+from typing_extensions import override
+
+from sparkdl.data import Batch
+from sparkdl.inputs.tensors import moved, sliced
+from sparkdl.layouts import PipelinePlan, SharingPlan, TensorParallel
+from sparkdl.settings import Train
+from sparkdl.training.groups import Groups
+from sparkdl.training.recipe import autocast
+from sparkdl.training.replica import BatchFigures, Replica
+from sparkdl.training.tasks import Task
+
+__all__ = ["PipelinedReplica", "make_replica"]
+
+
+def make_replica(
+    model: nn.Module,
+    settings: Train,
+    task: Task,
+    groups: Groups,
+    device: torch.device,
+    *,
+    plan: SharingPlan | None = None,
+) -> Replica:
+    """The replica of a network, or this rank's part of it as a ``plan`` says. All ranks call it together."""
+    if plan is None or groups.replica is None:
+        return Replica(model, settings, task, groups, device)
+    if isinstance(plan, PipelinePlan):
+        return PipelinedReplica(model, settings, task, groups, device, plan)
+    part = TensorParallel(model, plan, groups.replica)
+    return Replica(part.model, settings, task, groups, device, part)
+
+
+class PipelinedReplica(Replica):
+    """A replica of which this rank has some stages; all ranks of it see the same batches."""
+
+    def __init__(
+        self, model: nn.Module, settings: Train, task: Task, groups: Groups, device: torch.device, plan: PipelinePlan
+    ) -> None:
+        from sparkdl.layouts.pipeline_parallel import (
+            PipelineParallel,  # torch.distributed.pipelining takes time to load
+        )
+
+        assert groups.replica is not None
+        self._ranks, self._last = groups.replica, plan.ranks - 1
+        self._stages = PipelineParallel(model, plan, groups.replica, partial(autocast, settings, device))
+        super().__init__(self._stages.model, settings, task, groups, device, self._stages)
+        self.draws_apart = (self._ranks.rank,)
+
+    @override
+    def _gradients(self, batches: list[Batch], weight: float) -> list[BatchFigures]:
+        figures = [self._back_propagate(batch, weight) for batch in batches if len(batch.labels)]
+        self._stages.add_tied_gradients()
+        self.strategy.begin_last_pass()  # gradients have come microbatch by microbatch, and travel now
+        return figures
+
+    def _back_propagate(self, batch: Batch, weight: float) -> BatchFigures:
+        """What :func:`~sparkdl.training.replica.back_propagate` does, by microbatches."""
+        inputs, rows = moved(batch.inputs, self.device), len(batch.labels)
+        labels = batch.labels.to(self.device, non_blocking=True)
+        weights = None if batch.weights is None else batch.weights.to(self.device, non_blocking=True)
+        teacher = None if batch.teacher is None else batch.teacher.to(self.device, non_blocking=True)
+        found: dict[int, torch.Tensor] = {}
+
+        def loss_of(logits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+            begin = int(places[0])
+            own = slice(begin, min(begin + len(places), rows))
+            count = own.stop - own.start
+            if count <= 0:
+                return logits.sum() * 0.0
+            of_rows = None if weights is None else weights[own]
+            with autocast(self.settings, self.device):
+                mean = self.loss(
+                    logits[:count],
+                    labels[own],
+                    of_rows,
+                    inputs=sliced(inputs, own),
+                    teacher=None if teacher is None else teacher[own],
+                )
+            sums = self.task.sums(logits[:count].detach(), labels[own], of_rows)
+            found[begin] = torch.cat([mean.detach().double().reshape(1) * count, sums.double()])
+            return mean * (count * weight)
+
+        self._stages.back_propagate(inputs, loss_of)
+        total = torch.zeros(1 + self.task.sum_size, dtype=torch.float64, device=self.device)
+        for each in found.values():
+            total += each
+        total = self._ranks.broadcast(total, root=self._last)
+        summed = None if weights is None else weights.double().sum()
+        return BatchFigures(total[0] / rows, total[1:], rows, weight=summed)

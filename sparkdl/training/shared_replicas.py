@@ -1,0 +1,168 @@
+"""Whether a recipe and a network can be trained by replicas that several ranks share. Runs on the driver."""
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl.errors import ConfigError, ModelError
+from sparkdl.inputs.tensors import Inputs, answer
+from sparkdl.layouts import (
+    PipelinePlan,
+    SharingPlan,
+    TensorPlan,
+    answer_by_stages,
+    cut,
+    find_plan,
+    find_stages,
+)
+from sparkdl.models import logits_of, tensors_on_disk
+from sparkdl.settings import RankLayout, Train
+from sparkdl.settings.strategies import AllReduceOptions
+from sparkdl.training.losses import build_loss
+from sparkdl.training.tasks import Task
+
+__all__ = ["check_shared_replicas", "tried_plan"]
+
+TOLERANCE = 1e-3
+"""Of answers, relative to the largest: sums of parts are rounded otherwise."""
+WHOLE = {
+    "start_from": "weights that it reads are those of a whole network",
+    "adapters": "adapters are beside the layers of a whole network",
+    "pruning": "pruning chooses among the weights of a whole network",
+    "gradient_noise": "gradient_noise is laid under the gradients of a whole network",
+    "compile": "compile is for a network that one rank computes",
+    "outputs": "outputs are of a network that some rank has as a whole",
+}
+"""What of a recipe cannot be had with parts of a network, and why."""
+MICROBATCHES = 4
+"""For each rank of a pipeline, by default: ranks then wait for less than a fifth of the time (GPipe, section 2.3)."""
+STAGES_OF_RANK = 2
+"""Of an interleaved pipeline."""
+BY_LAYER = "lars", "lamb"
+
+
+def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> None:
+    """Raise :class:`ConfigError` for what would not be the same as with whole replicas."""
+    key = _key(layout)
+    strategy = settings.strategy
+    kind = strategy.model_dump()["kind"]
+    off = f"or set {key} to 1"
+    if not isinstance(strategy, AllReduceOptions):
+        raise ConfigError(f"{key} is for strategy allreduce, and train.strategy is {kind}; change it, {off}")
+    for each in ("shard", "compression", "measure_noise"):
+        if getattr(strategy, each):
+            raise ConfigError(
+                f"train.strategy.{each} is of replicas that each rank has as a whole; leave it out, {off}"
+            )
+    for each, reason in WHOLE.items():
+        if getattr(settings, each):
+            raise ConfigError(f"train.{each}: {reason}, and {key} gives ranks parts of one; leave it out, {off}")
+    if settings.precision == "float16":
+        raise ConfigError(
+            "train.precision float16 skips steps that a rank finds too large, and the others of its replica would not;"
+            f" set it to bfloat16 or float32, {off}"
+        )
+    if layout.tensor > 1 and settings.optimizer in BY_LAYER:
+        raise ConfigError(
+            f"train.optimizer {settings.optimizer} measures whole layers, and {key} cuts them; take another one, {off}"
+        )
+    if layout.pipeline > 1 and (build_loss(settings, task).takes_batch or task.name == "ranking"):
+        what = "the ranking of a group" if task.name == "ranking" else "a train.loss that takes a batch"
+        raise ConfigError(f"{what} is of whole batches, and {key} computes parts of them; change it, {off}")
+
+
+def _key(layout: RankLayout) -> str:
+    """The setting by which ranks share a replica."""
+    return "cluster.layout.tensor" if layout.tensor > 1 else "cluster.layout.pipeline"
+
+
+def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size: int) -> SharingPlan:
+    """How ranks share a replica of a network; their parts have answered some rows here as the whole network does.
+
+    Raises :class:`ModelError` for a network that has nothing to cut, or whose parts would answer otherwise.
+    """
+    plan: SharingPlan
+    with torch.no_grad():
+        expected = logits_of(answer(model.eval(), rows))
+        if layout.tensor > 1:
+            plan = find_plan(model, rows, layout.tensor)
+            found = _answers_of_parts(model, rows, plan)
+        else:
+            plan = _pipeline_plan(model, rows, layout, batch_size)
+            found = [answer_by_stages(model, plan)]
+    model.train()
+    largest = float(expected.abs().max())
+    apart = max(float((each - expected).abs().max()) for each in found)
+    if apart > TOLERANCE * largest:
+        raise ModelError(
+            f"{_key(layout)}: the ranks of a replica would answer {apart:.2g} apart from the whole network, of"
+            f" which answers are up to {largest:.2g}; set it to 1"
+        )
+    return plan
+
+
+def _pipeline_plan(model: nn.Module, rows: Inputs, layout: RankLayout, batch_size: int) -> PipelinePlan:
+    stages = layout.pipeline * (STAGES_OF_RANK if layout.schedule == "interleaved" else 1)
+    parts = layout.microbatches or MICROBATCHES * layout.pipeline
+    cuts = find_stages(model, rows, stages, count=max(1, batch_size // parts))
+    return PipelinePlan(layout.pipeline, cuts, parts, layout.schedule, rows)
+
+
+def _answers_of_parts(model: nn.Module, rows: Inputs, plan: TensorPlan) -> list[torch.Tensor]:
+    """What each of the ranks answers; all ranks are here. Raises :class:`ModelError`."""
+    together = _Threads(plan.ranks)
+    with ThreadPoolExecutor(plan.ranks) as pool:
+        found = [pool.submit(_answered, model, plan, together.of(rank), rows) for rank in range(plan.ranks)]
+        failed = [each.exception() for each in found if not isinstance(each.exception(), threading.BrokenBarrierError)]
+    if reason := next(filter(None, failed), None):
+        raise ModelError(
+            "cluster.layout.tensor: the network's code does not take parts of its layers; where it divides values"
+            f" among heads, it may say how many there are (let it be -1 there). {type(reason).__name__}: {reason}"
+        ) from reason
+    return [each.result() for each in found]
+
+
+def _answered(model: nn.Module, plan: TensorPlan, ranks: "_Thread", rows: Inputs) -> torch.Tensor:
+    """What one of the ranks answers; all tensors that are not cut are the network's own."""
+    own: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    try:
+        with torch.no_grad():
+            part = copy.deepcopy(model, own)
+            with tensors_on_disk():  # the driver need not have room for all parts
+                cut(part, plan, ranks)
+            return logits_of(answer(part, rows))
+    except BaseException:
+        ranks.abort()
+        raise
+
+
+class _Threads:
+    """The ranks of a replica as threads of the driver."""
+
+    def __init__(self, count: int) -> None:
+        self.barrier = threading.Barrier(count)
+        self.given: list[torch.Tensor | None] = [None] * count
+
+    def of(self, rank: int) -> "_Thread":
+        return _Thread(rank, self)
+
+
+class _Thread:
+    """One of them: what :func:`sparkdl.layouts.cut` asks of a communicator."""
+
+    def __init__(self, rank: int, all_of_them: _Threads) -> None:
+        self.rank, self._all = rank, all_of_them
+
+    def all_reduce(self, tensor: torch.Tensor, *, op: Any = "sum") -> torch.Tensor:
+        self._all.given[self.rank] = tensor
+        self._all.barrier.wait()
+        total = torch.stack([each for each in self._all.given if each is not None]).sum(dim=0)
+        self._all.barrier.wait()
+        return total
+
+    def abort(self) -> None:
+        self._all.barrier.abort()

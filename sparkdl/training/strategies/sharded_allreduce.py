@@ -1,0 +1,71 @@
+"""Synchronous data parallelism of replicas in shards (ZeRO, FSDP): :mod:`sparkdl.layouts.fully_sharded`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from sparkdl.collectives import Averager, Communicator, TorchCommunicator, agree
+from sparkdl.layouts.fully_sharded import FullySharded
+from sparkdl.training.strategies.keeps_part import KeepsPart
+from sparkdl.training.strategies.strategy import Strategy, kept
+
+__all__ = ["ShardedAllReduce"]
+
+
+class ShardedAllReduce(KeepsPart, Strategy):
+    """The steps of :class:`~sparkdl.training.strategies.allreduce.AllReduce`, each rank of them its shard.
+
+    Buffers are each rank's own until an epoch ends, as there.
+    """
+
+    def __init__(self, communicator: Communicator, averager: Averager, *, shard: Literal["optimizer", "all"]) -> None:
+        super().__init__(communicator, averager)
+        self._shard = shard
+        self._device: torch.device
+        self._part: FullySharded
+
+    @property
+    @override
+    def needs_all_ranks(self) -> bool:
+        return True
+
+    @override
+    def place(self, model: nn.Module, device: torch.device) -> nn.Module:
+        self._device = device
+        return model  # one shard after another is put there
+
+    @override
+    def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
+        if not isinstance(self.communicator, TorchCommunicator):
+            raise TypeError("shards are PyTorch's own, and need the torch backend")
+        self.communicator.broadcast_module(model)
+        whole = self._shard == "optimizer"
+        self._part = FullySharded(model, self.communicator, self._device, whole_in_step=whole)
+        self.model, self.optimizer = model, make_optimizer(model)
+        return self.model, self.optimizer
+
+    @override
+    def row_weight(self, *, own_rows: int, global_rows: int) -> float:
+        return 1 / global_rows  # gradients are added up
+
+    @override
+    def end_epoch(self) -> None:
+        agree(self.communicator, self.model.buffers(), name="buffers")
+
+    @override
+    @contextmanager
+    def consensus(self) -> Iterator[nn.Module]:
+        """The whole network, whose layers come together one after another; all ranks call it equally often."""
+        with kept(self.model.buffers()):
+            agree(self.communicator, self.model.buffers(), name="consensus")
+            yield self.model
+            self._part.take_apart()
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {"slices": self._part.parting.state()}

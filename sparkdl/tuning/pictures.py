@@ -1,0 +1,57 @@
+"""What a search looks like: Optuna's own pictures of its study. Runs on the driver."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sparkdl.extras import require
+
+if TYPE_CHECKING:
+    import optuna
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_search"]
+
+log = logging.getLogger(__name__)
+
+
+def draw_search(study: "optuna.Study", figures: Sequence[str]) -> "Iterator[tuple[str, Figure]]":
+    """Each picture that there is enough to draw of: history, importance, parallel coordinates, Pareto front, by name.
+
+    Of several figures there is a history of each. A study with a single trial, or whose trials are all alike, has few.
+    """
+    import matplotlib.pyplot as plt  # Optuna's pictures are made by it
+
+    visual: Any = require("optuna.visualization.matplotlib", extra="tune")
+    drawn: list[tuple[str, Any, dict[str, Any]]] = []
+    for place, name in enumerate(figures):
+        target = {"target": _figure(place), "target_name": name}
+        ending = f"_{name}" if len(figures) > 1 else ""
+        drawn.append((f"history{ending}", visual.plot_optimization_history, target))
+        drawn.append((f"parallel_coordinates{ending}", visual.plot_parallel_coordinate, target))
+        drawn.append((f"importance{ending}", visual.plot_param_importances, target))
+    if len(figures) in (2, 3):
+        drawn.append(("pareto_front", visual.plot_pareto_front, {"target_names": list(figures)}))
+    for name, draw, options in drawn:
+        # Of too few trials, or of trials that are all alike, Optuna raises one of these.
+        with warnings.catch_warnings(), suppress(ValueError, RuntimeError, ZeroDivisionError, IndexError):
+            warnings.simplefilter("ignore")
+            axes = draw(study, **options)
+            figure = _figure_of(axes)
+            figure.set_size_inches(8, 5)
+            figure.set_layout_engine("tight")
+            yield name, figure
+        plt.close("all")
+
+
+def _figure(place: int) -> Any:
+    return lambda trial: trial.values[place]
+
+
+def _figure_of(axes: Any) -> Any:
+    """Optuna answers axes, or several."""
+    while not hasattr(axes, "figure"):
+        axes = axes[0]
+    return axes.figure

@@ -1,0 +1,97 @@
+"""What is written down of a search at its start, so that it can be continued. Runs on the driver."""
+
+import json
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkdl.errors import ConfigError
+from sparkdl.masking import masked
+from sparkdl.settings import Settings
+from sparkdl.settings.keys import given_values
+from sparkdl.storage import join, list_folder
+from sparkdl.training.record_file import load_record, save_record
+
+__all__ = ["SearchRecord", "find_search"]
+
+log = logging.getLogger(__name__)
+
+NAME = "search.json"
+FREE = {
+    "tune": {"trials", "seconds", "at_a_time", "refit", "resume"},
+    "train": {"run_dir", "resume", "dataset", "keep_last", "keep_best", "checkpoint_minutes", "checkpoint_steps"},
+}
+"""What may be another when a search goes on: the trials that there are stay comparable."""
+
+
+@dataclass
+class SearchRecord:
+    """One search, beside its trials."""
+
+    run_id: str
+    asked: dict[str, Any]
+    """What decides the trials: the sections ``prepare``, ``train`` and ``tune``, as they were given."""
+    finished: bool = False
+    begun: float = field(default_factory=time.time)
+    """In seconds since 1970, by the driver's clock."""
+    seconds: float = 0.0
+    """How long drivers have searched so far."""
+
+    @classmethod
+    def of(cls, run_id: str, settings: Settings) -> "SearchRecord":
+        """What there is to write down of a new one."""
+        return cls(run_id, _asked(settings))
+
+    def save(self, folder: str) -> None:
+        """Write it into the search's folder. Raises :class:`CheckpointError`."""
+        save_record(self, folder, NAME)
+
+    @classmethod
+    def load(cls, folder: str) -> "SearchRecord":
+        """Read it. Raises :class:`ConfigError` when there is none to read, :class:`CheckpointError` when that fails."""
+        return load_record(cls, folder, NAME, of="search")
+
+    def check(self, settings: Settings) -> None:
+        """Raise :class:`ConfigError` unless the search can go on with these settings."""
+        now = _asked(settings)
+        for section, then in self.asked.items():
+            for key in sorted(then.keys() | now[section].keys()):
+                if then.get(key) != now[section].get(key):
+                    raise ConfigError(
+                        f"the search {self.run_id} cannot go on with another {section}.{key}: its trials would not be"
+                        " comparable. Set it back, or start a new search"
+                    )
+
+
+def find_search(settings: Settings) -> SearchRecord | None:
+    """The search that ``tune.resume`` asks for; with ``auto``, the unfinished one that was begun last, or None.
+
+    Raises :class:`ConfigError` for a search that does not exist or was another one.
+    """
+    asked, run_dir = settings.tune.resume, settings.train.run_dir
+    if asked is None:
+        return None
+    if asked != "auto":
+        record = SearchRecord.load(join(run_dir, asked))
+        record.check(settings)
+        return record
+    unfinished = []
+    with suppress(FileNotFoundError):
+        for entry in list_folder(run_dir):
+            with suppress(ConfigError):
+                record = SearchRecord.load(join(run_dir, entry.name))
+                record.check(settings)
+                unfinished += [] if record.finished else [record]
+    return max(unfinished, key=lambda record: record.begun, default=None)
+
+
+def _asked(settings: Settings) -> dict[str, Any]:
+    """By section and key, what decides the trials, as JSON gives it back."""
+    found = {}
+    for name in ("prepare", "train", "tune"):
+        given = given_values(getattr(settings, name)) or {}
+        kept = {key: value for key, value in given.items() if key not in FREE.get(name, ())}
+        found[name] = json.loads(json.dumps(masked(kept), default=str))
+    return found

@@ -1,0 +1,302 @@
+"""From a space of settings to the best of them, and to a registered model. Runs on the driver."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkdl.cluster import exit_on_sigterm, get_session, wait_for_ranks
+from sparkdl.data import Dataset
+from sparkdl.errors import CheckpointError, ConfigError, TrainingError
+from sparkdl.settings import Settings
+from sparkdl.settings.explain import nearest
+from sparkdl.settings.keys import given_values
+from sparkdl.settings.strategies import AsynchronousOptions
+from sparkdl.settings.tune import OF_RUNS
+from sparkdl.storage import join, write_file
+from sparkdl.tracking import Run, below, check_gate, check_store, start_run
+from sparkdl.training.checkpoint import latest
+from sparkdl.training.owner import Owner
+from sparkdl.training.task_to_train import task_to_train
+from sparkdl.training.train import TrainedModel, train_from
+from sparkdl.tuning.pictures import draw_search
+from sparkdl.tuning.populations import PopulationPlan
+from sparkdl.tuning.search import Search
+from sparkdl.tuning.search_record import SearchRecord, find_search
+from sparkdl.tuning.search_table import SearchTable, described_values
+from sparkdl.tuning.settings_text import settings_text
+from sparkdl.tuning.space import Space
+from sparkdl.tuning.stopping import TrialPlan, create_plan
+from sparkdl.tuning.study import TrialStudy, best_records
+from sparkdl.tuning.trial_datasets import TrialDatasets, fitting_values
+from sparkdl.tuning.trial_records import TrialRecord, load_records
+from sparkdl.tuning.trial_run import TrialRunner
+
+__all__ = ["TunedModel", "check_tune", "tune"]
+
+log = logging.getLogger(__name__)
+
+KEPT_SECONDS = 5.0  # between two notes of how long the search has taken
+WITHOUT_VALIDATION = {"patience": None, "target": None, "best_by": None}
+"""What of ``train`` asks for validation figures."""
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """What :func:`tune` returns."""
+
+    run_id: str
+    """The search's run in MLflow; its trials are nested in it."""
+    figures: tuple[str, ...]
+    """What was searched for."""
+    trials: tuple[TrialRecord, ...]
+    best: tuple[TrialRecord, ...]
+    """The best trial; of several figures those to which no other is superior in all of them."""
+    settings: Settings
+    """Those of the best trial, or of the first of several."""
+    settings_file: str
+    """The same as YAML, which ``sparkdl train`` takes."""
+    trained: TrainedModel | None
+    """The last run, with the best settings (``tune.refit``)."""
+
+    @property
+    def states(self) -> str:
+        """How many trials have ended in which way."""
+        return ", ".join(f"{count} {state}" for state, count in Counter(each.state for each in self.trials).items())
+
+    def described(self, record: TrialRecord) -> str:
+        """A trial's figures and values, for a person."""
+        outcome = record.outcome(self.figures) or ()
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in zip(self.figures, outcome, strict=True))
+        return f"{figures}; {described_values(record.values)}"
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A search that can begin."""
+
+    settings: Settings
+    figures: tuple[str, ...]
+    study: TrialStudy
+    datasets: TrialDatasets
+    resumed: SearchRecord | None
+    spark: SparkSession
+
+
+def tune(settings: Settings, *, dataset: Dataset | str | None = None, spark: SparkSession | None = None) -> TunedModel:
+    """Search for the settings with the best figures, and train with them. Runs on the driver.
+
+    Trials are runs on the slots of the cluster, ``cluster.num_ranks`` wide, as many at a time as there are slots for.
+    ``dataset`` is the dataset to train on, by default ``train.dataset`` or ``prepare.output``; if keys of ``prepare``
+    are searched, one dataset is made for each combination of them. A trial that fails counts as failed.
+
+    Before the first trial, raises :class:`ConfigError` for an invalid space, figure or number of ranks. When three
+    trials have failed in the same way, raises the error of the third. Also raises what :func:`sparkdl.train` raises.
+    """
+    ready = _check(settings, dataset, spark)
+    settings, resumed = ready.settings, ready.resumed
+    params: dict[str, Any] = {name: getattr(settings, name).model_dump() for name in ("train", "cluster", "tracking")}
+    params["tune"] = given_values(settings.tune)
+    with (
+        exit_on_sigterm(),
+        Owner(join(settings.train.run_dir, resumed.run_id) if resumed else None) as owner,
+        start_run(settings.tracking, params=params, resume=resumed.run_id if resumed else None) as run,
+    ):
+        folder = join(settings.train.run_dir, run.run_id)
+        if not resumed:
+            owner.claim(folder)
+        record = resumed or SearchRecord.of(run.run_id, settings)
+        record.save(folder)
+        try:
+            tuned = _search(ready, record, folder, owner, run)
+        except BaseException:
+            log.warning("the search %s can be continued: tune.resume=%s", run.run_id, run.run_id)
+            raise
+        record.finished = True
+        record.save(folder)
+    return tuned
+
+
+def check_tune(
+    settings: Settings, *, dataset: Dataset | str | None = None, spark: SparkSession | None = None
+) -> dict[str, str]:
+    """Check all that :func:`tune` needs, try nothing, and say what would run. Runs on the driver."""
+    ready = _check(settings, dataset, spark)
+    options = ready.settings.tune
+    return {
+        "space": ", ".join(options.space),
+        "figures": ", ".join(ready.figures),
+        "trials": f"{options.budget}, by {options.sampler}",
+        "search": f"continues {ready.resumed.run_id}" if ready.resumed else f"a new one in {settings.train.run_dir}",
+        "tracking": check_store(settings.tracking),
+    }
+
+
+def _search(ready: _Ready, kept: SearchRecord, folder: str, owner: Owner, run: Run) -> TunedModel:
+    settings, figures = ready.settings, ready.figures
+    records = load_records(folder)
+    runner = TrialRunner(ready.datasets, spark=ready.spark, folder=folder)
+
+    def note(record: TrialRecord | None) -> None:
+        owner.check()
+        if record is not None:
+            _log_trial(run, record, figures, search.records)
+            table.over(record, search.records)
+            if not settings.tune.population and record not in best_records(search.records, figures):
+                runner.discard(record)
+        if search.seconds - kept.seconds > KEPT_SECONDS:
+            kept.seconds = search.seconds
+            kept.save(folder)
+        table.update(search.records, search.running)
+
+    table = SearchTable(settings.tune, figures, settings.train.epochs, spent=kept.seconds)
+    search = Search(
+        settings,
+        records,
+        study=ready.study,
+        plan=_plan(settings, figures[0]),
+        runner=runner,
+        spark=ready.spark,
+        folder=folder,
+        spent=kept.seconds,
+        on_change=note,
+    )
+    for record in records:
+        if record.is_over:  # another driver may have been killed before it could tell MLflow
+            _log_trial(run, record, figures, records)
+    try:
+        search.run()
+    finally:
+        kept.seconds = search.seconds
+        with suppress(CheckpointError):  # what has ended the search is told
+            kept.save(folder)
+        table.update(search.records, search.running, last=True)
+        table.close()
+    for name, picture in draw_search(ready.study.as_optuna(search.records), figures):
+        run.log_figure(picture, f"{name}.png")
+    return _with_the_best(ready, search.records, runner, folder, run)
+
+
+def _with_the_best(
+    ready: _Ready, records: Sequence[TrialRecord], runner: TrialRunner, folder: str, run: Run
+) -> TunedModel:
+    """Write the best settings down, and train with them as ``tune.refit`` says."""
+    refit, best = ready.settings.tune.refit, best_records(records, ready.figures)
+    if not best:
+        raise TrainingError(f"none of {len(records)} trials has come to a {ready.figures[0]}; the log says why")
+    chosen = ready.datasets.settings_with(best[0].values, place="the best settings")
+    text = settings_text(chosen)
+    place = join(folder, "best.yaml")
+    write_file(place, text.encode())
+    run.log_text(text, "best.yaml")
+    trained, dataset = None, ready.datasets.dataset_of(chosen)
+    on_all = refit == "all" and "validation" in dataset.splits
+    # In a folder of its own there is no other run: the one of a driver that was killed goes on.
+    last = {"run_dir": join(folder, "last"), "resume": "auto"}
+    if refit != "none":
+        with below(run.run_id if run.in_store else None):
+            trained = train_from(
+                None if on_all else latest(runner.folder_of(best[0])),
+                dataset.joining("validation") if on_all else dataset,
+                chosen.train.model_copy(update=last | (WITHOUT_VALIDATION if on_all else {})),
+                cluster=chosen.cluster,
+                tracking=chosen.tracking,
+                spark=ready.spark,
+            )
+    for record in records:
+        if record not in best:
+            runner.discard(record)
+    return TunedModel(run.run_id, ready.figures, tuple(records), tuple(best), chosen, place, trained)
+
+
+def _plan(settings: Settings, figure: str) -> TrialPlan:
+    """Which trials go on. Raises :class:`ConfigError` where they have too few epochs for it."""
+    if settings.tune.population:
+        return PopulationPlan(settings, settings.tune.population, figure)
+    return create_plan(settings, figure)
+
+
+def _log_trial(run: Run, record: TrialRecord, figures: Sequence[str], records: Sequence[TrialRecord]) -> None:
+    """Record a trial that is over as a child of the search's run, and what is best by now."""
+    tags = {"sparkdl.trial": str(record.number), "sparkdl.trial_state": record.state}
+    run.log_child(
+        f"trial {record.number}",
+        params=record.values,
+        history=record.history,
+        tags=tags
+        | ({"sparkdl.reason": record.reason} if record.reason else {})
+        | ({"sparkdl.lineage": json.dumps(record.lineage)} if record.lineage else {}),
+        key=f"trial-{record.number}",
+        status="FAILED" if record.state == "failed" else "FINISHED",
+    )
+    over = sum(each.is_over for each in records)
+    if (best := best_records(records, figures)) and (outcome := best[0].outcome(figures)):
+        run.log_metrics({f"best_{name}": value for name, value in zip(figures, outcome, strict=True)}, step=over)
+
+
+def _check(settings: Settings, dataset: Dataset | str | None, spark: SparkSession | None) -> _Ready:
+    """What can be found before there is a search."""
+    if not settings.tune.space:
+        raise ConfigError("tune.space is empty: name the keys to search, each with a list of values or a range")
+    prepares = [key for key in settings.tune.space if key.startswith("prepare.")]
+    if prepares and (dataset is not None or settings.train.dataset is not None):
+        raise ConfigError(
+            f"tune.space: {prepares[0]} is searched, and train.dataset is prepared already; leave one of them out"
+        )
+    if settings.train.teacher:
+        raise ConfigError("train.teacher answers for one dataset and run; leave it out of a search")
+    values = fitting_values(settings)
+    _check_in_lockstep(settings)
+    spark = spark or get_session(settings.cluster)
+    for ranks in Space(settings.tune.space).corners().get("cluster.num_ranks", [settings.cluster.num_ranks]):
+        wait_for_ranks(spark, settings.cluster.model_copy(update={"num_ranks": ranks}))
+    datasets = TrialDatasets(settings, spark, dataset)
+    first = datasets.settings_with(values, place="tune.space")
+    figures = _checked_figures(datasets.dataset_of(first), first)
+    if settings.train.best_by is None and figures[0].startswith("validation_"):
+        settings = settings.with_values({"train.best_by": figures[0].partition("_")[2]}, place="tune.figures")
+        datasets = TrialDatasets(settings, spark, dataset)
+    _plan(settings, figures[0])
+    study = TrialStudy(settings.tune, figures)
+    return _Ready(settings, figures, study, datasets, find_search(settings), spark)
+
+
+def _check_in_lockstep(settings: Settings) -> None:
+    """Raise :class:`ConfigError` where trials without lockstep are to pause or end early: they have no epoch's end."""
+    key = "stopping" if settings.tune.stopping else "population"
+    if not getattr(settings.tune, key):
+        return
+    tried = [settings]
+    for strategy in Space(settings.tune.space).corners().get("train.strategy", []):
+        with suppress(ConfigError):  # it fits to other values than these
+            tried.append(settings.with_values({"train.strategy": strategy}, place="tune.space"))
+    for each in tried:
+        if isinstance(each.train.strategy, AsynchronousOptions):
+            raise ConfigError(
+                f"tune.{key} ends or pauses trials after some epochs, and ranks under train.strategy"
+                f" {each.train.strategy.kind} end theirs at different times; leave one of them out"
+            )
+
+
+def _checked_figures(dataset: Dataset, settings: Settings) -> tuple[str, ...]:
+    """What is searched for. Raises :class:`ConfigError` for a figure that no trial will have."""
+    task = task_to_train(dataset.card, settings.train)
+    validated = "validation" in dataset.splits
+    known = [*(f"train_{name}" for name in ("loss", *task.train_figures)), *OF_RUNS]
+    known += [f"validation_{name}" for name in ("loss", *task.figure_names)] if validated else []
+    learned = ("train", "validation") if settings.tune.refit == "all" else ("train",)
+    held_out = [split for split in dataset.splits if split not in learned]
+    measured = [f"{split}_{name}" for split in held_out for name in ("loss", *task.figure_names)]
+    if settings.tune.refit != "none":
+        check_gate(settings.tracking, measured)
+    wanted = settings.tune.figures or [f"validation_{settings.train.best_by or task.best_by}"]
+    for name in wanted:
+        if name not in known:
+            hint = "" if validated else "; for validation figures, prepare a validation split (prepare.split)"
+            raise ConfigError(f"tune.figures: no trial has {name}, on {dataset.path}; {nearest(name, known)}{hint}")
+    return tuple(wanted)

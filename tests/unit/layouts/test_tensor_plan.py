@@ -1,0 +1,108 @@
+"""What is found to be cut in networks, and that ranks which share it answer as the whole network."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.errors import ModelError
+from sparkdl.layouts import Cuts, TensorPlan, find_plan
+from sparkdl.layouts.tensor_plan import CutBlock
+from sparkdl.models import networks
+from sparkdl.settings import RankLayout
+from sparkdl.training.shared_replicas import tried_plan
+
+ROWS = torch.randn(2, 6)
+WORDS = {"input_ids": torch.arange(1, 15).view(2, 7), "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3])}
+
+
+def stack(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers)
+
+
+def test_layers_of_a_perceptron_are_cut_in_pairs() -> None:
+    network = networks.mlp(input_shape=(6,), num_classes=3, hidden=[10, 9, 8, 7])
+    plan = tried_plan(network, ROWS, RankLayout(tensor=3), batch_size=2)
+    assert plan == TensorPlan(3, (CutBlock(("1",), "3", 10), CutBlock(("5",), "7", 8)))
+
+
+def transformer(kind: str) -> nn.Module:
+    transformers: Any = pytest.importorskip("transformers")
+    sizes = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 6, "intermediate_size": 50}
+    if kind == "llama":
+        config = transformers.LlamaConfig(**sizes, num_key_value_heads=3, vocab_size=40, pad_token_id=0)
+    else:
+        config = transformers.BertConfig(**sizes, vocab_size=40, attention_probs_dropout_prob=0.0)
+    network: nn.Module = transformers.AutoModelForSequenceClassification.from_config(config)
+    return network
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("bert", 1), ("llama", 2)])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_attention_is_cut_by_heads_and_what_follows_by_neurons(kind: str, columns: int, ranks: int) -> None:
+    plan = tried_plan(transformer(kind), WORDS, RankLayout(tensor=ranks), batch_size=2)
+    assert [len(block.columns) for block in plan.blocks] == 2 * [3, columns]
+    assert [block.units for block in plan.blocks] == 2 * [6 if kind == "bert" else 3, 50]
+
+
+def test_a_large_table_is_cut_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkdl.layouts.tensor_plan.LARGE_TABLE", 40 * 48)
+    network = transformer("bert")
+    plan = tried_plan(network, WORDS, RankLayout(tensor=3), batch_size=2)
+    assert "bert.embeddings.word_embeddings" in plan.embeddings
+    cuts = Cuts.of(network, plan)
+    rows = [cuts.regions(rank)["bert.embeddings.word_embeddings.weight"].indices for rank in range(3)]
+    assert torch.equal(torch.cat(rows), torch.arange(40))
+
+
+class TwoHeads(nn.Module):
+    """Attention whose number of heads is written in its code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(6, 24), nn.Linear(24, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        heads = self.enter(rows).view(-1, 2, 12).transpose(0, 1)
+        answer: torch.Tensor = self.leave(heads.transpose(0, 1).reshape(-1, 24))
+        return answer
+
+
+class Twice(nn.Module):
+    """What is between two layers is used elsewhere, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        inner = self.enter(rows).relu()
+        answer: torch.Tensor = self.leave(inner) + inner.mean(dim=1, keepdim=True)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        (stack(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3)), "layer_norm before '2' needs all values at once"),
+        (stack(nn.Linear(6, 8), nn.Softmax(dim=1), nn.Linear(8, 3)), "softmax before '2' needs all values at once"),
+        (stack(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 3)), "there is dropout before '2'"),
+        (stack(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3)), "'2' has 1 units before it, fewer than 2 ranks"),
+        (stack(nn.Linear(6, 3)), "no layer that can be cut leads to '0'"),
+        (Twice(), "the input of 'leave' is also used by mean"),
+        (nn.Flatten(), "no torch.nn.Linear"),
+        (TwoHeads(), "may say how many there are"),
+    ],
+    ids=["norm", "softmax", "dropout", "narrow", "one layer", "used twice", "no layer", "heads in its code"],
+)
+def test_what_cannot_be_cut_is_refused_with_the_reason(network: nn.Module, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        tried_plan(network, ROWS, RankLayout(tensor=2), batch_size=2)
+
+
+def test_a_weight_that_two_layers_share_is_not_cut() -> None:
+    network = stack(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    network[2].weight = network[0].weight
+    with pytest.raises(ModelError, match="nothing to cut"):
+        find_plan(network, ROWS, 2)

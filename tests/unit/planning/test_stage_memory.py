@@ -1,0 +1,44 @@
+"""What the ranks of a pipeline are said to hold in a step."""
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import nn
+
+from sparkdl.layouts import PipelinePlan
+from sparkdl.planning import memory_of_rank, memory_of_stages
+from sparkdl.settings import Train
+
+WIDTH, LAYERS, ROWS = 64, 8, torch.rand(2, 64)
+LAYER = (WIDTH + 1) * WIDTH * 4  # bytes
+SETTINGS = Train(strategy={"kind": "allreduce"}, optimizer="adam")
+
+
+def network() -> nn.Module:
+    return nn.Sequential(*(each for _ in range(LAYERS) for each in (nn.Linear(WIDTH, WIDTH), nn.ReLU())))
+
+
+def plan(schedule: Literal["1f1b", "gpipe", "interleaved"]) -> PipelinePlan:
+    return PipelinePlan(2, (4, 8, 12) if schedule == "interleaved" else (8,), 4, schedule, ROWS)
+
+
+@pytest.mark.parametrize(("schedule", "passes"), [("1f1b", 2), ("gpipe", 4), ("interleaved", 2.5)])
+def test_each_rank_has_half_of_the_layers_and_the_activations_of_some_microbatches(
+    schedule: Literal["1f1b", "gpipe", "interleaved"], passes: float
+) -> None:
+    found = memory_of_stages(network(), ROWS, SETTINGS, plan(schedule), replicas=1, batch=40)
+    half = LAYERS // 2 * LAYER
+    assert (found.weights, found.gradients, found.moments) == (half, half, 2 * half)
+    whole = memory_of_rank(network(), ROWS, SETTINGS, ranks=1, batch=10).activations
+    assert found.activations == pytest.approx(passes * whole / 2, rel=0.2)
+    values = 4 * 10 * WIDTH * 4  # of all microbatches, between two stages
+    assert found.travelling == values * (3 if schedule == "interleaved" else 1)
+
+
+def test_gradients_of_several_replicas_are_copied_to_travel() -> None:
+    one, two = (
+        memory_of_stages(network(), ROWS, SETTINGS, plan("1f1b"), replicas=count, batch=40).travelling
+        for count in (1, 2)
+    )
+    assert two > one
