@@ -32,10 +32,22 @@ from sparkdl.settings import Train
 from sparkdl.training.loop import Job, train_rank
 from sparkdl.training.model_folder import check_model, write_model_folder
 
-__all__ = ["CASES", "Case", "Found", "extreme_rows", "limit_memory", "report", "run", "train"]
+__all__ = ["CASES", "OUT_OF_MEMORY", "Case", "Found", "extreme_rows", "limit_memory", "report", "run", "train"]
 
 SIZE = 4
 MB = 1_000_000
+OUT_OF_MEMORY = "|".join(
+    [
+        "(allocate|out of) memory",  # PyTorch, the system
+        "MemoryError",  # Python, Arrow
+        "Unable to allocate",  # NumPy
+        "bad_alloc",  # C++
+        "could not create a (memory|primitive)",  # oneDNN
+        "start new thread",  # whose stack has no room
+        "ended with code -6",  # a library's thread had none: the process aborts
+    ]
+)
+"""What a rank's error says, a pattern, where the system refused it memory: it depends on who asked for it."""
 STRATEGIES: dict[str, dict[str, Any]] = {
     "allreduce": {"kind": "allreduce"},
     "ist": {"kind": "ist"},
@@ -148,7 +160,7 @@ def train(dataset: Dataset, case: Case, strategy: str) -> Found:
         try:
             ranks = run_local(partial(_limited_rank, job, case.limit), SIZE, backend=TorchBackend())
         except RankError as error:
-            if "allocate memory" not in str(error):
+            if not re.search(OUT_OF_MEMORY, str(error)):
                 raise
             return Found("out of memory", "", "")
         history, checkpoint = ranks[0]["history"], ranks[0]["checkpoint"]

@@ -20,7 +20,7 @@ __all__ = ["PipelinePlan", "find_stages"]
 OLDEST = Version("2.13")
 """The PyTorch whose schedules this was tried with: they have other arguments in earlier ones."""
 PASSES = 3
-"""That are timed; the shortest time of each operation counts."""
+"""That are timed; of operations alike the shortest time of all counts."""
 BYTES_PER_SECOND = 1e9
 """Of a link between two ranks: where two places balance stages alike, the one is taken where less is sent."""
 
@@ -108,11 +108,29 @@ def _size(size: int | torch.SymInt) -> int:
 
 
 def _seconds(graph: NetworkGraph, model: nn.Module, rows: Inputs) -> list[float]:
-    """What each operation takes here, the learned ones alone: others are computed wherever they are needed."""
+    """What each operation takes here, the learned ones alone: others are computed wherever they are needed.
+
+    Operations alike take the same time, whatever else this machine does while one of them is timed: blocks that
+    repeat are dealt out evenly.
+    """
     timed = _Timed(graph, dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers()), rows)
     with torch.no_grad(), _random_kept():
         found = [timed.run() for _ in range(PASSES)]
-    return [min(times) for times in zip(*found, strict=True)]
+    shortest: dict[str, float] = {}
+    for times in found:
+        for node, taken in zip(graph.operations, times, strict=True):
+            kind = _kind(node)
+            shortest[kind] = min(taken, shortest.get(kind, taken))
+    return [shortest[_kind(node)] * (node in graph.learned) for node in graph.operations]
+
+
+def _kind(node: fx.Node) -> str:
+    """An operation and the shapes of what it takes: others of the kind are alike."""
+    return f"{node.target} {fx.node.map_arg((node.args, node.kwargs), lambda each: _shape(each.meta['val']))}"
+
+
+def _shape(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 class _Timed:
@@ -133,7 +151,7 @@ class _Timed:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             started = time.perf_counter()
             values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-            seconds.append((time.perf_counter() - started) * (node in self._graph.learned))
+            seconds.append(time.perf_counter() - started)
             for each in node.all_input_nodes:
                 if self._last[each] is node:
                     del values[each]

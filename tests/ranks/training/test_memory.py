@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks.memory import limit_memory
+from benchmarks.memory import OUT_OF_MEMORY, limit_memory
 from sparkdl.cluster import Rank, returned_memory, run_local
 from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
@@ -128,5 +128,5 @@ def test_with_the_whole_network_on_each_rank_the_same_limit_is_too_little(
     clouds: Dataset, tmp_path: Path, network: Network, kind: str
 ) -> None:
     job = Job(clouds, network.settings({"kind": kind}), str(tmp_path / "whole"), TorchBackend(), 2)
-    with pytest.raises(RankError, match="allocate memory"):
+    with pytest.raises(RankError, match=OUT_OF_MEMORY):
         run_local(partial(train_limited, job, network.limit), 2, backend=TorchBackend())

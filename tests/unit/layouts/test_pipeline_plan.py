@@ -1,5 +1,7 @@
 """Where networks are cut into stages, and that the stages one after another answer as the whole network."""
 
+import time
+from itertools import accumulate, cycle
 from typing import Any
 
 import pytest
@@ -41,6 +43,14 @@ def test_the_slowest_stage_is_as_fast_as_it_can_be() -> None:
 
 def test_of_two_places_the_one_is_taken_where_less_is_sent() -> None:
     assert _balanced([1, 2, 3], [5.0, 0.0, 5.0], [1.0, 2.0, 0.5, 2.0], [0, 1, 2, 3, 4], 2) == (2,)
+
+
+def test_blocks_that_repeat_are_dealt_out_evenly_whatever_disturbs_the_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = time.perf_counter
+    late = accumulate(cycle([0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0]))
+    monkeypatch.setattr("time.perf_counter", lambda: clock() + next(late))
+    network = nn.Sequential(*(nn.Linear(64, 64) for _ in range(16)))
+    assert find_stages(network, torch.randn(2, 64), 4, count=32) == (4, 8, 12)
 
 
 def test_every_stage_has_parameters_to_learn() -> None:
