@@ -234,7 +234,8 @@ def plan_extreme(
 def plan_training(configuration: str, overrides: Sequence[str], picture: Path) -> None:
     """Measure network and model, and predict each strategy's steps.
 
-    It takes cluster.num_ranks ranks for some seconds, and says which strategy and topology have the shortest steps.
+    It takes cluster.num_ranks ranks for some seconds, and says which strategy and topology have the shortest steps,
+    and what a rank would hold and send in each layout of as many ranks.
     """
     settings = load_settings(configuration, overrides)
     folder = settings.train.dataset or settings.require("prepare.output")

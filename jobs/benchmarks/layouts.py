@@ -28,7 +28,7 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.data import Batch
 from sparkdl.layouts import PipelinePlan, SharingPlan, find_plan, find_stages, part_alone
 from sparkdl.models import tensors_on_disk
-from sparkdl.planning import memory_of_rank, memory_of_stages
+from sparkdl.planning import memory_of_rank, stages_of_ranks
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import EXCHANGED_BYTES
@@ -202,7 +202,8 @@ def _predicted(network: Network, layout: Layout) -> float:
     plan = _plan(model, network, layout)
     if isinstance(plan, PipelinePlan):
         replicas = layout.replicas
-        return memory_of_stages(model, rows, _settings(layout), plan, replicas=replicas, batch=own).total
+        found = stages_of_ranks(model, rows, _settings(layout), plan, replicas=replicas, batch=own)
+        return max(each.memory.total for each in found)
     if plan:
         model = part_alone(model, plan)
     return memory_of_rank(model, rows, _settings(layout), ranks=layout.replicas, batch=own).total

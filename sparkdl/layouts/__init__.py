@@ -5,7 +5,7 @@ from sparkdl.layouts.moments import fill_with_moments, moments_by_name, put_mome
 from sparkdl.layouts.pipeline_plan import PipelinePlan, find_stages
 from sparkdl.layouts.regions import ModelPart, Parting, Region, Regions, Slices, fill, is_moment, room_for, weights_in
 from sparkdl.layouts.stage_parts import StageParts
-from sparkdl.layouts.tensor_parallel import Cuts, TensorParallel, cut, part_alone
+from sparkdl.layouts.tensor_parallel import Cuts, TensorParallel, cut, exchanged_bytes, part_alone
 from sparkdl.layouts.tensor_plan import TensorPlan, find_plan
 from sparkdl.layouts.units import check_may_be_sharded
 
@@ -28,6 +28,7 @@ __all__ = [
     "answer_by_stages",
     "check_may_be_sharded",
     "cut",
+    "exchanged_bytes",
     "fill",
     "fill_with_moments",
     "find_plan",

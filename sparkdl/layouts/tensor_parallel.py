@@ -15,11 +15,13 @@ from torch import nn
 from torch.nn import functional
 from typing_extensions import override
 
+from sparkdl.inputs.tensors import Inputs, answer
 from sparkdl.layouts.part_of_network import PartOfNetwork
 from sparkdl.layouts.regions import Region, Regions
 from sparkdl.layouts.tensor_plan import TensorPlan
+from sparkdl.models import in_mode, logits_of
 
-__all__ = ["Cuts", "TensorParallel", "cut", "part_alone"]
+__all__ = ["Cuts", "TensorParallel", "cut", "exchanged_bytes", "part_alone"]
 
 
 class _Ranks(Protocol):
@@ -141,9 +143,24 @@ def cut(model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> None:
 
 def part_alone(model: nn.Module, plan: TensorPlan) -> nn.Module:
     """The largest part of a network, which is left as it is, for who measures it: what it answers is of no use."""
+    return _part_of(model, plan, _Alone())
+
+
+def exchanged_bytes(model: nn.Module, plan: TensorPlan, rows: Inputs) -> float:
+    """Bytes of what the ranks of a replica add up for some rows, in the forward pass and in the back-propagation."""
+    alone = _Alone()
+    part = _part_of(model, plan, alone)
+    with in_mode(part, training=True), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        answered = logits_of(answer(part, rows)).sum()
+        torch.autograd.grad(answered, [each for each in part.parameters() if each.requires_grad], allow_unused=True)
+    return alone.exchanged
+
+
+def _part_of(model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> nn.Module:
+    """The part of a rank, with the network's own tensors where they are not cut."""
     tensors: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
     part = copy.deepcopy(model, tensors)
-    cut(part, plan, _Alone())
+    cut(part, plan, ranks)
     return part
 
 
@@ -152,7 +169,12 @@ class _Alone:
 
     rank = 0
 
+    def __init__(self) -> None:
+        self.exchanged = 0.0
+        """Bytes that the ranks would have added up."""
+
     def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
+        self.exchanged += tensor.nbytes
         return tensor.clone()
 
 

@@ -3,18 +3,19 @@
 from sparkdl.planning.cost import Link, StepCost, Traffic, fit_link
 from sparkdl.planning.growth import growth_figure
 from sparkdl.planning.memory import RankMemory, memory_of_rank
-from sparkdl.planning.stage_memory import memory_of_stages
+from sparkdl.planning.stage_memory import StagesOfRank, stages_of_ranks
 from sparkdl.planning.training_plan import TrainingPlan, plan_training
 
 __all__ = [
     "Link",
     "RankMemory",
+    "StagesOfRank",
     "StepCost",
     "Traffic",
     "TrainingPlan",
     "fit_link",
     "growth_figure",
     "memory_of_rank",
-    "memory_of_stages",
     "plan_training",
+    "stages_of_ranks",
 ]

@@ -1,8 +1,8 @@
-"""How much memory the ranks of a pipeline take for a step: computed from the network, and not measured."""
+"""How much memory the ranks of a pipeline take for a step, and what they send: computed, and not measured."""
 
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,13 +13,21 @@ from sparkdl.layouts.network_graph import trace
 from sparkdl.planning.memory import COPIED_BYTES, RankMemory, numbers_kept, saved_bytes
 from sparkdl.settings import Train
 
-__all__ = ["memory_of_stages"]
+__all__ = ["StagesOfRank", "stages_of_ranks"]
 
 
-def memory_of_stages(
+class StagesOfRank(NamedTuple):
+    """What a rank of a pipeline has, and does in a step."""
+
+    memory: RankMemory
+    sent: float
+    """Bytes to its neighbours: values of all parts of a batch, and gradients of those that it was given."""
+
+
+def stages_of_ranks(
     model: nn.Module, rows: Inputs, settings: Train, plan: PipelinePlan, *, replicas: int, batch: int
-) -> RankMemory:
-    """What the rank takes that takes most for a step over ``batch`` rows of its replica. Runs on the driver.
+) -> list[StagesOfRank]:
+    """By rank of a replica, for a step over ``batch`` rows of it. Runs on the driver.
 
     ``rows`` are some as the network reads them.
     """
@@ -53,8 +61,9 @@ def memory_of_stages(
         coming = sum(received[stage] + (received[stage + 1] if stage + 1 < plan.stages else 0.0) for stage in own)
         copied = 0.0 if replicas == 1 else float(min(COPIED_BYTES, 2 * trained))
         travelling = plan.microbatches * coming + copied
-        ranks.append(RankMemory(weights, trained, moments * trained, travelling, activations))
-    return max(ranks, key=lambda memory: memory.total)
+        memory = RankMemory(weights, trained, moments * trained, travelling, activations)
+        ranks.append(StagesOfRank(memory, plan.microbatches * coming))
+    return ranks
 
 
 def _kept_passes(plan: PipelinePlan, rank: int) -> int:

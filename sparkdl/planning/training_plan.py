@@ -15,6 +15,7 @@ from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import moved
 from sparkdl.layouts import check_may_be_sharded
 from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, fit_link
+from sparkdl.planning.layout_costs import LayoutCosts, costs_of_layouts
 from sparkdl.planning.measure import measure
 from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.subnet_cost import may_be_dealt, of_sub_networks
@@ -33,6 +34,7 @@ from sparkdl.settings.strategies import (
 from sparkdl.tables import aligned
 from sparkdl.training.model_folder import check_model
 from sparkdl.training.some_rows import some_rows
+from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["TrainingPlan", "plan_training"]
 
@@ -66,9 +68,14 @@ class TrainingPlan:
     strategies: dict[str, StepCost]
     memory: Mapping[str, float] = field(default_factory=dict)
     """Predicted bytes that a rank holds in a step, over Python and its libraries, by strategy as far as it is known."""
+    layouts: LayoutCosts | None = None
+    """What as many ranks could do together, as far as it was looked at."""
 
     def __str__(self) -> str:
-        return f"{self.table}\n\n{self.advice}"
+        parts = [self.table, self.advice]
+        if self.layouts:
+            parts.append(f"the same ranks in each layout, with allreduce:\n\n{self.layouts}")
+        return "\n\n".join(parts)
 
     def seconds(self, strategy: str, topology: str = "ring", ranks: int | None = None) -> float:
         """Predicted seconds of a step, by default on as many ranks as have measured."""
@@ -158,7 +165,10 @@ def plan_training(
     dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
     ranks = cluster.ranks.max
     if cluster.ranks_of_replica > 1:
-        raise ConfigError("plan-training compares strategies of whole replicas; leave cluster.layout out")
+        raise ConfigError(
+            f"plan-training compares all layouts of as many ranks; set cluster.num_ranks to {ranks} in place of"
+            " cluster.layout"
+        )
     if ranks < 2:
         raise ConfigError(
             "a single rank exchanges nothing, so there is nothing to plan; set cluster.num_ranks to 2 or more"
@@ -200,7 +210,8 @@ def plan_training(
         for name, options in strategies.items()
         if isinstance(options, AllReduceOptions) and not options.compression
     }
-    return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, steps, memory)
+    layouts = costs_of_layouts(model, rows, settings, task_to_train(dataset.card, settings), ranks=ranks)
+    return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, steps, memory, layouts)
 
 
 def _may_be_sharded(model: nn.Module, settings: Train) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparkdl.layouts import PipelinePlan
-from sparkdl.planning import memory_of_rank, memory_of_stages
+from sparkdl.planning import memory_of_rank, stages_of_ranks
 from sparkdl.settings import Train
 
 WIDTH, LAYERS, ROWS = 64, 8, torch.rand(2, 64)
@@ -27,18 +27,20 @@ def plan(schedule: Literal["1f1b", "gpipe", "interleaved"]) -> PipelinePlan:
 def test_each_rank_has_half_of_the_layers_and_the_activations_of_some_microbatches(
     schedule: Literal["1f1b", "gpipe", "interleaved"], passes: float
 ) -> None:
-    found = memory_of_stages(network(), ROWS, SETTINGS, plan(schedule), replicas=1, batch=40)
+    first, second = stages_of_ranks(network(), ROWS, SETTINGS, plan(schedule), replicas=1, batch=40)
+    found = first.memory
     half = LAYERS // 2 * LAYER
     assert (found.weights, found.gradients, found.moments) == (half, half, 2 * half)
     whole = memory_of_rank(network(), ROWS, SETTINGS, ranks=1, batch=10).activations
     assert found.activations == pytest.approx(passes * whole / 2, rel=0.2)
     values = 4 * 10 * WIDTH * 4  # of all microbatches, between two stages
     assert found.travelling == values * (3 if schedule == "interleaved" else 1)
+    assert (first.sent, second.sent) == ((3 * values, 3 * values) if schedule == "interleaved" else (values, values))
 
 
 def test_gradients_of_several_replicas_are_copied_to_travel() -> None:
     one, two = (
-        memory_of_stages(network(), ROWS, SETTINGS, plan("1f1b"), replicas=count, batch=40).travelling
+        stages_of_ranks(network(), ROWS, SETTINGS, plan("1f1b"), replicas=count, batch=40)[0].memory.travelling
         for count in (1, 2)
     )
     assert two > one

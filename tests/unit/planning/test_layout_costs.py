@@ -1,0 +1,54 @@
+"""What is said of each layout before one is chosen."""
+
+import torch
+from torch import nn
+
+from sparkdl.planning.layout_costs import costs_of_layouts
+from sparkdl.settings import Train
+from sparkdl.training.tasks import Classification
+
+WIDTH, BATCH, CLASSES = 64, 16, 4
+SETTINGS = Train(batch_size=BATCH, optimizer="adam")
+
+
+def network() -> nn.Module:
+    layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES, bias=False))
+
+
+LAYER, LAST = 4 * WIDTH * WIDTH, 4 * WIDTH * CLASSES
+"""Bytes of their weights."""
+VALUES = 4 * BATCH * WIDTH
+"""Bytes of what is between two layers, for the rows of a replica."""
+
+
+def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None:
+    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4)
+    assert list(found.possible) == [
+        *("{data: 4}", "{data: 2, tensor: 2}", "{data: 2, pipeline: 2}", "{data: 1, tensor: 4}"),
+        "{data: 1, pipeline: 4}",
+    ]
+    assert not found.refused
+    assert found.possible["{data: 4}"].sent == 2 * (4 * LAYER + LAST) * 3 / 4
+    # Two blocks of two layers: what each gives is added up, and the gradient of what the second one is given.
+    assert found.possible["{data: 1, tensor: 4}"].sent == 2 * 3 * VALUES * 3 / 4
+    middle = found.possible["{data: 1, pipeline: 4}"]
+    assert middle.sent == 2 * VALUES  # a stage sends values to the next one, and gradients to the one before
+    memory = [cost.memory for cost in found.possible.values()]
+    assert memory[0] == max(memory) and memory[3] < memory[1]
+    assert [cost.rows for cost in found.possible.values()] == [64, 32, 32, 16, 16]
+
+
+def test_a_layout_that_is_not_possible_is_named_with_the_reason_once() -> None:
+    normalised = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES))
+    found = costs_of_layouts(normalised, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4)
+    assert "{data: 2, pipeline: 2}" in found.refused
+    printed = str(found)
+    assert printed.count("torch.nn.GroupNorm") == 1
+    assert "not {data: 2, pipeline: 2}, {data: 1, pipeline: 4}: cluster.layout.pipeline cuts batches" in printed
+
+
+def test_looking_leaves_no_gradients_behind() -> None:
+    model = network()
+    costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2)
+    assert all(parameter.grad is None for parameter in model.parameters())
