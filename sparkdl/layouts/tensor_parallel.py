@@ -135,7 +135,11 @@ def cut(model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> None:
             model.set_submodule(name, _Columns(layers, slice(first * each, last * each), entrance))
         layers = model.get_submodule(block.row)
         each = layers.in_features // block.units
-        model.set_submodule(block.row, _Rows(layers, slice(first * each, last * each), entrance, ranks))
+        rows = _Rows(layers, slice(first * each, last * each), entrance, ranks)
+        # Without a hook on a layer, torch.nn.TransformerEncoderLayer leaves its layers out in evaluation: a kernel of
+        # its own computes with their weights.
+        rows.register_forward_pre_hook(_as_it_is)
+        model.set_submodule(block.row, rows)
     for name in plan.embeddings:
         layers = model.get_submodule(name)
         model.set_submodule(name, _Table(layers, slice(*_dealt(layers.num_embeddings, ranks.rank, plan.ranks)), ranks))
@@ -237,6 +241,10 @@ class _Table(nn.Embedding):
         found = functional.embedding(places.where(own, 0), self.weight, padding)
         total: torch.Tensor = _Leave.apply(found * own.unsqueeze(-1), self._ranks)  # type: ignore[no-untyped-call]
         return total
+
+
+def _as_it_is(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """A hook that changes nothing."""
 
 
 class _Entrance:

@@ -46,6 +46,13 @@ def test_attention_is_cut_by_heads_and_what_follows_by_neurons(kind: str, column
     assert [block.units for block in plan.blocks] == 2 * [6 if kind == "bert" else 3, 50]
 
 
+def test_a_block_of_pytorchs_transformers_answers_as_a_whole_in_evaluation_too() -> None:
+    """A fused kernel computes it there, from the weights and past the layers."""
+    block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    plan = tried_plan(block, torch.randn(2, 5, 8), RankLayout(tensor=2), batch_size=2)
+    assert plan == TensorPlan(2, (CutBlock(("linear1",), "linear2", 16),))
+
+
 def test_a_large_table_is_cut_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparkdl.layouts.tensor_plan.LARGE_TABLE", 40 * 48)
     network = transformer("bert")
