@@ -4,7 +4,8 @@ from functools import partial
 
 from torch import nn
 
-from benchmarks.layouts import LAYOUTS, Layout, Measured, Network, measure, report
+from benchmarks.layout_subjects import Layout, Measured, Network
+from benchmarks.layouts import LAYOUTS, measure, report
 
 
 def build(width: int) -> nn.Module:
