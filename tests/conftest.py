@@ -149,7 +149,7 @@ class Standalone(StandaloneCluster):
     """A Spark master and two workers with one core each, as processes of their own on loopback."""
 
     def submit(
-        self, script: str | Path, *args: str, timeout: float = 240, check: bool = True
+        self, script: str | Path, *args: str, timeout: float = 600, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run a script through spark-submit, in the repository; with ``check``, its failure is the test's."""
         done = subprocess.run(
