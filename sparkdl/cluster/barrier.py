@@ -5,7 +5,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from sparkdl.cluster.own_process import can_fork, run_in_fork
 from sparkdl.cluster.pickling import pickle_function
 from sparkdl.cluster.rank import Assignment, Rank, RankResult, run_rank
 from sparkdl.cluster.relay import Relay
-from sparkdl.cluster.rendezvous import Place, place_of
+from sparkdl.cluster.rendezvous import Place, order_by_host, place_of
 from sparkdl.cluster.resources import profile_of, ranks_of_task
 from sparkdl.cluster.slots import count_ranks, wait_for_slots
 from sparkdl.cluster.task_processes import run_in_processes
@@ -157,19 +157,19 @@ class _Stage:
             return room >= self._num_ranks and not running_tasks(self._spark, self._tag)
         return False
 
-    def place(self, rank: int) -> str:
+    def place(self, rank: int, others: Collection[int]) -> str:
         with suppress(*JVM_ERRORS, OSError):
-            for task in running_tasks(self._spark, self._tag) if self._classic else ():
-                if task.partition == rank // self._each:
-                    return f"executor {task.executor} on host {task.host}"
+            tasks = running_tasks(self._spark, self._tag) if self._classic else []
+            silent = {(task.executor, task.host) for task in tasks if task.partition not in others}
+            return " or ".join(f"executor {executor} on host {host}" for executor, host in sorted(silent))
         return ""
 
     def leaving(self) -> bool:
         return self._departures is not None and self._departures.noticed()
 
-    def give_up(self, rank: int) -> None:
+    def give_up(self, task: int) -> None:
         if self._departures:
-            self._departures.give_up(rank // self._each)
+            self._departures.give_up(task)
 
     def _run(self) -> None:
         try:
@@ -194,7 +194,7 @@ class _Stage:
 
 
 def _task(assignment: Assignment, each: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """The function of the stage's tasks; partition ``i`` is rank ``i``, or the ``i``-th ``each`` ranks."""
+    """The function of the stage's tasks, each of which has one rank, or ``each`` ranks that follow each other."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         context = BarrierTaskContext.get()
@@ -239,8 +239,10 @@ def _hosts(context: BarrierTaskContext) -> list[str]:
 
 def _places(number: int, hosts: Sequence[str], each: int) -> list[Place]:
     """The places of the ranks of a task, by the hosts of all tasks."""
-    of_ranks = [host for host in hosts for _ in range(each)]
-    return [place_of(rank, of_ranks) for rank in range(number * each, (number + 1) * each)]
+    order = order_by_host(hosts)
+    of_ranks = [hosts[task] for task in order for _ in range(each)]
+    first = order.index(number) * each
+    return [replace(place_of(rank, of_ranks), task=number) for rank in range(first, first + each)]
 
 
 def _outcomes(assignment: Assignment, places: Sequence[Place], context: TaskContext) -> tuple[list[RankResult], bool]:

@@ -5,7 +5,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
@@ -52,14 +52,17 @@ class Workers(Protocol):
     def queued(self) -> bool:
         """Whether no rank runs yet, because others hold the slots."""
 
-    def place(self, rank: int) -> str:
-        """Where a rank is, or should be, that has not said so itself; empty when it is not known."""
+    def place(self, rank: int, others: Collection[int]) -> str:
+        """Where a rank is, or may be, that has not said so itself; empty when it is not known.
+
+        ``others`` are the tasks of those that have.
+        """
 
     def leaving(self) -> bool:
         """Whether one of those that run ranks is about to be taken away, so that ranks should go elsewhere."""
 
-    def give_up(self, rank: int) -> None:
-        """Start nothing more where this rank is: its host is about to be taken away."""
+    def give_up(self, task: int) -> None:
+        """Start nothing more where this task is: its host is about to be taken away."""
 
 
 class Launch:
@@ -95,6 +98,7 @@ class Launch:
         self._failures: list[Failure] = []
         self._hosts: dict[int, str] = {}
         self._places: dict[int, str] = {}
+        self._tasks: dict[int, int] = {}
         self._preempted: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -172,7 +176,7 @@ class Launch:
                 else:
                     self._receive(event, on_message)
             while self._preempted:
-                workers.give_up(self._preempted.pop())
+                workers.give_up(self._tasks[self._preempted.pop()])
             if (self._stop and self._stop.is_set()) or (finished and finished.cancelled) or workers.leaving():
                 self._channel.request_stop()
             if self._failures and deadline is None:
@@ -212,7 +216,7 @@ class Launch:
         elif topic == "preempted":
             self._preempted.add(rank)
         elif topic == "hello":
-            self._hosts[rank] = body["host"]
+            self._tasks[rank], self._hosts[rank] = body["task"], body["host"]
             self._places[rank] = f"host {body['host']} ({body['machine']}, process {body['process']})"
         elif topic == "failure":
             names = ("type", "reason", "text", "follows", "step")
@@ -228,7 +232,7 @@ class Launch:
         if not self._failures:
             return RankError(f"{reason}\n\nthe ranks could not be started, or ended before they could say why")
         first, *others = sorted(self._failures, key=lambda failure: failure.follows)
-        place = self._places.get(first.rank) or workers.place(first.rank)
+        place = self._places.get(first.rank) or workers.place(first.rank, self._tasks.values())
         step = "" if first.step is None else f" at step {first.step}"
         lines = [first.text.rstrip(), f"\nrank {first.rank} of {self.num_ranks} failed{step}{place and ' on '}{place}"]
         if first.type == PROCESS_DEATH and reason:

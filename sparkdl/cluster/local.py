@@ -7,7 +7,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, TypeVar
 
@@ -96,7 +96,7 @@ class Processes(Workers):
         return False
 
     @override
-    def place(self, rank: int) -> str:
+    def place(self, rank: int, others: Collection[int]) -> str:
         return f"this host (process {self._processes[rank].pid})"
 
     @override
@@ -104,7 +104,7 @@ class Processes(Workers):
         return False
 
     @override
-    def give_up(self, rank: int) -> None:
+    def give_up(self, task: int) -> None:
         """All ranks are on the driver's host, and end with it."""
 
     def _wait(self) -> None:

@@ -105,6 +105,7 @@ def run_rank(assignment: Assignment, place: Place, *, device: str, threads: int)
     global _current
     hello: dict[str, Any] = {
         "rank": place.rank,
+        "task": place.task,
         "host": place.host,
         "machine": socket.gethostname(),
         "process": os.getpid(),

@@ -10,7 +10,15 @@ from typing import Self
 
 import psutil
 
-__all__ = ["Place", "Rendezvous", "RendezvousAddress", "interface_towards", "own_address", "place_of"]
+__all__ = [
+    "Place",
+    "Rendezvous",
+    "RendezvousAddress",
+    "interface_towards",
+    "order_by_host",
+    "own_address",
+    "place_of",
+]
 
 MAX_ENTRY_BYTES = 1 << 20  # Gloo's entries are addresses, about 100 bytes per peer
 MAX_HEAD_BYTES = 1 << 13  # of a request, without its body
@@ -32,6 +40,8 @@ class Place:
     """Its host's number among the hosts that have a rank with the same local rank."""
     cross_size: int
     host: str
+    task: int
+    """The number of Spark's task that it runs in; its own where there is none."""
 
 
 def place_of(rank: int, hosts: Sequence[str]) -> Place:
@@ -41,7 +51,18 @@ def place_of(rank: int, hosts: Sequence[str]) -> Place:
     local_rank = local.index(rank)
     counts = {name: list(hosts).count(name) for name in dict.fromkeys(hosts)}
     peers = [name for name, count in counts.items() if count > local_rank]
-    return Place(rank, len(hosts), local_rank, len(local), peers.index(host), len(peers), host)
+    return Place(rank, len(hosts), local_rank, len(local), peers.index(host), len(peers), host, task=rank)
+
+
+def order_by_host(hosts: Sequence[str]) -> list[int]:
+    """The tasks of a stage in the order of their ranks: those of a host follow each other.
+
+    Spark deals tasks out to executors in turn. Were ranks numbered like tasks, a ring all-reduce would send every
+    message to another host; so, it leaves each host once. Hosts stand in the order of their first task, so that task 0
+    always has rank 0. ``hosts[i]`` is where task ``i`` runs.
+    """
+    number = {host: place for place, host in enumerate(dict.fromkeys(hosts))}
+    return sorted(range(len(hosts)), key=lambda task: number[hosts[task]])
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl.cluster.rendezvous import Rendezvous, interface_towards, place_of
+from sparkdl.cluster.rendezvous import Rendezvous, interface_towards, order_by_host, place_of
 
 
 def test_ranks_on_one_host_are_numbered_within_it() -> None:
@@ -26,6 +26,11 @@ def test_hosts_with_unequal_numbers_of_ranks() -> None:
         (2, 3, 0, 1),
         (1, 2, 1, 2),
     ]
+
+
+def test_tasks_of_a_host_follow_each_other_and_the_first_one_stays_first() -> None:
+    assert order_by_host(["b", "a", "b", "c", "a", "b"]) == [0, 2, 5, 1, 4, 3]
+    assert order_by_host(["a", "a", "a"]) == [0, 1, 2]
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=12))
