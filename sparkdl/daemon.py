@@ -7,7 +7,11 @@ the place of a worker that died. A job whose tasks need no PyTorch says so by ``
 
 import gc
 import os
+import re
+import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
 from sparkdl.forks import preload
@@ -26,15 +30,34 @@ OF_NETWORKS = (
 """What ranks run, and tasks that train and score. Importing it touches no GPU and starts no threads but those that
 survive a fork (OpenBLAS and jemalloc start theirs again), so that the workers can share it."""
 
+SPARKS_ZIP = re.compile(r"/python/lib/(pyspark|py4j-[^/]*)\.zip$")
+
 
 def main() -> None:
     """Import what workers need and fork them as Spark asks for them. Ends with the executor."""
+    _leave_zips()
     preload(OF_DATA if os.environ.get("SPARKDL_TASKS") == "data" else OF_DATA + OF_NETWORKS)
     from pyspark import daemon
 
     daemon.worker = _ending_silently(daemon.worker)
     gc.freeze()  # what is shared stays shared: after every task, a worker's collector would go through all of it
     daemon.manager()  # type: ignore[no-untyped-call]
+
+
+def _leave_zips() -> None:
+    """Import PySpark from its files where the zips of Spark on the path are of the same installation.
+
+    Before every task, a worker has Python look anew at what is on the path, and Python 3.11 reads the directory of each
+    zip for that, which takes longer than the rest of a short task.
+    """
+    zips = {entry: Path(entry).resolve() for entry in sys.path if SPARKS_ZIP.search(entry)}
+    others = [entry for entry in sys.path if entry not in zips]
+    installed = PathFinder.find_spec("pyspark", others)
+    folders = (installed and installed.submodule_search_locations) or []
+    same = any(Path(folder, "python/lib/pyspark.zip").resolve() in zips.values() for folder in folders)
+    if same and PathFinder.find_spec("py4j", others):
+        sys.path[:] = others
+        sys.path_importer_cache.clear()
 
 
 def _ending_silently(worker: Callable[..., int]) -> Callable[..., int]:

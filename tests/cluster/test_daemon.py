@@ -69,6 +69,13 @@ def test_a_worker_that_is_asked_for_no_more_rows_ends_without_a_word() -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
+def test_no_zip_of_spark_is_looked_through_before_each_task(spark: SparkSession) -> None:
+    def zips(_: Iterable[int]) -> list[str]:
+        return [entry for entry in sys.path_importer_cache if entry.endswith(".zip") and "pyspark" in entry]
+
+    assert spark.sparkContext.parallelize([0], 1).mapPartitions(zips).collect() == []
+
+
 def test_functions_that_sql_calls_are_forked_from_the_same_process(spark: SparkSession) -> None:
     def parent(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{"process": os.getppid()}])

@@ -18,9 +18,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
     with (
         network(2) as hosts,
         inside(hosts.bridge),
-        standalone_cluster(
-            tmp_path_factory.mktemp("cluster"), cores=(), pythonpath=str(ROOT), host=DRIVER
-        ) as cluster,
+        standalone_cluster(tmp_path_factory.mktemp("cluster"), cores=(), pythonpath=str(ROOT), host=DRIVER) as cluster,
     ):
         for number, namespace in enumerate(hosts.hosts.values(), start=1):
             with inside(namespace):
