@@ -24,6 +24,9 @@ __all__ = ["main"]
 Work = Callable[[Settings], dict[str, str]]
 """A job, or the check of one: from settings to what is printed, a line for each name."""
 
+PY4J = ("java_gateway", "clientserver")
+"""The modules that speak to the JVM."""
+
 
 class Commands(click.Group):
     """Turns what a user can meet into one clear message and an exit code."""
@@ -70,7 +73,7 @@ def commands() -> None:
     """  # noqa: D301 - Click keeps the lines behind a backspace, which a raw text has not
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(lambda record: record.module != "java_gateway")  # what Py4J tells everybody, it also raises
+        handler.addFilter(lambda record: record.module not in PY4J)  # what it tells everybody, it also raises
     for chatty in ("py4j", "mlflow", "alembic", "fsspec", "petastorm", "matplotlib"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

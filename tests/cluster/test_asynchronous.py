@@ -21,7 +21,7 @@ from sparkdl.training.checkpoint import load_weights
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "asynchronous.py"
 ROWS = 106
-EPOCHS = 14
+EPOCHS = 8
 
 
 @pytest.fixture
@@ -118,6 +118,8 @@ class Submitted:
     def __init__(self, cluster: StandaloneCluster, dataset: str, folder: Path) -> None:
         self.cluster, self._dataset, self.folder = cluster, dataset, folder
         self.log = folder / "driver.log"
+        self.slow = folder / "slow"
+        """While it is there, an epoch takes half a minute of one worker."""
 
     def start(self, epochs: int) -> None:
         settings = DYNAMIC | {"spark.executor.cores": "1"}
@@ -152,6 +154,7 @@ def test_workers_come_and_go_in_the_middle_of_epochs_and_whatever_is_killed_the_
         run.start(EPOCHS)
         run.wait_for_epoch(1)
         assert len(run.workers()) == 1
+        run.slow.touch()
         for _ in range(2):
             cluster.start_worker(1)
         run.wait_for(lambda: len(run.workers()) == 3)  # they have come in the middle of an epoch
@@ -164,11 +167,14 @@ def test_workers_come_and_go_in_the_middle_of_epochs_and_whatever_is_killed_the_
         run.process.kill()  # the driver
         run.process.wait()
         before = run.log.read_text().count("epoch ")
+        run.slow.unlink()
         run.start(EPOCHS)
         run.wait_for(lambda: run.log.read_text().count("epoch ") > before)
+        run.slow.touch()
         server = cluster.tasks("server")[0]
         server.kill()
         run.wait_for(lambda: cluster.tasks("server").get(0, server) != server)
+        run.slow.unlink()
         assert run.process.wait(timeout=120) == 0, run.log.read_text()[-6000:]
 
     history = json.loads(run.log.read_text().splitlines()[-1])["history"]

@@ -198,8 +198,9 @@ def test_a_server_that_is_killed_and_comes_back_has_everything_in_order_and_once
 
 
 def test_an_answer_that_gets_lost_does_not_double_anything(
-    server: Server, settings: Make, client: MlflowClient, folder: Path
+    server: Server, settings: Make, client: MlflowClient, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(courier, "PATIENCE", 300.0)  # each loss costs some of it, and a slow machine's server more
     calls = ["runs/create", "runs/log-batch", "runs/log-batch", "runs/log-inputs", "mlflow-artifacts"]
     deaf = Deaf(server, *calls, "logged-models", "runs/outputs", "model-versions/create", "registered-models/alias")
     ours = settings(uri=deaf.uri, run_name="whole")

@@ -1,8 +1,9 @@
-"""What tests/cluster/test_asynchronous.py submits: a run without lockstep that takes some seconds an epoch."""
+"""What tests/cluster/test_asynchronous.py submits: a run without lockstep, which the test can slow down."""
 
 import json
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -10,11 +11,13 @@ from torch import nn
 import sparkdl
 from sparkdl import Cluster, Tracking, Train
 
-STEP_SECONDS = 0.03
+SLOW = Path(sys.argv[2]) / "slow"
+STEP_SECONDS = 0.01
+SLOW_SECONDS = 0.3  # so that the run does not end while the test waits for executors
 
 
 class Slow(nn.Module):
-    """Takes its time, so that something can happen meanwhile."""
+    """Takes its time, and more of it while there is a file."""
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -22,7 +25,7 @@ class Slow(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         if self.training:
-            time.sleep(STEP_SECONDS)
+            time.sleep(SLOW_SECONDS if SLOW.exists() else STEP_SECONDS)
         outputs: torch.Tensor = self.layers(rows)
         return outputs
 
