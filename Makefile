@@ -1,6 +1,6 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests docs test test-current test-connect test-tables archive lint format unit benchmark clean
+.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests ci docs test test-current test-connect test-tables archive lint format unit benchmark clean
 
 BIN := .venv/bin
 # Tests and benchmarks start hundreds of processes, and where bytecode may not be kept each compiles sparkdl for a second.
@@ -17,6 +17,15 @@ LONG := tests/unit/training/asynchronous/test_driver.py tests/unit/training/asyn
   tests/unit/training/asynchronous/test_sandblaster.py tests/unit/data/test_scale.py \
   tests/unit/data/preparing/test_staging.py tests/unit/serving/test_http_server.py \
   tests/unit/storage/test_failures.py tests/unit/tracking/test_registry.py
+# What CI leaves to `make test`, a third of it all: demos and notebooks as they stand, kills and outages by the dozen, and
+# benchmarks. It has to be done within an hour also on a machine of half the speed.
+LONGEST := $(addprefix tests/end_to_end/test_,demo.py demo_extreme.py notebook.py) \
+  $(patsubst %,tests/cluster/test_%.py,faults outages coming_and_going hosts gpus asynchronous_benchmark \
+  prepare_benchmark score_benchmark serve_benchmark)
+# What of it CI tests on the current stack: rows and networks, which are made of its NumPy, pyarrow and PyTorch, what
+# crosses from one stack to the other, and what only that one has, Spark Connect among it.
+OF_CURRENT := $(addprefix tests/unit/,data inputs models preprocessing scoring) \
+  $(patsubst %,tests/cluster/test_%.py,other_stack connect relay resources)
 # Of these the first that works: one may be there in name only, or too old to start the set-up.
 PYTHON ?= $(or $(shell for name in python3.11 python3; do $$name -c '' 2> /dev/null && echo $$name && break; done),python3)
 
@@ -47,6 +56,11 @@ check-tests: setup
 test: setup  ## everything: lint, types, unit, cluster and end-to-end tests
 	@$(MAKE) --no-print-directory -j 2 lint archive
 	@$(BIN)/python -m pytest $(PARALLEL) tests
+
+ci: setup  ## what a merge has to pass, in half an hour: `make test` without the longest, and a part of `make test-current`
+	@$(MAKE) --no-print-directory -j 2 lint archive
+	@$(BIN)/python -m pytest $(PARALLEL) $(addprefix --ignore ,$(LONGEST)) tests
+	@$(MAKE) --no-print-directory test-current TESTS="$(OF_CURRENT)"
 
 test-current: setup-current  ## the same tests on the current stack
 	@.venv-current/bin/python -m pytest $(PARALLEL) $(TESTS)
