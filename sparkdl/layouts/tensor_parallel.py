@@ -150,8 +150,8 @@ def part_alone(model: nn.Module, plan: TensorPlan) -> nn.Module:
     return _part_of(model, plan, _Alone())
 
 
-def exchanged_bytes(model: nn.Module, plan: TensorPlan, rows: Inputs) -> float:
-    """Bytes of what the ranks of a replica add up for some rows, in the forward pass and in the back-propagation."""
+def exchanged_bytes(model: nn.Module, plan: TensorPlan, rows: Inputs) -> list[int]:
+    """Bytes of each sum of the ranks of a replica for some rows, in the forward pass and in the back-propagation."""
     alone = _Alone()
     part = _part_of(model, plan, alone)
     with in_mode(part, training=True), torch.enable_grad(), torch.random.fork_rng(devices=[]):
@@ -174,11 +174,11 @@ class _Alone:
     rank = 0
 
     def __init__(self) -> None:
-        self.exchanged = 0.0
-        """Bytes that the ranks would have added up."""
+        self.exchanged: list[int] = []
+        """Bytes of each tensor that the ranks would have added up."""
 
     def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
-        self.exchanged += tensor.nbytes
+        self.exchanged.append(tensor.nbytes)
         return tensor.clone()
 
 

@@ -3,7 +3,7 @@
 from sparkdl.planning.cost import Link, StepCost, Traffic, fit_link
 from sparkdl.planning.growth import growth_figure
 from sparkdl.planning.memory import RankMemory, memory_of_rank
-from sparkdl.planning.stage_memory import StagesOfRank, stages_of_ranks
+from sparkdl.planning.stage_costs import StagesOfRank, stages_of_ranks
 from sparkdl.planning.training_plan import TrainingPlan, plan_training
 
 __all__ = [

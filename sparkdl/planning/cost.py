@@ -6,13 +6,24 @@ follows from the topology alone (Thakur et al., 2005; Patarasuk and Yuan, 2009).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["TOPOLOGIES", "Link", "StepCost", "Traffic", "fit_link", "gathered", "two_levels"]
+__all__ = [
+    "TOPOLOGIES",
+    "Link",
+    "StepCost",
+    "Traffic",
+    "exchange",
+    "fit_link",
+    "gathered",
+    "ring",
+    "together",
+    "two_levels",
+]
 
 MESSAGE_BYTES = 8 << 20
 """Of gradients and weights, so many at most travel together."""
@@ -86,6 +97,18 @@ def gathered(size: float, ranks: int) -> Traffic:
     return Traffic(ranks - 1, size * (ranks - 1))
 
 
+def exchange(size: float, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> Traffic:
+    """The exchange of ``size`` bytes, of which :data:`MESSAGE_BYTES` at most travel together."""
+    messages, sent = topology(size, ranks)
+    return Traffic(messages * max(1, math.ceil(size / MESSAGE_BYTES)), sent)
+
+
+def together(exchanges: Iterable[Traffic]) -> Traffic:
+    """Exchanges one after another."""
+    found = list(exchanges)
+    return Traffic(sum(each.messages for each in found), sum(each.bytes for each in found))
+
+
 TOPOLOGIES: dict[str, Callable[[float, int], Traffic]] = {
     "ring": ring,
     "butterfly": butterfly,
@@ -112,6 +135,5 @@ class StepCost:
 
     def seconds(self, link: Link, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> float:
         """Predicted seconds of a step, on average over a period. What computing hides of an exchange is not known."""
-        messages, size = (topology if self.adds_up else gathered)(self.payload, ranks)
-        traffic = Traffic(messages * max(1, math.ceil(self.payload / MESSAGE_BYTES)), size)
+        traffic = exchange(self.payload, ranks, topology if self.adds_up else gathered)
         return self.computing + link.seconds(traffic) / self.period

@@ -74,7 +74,8 @@ class TrainingPlan:
     def __str__(self) -> str:
         parts = [self.table, self.advice]
         if self.layouts:
-            parts.append(f"the same ranks in each layout, with allreduce:\n\n{self.layouts}")
+            whole = next(iter(self.strategies.values())).computing
+            parts.append(f"the same ranks in each layout, with allreduce:\n\n{self.layouts.table(self.link, whole)}")
         return "\n\n".join(parts)
 
     def seconds(self, strategy: str, topology: str = "ring", ranks: int | None = None) -> float:

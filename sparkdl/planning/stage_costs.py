@@ -1,4 +1,4 @@
-"""How much memory the ranks of a pipeline take for a step, and what they send: computed, and not measured."""
+"""What each rank of a pipeline takes in a step: memory and messages, computed, and its share of a pass, measured."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -10,7 +10,9 @@ from torch import nn
 from sparkdl.inputs.tensors import Inputs, count_rows
 from sparkdl.layouts import GraphStage, PipelinePlan, input_names
 from sparkdl.layouts.network_graph import trace
+from sparkdl.planning.cost import Traffic
 from sparkdl.planning.memory import COPIED_BYTES, RankMemory, numbers_kept, saved_bytes
+from sparkdl.planning.pass_seconds import shortest
 from sparkdl.settings import Train
 
 __all__ = ["StagesOfRank", "stages_of_ranks"]
@@ -20,8 +22,12 @@ class StagesOfRank(NamedTuple):
     """What a rank of a pipeline has, and does in a step."""
 
     memory: RankMemory
-    sent: float
-    """Bytes to its neighbours: values of all parts of a batch, and gradients of those that it was given."""
+    sent: Traffic
+    """To its neighbours: values of each part of a batch, and gradients of those that it was given."""
+    trained: float
+    """Its share of the bytes of all weights that are trained."""
+    share: float
+    """Its share of the seconds of a pass."""
 
 
 def stages_of_ranks(
@@ -39,7 +45,7 @@ def stages_of_ranks(
     inputs = dict(zip(input_names(graph), parts, strict=True))
     share = -(-batch // plan.microbatches) / count_rows(rows)
     given: tuple[Any, ...] = ()
-    saved, received = [], []
+    saved, received, seconds = [], [], []
     with torch.random.fork_rng(devices=[]):
         for begin, end in bounds:
             stage = GraphStage(graph, begin, end, lambda: tensors, nullcontext, training=True)
@@ -48,8 +54,10 @@ def stages_of_ranks(
             run = partial(stage, *given, **inputs)
             found, kept = saved_bytes(run, [*tensors.values(), *given])  # what is received has room already
             saved.append(share * kept)
+            seconds.append(shortest(run))
             given = found if isinstance(found, tuple) else (found,)
     moments = numbers_kept(settings)
+    learning = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     ranks = []
     for rank in range(plan.ranks):
         own = plan.stages_of(rank)
@@ -58,11 +66,14 @@ def stages_of_ranks(
         trained = float(sum(parameters[name].nbytes for name in names if parameters[name].requires_grad))
         activations = _kept_passes(plan, rank) * sum(saved[stage] for stage in own) / len(own)
         # Room for what comes from the stage before, and for the gradients of what goes to the next, of each part.
-        coming = sum(received[stage] + (received[stage + 1] if stage + 1 < plan.stages else 0.0) for stage in own)
+        crossed = [place for stage in own for place in (stage, stage + 1) if 0 < place < plan.stages]
+        coming = sum(received[place] for place in crossed)
         copied = 0.0 if replicas == 1 else float(min(COPIED_BYTES, 2 * trained))
         travelling = plan.microbatches * coming + copied
         memory = RankMemory(weights, trained, moments * trained, travelling, activations)
-        ranks.append(StagesOfRank(memory, plan.microbatches * coming))
+        sent = Traffic(plan.microbatches * len(crossed), plan.microbatches * coming)
+        taken = sum(seconds[stage] for stage in own) / sum(seconds)
+        ranks.append(StagesOfRank(memory, sent, trained / learning, taken))
     return ranks
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline are said to hold in a step."""
+"""What the ranks of a pipeline are said to take in a step."""
 
 from typing import Literal
 
@@ -35,7 +35,9 @@ def test_each_rank_has_half_of_the_layers_and_the_activations_of_some_microbatch
     assert found.activations == pytest.approx(passes * whole / 2, rel=0.2)
     values = 4 * 10 * WIDTH * 4  # of all microbatches, between two stages
     assert found.travelling == values * (3 if schedule == "interleaved" else 1)
-    assert (first.sent, second.sent) == ((3 * values, 3 * values) if schedule == "interleaved" else (values, values))
+    assert (first.sent.bytes, second.sent.bytes) == (
+        (3 * values, 3 * values) if schedule == "interleaved" else (values, values)
+    )
 
 
 def test_gradients_of_several_replicas_are_copied_to_travel() -> None:

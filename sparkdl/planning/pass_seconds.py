@@ -1,0 +1,48 @@
+"""How long a network takes on this machine, to be compared with a part of it. Runs on the driver."""
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from sparkdl.inputs.tensors import Inputs, answer, like
+from sparkdl.models import in_mode, logits_of
+from sparkdl.settings import Train
+from sparkdl.training.recipe import build_optimizer
+
+__all__ = ["pass_seconds", "seconds_of_optimizer", "shortest"]
+
+REPEATS = 3
+SIDE = 1024
+"""Of a matrix: large enough for an optimizer to be limited by memory, as it is by the weights of a large network."""
+
+
+def shortest(run: Callable[[], object]) -> float:
+    """Seconds of the fastest of some runs: what else the machine does makes others slower."""
+    seconds = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def pass_seconds(model: nn.Module, rows: Inputs, count: int) -> float:
+    """Of a forward pass and the back-propagation over ``count`` rows like the first one of ``rows``."""
+    given = like(rows, lambda tensor: tensor[:1].expand(count, *tensor.shape[1:]).clone())
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def run() -> None:
+        torch.autograd.grad(logits_of(answer(model, given)).sum(), weights, allow_unused=True)
+
+    with in_mode(model, training=True), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        return shortest(run)
+
+
+def seconds_of_optimizer(settings: Train) -> float:
+    """Of a step, for each number that is trained: seen on a matrix."""
+    layer = nn.Linear(SIDE, SIDE, bias=False)
+    optimizer = build_optimizer(settings, layer)
+    layer.weight.grad = torch.zeros_like(layer.weight)
+    return shortest(optimizer.step) / layer.weight.numel()
