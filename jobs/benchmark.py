@@ -39,6 +39,7 @@ NAMES = (
     "shards",
     "memory",
     "layouts",
+    "layout_plan",
     "faults",
     "batches",
     "students",

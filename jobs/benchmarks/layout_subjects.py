@@ -93,6 +93,8 @@ class Measured(NamedTuple):
     """Of a step: the median."""
     peak: float
     """Bytes of the largest rank in steps, over what it held before the network was built."""
+    computing: float = 0.0
+    """Milliseconds of a step without those in which it waits for other ranks, of ours."""
 
 
 def batches(network: Network, layout: Layout, rank: int) -> Iterator[Batch]:

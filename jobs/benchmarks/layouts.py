@@ -5,7 +5,7 @@ Beside them shards, cut layers and stages by hand, as PyTorch's documentation sa
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -39,7 +39,10 @@ from sparkdl.training.pipelined_replica import make_replica
 from sparkdl.training.shared_replicas import MICROBATCHES
 from sparkdl.training.tasks import Classification
 
-__all__ = ["LAYOUTS", "NETWORKS", "measure", "report", "run"]
+__all__ = ["LAYOUTS", "NETWORKS", "SIZE", "Launch", "measure", "on_this_machine", "report", "run", "settings_of"]
+
+Launch = Callable[[Callable[[Rank], Any], int], list[Any]]
+"""Calls a function on so many ranks, and returns what they bring home."""
 
 SIZE, STEPS = 4, 100
 MB = 1e6
@@ -76,13 +79,18 @@ def run() -> Report:
     return report([(network, layout, measure(network, layout)) for network in NETWORKS for layout in LAYOUTS])
 
 
-def measure(network: Network, layout: Layout, *, steps: int = STEPS) -> Measured:
-    """Take some steps in a layout, on ranks of this machine. Runs on the driver."""
+def on_this_machine(function: Callable[[Rank], Any], ranks: int) -> list[Any]:
+    """A :data:`Launch` whose ranks are processes of the driver."""
+    return run_local(function, ranks, backend=TorchBackend())
+
+
+def measure(network: Network, layout: Layout, *, steps: int = STEPS, launch: Launch = on_this_machine) -> Measured:
+    """Take some steps in a layout, by default on ranks of this machine. Runs on the driver."""
     if layout.by_hand:
         train = partial(staged_by_hand if layout.pipeline > 1 else trained_by_hand, network, layout, steps)
     else:
         train = partial(_train, network, layout, _plan(network.build(), network, layout), steps)
-    found: list[Measured] = run_local(train, layout.ranks, backend=TorchBackend())
+    found: list[Measured] = launch(train, layout.ranks)
     return found[0]._replace(peak=max(each.peak for each in found))
 
 
@@ -126,7 +134,8 @@ def _way(layout: Layout) -> tuple[str | None, int, int]:
     return layout.shard, layout.tensor, layout.pipeline
 
 
-def _settings(layout: Layout) -> Train:
+def settings_of(layout: Layout) -> Train:
+    """Of a run in a layout."""
     strategy: Any = {"kind": "allreduce", "shard": layout.shard}
     return Train(optimizer="adam", learning_rate=RATE, strategy=strategy, loss="cross_entropy")
 
@@ -138,11 +147,11 @@ def _predicted(network: Network, layout: Layout) -> float:
     plan = _plan(model, network, layout)
     if isinstance(plan, PipelinePlan):
         replicas = layout.replicas
-        found = stages_of_ranks(model, rows, _settings(layout), plan, replicas=replicas, batch=own)
+        found = stages_of_ranks(model, rows, settings_of(layout), plan, replicas=replicas, batch=own)
         return max(each.memory.total for each in found)
     if plan:
         model = part_alone(model, plan)
-    return memory_of_rank(model, rows, _settings(layout), ranks=layout.replicas, batch=own).total
+    return memory_of_rank(model, rows, settings_of(layout), ranks=layout.replicas, batch=own).total
 
 
 def _plan(model: nn.Module, network: Network, layout: Layout) -> SharingPlan | None:
@@ -155,7 +164,7 @@ def _plan(model: nn.Module, network: Network, layout: Layout) -> SharingPlan | N
 
 
 def _train(network: Network, layout: Layout, plan: SharingPlan | None, steps: int, rank: Rank) -> Measured:
-    device, settings = torch.device("cpu"), _settings(layout)
+    device, settings = torch.device("cpu"), settings_of(layout)
     first_steps()
     returned = returned_memory(EXCHANGED_BYTES) if plan else returned_memory()
     with TorchBackend().connect(device) as world, returned, watched() as peak:
@@ -164,11 +173,13 @@ def _train(network: Network, layout: Layout, plan: SharingPlan | None, steps: in
             model = network.build()
         groups = Groups.of(world, ranks_of_replica=layout.ranks_of_replica)
         replica = make_replica(model, settings, Classification(CLASSES), groups, device, plan=plan)
-        seconds, loss = [], 0.0
+        seconds, computing, loss = [], [], 0.0
         for batch in itertools.islice(batches(network, layout, rank.rank), steps):
             world.barrier()
-            started = time.perf_counter()
+            started, waited = time.perf_counter(), world.seconds_waited
             (figures,) = replica.step([batch], rate=settings.learning_rate)
             seconds.append(time.perf_counter() - started)
+            computing.append(seconds[-1] - (world.seconds_waited - waited))
             loss = float(world.all_reduce(figures.loss))
-    return Measured(loss, 1000 * median(seconds[WARM_UP:]), peak[0])
+    taken, computed = (1000 * median(each[WARM_UP:]) for each in (seconds, computing))
+    return Measured(loss, taken, peak[0], computed)

@@ -1,0 +1,138 @@
+"""Milliseconds of a step in each layout, as ``plan-training`` predicts them and as they are.
+
+On four ranks of this machine, and on four hosts: network namespaces with links of a given bandwidth.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import combinations
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.layout_subjects import CLASSES, Layout, Network
+from benchmarks.layouts import LAYOUTS, NETWORKS, SIZE, Launch, measure, on_this_machine, settings_of
+from benchmarks.network import network
+from benchmarks.report import Report, Target
+from sparkdl.cluster import Rank
+from sparkdl.collectives import TorchBackend
+from sparkdl.planning.cost import Traffic, fit_link
+from sparkdl.planning.layout_costs import costs_of_layouts
+from sparkdl.planning.measure import ring_exchanges
+from sparkdl.training.tasks import Classification
+
+__all__ = ["Step", "measured_steps", "report", "run"]
+
+MEGABITS = 200.0
+STEPS = 30
+APART = 1.1
+"""How many times as long one layout has to take as another for their order to count."""
+CHOSEN = [layout for layout in LAYOUTS if layout.ranks == SIZE and not layout.shard and not layout.by_hand]
+
+
+class Step(NamedTuple):
+    """A step of a network in a layout."""
+
+    link: str
+    network: str
+    layout: str
+    predicted: float
+    """Milliseconds."""
+    measured: float
+    rows: int
+    """That it learns from."""
+
+
+def run() -> Report:
+    """Train each network in each layout over each link. Runs on the driver."""
+    found = []
+    for link, launched in (("this machine", _here), (f"{MEGABITS:g} Mbit/s", _between_hosts)):
+        with launched() as launch:
+            for each in NETWORKS:
+                found += measured_steps(link, each, launch)
+    return report(found)
+
+
+def measured_steps(
+    link: str, network: Network, launch: Launch, *, layouts: Sequence[Layout] = CHOSEN, steps: int = STEPS
+) -> list[Step]:
+    """Measure link and network as ``plan-training`` does, and steps in each layout. The first one has whole replicas.
+
+    A replica learns from as many rows as the network says, whatever the layout.
+    """
+    torch.manual_seed(0)
+    found = fit_link(launch(_exchanges, layouts[0].ranks)[0])
+    settings = settings_of(layouts[0]).model_copy(update={"batch_size": network.rows})
+    costs = costs_of_layouts(
+        network.build(), torch.rand(2, network.width), settings, Classification(CLASSES), ranks=layouts[0].ranks
+    )
+    whole, taken = 0.0, []
+    for layout in layouts:
+        own = network._replace(rows=network.rows * layout.replicas)
+        measured = measure(own, layout, steps=steps, launch=launch)
+        whole = whole or measured.computing
+        cost = costs.possible[_key(layout)]
+        predicted = 1000 * cost.seconds(found, whole / 1000)
+        taken.append(Step(link, network.name, layout.name, predicted, measured.milliseconds, own.rows))
+    return taken
+
+
+def report(steps: Sequence[Step]) -> Report:
+    """The table, and what it says of the prediction."""
+    errors = [abs(step.predicted / step.measured - 1) for step in steps]
+    groups: dict[tuple[str, str], list[Step]] = {}
+    for step in steps:
+        groups.setdefault((step.link, step.network), []).append(step)
+    pairs = [
+        (one, other)
+        for group in groups.values()
+        for one, other in combinations(sorted(group, key=lambda step: step.measured), 2)
+        if other.measured > APART * one.measured
+    ]
+    targets = [Target("median error of predicted milliseconds", median(errors), 0.1, at_most=True)]
+    if pairs:
+        ordered = sum(one.predicted < other.predicted for one, other in pairs) / len(pairs)
+        targets.append(Target(f"of {len(pairs)} pairs a tenth or more apart, share in order", ordered, 1.0))
+    for (link, name), group in groups.items():
+        chosen = max(group, key=lambda step: step.rows / step.predicted)
+        best = max(step.rows / step.measured for step in group)
+        over = best * chosen.measured / chosen.rows
+        targets.append(Target(f"{link}, {name}: best over chosen rows/s, {chosen.layout}", over, 1.1, at_most=True))
+    return Report(
+        title=f"layout_plan: a step on {SIZE} ranks, predicted and measured",
+        columns=["link", "network", "layout", "ms predicted", "ms measured", "rows/s"],
+        rows=[
+            [*(step.link, step.network, step.layout), step.predicted, step.measured, 1000 * step.rows / step.measured]
+            for step in steps
+        ],
+        targets=targets,
+        note=f"Medians of {STEPS} steps. Predicted from the link, from what whole replicas compute, and from passes of"
+        " parts on the driver.",
+    )
+
+
+def _key(layout: Layout) -> str:
+    axes = {"data": layout.replicas, "tensor": layout.tensor, "pipeline": layout.pipeline}
+    return f"{{{', '.join(f'{axis}: {size}' for axis, size in axes.items() if size > 1 or axis == 'data')}}}"
+
+
+def _exchanges(rank: Rank) -> list[tuple[Traffic, float]]:
+    with TorchBackend().connect(torch.device(rank.device)) as world:
+        return ring_exchanges(world)
+
+
+@contextmanager
+def _here() -> Iterator[Launch]:
+    yield on_this_machine
+
+
+@contextmanager
+def _between_hosts() -> Iterator[Launch]:
+    with network(SIZE) as hosts:
+        hosts.limit(MEGABITS)
+
+        def launch(function: Callable[[Rank], Any], ranks: int) -> list[Any]:
+            return hosts.run(function, ranks_per_host=ranks // SIZE, backend=TorchBackend())
+
+        yield launch
