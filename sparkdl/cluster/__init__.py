@@ -3,6 +3,7 @@
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.barrier import driver_addresses, run_ranks, spark_reason
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory, returned_memory, roam
+from sparkdl.cluster.free_memory import free_memory
 from sparkdl.cluster.independent_tasks import IndependentTasks, run_tasks
 from sparkdl.cluster.interrupts import exit_on_sigterm, stop_spark
 from sparkdl.cluster.launch import OnMessage
@@ -24,6 +25,7 @@ __all__ = [
     "device_of_task",
     "driver_addresses",
     "exit_on_sigterm",
+    "free_memory",
     "get_session",
     "limited_threads",
     "retained_memory",

@@ -58,6 +58,18 @@ class LayoutCosts(NamedTuple):
             reasons.setdefault(reason, []).append(name)
         return "\n".join([aligned(lines), *(f"not {', '.join(names)}: {reason}" for reason, names in reasons.items())])
 
+    def advice(self, link: Link, whole: float, room: float) -> str:
+        """Which one is best for ranks that may take so many bytes, in words."""
+        fitting = {name: cost for name, cost in self.possible.items() if cost.memory <= room}
+        left = f"each rank has {room / 1e6:,.0f} MB left"
+        if not fitting:
+            name, least = min(self.possible.items(), key=lambda each: each[1].memory)
+            return (
+                f"{left}, and no layout fits: {name} takes {least.memory / 1e6:,.0f} MB; take more ranks, or fewer rows"
+            )
+        best = max(fitting, key=lambda name: fitting[name].rows / fitting[name].seconds(link, whole))
+        return f"{left}; of the layouts that fit, {best} learns from most rows a second: cluster.layout={best}"
+
 
 def costs_of_layouts(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, ranks: int) -> LayoutCosts:
     """Try to cut a network in each way that so many ranks can share it; measure how long parts of it take here.

@@ -9,7 +9,7 @@ from typing import get_args
 
 import torch
 
-from sparkdl.cluster import Rank
+from sparkdl.cluster import Rank, free_memory
 from sparkdl.collectives import Averager, Backend, Communicator, Messenger, create_averager
 from sparkdl.collectives.averaging import finish
 from sparkdl.data import Batch, Dataset, Loader
@@ -48,6 +48,9 @@ class Measurement:
     topologies: dict[str, float]
     """Seconds of one mean of as many bytes as the model has, in each topology that the backend has."""
     steps: dict[str, StepCost]
+    room: float
+    """Bytes of memory that each rank may take beside what it has now: an equal share of what its host has left, or what
+    its GPU has."""
 
 
 def measure(
@@ -56,6 +59,7 @@ def measure(
     """Exchange tensors, then train a few steps with each strategy. All ranks call it."""
     device = torch.device(rank.device)
     with backend.connect(device) as world:
+        room = _room(rank, world)
         model = build_model(dataset, settings)
         size = sum(parameter.nbytes for parameter in model.parameters())
         return Measurement(
@@ -63,7 +67,15 @@ def measure(
             size,
             topology_seconds(world, size),
             {name: _step(dataset, settings, options, world, device) for name, options in strategies.items()},
+            room,
         )
+
+
+def _room(rank: Rank, world: Communicator) -> float:
+    """What the rank that has the least room may take. All ranks call it together."""
+    device = torch.device(rank.device)
+    own = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory() / rank.local_size
+    return float(torch.stack(world.all_gather(torch.tensor([own], dtype=torch.float64))).amin())
 
 
 def ring_exchanges(world: Communicator) -> list[tuple[Traffic, float]]:

@@ -70,12 +70,15 @@ class TrainingPlan:
     """Predicted bytes that a rank holds in a step, over Python and its libraries, by strategy as far as it is known."""
     layouts: LayoutCosts | None = None
     """What as many ranks could do together, as far as it was looked at."""
+    room: float = math.inf
+    """Bytes of memory that each rank may take, over Python and its libraries."""
 
     def __str__(self) -> str:
         parts = [self.table, self.advice]
         if self.layouts:
             whole = next(iter(self.strategies.values())).computing
             parts.append(f"the same ranks in each layout, with allreduce:\n\n{self.layouts.table(self.link, whole)}")
+            parts.append(self.layouts.advice(self.link, whole, self.room))
         return "\n\n".join(parts)
 
     def seconds(self, strategy: str, topology: str = "ring", ranks: int | None = None) -> float:
@@ -212,7 +215,8 @@ def plan_training(
         if isinstance(options, AllReduceOptions) and not options.compression
     }
     layouts = costs_of_layouts(model, rows, settings, task_to_train(dataset.card, settings), ranks=ranks)
-    return TrainingPlan(ranks, fit_link(found.exchanges), found.model_bytes, found.topologies, steps, memory, layouts)
+    link = fit_link(found.exchanges)
+    return TrainingPlan(ranks, link, found.model_bytes, found.topologies, steps, memory, layouts, found.room)
 
 
 def _may_be_sharded(model: nn.Module, settings: Train) -> bool:

@@ -18,6 +18,7 @@ def test_the_command_measures_ranks_on_spark_and_draws_what_it_predicts(spark, c
     assert "on 2 ranks, allreduce is fastest in topology" in printed
     layouts = printed[printed.index("the same ranks in each layout") :]
     assert all(f"\n{each} " in layouts for each in ("{data: 2}", "{data: 1, tensor: 2}", "{data: 1, pipeline: 2}"))
+    assert "of the layouts that fit, {data: " in layouts
     assert (tmp_path / "plans" / "picture.png").stat().st_size > 10_000
 
 

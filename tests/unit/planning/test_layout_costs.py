@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from sparkdl.planning.cost import Link
-from sparkdl.planning.layout_costs import costs_of_layouts
+from sparkdl.planning.cost import Link, Traffic
+from sparkdl.planning.layout_costs import LayoutCost, LayoutCosts, costs_of_layouts
 from sparkdl.settings import Train
 from sparkdl.training.tasks import Classification
 
@@ -53,6 +53,16 @@ def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
     lines = found.table(LINK, 0.5).splitlines()
     assert lines[0].startswith("cluster.layout") and "ms a step" in lines[0]
     assert f"{1e3 * whole.seconds(LINK, 0.5):,.1f}" in lines[1] + lines[2]
+
+
+def test_of_the_layouts_that_fit_the_one_is_named_that_learns_from_most_rows_a_second() -> None:
+    cost = LayoutCost(rows=32, memory=1e9, computing=1.0, traffic=Traffic(0, 0))
+    small = cost._replace(memory=5e8, computing=2.0)
+    found = LayoutCosts({"{data: 2}": cost, "{data: 1, tensor: 2}": small}, {})
+    assert found.advice(LINK, 1.0, room=2e9).endswith("most rows a second: cluster.layout={data: 2}")
+    assert "each rank has 800 MB left" in found.advice(LINK, 1.0, room=8e8)
+    assert found.advice(LINK, 1.0, room=8e8).endswith("cluster.layout={data: 1, tensor: 2}")
+    assert "no layout fits: {data: 1, tensor: 2} takes 500 MB" in found.advice(LINK, 1.0, room=1e8)
 
 
 def test_a_layout_that_is_not_possible_is_named_with_the_reason_once() -> None:
