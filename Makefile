@@ -20,7 +20,7 @@ LONG := tests/unit/training/asynchronous/test_driver.py tests/unit/training/asyn
 # What CI leaves to `make test`, a third of it all: demos and notebooks as they stand, kills and outages by the dozen, and
 # benchmarks. It has to be done within an hour also on a machine of half the speed.
 LONGEST := $(addprefix tests/end_to_end/test_,demo.py demo_extreme.py notebook.py) \
-  $(patsubst %,tests/cluster/test_%.py,faults outages coming_and_going hosts gpus asynchronous_benchmark \
+  $(patsubst %,tests/cluster/test_%.py,faults outages coming_and_going hosts gpus killed_parts asynchronous_benchmark \
   prepare_benchmark score_benchmark serve_benchmark)
 # What of it CI tests on the current stack: rows and networks, which are made of its NumPy, pyarrow and PyTorch, what
 # crosses from one stack to the other, and what only that one has, Spark Connect among it.
