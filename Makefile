@@ -17,11 +17,13 @@ LONG := tests/unit/training/asynchronous/test_driver.py tests/unit/training/asyn
   tests/unit/training/asynchronous/test_sandblaster.py tests/unit/data/test_scale.py \
   tests/unit/data/preparing/test_staging.py tests/unit/serving/test_http_server.py \
   tests/unit/storage/test_failures.py tests/unit/tracking/test_registry.py
-# What CI leaves to `make test`, a third of it all: demos and notebooks as they stand, kills and outages by the dozen, and
-# benchmarks. It has to be done within an hour also on a machine of half the speed.
-LONGEST := $(addprefix tests/end_to_end/test_,demo.py demo_extreme.py notebook.py) \
-  $(patsubst %,tests/cluster/test_%.py,faults outages coming_and_going hosts gpus killed_parts asynchronous_benchmark \
-  prepare_benchmark score_benchmark serve_benchmark)
+# What CI leaves to `make test`, half of it all: demos, notebooks and jobs as they are submitted, kills and outages by the
+# dozen, searches, benchmarks. It has to be done within an hour also on a machine of half the speed.
+LONGEST := tests/end_to_end $(addprefix tests/ranks/training/test_,memory.py sharded_ist.py) \
+  tests/unit/data/preparing/test_staging.py tests/unit/data/test_scale.py \
+  $(patsubst %,tests/cluster/test_%.py,faults outages coming_and_going hosts gpus killed_parts interrupts \
+  asynchronous_benchmark prepare_benchmark score_benchmark serve_benchmark \
+  own_modules known_rows estimator_inputs tune stacking prepare_sparse compress encoded_images)
 # What of it CI tests on the current stack: rows and networks, which are made of its NumPy, pyarrow and PyTorch, what
 # crosses from one stack to the other, and what only that one has, Spark Connect among it.
 OF_CURRENT := $(addprefix tests/unit/,data inputs models preprocessing scoring) \
