@@ -20,7 +20,7 @@ LONG := tests/unit/training/asynchronous/test_driver.py tests/unit/training/asyn
 # What CI leaves to `make test`, half of it all: demos, notebooks and jobs as they are submitted, kills and outages by the
 # dozen, searches, benchmarks. It has to be done within an hour also on a machine of half the speed.
 LONGEST := tests/end_to_end $(addprefix tests/ranks/training/test_,memory.py sharded_ist.py) \
-  tests/unit/data/preparing/test_staging.py tests/unit/data/test_scale.py \
+  tests/unit/data/preparing/test_staging.py tests/unit/data/test_scale.py tests/ranks/jobs \
   $(patsubst %,tests/cluster/test_%.py,faults outages coming_and_going hosts gpus killed_parts interrupts \
   asynchronous_benchmark prepare_benchmark score_benchmark serve_benchmark \
   own_modules known_rows estimator_inputs tune stacking prepare_sparse compress encoded_images)
