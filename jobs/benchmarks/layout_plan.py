@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+from tqdm.auto import tqdm
 
 from benchmarks.layout_subjects import CLASSES, Layout, Network
 from benchmarks.layouts import LAYOUTS, NETWORKS, SIZE, Launch, measure, on_this_machine, settings_of
@@ -68,7 +69,7 @@ def measured_steps(
         network.build(), torch.rand(2, network.width), settings, Classification(CLASSES), ranks=layouts[0].ranks
     )
     whole, taken = 0.0, []
-    for layout in layouts:
+    for layout in tqdm(layouts, desc=f"{link}, {network.name}", unit="layout"):
         own = network._replace(rows=network.rows * layout.replicas)
         measured = measure(own, layout, steps=steps, launch=launch)
         whole = whole or measured.computing
