@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks.layout_subjects import CLASSES, Layout, Network
+from benchmarks.layout_subjects import CLASSES, WARM_UP, Layout, Network
 from benchmarks.layouts import LAYOUTS, NETWORKS, SIZE, Launch, measure, on_this_machine, settings_of
 from benchmarks.network import network
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank
 from sparkdl.collectives import TorchBackend
 from sparkdl.planning.cost import Traffic, fit_link
-from sparkdl.planning.layout_costs import costs_of_layouts
+from sparkdl.planning.layout_costs import costs_of_layouts, layout_name
 from sparkdl.planning.measure import ring_exchanges
+from sparkdl.settings import RankLayout
 from sparkdl.training.tasks import Classification
 
 __all__ = ["Step", "measured_steps", "report", "run"]
@@ -73,7 +74,8 @@ def measured_steps(
         own = network._replace(rows=network.rows * layout.replicas)
         measured = measure(own, layout, steps=steps, launch=launch)
         whole = whole or measured.computing
-        cost = costs.possible[_key(layout)]
+        axes = RankLayout(data=layout.replicas, tensor=layout.tensor, pipeline=layout.pipeline)
+        cost = costs.possible[layout_name(axes)]
         predicted = 1000 * cost.seconds(found, whole / 1000)
         taken.append(Step(link, network.name, layout.name, predicted, measured.milliseconds, own.rows))
     return taken
@@ -108,14 +110,9 @@ def report(steps: Sequence[Step]) -> Report:
             for step in steps
         ],
         targets=targets,
-        note=f"Medians of {STEPS} steps. Predicted from the link, from what whole replicas compute, and from passes of"
-        " parts on the driver.",
+        note=f"Medians of {STEPS - WARM_UP} steps. Predicted from the link, from what whole replicas compute, and from"
+        " passes of parts on the driver.",
     )
-
-
-def _key(layout: Layout) -> str:
-    axes = {"data": layout.replicas, "tensor": layout.tensor, "pipeline": layout.pipeline}
-    return f"{{{', '.join(f'{axis}: {size}' for axis, size in axes.items() if size > 1 or axis == 'data')}}}"
 
 
 def _exchanges(rank: Rank) -> list[tuple[Traffic, float]]:

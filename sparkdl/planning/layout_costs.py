@@ -18,7 +18,7 @@ from sparkdl.tables import aligned
 from sparkdl.training.shared_replicas import check_shared_replicas, tried_plan
 from sparkdl.training.tasks import Task
 
-__all__ = ["LayoutCost", "LayoutCosts", "costs_of_layouts"]
+__all__ = ["LayoutCost", "LayoutCosts", "costs_of_layouts", "layout_name"]
 
 
 class LayoutCost(NamedTuple):
@@ -80,13 +80,18 @@ def costs_of_layouts(model: nn.Module, rows: Inputs, settings: Train, task: Task
     whole = _Whole(model, rows, settings)
     costs = LayoutCosts({}, {})
     for layout in _layouts(ranks):
-        axes = {"data": layout.data, "tensor": layout.tensor, "pipeline": layout.pipeline}
-        sizes = ", ".join(f"{axis}: {size}" for axis, size in axes.items() if size > 1 or axis == "data")
         try:
-            costs.possible[f"{{{sizes}}}"] = _cost(whole, task, layout)
+            costs.possible[layout_name(layout)] = _cost(whole, task, layout)
         except (ConfigError, ModelError) as reason:
-            costs.refused[f"{{{sizes}}}"] = str(reason)
+            costs.refused[layout_name(layout)] = str(reason)
     return costs
+
+
+def layout_name(layout: RankLayout) -> str:
+    """What ``cluster.layout`` calls it."""
+    axes = {"data": layout.data, "tensor": layout.tensor, "pipeline": layout.pipeline}
+    sizes = ", ".join(f"{axis}: {size}" for axis, size in axes.items() if size > 1 or axis == "data")
+    return f"{{{sizes}}}"
 
 
 def _layouts(ranks: int) -> Iterator[RankLayout]:
