@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from sparkdl.extreme.plan import plan_extreme
     from sparkdl.extreme.train import TrainedEnsemble, check_train_extreme, train_extreme
     from sparkdl.forms.compress import CompressedModel, check_compress, compress
-    from sparkdl.planning import TrainingPlan, growth_figure, plan_training
+    from sparkdl.planning.growth import growth_figure
+    from sparkdl.planning.plan_training import plan_training
+    from sparkdl.planning.train import check_train, train
+    from sparkdl.planning.training_plan import TrainingPlan
     from sparkdl.runner import HorovodRunner, TorchRunner, checkpoint_dir, distributed
     from sparkdl.scoring.dataframe import score
     from sparkdl.scoring.output import check_output, write_predictions
@@ -51,8 +54,7 @@ if TYPE_CHECKING:
         Tune,
     )
     from sparkdl.tracking import page_command, sync
-    from sparkdl.training.check import check_train
-    from sparkdl.training.train import TrainedModel, train
+    from sparkdl.training.train import TrainedModel
     from sparkdl.tuning import TunedModel, check_tune, tune
 
 __all__ = [
@@ -133,7 +135,10 @@ _HOMES = {
     "sparkdl.extreme.plan": ["plan_extreme"],
     "sparkdl.extreme.train": ["TrainedEnsemble", "check_train_extreme", "train_extreme"],
     "sparkdl.forms.compress": ["CompressedModel", "check_compress", "compress"],
-    "sparkdl.planning": ["TrainingPlan", "growth_figure", "plan_training"],
+    "sparkdl.planning.growth": ["growth_figure"],
+    "sparkdl.planning.plan_training": ["plan_training"],
+    "sparkdl.planning.train": ["check_train", "train"],
+    "sparkdl.planning.training_plan": ["TrainingPlan"],
     "sparkdl.runner": ["HorovodRunner", "TorchRunner", "checkpoint_dir", "distributed"],
     "sparkdl.scoring.dataframe": ["score"],
     "sparkdl.scoring.output": ["check_output", "write_predictions"],
@@ -159,8 +164,7 @@ _HOMES = {
     ],
     "sparkdl.tuning": ["TunedModel", "check_tune", "tune"],
     "sparkdl.tracking": ["page_command", "sync"],
-    "sparkdl.training.check": ["check_train"],
-    "sparkdl.training.train": ["TrainedModel", "train"],
+    "sparkdl.training.train": ["TrainedModel"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import ByteSize, TypeAdapter
 
 import sparkdl
 from sparkdl import pipeline
@@ -225,25 +226,38 @@ def plan_extreme(
     click.echo(sparkdl.plan_extreme(classes, **chosen, **numbers))
 
 
+def _bytes_a_second(text: str) -> int:
+    """The speed of a link, as ``tc`` writes it. Raises ValueError."""
+    return TypeAdapter(ByteSize).validate_python(text)
+
+
 @commands.command("plan-training")
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, path_type=Path),
     default="output/plan-training.png",
     show_default=True,
-    help="Where the picture goes: exchanges and steps on 2 to 1,024 ranks.",
+    help="Where the picture goes: exchanges, steps and layouts on 2 to 1,024 ranks.",
+)
+@click.option("--ranks", type=int, help="Plan for so many ranks, instead of cluster.num_ranks, which measure.")
+@click.option("--hosts", type=int, help="On how many hosts these are.")
+@click.option(
+    "--bandwidth",
+    type=_bytes_a_second,
+    metavar="SPEED",
+    help="Of the link of a host, in each direction: 10gbit or 200mbit.",
 )
 @_pipeline_arguments
-def plan_training(configuration: str, overrides: Sequence[str], picture: Path) -> None:
+def plan_training(configuration: str, overrides: Sequence[str], picture: Path, **elsewhere: Any) -> None:
     """Measure network and model, and predict each strategy's steps.
 
     It takes cluster.num_ranks ranks for some seconds, and says which strategy and topology have the shortest steps,
-    and what a rank would hold and send in each layout of as many ranks.
+    and what a rank would hold and send in each layout of as many ranks, or of a cluster that is not here yet.
     """
     settings = load_settings(configuration, overrides)
     folder = settings.train.dataset or settings.require("prepare.output")
     spark = sparkdl.get_session(settings.cluster)  # see train
-    plan = sparkdl.plan_training(folder, settings.train, cluster=settings.cluster, spark=spark)
+    plan = sparkdl.plan_training(folder, settings.train, cluster=settings.cluster, spark=spark, **elsewhere)
     picture.parent.mkdir(parents=True, exist_ok=True)
     sparkdl.growth_figure(plan).savefig(picture, dpi=160)
     click.echo(f"{plan}\n\npicture: {picture}")

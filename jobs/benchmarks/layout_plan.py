@@ -20,6 +20,7 @@ from sparkdl.cluster import Rank
 from sparkdl.collectives import TorchBackend
 from sparkdl.planning.cost import Traffic, fit_link
 from sparkdl.planning.layout_costs import costs_of_layouts, layout_name
+from sparkdl.planning.links import Links
 from sparkdl.planning.measure import ring_exchanges
 from sparkdl.settings import RankLayout
 from sparkdl.training.tasks import Classification
@@ -64,7 +65,7 @@ def measured_steps(
     A replica learns from as many rows as the network says, whatever the layout.
     """
     torch.manual_seed(0)
-    found = fit_link(launch(_exchanges, layouts[0].ranks)[0])
+    links = Links.of_one_host(fit_link(launch(_exchanges, layouts[0].ranks)[0]), ranks=1)
     settings = settings_of(layouts[0]).model_copy(update={"batch_size": network.rows})
     costs = costs_of_layouts(
         network.build(), torch.rand(2, network.width), settings, Classification(CLASSES), ranks=layouts[0].ranks
@@ -76,7 +77,7 @@ def measured_steps(
         whole = whole or measured.computing
         axes = RankLayout(data=layout.replicas, tensor=layout.tensor, pipeline=layout.pipeline)
         cost = costs.possible[layout_name(axes)]
-        predicted = 1000 * cost.seconds(found, whole / 1000)
+        predicted = 1000 * cost.seconds(links, whole / 1000)
         taken.append(Step(link, network.name, layout.name, predicted, measured.milliseconds, own.rows))
     return taken
 

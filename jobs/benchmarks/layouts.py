@@ -31,7 +31,8 @@ from sparkdl.cluster import Rank, returned_memory, run_local
 from sparkdl.collectives import TorchBackend
 from sparkdl.layouts import PipelinePlan, SharingPlan, find_plan, find_stages, part_alone
 from sparkdl.models import tensors_on_disk
-from sparkdl.planning import memory_of_rank, stages_of_ranks
+from sparkdl.planning.memory import memory_of_rank
+from sparkdl.planning.stage_costs import stages_of_ranks
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import EXCHANGED_BYTES

@@ -20,11 +20,11 @@ from sparkdl.estimator.preparation import Preparation, SharedRows
 from sparkdl.estimator.saving import EstimatorReader, EstimatorWriter
 from sparkdl.estimator.summary import TrainingSummary
 from sparkdl.masking import without_credentials
+from sparkdl.planning.train import train
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.explain import nearest
 from sparkdl.settings.section import TaskName
 from sparkdl.tracking import active_run, under
-from sparkdl.training.train import train
 
 __all__ = ["TorchClassifier", "TorchRanker", "TorchRegressor"]
 

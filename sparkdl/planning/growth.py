@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from sparkdl.planning.cost import TOPOLOGIES
+from sparkdl.planning.layout_costs import sharing_name
 from sparkdl.planning.training_plan import TrainingPlan
 
 __all__ = ["growth_figure"]
@@ -20,31 +21,42 @@ COLOURS = ("#30303a", "#C44E52", "#4C72B0", "#DD8452", "#55A868", "#8172B3", "#9
 
 
 def growth_figure(plan: TrainingPlan) -> Figure:
-    """Seconds of an exchange by topology, and of a step by strategy, on 2 to 1,024 ranks; dots are measured."""
-    figure = Figure(figsize=(11, 5.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    """Seconds of an exchange by topology and of a step by strategy, and rows a second by layout, on 2 to 1,024 ranks.
+
+    Dots are measured.
+    """
+    figure = Figure(figsize=(16.5, 5.4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
     styles = cycle(["-", "-", "-", (0, (4, 3))])  # sharded servers move as much as a ring: both lines have to be seen
     for (name, topology), colour in zip(TOPOLOGIES.items(), COLOURS, strict=False):
-        seconds = [plan.link.seconds(topology(plan.model_bytes, ranks)) for ranks in RANKS]
+        seconds = [plan.links.among(ranks).seconds(topology(plan.model_bytes, ranks)) for ranks in RANKS]
         left.plot(RANKS, seconds, color=colour, linestyle=next(styles), linewidth=2, label=name.replace("_", " "))
         if name in plan.measured:
-            left.plot([plan.ranks], [plan.measured[name]], "o", color=colour, markersize=7, zorder=3)
+            left.plot([plan.measured_by], [plan.measured[name]], "o", color=colour, markersize=7, zorder=3)
     left.set_title(f"A mean of {plan.model_bytes / 1e6:,.1f} MB, by topology (dots are measured)")
     for name, colour in zip(plan.strategies, cycle(COLOURS), strict=False):
-        right.plot(RANKS, [plan.seconds(name, ranks=ranks) for ranks in RANKS], color=colour, linewidth=2, label=name)
-    right.set_title("A step, by strategy (topology ring)")
-    for axes in (left, right):
-        _frame(axes)
+        middle.plot(RANKS, [plan.seconds(name, ranks=ranks) for ranks in RANKS], color=colour, linewidth=2, label=name)
+    middle.set_title("A step, by strategy (topology ring)")
+    for cost, colour in zip(plan.layouts.possible.values() if plan.layouts else (), cycle(COLOURS), strict=False):
+        ranks = [each for each in RANKS if each >= cost.layout.ranks_of_replica]
+        found = [cost.on(each) for each in ranks]
+        speed = [each.rows / each.seconds(plan.links, plan.whole) for each in found]
+        right.plot(ranks, speed, color=colour, linewidth=2, label=sharing_name(cost.layout))
+    right.set_title("Rows a second, by how ranks share a replica")
+    for axes, unit in ((left, "seconds"), (middle, "seconds"), (right, "rows a second")):
+        _frame(axes, unit)
     return figure
 
 
-def _frame(axes: Axes) -> None:
+def _frame(axes: Axes, unit: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("ranks")
-    axes.set_ylabel("seconds")
+    axes.set_ylabel(unit)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(which="major", linewidth=0.5, alpha=0.4)
+    if not axes.lines:
+        return
     axes.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)

@@ -44,31 +44,60 @@ class Measurement:
 
     exchanges: list[tuple[Traffic, float]]
     """Of some sizes, by the backend's own ring, and their seconds."""
-    model_bytes: int
+    inside: list[tuple[Traffic, float]]
+    """The same among the ranks of one host, where there are several hosts and several ranks on them."""
+    ranks_of_host: int
+    """On the host that has most of them."""
     topologies: dict[str, float]
     """Seconds of one mean of as many bytes as the model has, in each topology that the backend has."""
     steps: dict[str, StepCost]
+    """Of the strategies for which there is room."""
     room: float
     """Bytes of memory that each rank may take beside what it has now: an equal share of what its host has left, or what
     its GPU has."""
 
 
 def measure(
-    dataset: Dataset, settings: Train, backend: Backend, strategies: Mapping[str, Averaging], rank: Rank
+    dataset: Dataset,
+    settings: Train,
+    backend: Backend,
+    strategies: Mapping[str, Averaging],
+    memory: Mapping[str, float],
+    model_bytes: int,
+    rank: Rank,
 ) -> Measurement:
-    """Exchange tensors, then train a few steps with each strategy. All ranks call it."""
+    """Exchange tensors, then train a few steps with each strategy that fits. All ranks call it.
+
+    ``memory`` are the bytes that a rank is predicted to take with a strategy, as far as they are known.
+    """
     device = torch.device(rank.device)
     with backend.connect(device) as world:
         room = _room(rank, world)
-        model = build_model(dataset, settings)
-        size = sum(parameter.nbytes for parameter in model.parameters())
+        inside, ranks_of_host = _inside(world)
         return Measurement(
             ring_exchanges(world),
-            size,
-            topology_seconds(world, size),
-            {name: _step(dataset, settings, options, world, device) for name, options in strategies.items()},
+            inside,
+            ranks_of_host,
+            topology_seconds(world, model_bytes),
+            {
+                name: _step(dataset, settings, options, world, device)
+                for name, options in strategies.items()
+                if memory.get(name, 0.0) <= room
+            },
             room,
         )
+
+
+def _inside(world: Communicator) -> tuple[list[tuple[Traffic, float]], int]:
+    """What ranks of a host exchange, all hosts at a time, and of how many ranks the largest host is."""
+    hosts = world.hosts()
+    most = max(hosts.count(host) for host in hosts)
+    if most in (1, world.size):
+        return [], most
+    own = world.split(sorted(set(hosts)).index(hosts[world.rank]))
+    found = [(*traffic, seconds) for traffic, seconds in ring_exchanges(own)] if own.size > 1 else []
+    of_largest = world.broadcast_object(found, root=hosts.index(max(hosts, key=hosts.count)))
+    return [(Traffic(messages, size), seconds) for messages, size, seconds in of_largest], most
 
 
 def _room(rank: Rank, world: Communicator) -> float:

@@ -1,54 +1,21 @@
-"""How long a step would take with each strategy and topology, on as many ranks as one likes. Runs on the driver."""
+"""How long a step would take with each strategy, topology and layout, on as many ranks as one likes."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from math import ceil
 
-from pyspark.sql import SparkSession
-from torch import nn
-
-from sparkdl.cluster import get_session, run_ranks
-from sparkdl.collectives import TorchBackend, create_backend
-from sparkdl.data import Dataset
-from sparkdl.errors import ConfigError, ModelError
-from sparkdl.inputs.tensors import moved
-from sparkdl.layouts import check_may_be_sharded
-from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, fit_link
-from sparkdl.planning.layout_costs import LayoutCosts, costs_of_layouts
-from sparkdl.planning.measure import measure
-from sparkdl.planning.memory import memory_of_rank
-from sparkdl.planning.subnet_cost import may_be_dealt, of_sub_networks
-from sparkdl.settings import Cluster, Train
-from sparkdl.settings.averaging import Averaging, Float16Options, PowerSGDOptions
-from sparkdl.settings.strategies import (
-    AllReduceOptions,
-    DiLoCoOptions,
-    EASGDOptions,
-    ISTOptions,
-    LocalSGDOptions,
-    PostLocalSGDOptions,
-    RoundsOptions,
-    SparkNetOptions,
-)
+from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, exchange
+from sparkdl.planning.layout_choice import Choice, Choices
+from sparkdl.planning.layout_costs import LayoutCosts
+from sparkdl.planning.links import Links
+from sparkdl.settings import RankLayout
+from sparkdl.settings.averaging import Averaging
+from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.tables import aligned
-from sparkdl.training.model_folder import check_model
-from sparkdl.training.some_rows import some_rows
-from sparkdl.training.task_to_train import task_to_train
 
-__all__ = ["TrainingPlan", "plan_training"]
+__all__ = ["SHARDED", "TrainingPlan", "name_of_strategy"]
 
-STRATEGIES: tuple[Averaging, ...] = (
-    AllReduceOptions(),
-    AllReduceOptions(compression=Float16Options()),
-    AllReduceOptions(compression=PowerSGDOptions()),
-    LocalSGDOptions(),
-    EASGDOptions(),
-    SparkNetOptions(),
-    DiLoCoOptions(),
-    ISTOptions(),
-)
-"""What is compared, beside the configuration's own strategy: the last one if the network's neurons can be dealt."""
 SHARDED = (AllReduceOptions(shard="optimizer"), AllReduceOptions(shard="all"))
 """What is compared as well where ranks exchange by torch.distributed and the network can be cut into shards."""
 WORTHWHILE = 1.1
@@ -60,12 +27,18 @@ class TrainingPlan:
     """What was measured on the ranks of a cluster, and what follows from it."""
 
     ranks: int
-    """How many have measured."""
-    link: Link
+    """That it is for."""
+    links: Links
+    """Between them."""
     model_bytes: int
     measured: dict[str, float]
     """By topology, as far as the backend has it: the seconds of one mean of as many bytes as the model has."""
+    measured_by: int
+    """Ranks of this cluster."""
+    link: Link
+    """Between those."""
     strategies: dict[str, StepCost]
+    """Those that fit into the memory of the ranks that have measured."""
     memory: Mapping[str, float] = field(default_factory=dict)
     """Predicted bytes that a rank holds in a step, over Python and its libraries, by strategy as far as it is known."""
     layouts: LayoutCosts | None = None
@@ -74,16 +47,50 @@ class TrainingPlan:
     """Bytes of memory that each rank may take, over Python and its libraries."""
 
     def __str__(self) -> str:
-        parts = [self.table, self.advice]
+        parts = [self.table, self.advice] if self.strategies else [self._measured + self._assumed]
         if self.layouts:
-            whole = next(iter(self.strategies.values())).computing
-            parts.append(f"the same ranks in each layout, with allreduce:\n\n{self.layouts.table(self.link, whole)}")
-            parts.append(self.layouts.advice(self.link, whole, self.room))
+            parts += [f"the same ranks in each layout, with allreduce:\n\n{self.choices.table}", self.choices.advice]
         return "\n\n".join(parts)
 
     def seconds(self, strategy: str, topology: str = "ring", ranks: int | None = None) -> float:
-        """Predicted seconds of a step, by default on as many ranks as have measured."""
-        return self.strategies[strategy].seconds(self.link, ranks or self.ranks, TOPOLOGIES[topology])
+        """Predicted seconds of a step, by default on as many ranks as the plan is for."""
+        ranks = ranks or self.ranks
+        return self.strategies[strategy].seconds(self.links.among(ranks), ranks, TOPOLOGIES[topology])
+
+    @property
+    def whole(self) -> float:
+        """Seconds that a whole replica computes in a step: on a rank, or on the driver if no rank has room for it."""
+        for name in map(name_of_strategy, (AllReduceOptions(), *SHARDED)):
+            if name in self.strategies:
+                return self.strategies[name].computing
+        return self.layouts.seconds if self.layouts else math.nan
+
+    @property
+    def choices(self) -> Choices:
+        """Layouts of as many ranks, and shards, with what is predicted of each: simple ones first."""
+        if not self.layouts:
+            return Choices([], {}, self.room)
+        costs = list(self.layouts.possible.values())
+        found = [
+            Choice(
+                *(cost.layout, AllReduceOptions(), cost.seconds(self.links, self.whole), cost.rows),
+                *(cost.memory, cost.traffic.bytes),
+            )
+            for cost in costs
+        ]
+        refused = dict(self.layouts.refused)
+        return Choices([*found[:1], *self._in_shards(costs[0].rows), *found[1:]], refused, self.room)
+
+    def _in_shards(self, rows: int) -> list[Choice]:
+        """Replicas in shards, as far as they were measured."""
+        found = []
+        for options in SHARDED:
+            name = name_of_strategy(options)
+            if name in self.strategies:
+                sent = exchange(self.strategies[name].payload, self.ranks).bytes
+                layout = RankLayout(data=self.ranks)
+                found.append(Choice(layout, options, self.seconds(name), rows, self.memory[name], sent))
+        return found
 
     @property
     def table(self) -> str:
@@ -101,7 +108,7 @@ class TrainingPlan:
             ]
             for name, cost in self.strategies.items()
         ]
-        return f"{self._measured}\n\n{aligned(lines)}"
+        return f"{self._measured}{self._assumed}\n\n{aligned(lines)}"
 
     @property
     def best(self) -> tuple[str, str]:
@@ -142,94 +149,27 @@ class TrainingPlan:
 
     @property
     def _measured(self) -> str:
-        predicted = self.link.seconds(TOPOLOGIES["ring"](self.model_bytes, self.ranks))
+        predicted = self.link.seconds(TOPOLOGIES["ring"](self.model_bytes, self.measured_by))
         speed = (
             "more than can be measured" if math.isinf(self.link.bandwidth) else f"{self.link.bandwidth / 1e6:,.0f} MB/s"
         )
         return (
-            f"between {self.ranks} ranks: {1e6 * self.link.start:,.0f} µs to start a message, then {speed}; a mean of"
-            f" the model's {self.model_bytes / 1e6:,.1f} MB took {1000 * self.measured['ring']:,.1f} ms (predicted:"
-            f" {1000 * predicted:,.1f})"
+            f"between {self.measured_by} ranks: {1e6 * self.link.start:,.0f} µs to start a message, then {speed}; a"
+            f" mean of the model's {self.model_bytes / 1e6:,.1f} MB took {1000 * self.measured['ring']:,.1f} ms"
+            f" (predicted: {1000 * predicted:,.1f})"
         )
 
-
-def plan_training(
-    dataset: Dataset | str,
-    settings: Train | None = None,
-    *,
-    cluster: Cluster | None = None,
-    spark: SparkSession | None = None,
-) -> TrainingPlan:
-    """Measure network and model on the cluster's ranks, for some seconds, and predict each strategy's steps.
-
-    Runs on the driver. Raises :class:`~sparkdl.errors.ConfigError` for a single rank, which exchanges nothing, and what
-    :func:`sparkdl.train` raises for a model that does not fit the dataset, or for too few slots.
-    """
-    settings, cluster = settings or Train(), cluster or Cluster()
-    dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
-    ranks = cluster.ranks.max
-    if cluster.ranks_of_replica > 1:
-        raise ConfigError(
-            f"plan-training compares all layouts of as many ranks; set cluster.num_ranks to {ranks} in place of"
-            " cluster.layout"
-        )
-    if ranks < 2:
-        raise ConfigError(
-            "a single rank exchanges nothing, so there is nothing to plan; set cluster.num_ranks to 2 or more"
-        )
-    model = check_model(dataset, settings, ranks=ranks)
-    rows = moved(some_rows(dataset), next(model.parameters()).device)
-    own = settings.strategy
-    if not isinstance(own, Averaging):
-        raise ConfigError(
-            f"train.strategy is {own.model_dump()['kind']}, whose workers are not in lockstep; only strategies"
-            " in lockstep are planned"
-        )
-    if isinstance(own, PostLocalSGDOptions):
-        own = LocalSGDOptions(period=own.period, topology=own.topology)  # which it becomes
-    if isinstance(own, RoundsOptions):  # its epochs of sub-networks
-        own = own.model_copy(update={"allreduce_first": 0, "allreduce_last": 0})
-    compared = STRATEGIES if may_be_dealt(model, rows, ranks=ranks) else STRATEGIES[:-1]
-    backend = create_backend(cluster.backend, needs_torch=own.needs_torch)
-    if isinstance(backend, TorchBackend) and _may_be_sharded(model, settings):
-        compared = (*compared, *SHARDED)
-    strategies = {_name(each): each for each in (*compared, own)}
-    found = run_ranks(
-        partial(measure, dataset, settings, backend, strategies),
-        ranks,
-        spark=spark or get_session(cluster),
-        backend=backend,
-        description="sparkdl plan-training",
-        slot_timeout=cluster.slot_timeout,
-        resources=cluster.resources,
-    )[0]
-    steps, whole = dict(found.steps), found.steps[_name(STRATEGIES[0])].computing
-    for name, options in strategies.items():
-        if isinstance(options, RoundsOptions):
-            steps[name] = of_sub_networks(steps[name], options, model, rows, whole=whole, ranks=ranks)
-    memory = {
-        name: memory_of_rank(
-            model, rows, settings.model_copy(update={"strategy": options}), ranks=ranks, batch=settings.batch_size
-        ).total
-        for name, options in strategies.items()
-        if isinstance(options, AllReduceOptions) and not options.compression
-    }
-    layouts = costs_of_layouts(model, rows, settings, task_to_train(dataset.card, settings), ranks=ranks)
-    link = fit_link(found.exchanges)
-    return TrainingPlan(ranks, link, found.model_bytes, found.topologies, steps, memory, layouts, found.room)
+    @property
+    def _assumed(self) -> str:
+        """The cluster that the plan is for, where it is not the one that has measured."""
+        hosts = ceil(self.ranks / self.links.ranks_of_host)
+        if self.ranks == self.measured_by and self.links.between == self.link:
+            return ""
+        between = f", between which {8e-6 * self.links.between.bandwidth:,.0f} Mbit/s are assumed" if hosts > 1 else ""
+        return f"\npredicted for {self.ranks:,} ranks on {hosts:,} host{'s' if hosts > 1 else ''}{between}"
 
 
-def _may_be_sharded(model: nn.Module, settings: Train) -> bool:
-    """Whether the settings and the network allow shards."""
-    try:
-        settings.model_copy(update={"strategy": SHARDED[0]})
-        check_may_be_sharded(model)
-    except (ConfigError, ModelError):
-        return False
-    return True
-
-
-def _name(strategy: Averaging) -> str:
+def name_of_strategy(strategy: Averaging) -> str:
     """What a strategy is called in the plan."""
     chosen = strategy.model_dump()
     compression = chosen.get("compression")

@@ -74,9 +74,10 @@ class Cluster(Section):
     num_ranks: Positive | RankRange = 2
     """How many training processes; each takes one task slot, or one GPU of a slot with several. ``{min: 1, max: 8}``
     goes on with fewer when slots are lost, and with more when they come back."""
-    layout: RankLayout | None = None
+    layout: RankLayout | Literal["auto"] | None = None
     """How many ranks there are along each axis, in place of ``num_ranks``: ``{data: 2, tensor: 2}`` has two replicas of
-    two ranks each. By default, each rank has a replica."""
+    two ranks each. With ``auto``, ``num_ranks`` ranks measure for some seconds, and take the fastest that fits into
+    their memory. By default, each rank has a replica."""
     resources: Resources | None = None
     """What each task gets while it trains, for example ``{cpus: 4, gpus: 1}``, without a restart of the application.
     It takes Spark 4 and a cluster. By default, what every task of the application gets."""
@@ -111,7 +112,10 @@ class Cluster(Section):
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
-        if self.layout and "num_ranks" in self.model_fields_set:
+        if self.layout == "auto":
+            if isinstance(self.num_ranks, RankRange):
+                raise ValueError("layout: auto is chosen for one number of ranks; set num_ranks to a number")
+        elif self.layout and "num_ranks" in self.model_fields_set:
             data, together = self.layout.data, self.layout.ranks_of_replica
             if self.num_ranks != data * together:
                 raise ValueError(
@@ -121,9 +125,14 @@ class Cluster(Section):
         return self
 
     @property
+    def chosen_layout(self) -> RankLayout | None:
+        """The layout, unless each rank has a replica or nothing has been chosen yet."""
+        return self.layout if isinstance(self.layout, RankLayout) else None
+
+    @property
     def ranks_of_replica(self) -> int:
         """How many ranks have one replica of the network together."""
-        return self.layout.ranks_of_replica if self.layout else 1
+        return self.chosen_layout.ranks_of_replica if self.chosen_layout else 1
 
     @property
     def replicas(self) -> int:
@@ -133,5 +142,6 @@ class Cluster(Section):
     @property
     def ranks(self) -> RankRange:
         """The least and the largest number of ranks."""
-        asked = self.layout.data * self.layout.ranks_of_replica if self.layout else self.num_ranks
+        layout = self.chosen_layout
+        asked = layout.data * layout.ranks_of_replica if layout else self.num_ranks
         return asked if isinstance(asked, RankRange) else RankRange(min=asked, max=asked)

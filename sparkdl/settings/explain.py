@@ -16,7 +16,7 @@ from sparkdl.settings.kinds import kinds_in, sections_in
 
 __all__ = ["Key", "explained", "find_field", "find_key", "nearest", "unknown"]
 
-_ALTERNATIVE = re.compile(r"str|int|float|bool|callable|constrained-\w+|(dict|list|function-\w+)\[.*")
+_ALTERNATIVE = re.compile(r"str|int|float|bool|callable|constrained-\w+|(dict|list|literal|function-\w+)\[.*")
 """What Pydantic calls one of several kinds of value that may stand under a key, behind the key."""
 _HARMLESS = re.compile(r"[\w.+-]*")
 """What of a refused value may be shown: one plain word or number, in which no secret hides behind another name."""
@@ -73,7 +73,8 @@ def _of_the_kind_that_was_meant(problems: Iterable[Any]) -> list[Any]:
 
 
 def _of_no_kind(problem: Any) -> bool:
-    return str(problem["type"]).endswith("_type")
+    no_word = problem["type"] == "literal_error" and not isinstance(problem["input"], str)
+    return no_word or str(problem["type"]).endswith("_type")
 
 
 def _explain(problem: Any, section: type[BaseModel]) -> str:

@@ -29,7 +29,7 @@ from sparkdl.training.some_rows import some_rows
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 
-__all__ = ["Checked", "TriedRecipe", "check", "check_train", "try_recipe"]
+__all__ = ["Checked", "TriedRecipe", "check", "check_recipe", "open_dataset", "try_recipe"]
 
 
 @dataclass(frozen=True)
@@ -64,21 +64,10 @@ class Checked(TriedRecipe):
     """As many as there are slots for now."""
 
 
-def check_train(
-    dataset: Dataset | str | None = None,
-    settings: Train | None = None,
-    *,
-    cluster: Cluster | None = None,
-    tracking: Tracking | None = None,
-    spark: SparkSession | None = None,
+def check_recipe(
+    dataset: Dataset | str | None, settings: Train, *, cluster: Cluster, tracking: Tracking, spark: SparkSession | None
 ) -> dict[str, str]:
-    """Check all that :func:`sparkdl.train` needs, train nothing, and say what would run. Runs on the driver.
-
-    Takes the arguments of :func:`sparkdl.train` and raises its errors; also a
-    :class:`~sparkdl.errors.StorageError` where ``settings.run_dir`` cannot be written, and a
-    :class:`~sparkdl.errors.TrackingError` where MLflow's store cannot be used.
-    """
-    settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
+    """What :func:`sparkdl.check_train` says, once there is a layout. Runs on the driver."""
     checked = check(dataset, settings, cluster, tracking, spark)
     check_writable(settings.run_dir)
     parameters = sum(weight.numel() for weight in checked.model.parameters() if weight.requires_grad)
@@ -145,7 +134,11 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
 
     Raises what :func:`sparkdl.train` says that it raises of them.
     """
-    dataset = _open(dataset or settings.dataset)
+    if cluster.layout == "auto":
+        raise ConfigError(
+            "cluster.layout: auto is for `sparkdl train` (sparkdl.train), which measures first; give a layout here"
+        )
+    dataset = open_dataset(dataset or settings.dataset)
     task = task_to_train(dataset.card, settings)
     if dataset.card.labels:
         raise DatasetError(
@@ -163,7 +156,7 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
             f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.replicas} "
             "ranks asked for; lower cluster.num_ranks"
         )
-    layout = cluster.layout if cluster.ranks_of_replica > 1 else None
+    layout = cluster.chosen_layout if cluster.ranks_of_replica > 1 else None
     if layout:
         check_shared_replicas(settings, task, layout)
     held_out = [split for split in dataset.splits if split != "train"]
@@ -184,7 +177,8 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
     return TriedRecipe(dataset, settings, backend, model, traced, plan)
 
 
-def _open(dataset: Dataset | str | None) -> Dataset:
+def open_dataset(dataset: Dataset | str | None) -> Dataset:
+    """The dataset of a run. Raises :class:`ConfigError` where there is none."""
     if dataset is None:
         raise ConfigError("there is nothing to train on: give a dataset, or set train.dataset or prepare.output")
     return dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)

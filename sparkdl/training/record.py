@@ -26,7 +26,7 @@ NAME = "run.json"
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Where something lies in memory, which is another place in every process."""
 FREE = {"dataset", "run_dir", "task", "outputs", "epochs", "target", "patience", "resume", "start_from"}
-FREE |= {"adapters.registered", "checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best"}
+FREE |= {"adapters.registered", "checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best", "strategy.shard"}
 """Settings that may be others when a run is continued: they do not change what was learned so far."""
 
 
@@ -75,7 +75,7 @@ class RunRecord:
         then = _defaults_beside(settings) | self.recipe  # keys that sparkdl has learned since then
         changed = [
             f"train.{key} was {then.get(key, 'not there')} and is {now.get(key, 'not there')}"
-            for key in sorted(then.keys() | now.keys())
+            for key in sorted((then.keys() | now.keys()) - FREE)
             if then.get(key) != now.get(key) and not (any_strategy and key.partition(".")[0] == "strategy")
         ]
         if changed:

@@ -34,14 +34,14 @@ from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 from sparkdl.training.verdict import ADVICE, WITH_SERVERS, Timeline, shares, verdict
 
-__all__ = ["TrainedModel", "train", "train_from"]
+__all__ = ["TrainedModel", "train_from"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What :func:`train` returns."""
+    """What :func:`sparkdl.train` returns."""
 
     run_id: str
     """The MLflow run."""
@@ -65,29 +65,6 @@ class TrainedModel:
     """The store that has the model."""
 
 
-def train(
-    dataset: Dataset | str | None = None,
-    settings: Train | None = None,
-    *,
-    cluster: Cluster | None = None,
-    tracking: Tracking | None = None,
-    spark: SparkSession | None = None,
-) -> TrainedModel:
-    """Train a network on a prepared dataset, one rank per task slot, and register the result.
-
-    Runs on the driver. ``dataset`` is what :func:`sparkdl.prepare` returned or its folder; by default
-    ``settings.dataset``. Settings, model and loss are checked before a rank starts. When a rank, an executor or a host
-    fails, training continues from the last checkpoint, and ends with the same weights as without the failure.
-
-    Raises :class:`~sparkdl.errors.DatasetError` for a missing or damaged dataset, :class:`~sparkdl.errors.ModelError`
-    for a network that does not fit it, :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.RankError`
-    with the traceback of the rank that failed first when restarts do not help, :class:`~sparkdl.errors.TrainingError`
-    when the loss is no longer a number, :class:`~sparkdl.errors.CheckpointError` when the checkpoint to continue from
-    cannot be read, and :class:`~sparkdl.errors.RunCancelledError` when somebody cancelled Spark's job.
-    """
-    return train_from(None, dataset, settings, cluster=cluster, tracking=tracking, spark=spark)
-
-
 def train_from(
     checkpoint: str | None,
     dataset: Dataset | str | None = None,
@@ -96,11 +73,15 @@ def train_from(
     cluster: Cluster | None = None,
     tracking: Tracking | None = None,
     spark: SparkSession | None = None,
+    replicas: int | None = None,
+    layout_plan: str = "",
 ) -> TrainedModel:
-    """What :func:`train` does, from a checkpoint of another run with the same dataset and recipe, if there is one.
+    """What :func:`sparkdl.train` does, from a checkpoint of another run with the same dataset and recipe, if any.
 
     A new run goes on from a copy of it, up to ``settings.epochs``; when all of them are over, the best weights are
-    evaluated and registered, and nothing is trained. Runs on the driver, and raises what :func:`train` raises.
+    evaluated and registered, and nothing is trained. ``replicas`` is the number that the recipe is for, by default as
+    many as the cluster has, and ``layout_plan`` what a layout was chosen from, for the run's page. Runs on the driver,
+    and raises what :func:`sparkdl.train` raises.
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
     checked = check(dataset, settings, cluster, tracking, spark)
@@ -116,7 +97,7 @@ def train_from(
         folder = f"{settings.run_dir}/{run.run_id}"
         if not resumed:
             owner.claim(folder)
-        reference = resumed.reference if resumed else cluster.replicas
+        reference = resumed.reference if resumed else replicas or cluster.replicas
         recipe = recipe_of(settings)
         record = RunRecord(
             run.run_id, dataset.digest, recipe, reference, settings.epochs, parts=checked.parts, begun=time.time()
@@ -129,6 +110,8 @@ def train_from(
             run.log_dataset(
                 name=Path(dataset.path).name, digest=dataset.digest, source=dataset.path, card=dataset.card_json
             )
+        if layout_plan:
+            run.log_text(layout_plan, "layout.txt")
         if checked.start:
             start = f"{folder}/start.pt"
             save_weights(start, checked.start)

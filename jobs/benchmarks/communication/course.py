@@ -12,7 +12,7 @@ from benchmarks.network import bytes_sent
 from sparkdl.cluster import Rank
 from sparkdl.collectives import Communicator, TorchBackend
 from sparkdl.data import Dataset
-from sparkdl.planning import Link, fit_link
+from sparkdl.planning.cost import Link, fit_link
 from sparkdl.planning.measure import ring_exchanges, topology_seconds
 from sparkdl.settings import Train
 from sparkdl.training.loop import evaluate_split, train_epoch

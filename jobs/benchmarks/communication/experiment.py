@@ -24,8 +24,7 @@ from benchmarks.images import fashion_mnist, session
 from benchmarks.network import Network, network
 from benchmarks.report import Report
 from sparkdl.errors import RankError, TrainingError
-from sparkdl.planning import Link, StepCost
-from sparkdl.planning.cost import TOPOLOGIES, two_levels
+from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, two_levels
 from sparkdl.planning.measure import adds_up
 
 __all__ = ["QUICK", "WHOLE", "Plan", "predict", "run"]

@@ -4,7 +4,7 @@ from statistics import median
 
 from pydantic import BaseModel
 
-from sparkdl.planning import Link
+from sparkdl.planning.cost import Link
 
 __all__ = ["Confirmation", "Exchange", "MethodResults", "OnLink", "Results"]
 

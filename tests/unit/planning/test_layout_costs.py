@@ -1,10 +1,12 @@
 """What is said of each layout before one is chosen."""
 
+import pytest
 import torch
 from torch import nn
 
-from sparkdl.planning.cost import Link, Traffic
-from sparkdl.planning.layout_costs import LayoutCost, LayoutCosts, costs_of_layouts
+from sparkdl.planning.cost import Link
+from sparkdl.planning.layout_costs import costs_of_layouts
+from sparkdl.planning.links import Links
 from sparkdl.settings import Train
 from sparkdl.training.tasks import Classification
 
@@ -45,33 +47,31 @@ def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
     found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2)
     whole = found.possible["{data: 2}"]
     assert whole.computing == 1 and whole.traffic == (2, 4 * LAYER + LAST)
-    assert whole.seconds(LINK, 0.5) == 0.5 + 2 * LINK.start + whole.traffic.bytes / LINK.bandwidth
+    links = Links.of_one_host(LINK, ranks=2)
+    assert whole.seconds(links, 0.5) == 0.5 + 2 * LINK.start + whole.traffic.bytes / LINK.bandwidth
     # Of the eight parts of a batch, a rank waits for one more.
     stages = found.possible["{data: 1, pipeline: 2}"]
     assert stages.traffic == (8, VALUES) and stages.computing > 0
     assert found.possible["{data: 1, tensor: 2}"].traffic.messages == 3 * 2
-    lines = found.table(LINK, 0.5).splitlines()
-    assert lines[0].startswith("cluster.layout") and "ms a step" in lines[0]
-    assert f"{1e3 * whole.seconds(LINK, 0.5):,.1f}" in lines[1] + lines[2]
 
 
-def test_of_the_layouts_that_fit_the_one_is_named_that_learns_from_most_rows_a_second() -> None:
-    cost = LayoutCost(rows=32, memory=1e9, computing=1.0, traffic=Traffic(0, 0))
-    small = cost._replace(memory=5e8, computing=2.0)
-    found = LayoutCosts({"{data: 2}": cost, "{data: 1, tensor: 2}": small}, {})
-    assert found.advice(LINK, 1.0, room=2e9).endswith("most rows a second: cluster.layout={data: 2}")
-    assert "each rank has 800 MB left" in found.advice(LINK, 1.0, room=8e8)
-    assert found.advice(LINK, 1.0, room=8e8).endswith("cluster.layout={data: 1, tensor: 2}")
-    assert "no layout fits: {data: 1, tensor: 2} takes 500 MB" in found.advice(LINK, 1.0, room=1e8)
+def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> None:
+    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2)
+    shared = found.possible["{data: 1, tensor: 2}"]
+    many = shared.on(64)
+    assert (many.layout.data, many.layout.tensor, many.rows) == (32, 2, 32 * BATCH)
+    assert (many.shared, many.memory, many.computing) == (shared.shared, shared.memory, shared.computing)
+    links = Links.of_one_host(LINK, ranks=64)
+    averaging = many.seconds(links, 0.5) - shared.seconds(links, 0.5)
+    assert averaging == pytest.approx(links.between_replicas(shared.gradients, 32))
 
 
-def test_a_layout_that_is_not_possible_is_named_with_the_reason_once() -> None:
+def test_a_layout_that_is_not_possible_has_a_reason() -> None:
     normalised = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES))
     found = costs_of_layouts(normalised, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4)
-    assert "{data: 2, pipeline: 2}" in found.refused
-    printed = found.table(LINK, 1.0)
-    assert printed.count("torch.nn.GroupNorm") == 1
-    assert "not {data: 2, pipeline: 2}, {data: 1, pipeline: 4}: cluster.layout.pipeline cuts batches" in printed
+    reasons = {found.refused[name] for name in ("{data: 2, pipeline: 2}", "{data: 1, pipeline: 4}")}
+    (reason,) = reasons
+    assert reason.startswith("cluster.layout.pipeline cuts batches") and "torch.nn.GroupNorm" in reason
 
 
 def test_looking_leaves_no_gradients_behind() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.planning import memory_of_rank
+from sparkdl.planning.memory import memory_of_rank
 from sparkdl.settings import Train
 
 WIDTH, LAYERS, ROWS = 64, 6, torch.rand(2, 64)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from sparkdl.layouts import PipelinePlan
-from sparkdl.planning import memory_of_rank, stages_of_ranks
+from sparkdl.planning.memory import memory_of_rank
+from sparkdl.planning.stage_costs import stages_of_ranks
 from sparkdl.settings import Train
 
 WIDTH, LAYERS, ROWS = 64, 8, torch.rand(2, 64)

@@ -11,7 +11,7 @@ from benchmarks.communication.picture import accuracy_over_seconds
 from benchmarks.communication.results import Results
 from benchmarks.communication.table import confirmations, exchanges, methods_on_links
 from sparkdl import Train
-from sparkdl.planning import Link, StepCost
+from sparkdl.planning.cost import Link, StepCost
 
 
 @pytest.fixture
