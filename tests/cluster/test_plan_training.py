@@ -4,6 +4,7 @@ import pytest
 
 from sparkdl import Cluster, Train, main, plan_training
 from sparkdl.errors import ConfigError
+from sparkdl.planning.links import Links
 from sparkdl.planning.plan_training import _elsewhere
 
 
@@ -32,7 +33,7 @@ def test_a_cluster_that_is_not_here_is_planned_from_what_two_ranks_measure(spark
     assert "{data: 4, tensor: 4}" in said and "{data: 16}, shard: all" in said
     assert plan.links.inside == plan.link and plan.links.between.bandwidth == 1.25e8
     with pytest.raises(ConfigError, match=r"would be on 8 hosts.*give its bandwidth"):
-        _elsewhere(plan.links, ranks=16, hosts=None, bandwidth=None)
+        _elsewhere(Links.of_one_host(plan.link, ranks=2), ranks=16, hosts=None, bandwidth=None)
 
 
 @pytest.mark.parametrize(
