@@ -21,6 +21,7 @@ from sparkdl.layouts import (
 )
 from sparkdl.models import logits_of, tensors_on_disk
 from sparkdl.settings import RankLayout, Train
+from sparkdl.settings.averaging import BFloat16Options, Float16Options
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.training.losses import build_loss
 from sparkdl.training.tasks import Task
@@ -43,6 +44,8 @@ MICROBATCHES = 4
 STAGES_OF_RANK = 2
 """Of an interleaved pipeline."""
 BY_LAYER = "lars", "lamb"
+NUMBER_BY_NUMBER = BFloat16Options, Float16Options
+"""Compressions of which the parts of a layer are those of the whole one."""
 
 
 def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> None:
@@ -53,7 +56,13 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
     off = f"or set {key} to 1"
     if not isinstance(strategy, AllReduceOptions):
         raise ConfigError(f"{key} is for strategy allreduce, and train.strategy is {kind}; change it, {off}")
-    for each in ("shard", "compression", "measure_noise"):
+    compression = strategy.compression
+    if compression and not isinstance(compression, NUMBER_BY_NUMBER):
+        raise ConfigError(
+            f"train.strategy.compression {compression.model_dump()['kind']} is of whole layers, and {key} gives ranks"
+            f" parts of them; set it to bfloat16 or float16, {off}"
+        )
+    for each in ("shard", "measure_noise"):
         if getattr(strategy, each):
             raise ConfigError(
                 f"train.strategy.{each} is of replicas that each rank has as a whole; leave it out, {off}"

@@ -136,6 +136,7 @@ def test_a_replica_that_two_ranks_share_is_trained_registered_and_scored_as_a_wh
             r"for strategy allreduce, and train\.strategy is downpour",
         ),
         ({"strategy": {"kind": "allreduce", "shard": "all"}}, r"train\.strategy\.shard is of replicas"),
+        ({"strategy": {"kind": "allreduce", "compression": "powersgd"}}, r"compression powersgd is of whole layers"),
         ({"precision": "float16"}, r"train\.precision float16 skips steps"),
         ({"compile": True}, r"train\.compile: compile is for a network that one rank computes"),
         ({"optimizer": "lamb"}, r"train\.optimizer lamb measures whole layers"),

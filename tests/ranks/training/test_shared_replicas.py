@@ -177,6 +177,21 @@ def test_a_checkpoint_goes_on_in_another_layout(
     assert_alike(found, replace(expected, history=expected.history[:3]))
 
 
+@pytest.mark.parametrize("layout", [TENSOR, PIPELINE], ids=["tensor", "pipeline"])
+def test_gradients_of_parts_travel_in_16_bits_as_those_of_whole_replicas(
+    trained: Trained, tmp_path: Path, layout: RankLayout
+) -> None:
+    found = []
+    for each in (WHOLE, layout):
+        compressed = {"kind": "allreduce", "compression": "float16"}
+        jobs = {"run": trained.job(tmp_path / str(each.ranks_of_replica), each, epochs=3, strategy=compressed)}
+        ranks = REPLICAS * each.ranks_of_replica
+        found.append(run_local(partial(begin_all, jobs), ranks, backend=BACKEND)[0]["run"])
+    for one, other in zip(*(each.history for each in found), strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-3)
+    assert found[0].history[0]["train_loss"] != trained.outcomes["whole"].history[0]["train_loss"]
+
+
 @SHARED
 def test_the_registered_network_answers_as_the_best_parts_do(trained: Trained, tmp_path: Path, layout: str) -> None:
     settings, checkpoint = settings_for(), trained.outcomes[layout].checkpoint
