@@ -23,11 +23,12 @@ LONGEST := tests/end_to_end $(addprefix tests/ranks/training/test_,memory.py sha
   tests/unit/data/preparing/test_staging.py tests/unit/data/test_scale.py tests/ranks/jobs \
   $(patsubst %,tests/cluster/test_%.py,faults outages coming_and_going hosts gpus killed_parts interrupts \
   asynchronous_benchmark prepare_benchmark score_benchmark serve_benchmark \
-  own_modules known_rows estimator_inputs tune stacking prepare_sparse compress encoded_images)
+  own_modules known_rows estimator_inputs tune stacking prepare_sparse compress encoded_images examples \
+  chosen_layout)
 # What of it CI tests on the current stack: rows and networks, which are made of its NumPy, pyarrow and PyTorch, what
 # crosses from one stack to the other, and what only that one has, Spark Connect among it.
 OF_CURRENT := $(addprefix tests/unit/,data inputs models preprocessing scoring) \
-  $(patsubst %,tests/cluster/test_%.py,other_stack connect relay resources)
+  $(patsubst %,tests/cluster/test_%.py,other_stack connect resources)
 # Of these the first that works: one may be there in name only, or too old to start the set-up.
 PYTHON ?= $(or $(shell for name in python3.11 python3; do $$name -c '' 2> /dev/null && echo $$name && break; done),python3)
 
