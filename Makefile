@@ -71,7 +71,7 @@ test-current: setup-current  ## the same tests on the current stack
 test-connect: setup-current  ## the tests of jobs, from clients of Spark Connect servers
 	@.venv-current/bin/python -m pytest $(PARALLEL) --connect $(OF_JOBS)
 
-test-tables: setup  ## tables of Delta Lake and Iceberg, whose jars come from Maven Central
+test-tables: setup  ## Delta Lake, Iceberg and S3, whose jars come from Maven Central
 	@$(BIN)/python -m pytest tests/tables
 
 # Made while the types are checked, which leaves a core idle.

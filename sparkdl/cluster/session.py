@@ -60,12 +60,21 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = builder.master(f"local[{settings.embedded_slots}]")
     parts = {"spark.sql.shuffle.partitions": SHUFFLED_PARTS_PER_SLOT * settings.embedded_slots}
-    for key, value in (EMBEDDED_OPTIONS | parts | settings.options).items():
+    for key, value in (EMBEDDED_OPTIONS | parts | _object_store() | settings.options).items():
         builder = builder.config(key, value)
     session = _started(builder)
     # Nobody waits for this task: what workers are forked from takes seconds to load, and so does what the driver needs.
     session.sparkContext.parallelize([None], 1).map(type)._jrdd.collectAsync()
     return session
+
+
+def _object_store() -> dict[str, str | int | float | bool]:
+    """What leads Hadoop's client of S3 to the store that Python's clients take: it does not know their variables."""
+    address = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not address:
+        return {}
+    # A store of one's own seldom has a host name for each bucket.
+    return {"spark.hadoop.fs.s3a.endpoint": address, "spark.hadoop.fs.s3a.path.style.access": True}
 
 
 def _context_runs() -> bool:
