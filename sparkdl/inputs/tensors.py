@@ -9,7 +9,18 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-__all__ = ["Inputs", "answer", "count_rows", "device_of", "like", "moved", "shapes_of", "sliced", "stand_in"]
+__all__ = [
+    "Inputs",
+    "answer",
+    "count_rows",
+    "device_of",
+    "like",
+    "moved",
+    "repeated",
+    "shapes_of",
+    "sliced",
+    "stand_in",
+]
 
 Inputs: TypeAlias = torch.Tensor | dict[str, torch.Tensor]
 """A tensor of shape (n, ...), or several by name, in the order of ``prepare.inputs``."""
@@ -45,6 +56,11 @@ def like(inputs: Inputs, make: Callable[[torch.Tensor], torch.Tensor]) -> Inputs
     if isinstance(inputs, dict):
         return {name: make(tensor) for name, tensor in inputs.items()}
     return make(inputs)
+
+
+def repeated(inputs: Inputs, count: int) -> Inputs:
+    """So many rows like the first one."""
+    return like(inputs, lambda tensor: tensor[:1].expand(count, *tensor.shape[1:]).clone())
 
 
 def stand_in(inputs: Inputs) -> Inputs:

@@ -2,10 +2,11 @@
 
 from sparkdl.layouts.graph_stage import GraphStage, answer_by_stages, input_names
 from sparkdl.layouts.moments import fill_with_moments, moments_by_name, put_moments, with_room
+from sparkdl.layouts.part_alone import exchanged_bytes, part_alone
 from sparkdl.layouts.pipeline_plan import PipelinePlan, find_stages
 from sparkdl.layouts.regions import ModelPart, Parting, Region, Regions, Slices, fill, is_moment, room_for, weights_in
 from sparkdl.layouts.stage_parts import StageParts
-from sparkdl.layouts.tensor_parallel import Cuts, TensorParallel, cut, exchanged_bytes, part_alone
+from sparkdl.layouts.tensor_parallel import Cuts, TensorParallel, cut
 from sparkdl.layouts.tensor_plan import TensorPlan, find_plan
 from sparkdl.layouts.units import check_may_be_sharded
 

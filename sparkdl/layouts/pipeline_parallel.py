@@ -39,6 +39,9 @@ class PipelineParallel(PartOfNetwork):
     All ranks of a replica call it together, with the same rows.
     """
 
+    front = ()
+    """Every rank has seen all rows."""
+
     def __init__(self, model: nn.Module, plan: PipelinePlan, ranks: Communicator, context: Context) -> None:
         """Keep the own stages of a network that is the same on all ranks, in memory or on disk.
 

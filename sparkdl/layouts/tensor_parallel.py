@@ -4,9 +4,10 @@ They all see the same rows. What a block is given is whole on each of them, and 
 what they have computed (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): one exchange in the forward pass, and one
 in the back-propagation. Weights are plain tensors, so that whatever works with the replicas of whole networks, such as
 averaging gradients while back-propagation goes on, works with parts of them.
+
+The front of a plan is data parallel within the replica: :mod:`sparkdl.layouts.row_shares`.
 """
 
-import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -15,21 +16,16 @@ from torch import nn
 from torch.nn import functional
 from typing_extensions import override
 
-from sparkdl.inputs.tensors import Inputs, answer
 from sparkdl.layouts.part_of_network import PartOfNetwork
 from sparkdl.layouts.regions import Region, Regions
+from sparkdl.layouts.row_shares import Gatherers, RowShares
 from sparkdl.layouts.tensor_plan import TensorPlan
-from sparkdl.models import in_mode, logits_of
 
-__all__ = ["Cuts", "TensorParallel", "cut", "exchanged_bytes", "part_alone"]
+__all__ = ["Cuts", "RanksOfReplica", "TensorParallel", "cut"]
 
 
-class _Ranks(Protocol):
+class RanksOfReplica(Gatherers, Protocol):
     """Those that have one replica together."""
-
-    @property
-    def rank(self) -> int:
-        """Which of them this one is."""
 
     def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
         """The sum of all ranks' tensors, for ``op="sum"``."""
@@ -91,13 +87,16 @@ class Cuts(NamedTuple):
 class TensorParallel(PartOfNetwork):
     """A network of which this rank has its part, in memory; it answers as the whole one does. Runs on ranks.
 
-    All ranks of a replica call it together, with the same rows.
+    All ranks of a replica call it together, with the same rows. Gradients of the front's parameters are then as many
+    times those of this rank's rows as a replica has ranks: their mean over all ranks of a run is the gradient.
     """
 
-    def __init__(self, model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> None:
+    def __init__(self, model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:
         """Cut a network that is the same on all ranks, in memory or on disk."""
         self.parting = Cuts.of(model, plan)
         """Who has what."""
+        self.front = plan.front
+        """The names of the parameters whose gradients are of this rank's rows alone."""
         self.rank, self._ranks = ranks.rank, ranks
         cut(model, plan, ranks)
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -123,11 +122,14 @@ class TensorParallel(PartOfNetwork):
             gradient.mul_(factor.to(gradient.device))
 
 
-def cut(model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> None:
-    """Put parts of layers, copies in memory, in the place of whole layers."""
+def cut(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:
+    """Put parts of layers, copies in memory, in the place of whole layers; let a front see this rank's rows alone."""
     layers: Any
+    shares = RowShares(ranks, plan.ranks) if plan.front else None
+    if shares:
+        model.register_forward_pre_hook(shares.own, with_kwargs=True)
     for block in plan.blocks:
-        entrance = _Entrance(ranks)
+        entrance = _Entrance(ranks, shares if block is plan.blocks[0] else None)
         first, last = _dealt(block.units, ranks.rank, plan.ranks)
         for name in block.columns:
             layers = model.get_submodule(name)
@@ -143,43 +145,6 @@ def cut(model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> None:
     for name in plan.embeddings:
         layers = model.get_submodule(name)
         model.set_submodule(name, _Table(layers, slice(*_dealt(layers.num_embeddings, ranks.rank, plan.ranks)), ranks))
-
-
-def part_alone(model: nn.Module, plan: TensorPlan) -> nn.Module:
-    """The largest part of a network, which is left as it is, for who measures it: what it answers is of no use."""
-    return _part_of(model, plan, _Alone())
-
-
-def exchanged_bytes(model: nn.Module, plan: TensorPlan, rows: Inputs) -> list[int]:
-    """Bytes of each sum of the ranks of a replica for some rows, in the forward pass and in the back-propagation."""
-    alone = _Alone()
-    part = _part_of(model, plan, alone)
-    with in_mode(part, training=True), torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        answered = logits_of(answer(part, rows)).sum()
-        torch.autograd.grad(answered, [each for each in part.parameters() if each.requires_grad], allow_unused=True)
-    return alone.exchanged
-
-
-def _part_of(model: nn.Module, plan: TensorPlan, ranks: _Ranks) -> nn.Module:
-    """The part of a rank, with the network's own tensors where they are not cut."""
-    tensors: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
-    part = copy.deepcopy(model, tensors)
-    cut(part, plan, ranks)
-    return part
-
-
-class _Alone:
-    """One of the ranks of a replica, without the others."""
-
-    rank = 0
-
-    def __init__(self) -> None:
-        self.exchanged: list[int] = []
-        """Bytes of each tensor that the ranks would have added up."""
-
-    def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
-        self.exchanged.append(tensor.nbytes)
-        return tensor.clone()
 
 
 def _dealt(units: int, rank: int, ranks: int) -> tuple[int, int]:
@@ -207,7 +172,7 @@ class _Columns(nn.Linear):
 class _Rows(nn.Linear):
     """A linear layer, of which this rank has some inputs."""
 
-    def __init__(self, whole: nn.Linear, inputs: slice, entrance: "_Entrance", ranks: _Ranks) -> None:
+    def __init__(self, whole: nn.Linear, inputs: slice, entrance: "_Entrance", ranks: RanksOfReplica) -> None:
         super().__init__(inputs.stop - inputs.start, whole.out_features, bias=whole.bias is not None, device="meta")
         self.weight = _part(whole.weight, (slice(None), inputs))
         if whole.bias is not None:
@@ -224,7 +189,7 @@ class _Rows(nn.Linear):
 class _Table(nn.Embedding):
     """Some rows of an embedding; of others its vectors are zero until all are added up."""
 
-    def __init__(self, whole: nn.Embedding, rows: slice, ranks: _Ranks) -> None:
+    def __init__(self, whole: nn.Embedding, rows: slice, ranks: RanksOfReplica) -> None:
         super().__init__(rows.stop - rows.start, whole.embedding_dim, device="meta")
         self.weight = _part(whole.weight, rows)
         self._first, self._ranks = rows.start, ranks
@@ -248,16 +213,20 @@ def _as_it_is(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 
 class _Entrance:
-    """Where values come into a block: what several layers are given is one, and its gradient is added up once."""
+    """Where values come into a block: what several layers are given is one, and its gradient is added up once.
 
-    def __init__(self, ranks: _Ranks) -> None:
-        self._ranks = ranks
+    Where they come from the front, those of all rows come together.
+    """
+
+    def __init__(self, ranks: RanksOfReplica, shares: RowShares | None) -> None:
+        self._ranks, self._shares = ranks, shares
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
         """What was given, and what layers take in its place."""
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         if self._last is None or self._last[0] is not values:
-            self._last = values, _Enter.apply(values, self._ranks)  # type: ignore[no-untyped-call]
+            entered = self._shares.gather(values) if self._shares else _Enter.apply(values, self._ranks)  # type: ignore[no-untyped-call]
+            self._last = values, entered
         return self._last[1]
 
     def clear(self) -> None:
@@ -269,7 +238,7 @@ class _Enter(torch.autograd.Function):
     """The same values; the gradient is the sum of all ranks'."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, ranks: _Ranks) -> torch.Tensor:
+    def forward(ctx: Any, values: torch.Tensor, ranks: RanksOfReplica) -> torch.Tensor:
         ctx.ranks = ranks
         return values.view_as(values)
 
@@ -282,7 +251,7 @@ class _Leave(torch.autograd.Function):
     """The sum of all ranks' values; each has the same gradient."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, ranks: _Ranks) -> torch.Tensor:
+    def forward(ctx: Any, values: torch.Tensor, ranks: RanksOfReplica) -> torch.Tensor:
         return ranks.all_reduce(values, op="sum")
 
     @staticmethod

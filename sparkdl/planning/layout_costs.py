@@ -7,9 +7,9 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.inputs.tensors import Inputs, count_rows
+from sparkdl.inputs.tensors import Inputs, repeated
 from sparkdl.layouts import PipelinePlan, exchanged_bytes, part_alone
-from sparkdl.planning.cost import Traffic, exchange, together
+from sparkdl.planning.cost import Traffic, exchange, gathered, together
 from sparkdl.planning.links import Links
 from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.pass_seconds import pass_seconds, seconds_of_optimizer
@@ -36,6 +36,8 @@ class LayoutCost(NamedTuple):
     """Of a step, with the other ranks of its replica."""
     gradients: float
     """Bytes of its gradients, of which replicas take the mean in a ring."""
+    front_gradients: float = 0.0
+    """Bytes of those of a front, whose rows all ranks have shared: of them, all ranks take the mean."""
 
     def on(self, ranks: int) -> "LayoutCost":
         """The same on so many ranks, which have more replicas or fewer."""
@@ -50,12 +52,16 @@ class LayoutCost(NamedTuple):
     @property
     def traffic(self) -> Traffic:
         """Of a step, all together."""
-        return together([self.shared, exchange(self.gradients, self.layout.data)])
+        ranks = self.layout.data * self.layout.ranks_of_replica
+        averaged = exchange(self.gradients, self.layout.data), exchange(self.front_gradients, ranks)
+        return together([self.shared, *averaged])
 
     def seconds(self, links: Links, whole: float) -> float:
         """Predicted seconds of a step, where a whole replica computes for ``whole`` seconds."""
         ranks = self.layout.ranks_of_replica
         averaging = links.between_replicas(self.gradients, self.layout.data, ranks_of_replica=ranks)
+        if self.front_gradients:
+            averaging += links.between_replicas(self.front_gradients, self.layout.data * ranks)
         return self.computing * whole + links.in_replica(self.shared, ranks) + averaging
 
 
@@ -133,12 +139,21 @@ def _cost(whole: _Whole, task: Task, layout: RankLayout) -> LayoutCost:
     plan = tried_plan(model, rows, layout, batch_size=batch)
     if isinstance(plan, PipelinePlan):
         return _cost_of_stages(whole, plan, layout)
-    part = part_alone(model, plan)
-    memory = memory_of_rank(part, rows, settings, ranks=replicas, batch=batch)
-    sums = [size * batch / count_rows(rows) for size in exchanged_bytes(model, plan, rows)]
-    shared = together(exchange(size, plan.ranks) for size in sums)
-    computing = whole.share(pass_seconds(part, rows, batch), _trained(part))
-    return LayoutCost(layout, batch, memory.total, computing, shared, memory.gradients)
+    part, of_step = part_alone(model, plan), repeated(rows, batch)  # a front sees a share of them
+    memory = memory_of_rank(part, of_step, settings, ranks=replicas, batch=batch)
+    found = exchanged_bytes(model, plan, of_step)
+    gathers = [exchange(size, plan.ranks, gathered) for size in found.shares]
+    parameters = dict(model.named_parameters())
+    front = sum(parameters[name].nbytes for name in plan.front if parameters[name].requires_grad)
+    return LayoutCost(
+        layout,
+        batch,
+        memory=memory.total,
+        computing=whole.share(pass_seconds(part, rows, batch), _trained(part)),
+        shared=together([*(exchange(size, plan.ranks) for size in found.sums), *gathers]),
+        gradients=memory.gradients - front,
+        front_gradients=front,
+    )
 
 
 def _cost_of_stages(whole: _Whole, plan: PipelinePlan, layout: RankLayout) -> LayoutCost:

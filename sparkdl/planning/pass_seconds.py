@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from sparkdl.inputs.tensors import Inputs, answer, like
+from sparkdl.inputs.tensors import Inputs, answer, repeated
 from sparkdl.models import in_mode, logits_of
 from sparkdl.settings import Train
 from sparkdl.training.recipe import build_optimizer
@@ -30,7 +30,7 @@ def shortest(run: Callable[[], object]) -> float:
 
 def pass_seconds(model: nn.Module, rows: Inputs, count: int) -> float:
     """Of a forward pass and the back-propagation over ``count`` rows like the first one of ``rows``."""
-    given = like(rows, lambda tensor: tensor[:1].expand(count, *tensor.shape[1:]).clone())
+    given = repeated(rows, count)
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def run() -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
+from sparkdl.collectives import TorchCommunicator
 from sparkdl.data import Batch
 from sparkdl.inputs.tensors import moved, sliced
 from sparkdl.layouts import PipelinePlan, SharingPlan, TensorParallel
@@ -32,6 +33,8 @@ def make_replica(
         return Replica(model, settings, task, groups, device)
     if isinstance(plan, PipelinePlan):
         return PipelinedReplica(model, settings, task, groups, device, plan)
+    if not isinstance(groups.replica, TorchCommunicator):
+        raise TypeError("parts of layers exchange by PyTorch, and need the torch backend")
     part = TensorParallel(model, plan, groups.replica)
     return Replica(part.model, settings, task, groups, device, part)
 

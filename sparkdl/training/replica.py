@@ -137,7 +137,7 @@ class Replica:
         """What of it this rank has, if it is shared."""
         self.draws_apart: tuple[int, ...] = ()
         """By what it draws other numbers than those that it shares a replica with, if they compute other layers."""
-        self.strategy = create_strategy(settings, groups.data, self.part)
+        self.strategy = create_strategy(settings, groups, self.part)
         placed = self.strategy.place(model, device)
         self.model, self.optimizer = self.strategy.wrap(placed, partial(build_optimizer, settings))
         self._compiled = compiled(self.model) if settings.compile else None

@@ -1,15 +1,17 @@
 """Whether a recipe and a network can be trained by replicas that several ranks share. Runs on the driver."""
 
 import copy
+import math
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.inputs.tensors import Inputs, answer
+from sparkdl.inputs.tensors import Inputs, answer, like
 from sparkdl.layouts import (
     PipelinePlan,
     SharingPlan,
@@ -94,24 +96,68 @@ def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size
 
     Raises :class:`ModelError` for a network that has nothing to cut, or whose parts would answer otherwise.
     """
-    plan: SharingPlan
-    with torch.no_grad():
-        expected = logits_of(answer(model.eval(), rows))
-        if layout.tensor > 1:
-            plan = find_plan(model, rows, layout.tensor)
-            found = _answers_of_parts(model, rows, plan)
+    if layout.tensor == 1:
+        staged = _pipeline_plan(model, rows, layout, batch_size)
+        _compare(model, rows, layout, lambda: [_Tried(answer_by_stages(model, staged))])
+        return staged
+    plan = find_plan(model, rows, layout.tensor)
+    if plan.front:
+        differing = like(rows, _differing)
+        try:
+            _compare(model, differing, layout, lambda: _parts_tried(model, differing, plan), front=plan.front)
+        except ModelError:  # such as one whose code takes the number of rows that it is called with for that of answers
+            plan = plan._replace(front=())
         else:
-            plan = _pipeline_plan(model, rows, layout, batch_size)
-            found = [answer_by_stages(model, plan)]
-    model.train()
-    largest = float(expected.abs().max())
-    apart = max(float((each - expected).abs().max()) for each in found)
-    if apart > TOLERANCE * largest:
-        raise ModelError(
-            f"{_key(layout)}: the ranks of a replica would answer {apart:.2g} apart from the whole network, of"
-            f" which answers are up to {largest:.2g}; set it to 1"
-        )
+            return plan
+    _compare(model, rows, layout, lambda: _parts_tried(model, rows, plan))
     return plan
+
+
+class _Tried(NamedTuple):
+    """What a network, or one of the ranks that share it, has found."""
+
+    answers: torch.Tensor
+    gradients: torch.Tensor = torch.zeros(1)
+    """Of the front's parameters, one after another."""
+
+
+@torch.no_grad()
+def _compare(
+    model: nn.Module, rows: Inputs, layout: RankLayout, try_parts: Callable[[], list[_Tried]], front: Sequence[str] = ()
+) -> None:
+    """Raise :class:`ModelError` unless ranks answer as the whole network, whose gradients are the mean of theirs."""
+    expected = _tried(model.eval(), rows, front)
+    found = try_parts()
+    model.train()
+    mean = torch.stack([each.gradients for each in found]).mean(dim=0)
+    for ours, theirs in [*((each.answers, expected.answers) for each in found), (mean, expected.gradients)]:
+        largest = float(theirs.abs().max())
+        apart = float((ours - theirs).abs().max()) if ours.shape == theirs.shape else math.inf
+        if apart > TOLERANCE * largest:
+            raise ModelError(
+                f"{_key(layout)}: the ranks of a replica would answer {apart:.2g} apart from the whole network, of"
+                f" which answers are up to {largest:.2g}; set it to 1"
+            )
+
+
+def _tried(network: nn.Module, rows: Inputs, front: Sequence[str]) -> _Tried:
+    parameters = [each for name, each in network.named_parameters() if name in front and each.requires_grad]
+    with torch.set_grad_enabled(bool(parameters)):
+        answers = logits_of(answer(network, rows))
+    if not parameters:
+        return _Tried(answers)
+    gradients = torch.autograd.grad(answers.square().sum(), parameters, materialize_grads=True)
+    return _Tried(answers.detach(), torch.cat([each.flatten() for each in gradients]))
+
+
+def _differing(rows: torch.Tensor) -> torch.Tensor:
+    """Other numbers in each row, in the place of zeros; ids, and what says which values there are, stay as they are."""
+    generator = torch.Generator().manual_seed(0)
+    if rows.is_floating_point():
+        return torch.rand(rows.shape, generator=generator, dtype=rows.dtype)
+    if rows.dtype == torch.uint8:
+        return torch.randint(256, rows.shape, generator=generator, dtype=rows.dtype)
+    return rows
 
 
 def _pipeline_plan(model: nn.Module, rows: Inputs, layout: RankLayout, batch_size: int) -> PipelinePlan:
@@ -121,11 +167,11 @@ def _pipeline_plan(model: nn.Module, rows: Inputs, layout: RankLayout, batch_siz
     return PipelinePlan(layout.pipeline, cuts, parts, layout.schedule, rows)
 
 
-def _answers_of_parts(model: nn.Module, rows: Inputs, plan: TensorPlan) -> list[torch.Tensor]:
-    """What each of the ranks answers; all ranks are here. Raises :class:`ModelError`."""
+def _parts_tried(model: nn.Module, rows: Inputs, plan: TensorPlan) -> list[_Tried]:
+    """What each of the ranks finds; all ranks are here. Raises :class:`ModelError`."""
     together = _Threads(plan.ranks)
     with ThreadPoolExecutor(plan.ranks) as pool:
-        found = [pool.submit(_answered, model, plan, together.of(rank), rows) for rank in range(plan.ranks)]
+        found = [pool.submit(_part_tried, model, plan, together.of(rank), rows) for rank in range(plan.ranks)]
         failed = [each.exception() for each in found if not isinstance(each.exception(), threading.BrokenBarrierError)]
     if reason := next(filter(None, failed), None):
         raise ModelError(
@@ -135,15 +181,15 @@ def _answers_of_parts(model: nn.Module, rows: Inputs, plan: TensorPlan) -> list[
     return [each.result() for each in found]
 
 
-def _answered(model: nn.Module, plan: TensorPlan, ranks: "_Thread", rows: Inputs) -> torch.Tensor:
-    """What one of the ranks answers; all tensors that are not cut are the network's own."""
+def _part_tried(model: nn.Module, plan: TensorPlan, ranks: "_Thread", rows: Inputs) -> _Tried:
+    """What one of the ranks finds; all tensors that are not cut are the network's own."""
     own: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
     try:
         with torch.no_grad():
             part = copy.deepcopy(model, own)
             with tensors_on_disk():  # the driver need not have room for all parts
                 cut(part, plan, ranks)
-            return logits_of(answer(part, rows))
+            return _tried(part, rows, plan.front)
     except BaseException:
         ranks.abort()
         raise
@@ -167,11 +213,17 @@ class _Thread:
         self.rank, self._all = rank, all_of_them
 
     def all_reduce(self, tensor: torch.Tensor, *, op: Any = "sum") -> torch.Tensor:
+        return torch.stack(self.all_gather(tensor)).sum(dim=0)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         self._all.given[self.rank] = tensor
         self._all.barrier.wait()
-        total = torch.stack([each for each in self._all.given if each is not None]).sum(dim=0)
+        gathered = [each.clone() for each in self._all.given if each is not None]
         self._all.barrier.wait()
-        return total
+        return gathered
+
+    def scatter_sum(self, own: torch.Tensor, whole: torch.Tensor) -> None:
+        own.copy_(self.all_reduce(whole).chunk(len(self._all.given))[self.rank])
 
     def abort(self) -> None:
         self._all.barrier.abort()

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sparkdl.collectives import Communicator, create_averager
+from sparkdl.collectives import create_averager
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import (
@@ -21,6 +21,7 @@ from sparkdl.settings.strategies import (
     SparkNetOptions,
 )
 from sparkdl.training.asynchronous.assemble import SlicedModel
+from sparkdl.training.groups import Groups
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.diloco import DiLoCo
 from sparkdl.training.strategies.easgd import EASGD
@@ -37,17 +38,18 @@ from sparkdl.training.strategies.strategy import Strategy
 __all__ = ["Strategy", "create_strategy", "strategy_of"]
 
 
-def create_strategy(settings: Train, communicator: Communicator, part: SharedPart | None = None) -> Strategy:
+def create_strategy(settings: Train, groups: Groups, part: SharedPart | None = None) -> Strategy:
     """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together.
 
-    Where each has the same ``part`` of a replica, it is all-reduce.
+    Where ranks have a ``part`` of a replica, it is all-reduce.
     """
     options = settings.strategy
     if not isinstance(options, Averaging):
         raise TypeError(f"{type(options).__qualname__} is for workers that have servers, and not for ranks in lockstep")
+    communicator = groups.data
     averager = create_averager(options, communicator)
     if part:
-        return PartAllReduce(communicator, averager, part)
+        return PartAllReduce(communicator, averager, part, everyone=groups.world)
     match options:
         case AllReduceOptions(shard="optimizer" | "all" as shard):
             from sparkdl.training.strategies.sharded_allreduce import ShardedAllReduce  # PyTorch's DTensor takes 0.5 s

@@ -35,9 +35,13 @@ class AllReduce(Strategy):
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
         model, optimizer = super().wrap(model, make_optimizer)
-        tables = sparse_tables(model)
-        self._gradients = GradientAverager(model.parameters(), self.averager, tables=tables, noise=self._noise)
+        self._averagers = self._averagers_of(model)
         return model, optimizer
+
+    def _averagers_of(self, model: nn.Module) -> list[GradientAverager]:
+        """Who averages the gradients: each those of other parameters."""
+        tables = sparse_tables(model)
+        return [GradientAverager(model.parameters(), self.averager, tables=tables, noise=self._noise)]
 
     @override
     def row_weight(self, *, own_rows: int, global_rows: int) -> float:
@@ -48,11 +52,13 @@ class AllReduce(Strategy):
     @override
     def begin_last_pass(self) -> None:
         self._agreed = False
-        self._gradients.begin_last_pass()
+        for each in self._averagers:
+            each.begin_last_pass()
 
     @override
     def finish_gradients(self) -> None:
-        self._gradients.finish()
+        for each in self._averagers:
+            each.finish()
 
     @override
     def end_epoch(self) -> None:

@@ -1,6 +1,6 @@
 """What strategies have in common by which each rank keeps a part of a model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -41,6 +41,10 @@ class SharedPart(OwnPart, Protocol):
 
     model: nn.Module
     """With the part's parameters; it answers as the whole network does, and all ranks of a replica call it."""
+
+    @property
+    def front(self) -> Sequence[str]:
+        """The parameters whose gradients have to be averaged over all ranks of the run: see :class:`TensorParallel`."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint says of the parts, as plain values."""
