@@ -142,11 +142,11 @@ def _compare(
 
 def _tried(network: nn.Module, rows: Inputs, front: Sequence[str]) -> _Tried:
     parameters = [each for name, each in network.named_parameters() if name in front and each.requires_grad]
-    with torch.set_grad_enabled(bool(parameters)):
-        answers = logits_of(answer(network, rows))
     if not parameters:
-        return _Tried(answers)
-    gradients = torch.autograd.grad(answers.square().sum(), parameters, materialize_grads=True)
+        return _Tried(logits_of(answer(network, rows)))
+    with torch.enable_grad():
+        answers = logits_of(answer(network, rows))
+        gradients = torch.autograd.grad(answers.square().sum(), parameters, materialize_grads=True)
     return _Tried(answers.detach(), torch.cat([each.flatten() for each in gradients]))
 
 
