@@ -127,6 +127,32 @@ def test_a_replica_that_two_ranks_share_is_trained_registered_and_scored_as_a_wh
     assert predicted[0] == predicted[1]
 
 
+class Convolutions(nn.Module):
+    """Points as images of two by two, and wide layers."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.images = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten())
+        self.wide = nn.Sequential(nn.Linear(24, 33), nn.ReLU(), nn.Linear(33, num_classes))
+
+    def forward(self, points):
+        return self.wide(self.images(points))
+
+
+def test_convolutions_by_rows_and_wide_layers_in_parts_are_trained_as_by_one_rank_which_may_go_on(
+    fit, raw, tracking, tmp_path
+):
+    recipe = {"model": Convolutions, "optimizer": "adam", "learning_rate": 0.02, "clip_norm": 0.5, "batch_size": 21}
+    whole = fit(ONE, epochs=3, **recipe)
+    begun = fit(SHARED, epochs=2, **recipe)
+    assert begun.history[1]["validation_loss"] == pytest.approx(whole.history[1]["validation_loss"], rel=1e-4)
+    on = fit(ONE, epochs=3, resume=begun.run_id, **recipe)
+    assert on.metrics == pytest.approx(whole.metrics, rel=1e-4)
+    ours, theirs = (load_network_weights(download(each.model_uri, tracking) / NETWORK_FILE) for each in (on, whole))
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in theirs)
+    assert sparkdl.score(raw, begun).count() == ROWS
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
