@@ -40,6 +40,7 @@ NAMES = (
     "memory",
     "layouts",
     "layout_plan",
+    "hybrid",
     "faults",
     "batches",
     "students",

@@ -5,6 +5,7 @@ On four ranks of this machine, and on four hosts: network namespaces with links 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import combinations
 from statistics import median
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from sparkdl.planning.measure import ring_exchanges
 from sparkdl.settings import RankLayout
 from sparkdl.training.tasks import Classification
 
-__all__ = ["Step", "measured_steps", "report", "run"]
+__all__ = ["Step", "between_hosts", "measured_steps", "report", "run"]
 
 MEGABITS = 200.0
 STEPS = 30
@@ -50,7 +51,7 @@ class Step(NamedTuple):
 def run() -> Report:
     """Train each network in each layout over each link. Runs on the driver."""
     found = []
-    for link, launched in (("this machine", _here), (f"{MEGABITS:g} Mbit/s", _between_hosts)):
+    for link, launched in (("this machine", _here), (f"{MEGABITS:g} Mbit/s", partial(between_hosts, SIZE, MEGABITS))):
         with launched() as launch:
             for each in NETWORKS:
                 found += measured_steps(link, each, launch)
@@ -127,11 +128,12 @@ def _here() -> Iterator[Launch]:
 
 
 @contextmanager
-def _between_hosts() -> Iterator[Launch]:
-    with network(SIZE) as hosts:
-        hosts.limit(MEGABITS)
+def between_hosts(count: int, megabits: float) -> Iterator[Launch]:
+    """Ranks on so many hosts, whose links carry so many megabits a second. Runs on the driver, as root."""
+    with network(count) as hosts:
+        hosts.limit(megabits)
 
         def launch(function: Callable[[Rank], Any], ranks: int) -> list[Any]:
-            return hosts.run(function, ranks_per_host=ranks // SIZE, backend=TorchBackend())
+            return hosts.run(function, ranks_per_host=ranks // count, backend=TorchBackend())
 
         yield launch

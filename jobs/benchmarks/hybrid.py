@@ -1,0 +1,60 @@
+"""Convolutions, then layers of 4,096 neurons, on two hosts with a slow link: data parallel, and by a hybrid layout.
+
+In the hybrid (Project Adam: Chilimbi et al., OSDI 2014) ranks compute the convolutions for different rows, and have the
+wide layers in parts.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from torch import nn
+
+from benchmarks.layout_plan import Step, between_hosts, measured_steps
+from benchmarks.layout_subjects import CLASSES, WARM_UP, Layout, Network
+from benchmarks.report import Report, Target
+from sparkdl.models.networks import lenet
+
+__all__ = ["report", "run"]
+
+HOSTS, MEGABITS = 2, 100.0
+STEPS = 10
+SHAPE, WIDTH = (3, 32, 32), 4096
+LAYOUTS = Layout("allreduce", HOSTS), Layout("tensor: 2", HOSTS, tensor=HOSTS)
+
+
+def build() -> nn.Module:
+    """LeNet with wide layers: 105 MB of weights, of which the convolutions have 0.2 MB."""
+    layers = lenet(input_shape=SHAPE, num_classes=CLASSES, channels=(32, 64), hidden=(WIDTH, WIDTH))
+    return nn.Sequential(nn.Unflatten(1, SHAPE), layers)
+
+
+NETWORK = Network("convolutions, then 4,096 twice", build, rows=64, width=prod(SHAPE))
+
+
+def run() -> Report:
+    """Train over the link in both layouts. Runs on the driver, as root."""
+    with between_hosts(HOSTS, MEGABITS) as launch:
+        return report(measured_steps(f"{MEGABITS:g} Mbit/s", NETWORK, launch, layouts=LAYOUTS, steps=STEPS))
+
+
+def report(steps: Sequence[Step]) -> Report:
+    """The table: first the step of whole replicas, then that of the hybrid."""
+    whole, hybrid = steps
+    measured, predicted = ((hybrid.rows / h) / (whole.rows / w) for h, w in _pairs(hybrid, whole))
+    return Report(
+        title=f"hybrid: {hybrid.network}, on {HOSTS} hosts",
+        columns=["layout", "rows of a step", "ms predicted", "ms measured", "rows/s"],
+        rows=[
+            [each.layout, each.rows, each.predicted, each.measured, 1000 * each.rows / each.measured] for each in steps
+        ],
+        targets=[
+            Target("rows/s of the hybrid over allreduce", measured, 2.0),
+            Target("what is predicted of that over what is measured", predicted / measured, 1.1, at_most=True),
+        ],
+        note=f"{whole.link}. Medians of {STEPS - WARM_UP} steps, Adam, float32. A replica learns from {NETWORK.rows}"
+        " rows in a step: whole replicas from those of each rank.",
+    )
+
+
+def _pairs(hybrid: Step, whole: Step) -> tuple[tuple[float, float], tuple[float, float]]:
+    return (hybrid.measured, whole.measured), (hybrid.predicted, whole.predicted)
