@@ -43,6 +43,19 @@ def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None
     assert [cost.rows for cost in found.possible.values()] == [64, 32, 32, 16, 16]
 
 
+def test_of_convolutions_a_rank_computes_its_rows_and_sends_their_values_and_its_share_of_gradients() -> None:
+    convolutions = nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.ReLU(), nn.MaxPool2d(2)
+    wide = nn.Linear(2 * WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, CLASSES, bias=False)
+    model = nn.Sequential(*convolutions, nn.Flatten(), *wide)
+    found = costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4).possible
+    values, answers, front, parts = 2 * VALUES, 4 * BATCH * CLASSES, 4 * 8 * 9, (2 * LAYER + LAST) / 2
+    # Values there and their gradients back, what the block gives, the convolutions' gradients of all ranks.
+    assert found["{data: 1, tensor: 4}"].traffic.bytes == 2 * 3 / 4 * (values + answers + front)
+    assert found["{data: 2, tensor: 2}"].traffic.bytes == values + answers + 2 * 3 / 4 * front + parts
+    whole = found["{data: 4}"].memory
+    assert whole > found["{data: 2, tensor: 2}"].memory > found["{data: 1, tensor: 4}"].memory
+
+
 def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
     found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2)
     whole = found.possible["{data: 2}"]
