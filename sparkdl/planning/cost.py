@@ -98,9 +98,9 @@ def gathered(size: float, ranks: int) -> Traffic:
 
 
 def exchange(size: float, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> Traffic:
-    """The exchange of ``size`` bytes, of which :data:`MESSAGE_BYTES` at most travel together."""
+    """The exchange of ``size`` bytes, of which :data:`MESSAGE_BYTES` at most travel together; nothing takes none."""
     messages, sent = topology(size, ranks)
-    return Traffic(messages * max(1, math.ceil(size / MESSAGE_BYTES)), sent)
+    return Traffic(messages * math.ceil(size / MESSAGE_BYTES), sent)
 
 
 def together(exchanges: Iterable[Traffic]) -> Traffic:

@@ -60,8 +60,7 @@ class LayoutCost(NamedTuple):
         """Predicted seconds of a step, where a whole replica computes for ``whole`` seconds."""
         ranks = self.layout.ranks_of_replica
         averaging = links.between_replicas(self.gradients, self.layout.data, ranks_of_replica=ranks)
-        if self.front_gradients:
-            averaging += links.between_replicas(self.front_gradients, self.layout.data * ranks)
+        averaging += links.between_replicas(self.front_gradients, self.layout.data * ranks)
         return self.computing * whole + links.in_replica(self.shared, ranks) + averaging
 
 
