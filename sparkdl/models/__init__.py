@@ -3,6 +3,7 @@
 from sparkdl.models.beside_base import BesideBase, LowRank
 from sparkdl.models.build import build, build_without_weights, copied_network, name_of, try_network
 from sparkdl.models.build_named import build_by, build_named
+from sparkdl.models.experts import Experts, MixtureOfExperts, balance_losses
 from sparkdl.models.export import TracedNetwork, export_network, trace_network, write_network
 from sparkdl.models.export_in_parts import export_in_parts, write_in_parts
 from sparkdl.models.form_files import (
@@ -29,13 +30,16 @@ __all__ = [
     "LOGITS",
     "NETWORK_FILE",
     "BesideBase",
+    "Experts",
     "Form",
     "LowRank",
+    "MixtureOfExperts",
     "Network",
     "OnlyTensors",
     "OnnxNetwork",
     "Reference",
     "TracedNetwork",
+    "balance_losses",
     "build",
     "build_by",
     "build_named",

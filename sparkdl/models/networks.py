@@ -11,6 +11,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from sparkdl.models.experts import mixture_of_experts
+
 __all__ = ["NETWORKS", "NO_WORD", "WordVectors", "bag_of_words", "cnn", "lenet", "mlp", "resnet"]
 
 NO_WORD = 0
@@ -134,6 +136,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "lenet": lenet,
     "resnet": resnet,
     "bag_of_words": bag_of_words,
+    "mixture_of_experts": mixture_of_experts,
 }
 """The names that ``train.model`` knows."""
 

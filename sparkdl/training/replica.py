@@ -13,7 +13,7 @@ from sparkdl.collectives import is_expanded, values_of
 from sparkdl.data import Batch, Dataset
 from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import answer, moved, stand_in
-from sparkdl.models import build_by, build_without_weights, logits_of, tensors_on_disk
+from sparkdl.models import balance_losses, build_by, build_without_weights, logits_of, tensors_on_disk
 from sparkdl.settings import Train
 from sparkdl.training.adapters import with_adapters
 from sparkdl.training.fisher_noise import FisherNoise
@@ -237,10 +237,11 @@ def back_propagate(
     labels = batch.labels.to(device, non_blocking=True)
     weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
     teacher = None if batch.teacher is None else batch.teacher.to(device, non_blocking=True)
-    with autocast(settings, device), _normalised_alone(model, len(labels)):
+    with autocast(settings, device), _normalised_alone(model, len(labels)), balance_losses() as balance:
         answered = answer(compiled or model, inputs)
         mean = loss(answered, labels, weights, inputs=inputs, teacher=teacher)
-    scaled = scaler.scale(mean) if scaler else mean
+    objective = sum(balance, start=mean)
+    scaled = scaler.scale(objective) if scaler else objective
     # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
     scaled.backward(torch.full_like(scaled, len(labels) * row_weight))
     sums = task.sums(logits_of(answered).detach(), labels, weights)
