@@ -29,7 +29,7 @@ from benchmarks.layouts_by_hand import staged_by_hand, trained_by_hand
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, returned_memory, run_local
 from sparkdl.collectives import TorchBackend
-from sparkdl.layouts import PipelinePlan, SharingPlan, find_plan, find_stages, part_alone
+from sparkdl.layouts import PipelinePlan, SharingPlan, TensorPlan, find_plan, find_stages, part_alone
 from sparkdl.models import tensors_on_disk
 from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.stage_costs import stages_of_ranks
@@ -155,7 +155,7 @@ def _predicted(network: Network, layout: Layout) -> float:
     return memory_of_rank(model, rows, settings_of(layout), ranks=layout.replicas, batch=own).total
 
 
-def _plan(model: nn.Module, network: Network, layout: Layout) -> SharingPlan | None:
+def _plan(model: nn.Module, network: Network, layout: Layout) -> TensorPlan | PipelinePlan | None:
     rows = torch.rand(2, network.width)
     if layout.pipeline > 1:
         parts = MICROBATCHES * layout.pipeline

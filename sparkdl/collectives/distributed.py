@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from math import prod
 from typing import ClassVar
 
 import torch
@@ -224,6 +225,23 @@ class TorchCommunicator(Messenger):
             parts = torch.empty_like(whole)
             distributed.all_to_all_single(parts, whole, group=self._group)
         torch.sum(parts.view(self.size, -1), dim=0, out=own.view(-1))
+
+    def all_to_all(self, rows: torch.Tensor, *, sent: Sequence[int], taken: Sequence[int]) -> torch.Tensor:
+        """The rows that all ranks have for this one, by rank, of any type that PyTorch has.
+
+        The first ``sent[0]`` of ``rows`` are for rank 0, and so on; ``taken`` says how many come from each rank.
+        """
+        arrived = rows.new_empty(sum(taken), *rows.shape[1:])
+        size = rows.element_size() * prod(rows.shape[1:])
+        with self._counted(rows), _failures_named():
+            distributed.all_to_all_single(
+                bytes_of(arrived),
+                bytes_of(rows.contiguous()),
+                [size * count for count in taken],
+                [size * count for count in sent],
+                group=self._group,
+            )
+        return arrived
 
     @override
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """Models that lie on several ranks, each of which has a part: where parts lie in the whole, and one file per plan."""
 
+from sparkdl.layouts.expert_parallel import ExpertParallel, ExpertPlan, find_experts
 from sparkdl.layouts.graph_stage import GraphStage, answer_by_stages, input_names
 from sparkdl.layouts.moments import fill_with_moments, moments_by_name, put_moments, with_room
 from sparkdl.layouts.part_alone import exchanged_bytes, part_alone
@@ -10,11 +11,13 @@ from sparkdl.layouts.tensor_parallel import Cuts, TensorParallel, cut
 from sparkdl.layouts.tensor_plan import TensorPlan, find_plan
 from sparkdl.layouts.units import check_may_be_sharded
 
-SharingPlan = TensorPlan | PipelinePlan
-"""How the ranks of one replica share a network."""
+SharingPlan = TensorPlan | PipelinePlan | ExpertPlan
+"""How ranks share a network."""
 
 __all__ = [
     "Cuts",
+    "ExpertParallel",
+    "ExpertPlan",
     "GraphStage",
     "ModelPart",
     "Parting",
@@ -32,6 +35,7 @@ __all__ = [
     "exchanged_bytes",
     "fill",
     "fill_with_moments",
+    "find_experts",
     "find_plan",
     "find_stages",
     "input_names",

@@ -1,7 +1,7 @@
 """What the parts of a network that ranks keep have in common: tensors by name, to be read and overwritten."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Container, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -10,7 +10,29 @@ from torch.optim import Optimizer
 from sparkdl.layouts.moments import moments_by_name, put_moments
 from sparkdl.models import full_state
 
-__all__ = ["PartOfNetwork"]
+__all__ = ["PartOfNetwork", "clip_parts"]
+
+
+class _Ranks(Protocol):
+    """Those that have a network together."""
+
+    def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
+        """The sum of all ranks' tensors, for ``op="sum"``."""
+
+
+@torch.no_grad()
+def clip_parts(model: nn.Module, cut: Container[str], ranks: _Ranks, largest: float) -> None:
+    """Shrink gradients whose norm is larger, of the ranks' parts of ``cut`` parameters and of the rest together."""
+    cut_ones: list[torch.Tensor] = []
+    whole_ones: list[torch.Tensor] = []
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            (cut_ones if name in cut else whole_ones).append(parameter.grad)
+    squares = ranks.all_reduce(nn.utils.get_total_norm(cut_ones).square().reshape(1), op="sum")
+    norm = (squares + nn.utils.get_total_norm(whole_ones).square()).sqrt()
+    factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in [*cut_ones, *whole_ones]:
+        gradient.mul_(factor.to(gradient.device))
 
 
 class PartOfNetwork:

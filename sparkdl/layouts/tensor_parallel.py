@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from typing_extensions import override
 
-from sparkdl.layouts.part_of_network import PartOfNetwork
+from sparkdl.layouts.part_of_network import PartOfNetwork, clip_parts
 from sparkdl.layouts.regions import Region, Regions
 from sparkdl.layouts.row_shares import Gatherers, RowShares
 from sparkdl.layouts.tensor_plan import TensorPlan
@@ -107,19 +107,9 @@ class TensorParallel(PartOfNetwork):
         """What a checkpoint says of the parts, as plain values."""
         return {"tensor_cuts": self.parting.state()}
 
-    @torch.no_grad()
     def clip_gradients(self, largest: float) -> None:
         """Shrink gradients whose norm, of all ranks' parts together, is larger."""
-        cut_ones: list[torch.Tensor] = []
-        whole_ones: list[torch.Tensor] = []
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None:
-                (cut_ones if name in self.parting.dims else whole_ones).append(parameter.grad)
-        squares = self._ranks.all_reduce(nn.utils.get_total_norm(cut_ones).square().reshape(1), op="sum")
-        norm = (squares + nn.utils.get_total_norm(whole_ones).square()).sqrt()
-        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in [*cut_ones, *whole_ones]:
-            gradient.mul_(factor.to(gradient.device))
+        clip_parts(self.model, self.parting.dims, self._ranks, largest)
 
 
 def cut(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:

@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, repeated
-from sparkdl.layouts import PipelinePlan, exchanged_bytes, part_alone
+from sparkdl.layouts import PipelinePlan, TensorPlan, exchanged_bytes, part_alone
 from sparkdl.planning.cost import Traffic, exchange, gathered, together
 from sparkdl.planning.links import Links
 from sparkdl.planning.memory import memory_of_rank
@@ -138,6 +138,7 @@ def _cost(whole: _Whole, task: Task, layout: RankLayout) -> LayoutCost:
     plan = tried_plan(model, rows, layout, batch_size=batch)
     if isinstance(plan, PipelinePlan):
         return _cost_of_stages(whole, plan, layout)
+    assert isinstance(plan, TensorPlan), "layouts with experts are not planned"
     part, of_step = part_alone(model, plan), repeated(rows, batch)  # a front sees a share of them
     memory = memory_of_rank(part, of_step, settings, ranks=replicas, batch=batch)
     found = exchanged_bytes(model, plan, of_step)

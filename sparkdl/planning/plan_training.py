@@ -143,7 +143,7 @@ class _Subject(NamedTuple):
 
 def _ranks_that_measure(cluster: Cluster) -> int:
     ranks = cluster.ranks.max
-    if cluster.ranks_of_replica > 1:
+    if cluster.chosen_layout and cluster.chosen_layout.has_parts:
         raise ConfigError(
             f"plan-training compares all layouts of as many ranks; set cluster.num_ranks to {ranks} in place of"
             " cluster.layout"

@@ -105,7 +105,7 @@ def _chosen(dataset: Dataset | str | None, settings: Train, cluster: Cluster, sp
     if best is None:
         raise ConfigError(f"cluster.layout: auto: {plan.choices.advice}")
     log.info("cluster.layout: auto measured %d ranks: %s", plan.ranks, plan.choices.advice)
-    shared = best.layout if best.layout.ranks_of_replica > 1 else None
+    shared = best.layout if best.layout.has_parts else None
     return _Chosen(
         settings.model_copy(update={"strategy": best.strategy}),
         cluster.model_copy(update={"layout": shared, "num_ranks": cluster.num_ranks}),

@@ -33,6 +33,9 @@ class RankLayout(Section):
     pipeline: Positive = 1
     """Ranks that have one replica together: each has some of its layers, and computes one part of a batch while the
     next rank computes the part before (pipeline parallelism, arXiv 1811.06965)."""
+    experts: Positive = 1
+    """Ranks with rows of their own that share the experts of a network's mixtures: each has some of them, which answer
+    the rows of all (expert parallelism, arXiv 1701.06538)."""
     microbatches: Positive | None = None
     """Of a pipeline: into how many parts a batch is cut, by default four times as many as ``pipeline``."""
     schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
@@ -42,11 +45,9 @@ class RankLayout(Section):
 
     @model_validator(mode="after")
     def _shared_in_one_way(self) -> Self:
-        if self.tensor > 1 and self.pipeline > 1:
-            raise ValueError(
-                f"tensor is {self.tensor} and pipeline is {self.pipeline}, and ranks share a replica in one of the two"
-                " ways; set the other one to 1"
-            )
+        sizes = {"tensor": self.tensor, "pipeline": self.pipeline, "experts": self.experts}
+        if len(ways := [f"{axis} is {size}" for axis, size in sizes.items() if size > 1]) > 1:
+            raise ValueError(f"{' and '.join(ways)}, and ranks share a network in one way; set the others to 1")
         if self.pipeline == 1 and self.model_fields_set & {"microbatches", "schedule"}:
             raise ValueError(
                 "microbatches and schedule are of a pipeline; set pipeline to 2 or more, or leave them out"
@@ -57,6 +58,16 @@ class RankLayout(Section):
     def ranks_of_replica(self) -> int:
         """How many ranks have one replica of the network together."""
         return self.tensor * self.pipeline
+
+    @property
+    def replicas(self) -> int:
+        """How many ranks, or groups of them that have one replica together, have rows of their own."""
+        return self.data * self.experts
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether each rank has a part of the network."""
+        return self.ranks_of_replica * self.experts > 1
 
 
 class Resources(Section):
@@ -116,10 +127,10 @@ class Cluster(Section):
             if isinstance(self.num_ranks, RankRange):
                 raise ValueError("layout: auto is chosen for one number of ranks; set num_ranks to a number")
         elif self.layout and "num_ranks" in self.model_fields_set:
-            data, together = self.layout.data, self.layout.ranks_of_replica
-            if self.num_ranks != data * together:
+            replicas, together = self.layout.replicas, self.layout.ranks_of_replica
+            if self.num_ranks != replicas * together:
                 raise ValueError(
-                    f"layout has {data} x {together} = {data * together} ranks, and num_ranks is"
+                    f"layout has {replicas} x {together} = {replicas * together} ranks, and num_ranks is"
                     f" {self.num_ranks}; leave num_ranks out"
                 )
         return self
@@ -143,5 +154,5 @@ class Cluster(Section):
     def ranks(self) -> RankRange:
         """The least and the largest number of ranks."""
         layout = self.chosen_layout
-        asked = layout.data * layout.ranks_of_replica if layout else self.num_ranks
+        asked = layout.replicas * layout.ranks_of_replica if layout else self.num_ranks
         return asked if isinstance(asked, RankRange) else RankRange(min=asked, max=asked)

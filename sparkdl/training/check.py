@@ -156,7 +156,7 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
             f"the dataset {dataset.path} has {dataset.rows('train')} training rows, fewer than the {cluster.replicas} "
             "ranks asked for; lower cluster.num_ranks"
         )
-    layout = cluster.chosen_layout if cluster.ranks_of_replica > 1 else None
+    layout = cluster.chosen_layout if cluster.chosen_layout and cluster.chosen_layout.has_parts else None
     if layout:
         check_shared_replicas(settings, task, layout)
     held_out = [split for split in dataset.splits if split != "train"]
@@ -169,7 +169,7 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
     strategy = settings.strategy
     needs_torch = strategy.needs_torch if isinstance(strategy, Averaging) else None
     if layout:
-        needs_torch = "runs on replicas that several ranks share (cluster.layout)"
+        needs_torch = "runs on parts of a network (cluster.layout)"
     backend = create_backend(cluster.backend, needs_torch=needs_torch)
     on_disk = layout is not None
     model, traced = tried_model(dataset, settings, ranks=cluster.replicas, export=export, on_disk=on_disk)

@@ -19,7 +19,7 @@ from sparkdl.cluster import Rank, returned_memory
 from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.inputs.tensors import Inputs, count_rows, moved
-from sparkdl.layouts import SharingPlan
+from sparkdl.layouts import ExpertPlan, SharingPlan
 from sparkdl.models import full_state, load_full_state
 from sparkdl.settings import Train
 from sparkdl.training.batching import Batching, batching
@@ -65,7 +65,7 @@ class Job:
     checkpoint: str | None = None
     """The checkpoint that this attempt continues from."""
     plan: SharingPlan | None = None
-    """How the ranks of one replica share it, where each has a part."""
+    """How ranks share the network, where each has a part."""
     until: int | None = None
     """Of a trial: the number of epochs after which it pauses, or has finished. Held-out rows are left for others."""
 
@@ -98,7 +98,8 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
     """
     settings, device = job.settings, torch.device(rank.device)
     with job.backend.connect(device) as world, _returned_memory(job):
-        groups = Groups.of(world, ranks_of_replica=job.plan.ranks if job.plan else 1)
+        together = 1 if job.plan is None or isinstance(job.plan, ExpertPlan) else job.plan.ranks
+        groups = Groups.of(world, ranks_of_replica=together)
         task = task_to_train(job.dataset.card, settings)
         model = build_for_ranks(job.dataset, settings, on_disk=job.plan is not None)
         if job.start_weights and not job.checkpoint and rank.rank == 0:

@@ -9,11 +9,12 @@ from typing_extensions import override
 from sparkdl.collectives import TorchCommunicator
 from sparkdl.data import Batch
 from sparkdl.inputs.tensors import moved, sliced
-from sparkdl.layouts import PipelinePlan, SharingPlan, TensorParallel
+from sparkdl.layouts import ExpertParallel, ExpertPlan, PipelinePlan, SharingPlan, TensorParallel
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
 from sparkdl.training.recipe import autocast
 from sparkdl.training.replica import BatchFigures, Replica
+from sparkdl.training.strategies.keeps_part import SharedPart
 from sparkdl.training.tasks import Task
 
 __all__ = ["PipelinedReplica", "make_replica"]
@@ -29,6 +30,10 @@ def make_replica(
     plan: SharingPlan | None = None,
 ) -> Replica:
     """The replica of a network, or this rank's part of it as a ``plan`` says. All ranks call it together."""
+    part: SharedPart
+    if isinstance(plan, ExpertPlan):
+        part = ExpertParallel(model, plan, groups.world)
+        return Replica(part.model, settings, task, groups, device, part)
     if plan is None or groups.replica is None:
         return Replica(model, settings, task, groups, device)
     if isinstance(plan, PipelinePlan):

@@ -18,10 +18,11 @@ from sparkdl.layouts import (
     TensorPlan,
     answer_by_stages,
     cut,
+    find_experts,
     find_plan,
     find_stages,
 )
-from sparkdl.models import logits_of, tensors_on_disk
+from sparkdl.models import MixtureOfExperts, logits_of, tensors_on_disk
 from sparkdl.settings import RankLayout, Train
 from sparkdl.settings.averaging import BFloat16Options, Float16Options
 from sparkdl.settings.strategies import AllReduceOptions
@@ -77,7 +78,7 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
             "train.precision float16 skips steps that a rank finds too large, and the others of its replica would not;"
             f" set it to bfloat16 or float32, {off}"
         )
-    if layout.tensor > 1 and settings.optimizer in BY_LAYER:
+    if layout.pipeline == 1 and settings.optimizer in BY_LAYER:
         raise ConfigError(
             f"train.optimizer {settings.optimizer} measures whole layers, and {key} cuts them; take another one, {off}"
         )
@@ -87,15 +88,23 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
 
 
 def _key(layout: RankLayout) -> str:
-    """The setting by which ranks share a replica."""
-    return "cluster.layout.tensor" if layout.tensor > 1 else "cluster.layout.pipeline"
+    """The setting by which ranks share a network."""
+    sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "experts": layout.experts}
+    return next(f"cluster.layout.{axis}" for axis, size in sizes.items() if size > 1)
 
 
 def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size: int) -> SharingPlan:
-    """How ranks share a replica of a network; their parts have answered some rows here as the whole network does.
+    """How ranks share a network; parts of a replica have answered some rows here as the whole network does.
 
     Raises :class:`ModelError` for a network that has nothing to cut, or whose parts would answer otherwise.
     """
+    if layout.experts > 1:
+        return find_experts(model, layout.experts)
+    if layout.pipeline > 1 and any(isinstance(each, MixtureOfExperts) for each in model.modules()):
+        raise ModelError(
+            "cluster.layout.pipeline computes a graph of the network, which does not have the balance losses of its"
+            " mixtures of experts; set it to 1, and maybe cluster.layout.experts to 2 or more"
+        )
     if layout.tensor == 1:
         staged = _pipeline_plan(model, rows, layout, batch_size)
         _compare(model, rows, layout, lambda: [_Tried(answer_by_stages(model, staged))])

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from sparkdl.collectives import create_averager
+from sparkdl.layouts import ExpertParallel
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import (
@@ -25,6 +26,7 @@ from sparkdl.training.groups import Groups
 from sparkdl.training.strategies.allreduce import AllReduce
 from sparkdl.training.strategies.diloco import DiLoCo
 from sparkdl.training.strategies.easgd import EASGD
+from sparkdl.training.strategies.expert_allreduce import ExpertAllReduce
 from sparkdl.training.strategies.hogwild import Hogwild
 from sparkdl.training.strategies.ist import IST
 from sparkdl.training.strategies.keeps_part import SharedPart
@@ -41,13 +43,15 @@ __all__ = ["Strategy", "create_strategy", "strategy_of"]
 def create_strategy(settings: Train, groups: Groups, part: SharedPart | None = None) -> Strategy:
     """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together.
 
-    Where ranks have a ``part`` of a replica, it is all-reduce.
+    Where ranks have a ``part`` of a network, it is all-reduce.
     """
     options = settings.strategy
     if not isinstance(options, Averaging):
         raise TypeError(f"{type(options).__qualname__} is for workers that have servers, and not for ranks in lockstep")
     communicator = groups.data
     averager = create_averager(options, communicator)
+    if isinstance(part, ExpertParallel):
+        return ExpertAllReduce(communicator, averager, part, create_averager(options, part.alike))
     if part:
         return PartAllReduce(communicator, averager, part, everyone=groups.world)
     match options:
