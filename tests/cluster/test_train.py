@@ -33,6 +33,7 @@ ROWS = 203  # odd, so that two ranks cannot share them evenly
 ONE, TWO = Cluster(num_ranks=1), Cluster(num_ranks=2)
 SHARED = Cluster(layout=RankLayout(tensor=2))
 STAGED = Cluster(layout=RankLayout(pipeline=2))
+DEALT = Cluster(layout=RankLayout(experts=2))
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +152,41 @@ def test_convolutions_by_rows_and_wide_layers_in_parts_are_trained_as_by_one_ran
     ours, theirs = (load_network_weights(download(each.model_uri, tracking) / NETWORK_FILE) for each in (on, whole))
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in theirs)
     assert sparkdl.score(raw, begun).count() == ROWS
+
+
+def test_two_ranks_that_share_experts_train_what_one_rank_trains_which_goes_on_with_it(fit, raw, tracking):
+    """Steps have all rows, of which the ranks have unequal numbers, so that they are the same for one and for two."""
+    options = {"width": 8, "experts": 3, "hidden": 8}
+    recipe = {"model": "mixture_of_experts", "model_options": options, "batch_size": ROWS, "optimizer": "adam"}
+    whole, dealt = (fit(cluster, epochs=8, **recipe) for cluster in (ONE, DEALT))
+    assert dealt.metrics == pytest.approx(whole.metrics, rel=1e-4)
+    ours, theirs = (fit(ONE, epochs=10, resume=each.run_id, **recipe) for each in (dealt, whole))
+    assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-4)
+    params = MlflowClient(tracking.uri).get_run(dealt.run_id).data.params
+    assert (params["backend"], params["cluster.layout.experts"]) == ("torch", "2")
+    predicted = [sparkdl.score(raw, each).select("prediction").collect() for each in (dealt, whole)]
+    assert predicted[0] == predicted[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.experts is for strategy allreduce"),
+        ({"precision": "float16"}, r"train\.precision float16 skips steps"),
+        ({"optimizer": "lamb"}, r"train\.optimizer lamb measures whole layers, and cluster\.layout\.experts"),
+        ({}, r"cluster\.layout\.experts deals out the experts of .*, and the network has no such layer"),
+        (
+            {"model": "mixture_of_experts", "model_options": {"experts": 1, "top": 1}},
+            r"cluster\.layout\.experts is 2, and the layer '2\.mixture' has 1 experts",
+        ),
+    ],
+)
+def test_what_dealt_experts_cannot_do_is_refused_before_anything_starts(fit, tmp_path, changes, reason):
+    with pytest.raises((ConfigError, ModelError), match=reason):
+        fit(DEALT, **changes)
+    with pytest.raises(ConfigError, match=r"runs on parts of a network \(cluster\.layout\), which Horovod cannot"):
+        fit(Cluster(layout=DEALT.layout, backend="horovod"), model="mixture_of_experts")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
