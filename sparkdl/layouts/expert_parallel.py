@@ -50,8 +50,8 @@ def find_experts(model: nn.Module, ranks: int) -> ExpertPlan:
 class ExpertParallel(PartOfNetwork):
     """A network of which this rank has some experts, in memory; it answers as the whole one does. Runs on ranks.
 
-    All ranks that share experts call it together, each with its own rows. Those of an expert are then the rows of all
-    of these ranks, so that its gradient is their sum, which is as many times too large beside other gradients.
+    All ranks of the run call it together, each with its own rows. Those of an expert are the rows of all ranks that
+    share it, so that its gradient is their sum, which is as many times too large beside other gradients.
     """
 
     front: Sequence[str] = ()
@@ -75,7 +75,7 @@ class ExpertParallel(PartOfNetwork):
         self.rank = place
         for mixture in model.modules():
             if isinstance(mixture, MixtureOfExperts):
-                mixture.experts = _OwnExperts(mixture.experts, ranks)
+                mixture.experts = _OwnExperts(mixture.experts, ranks, world)
         for tensor in [*model.parameters(), *model.buffers()]:
             tensor.data = tensor.detach().clone()  # it may lie on disk
         self.model = model
@@ -102,23 +102,25 @@ class ExpertParallel(PartOfNetwork):
 class _OwnExperts(Experts):
     """The experts of this rank, which answers the rows that any of the ranks has for them."""
 
-    def __init__(self, whole: Experts, ranks: TorchCommunicator) -> None:
+    def __init__(self, whole: Experts, ranks: TorchCommunicator, world: Communicator) -> None:
         nn.Module.__init__(self)
         count = len(whole.up)
         self._held = [len(own) for own in torch.arange(count).tensor_split(ranks.size)]
         """How many experts each rank has, as :class:`Cuts` deals them."""
-        self._ranks = ranks
+        self._ranks, self._world = ranks, world
         own = torch.arange(count).split(self._held)[ranks.rank]
         for name, parameter in whole.named_parameters():
             setattr(self, name, nn.Parameter(parameter.detach()[own], requires_grad=parameter.requires_grad))
 
     @override
     def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        # A rank whose rows have run out takes part with one that counts nowhere, in evaluation.
+        # Gates are balanced over all ranks, so that steps are those of one rank. One whose rows have run out takes part
+        # with a row that counts nowhere, in evaluation.
         told = torch.cat([counts, counts.new_tensor([self.training])])
-        of_ranks = torch.stack(self._ranks.all_gather(told))
-        chosen, counting = of_ranks[:, :-1], of_ranks[:, -1:]
-        own = chosen.split(self._held, dim=1)[self._ranks.rank]
+        of_world = torch.stack(self._world.all_gather(told))
+        chosen, counting = of_world[:, :-1], of_world[:, -1:]
+        of_ranks = chosen.split(self._ranks.size)[self._world.rank // self._ranks.size]
+        own = of_ranks.split(self._held, dim=1)[self._ranks.rank]
         sent = [int(each.sum()) for each in counts.split(self._held)]
         taken = own.sum(dim=1).tolist()
         arrived: torch.Tensor = _Exchange.apply(rows, self._ranks, sent, taken)  # type: ignore[no-untyped-call]

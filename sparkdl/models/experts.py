@@ -59,8 +59,8 @@ class MixtureOfExperts(nn.Module):
     answer for a row does not depend on the rows beside it. A gate that is left alone comes to prefer a few experts:
     :func:`balance_losses` has ``balance`` times the number of experts times the sum over experts of the share of
     choices that fall on one and its mean probability (Switch Transformer: Fedus et al., 2021, arXiv 2101.03961, section
-    2.2), which is ``balance`` where all are chosen equally often. Both are those of a rank's batch; where ranks share
-    experts (``cluster.layout.experts``), of the batches of all of these ranks together.
+    2.2), which is ``balance`` where all are chosen equally often. Both are of a rank's batch; with experts that are
+    dealt to ranks (``cluster.layout.experts``), of all ranks' batches together.
     """
 
     def __init__(self, width: int, experts: int, hidden: int, *, top: int = 2, balance: float = 0.01) -> None:
