@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from sparkdl.cluster import Rank, run_local
-from sparkdl.collectives import Communicator, Messenger, TorchBackend
+from sparkdl.collectives import Communicator, Messenger, TorchBackend, TorchCommunicator
 from sparkdl.errors import RankError
 
 BACKEND = TorchBackend()
@@ -51,6 +51,22 @@ def test_groups_that_are_split_from_groups_at_the_same_time_do_not_mix() -> None
             return [pair.all_reduce(torch.tensor(float(rank.rank)), op="sum").item() for pair in pairs]
 
     assert run_local(work, 4, backend=BACKEND) == [[1.0] * 5] * 2 + [[5.0] * 5] * 2
+
+
+def test_rows_go_to_the_ranks_that_they_are_for_also_where_some_get_none() -> None:
+    sent = [[2, 1, 0], [0, 0, 3], [0, 1, 0]]
+
+    def work(rank: Rank) -> list[list[float]]:
+        with BACKEND.connect() as world:
+            assert isinstance(world, TorchCommunicator)
+            own = sent[rank.rank]
+            rows = torch.tensor([[10 * rank.rank + place, 0.5] for place in range(sum(own))], dtype=torch.bfloat16)
+            taken = [each[rank.rank] for each in sent]
+            arrived: list[list[float]] = world.all_to_all(rows, sent=own, taken=taken).tolist()
+            return arrived
+
+    found = run_local(work, 3, backend=BACKEND)
+    assert found == [[[0, 0.5], [1, 0.5]], [[2, 0.5], [20, 0.5]], [[10, 0.5], [11, 0.5], [12, 0.5]]]
 
 
 def test_ranks_that_do_not_know_the_secret_are_found_out_before_anything_is_exchanged() -> None:
