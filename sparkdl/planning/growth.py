@@ -38,7 +38,7 @@ def growth_figure(plan: TrainingPlan) -> Figure:
         middle.plot(RANKS, [plan.seconds(name, ranks=ranks) for ranks in RANKS], color=colour, linewidth=2, label=name)
     middle.set_title("A step, by strategy (topology ring)")
     for cost, colour in zip(plan.layouts.possible.values() if plan.layouts else (), cycle(COLOURS), strict=False):
-        ranks = [each for each in RANKS if each >= cost.layout.ranks_of_replica]
+        ranks = [each for each in RANKS if each >= cost.layout.sharing]
         found = [cost.on(each) for each in ranks]
         speed = [each.rows / each.seconds(plan.links, plan.whole) for each in found]
         right.plot(ranks, speed, color=colour, linewidth=2, label=sharing_name(cost.layout))

@@ -1,14 +1,17 @@
 """What each layout of so many ranks takes: computing, memory, and what is sent. Runs on the driver."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import NamedTuple
 
+import torch
 from torch import nn
 from tqdm.auto import tqdm
 
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.inputs.tensors import Inputs, repeated
-from sparkdl.layouts import PipelinePlan, TensorPlan, exchanged_bytes, part_alone
+from sparkdl.inputs.tensors import Inputs, answer, repeated
+from sparkdl.layouts import ExpertPlan, PipelinePlan, exchanged_bytes, part_alone
+from sparkdl.models import Experts, in_mode
 from sparkdl.planning.cost import Traffic, exchange, gathered, together
 from sparkdl.planning.links import Links
 from sparkdl.planning.memory import memory_of_rank
@@ -27,40 +30,40 @@ class LayoutCost(NamedTuple):
 
     layout: RankLayout
     batch: int
-    """Rows of a step of one replica."""
+    """Rows of a step of one replica, or of each rank of those that share experts."""
     memory: float
     """Bytes in a step, over Python and its libraries."""
     computing: float
     """Of the seconds that a whole replica computes in a step; waiting for other stages counts as well."""
     shared: Traffic
-    """Of a step, with the other ranks of its replica."""
+    """Of a step, with the other ranks that the network lies among."""
     gradients: float
-    """Bytes of its gradients, of which replicas take the mean in a ring."""
-    front_gradients: float = 0.0
-    """Bytes of those of a front, whose rows all ranks have shared: of them, all ranks take the mean."""
+    """Bytes of those gradients that are averaged, in a ring, among the ranks that have the same part."""
+    common_gradients: float = 0.0
+    """Bytes of those that all ranks average: of a front, and of what is beside experts."""
 
     def on(self, ranks: int) -> "LayoutCost":
         """The same on so many ranks, which have more replicas or fewer."""
-        data = ranks // self.layout.ranks_of_replica
+        data = ranks // self.layout.sharing
         return self._replace(layout=self.layout.model_copy(update={"data": data}))
 
     @property
     def rows(self) -> int:
-        """That a step learns from: a batch of each replica."""
-        return self.batch * self.layout.data
+        """That a step learns from."""
+        return self.batch * self.layout.replicas
 
     @property
     def traffic(self) -> Traffic:
         """Of a step, all together."""
-        ranks = self.layout.data * self.layout.ranks_of_replica
-        averaged = exchange(self.gradients, self.layout.data), exchange(self.front_gradients, ranks)
+        ranks = self.layout.data * self.layout.sharing
+        averaged = exchange(self.gradients, self.layout.data), exchange(self.common_gradients, ranks)
         return together([self.shared, *averaged])
 
     def seconds(self, links: Links, whole: float) -> float:
         """Predicted seconds of a step, where a whole replica computes for ``whole`` seconds."""
-        ranks = self.layout.ranks_of_replica
+        ranks = self.layout.sharing
         averaging = links.between_replicas(self.gradients, self.layout.data, ranks_of_replica=ranks)
-        averaging += links.between_replicas(self.front_gradients, self.layout.data * ranks)
+        averaging += links.between_replicas(self.common_gradients, self.layout.data * ranks)
         return self.computing * whole + links.in_replica(self.shared, ranks) + averaging
 
 
@@ -82,7 +85,9 @@ def costs_of_layouts(model: nn.Module, rows: Inputs, settings: Train, task: Task
     settings = settings.model_copy(update={"strategy": AllReduceOptions()})
     whole = _Whole(model, rows, settings)
     costs = LayoutCosts({}, {}, whole.seconds)
-    for layout in tqdm(list(_layouts(ranks)), desc="layouts", unit="layout", leave=False, disable=None):
+    axes = ["tensor", "pipeline"]
+    axes += ["experts"] if any(isinstance(each, Experts) for each in model.modules()) else []
+    for layout in tqdm(list(_layouts(ranks, axes)), desc="layouts", unit="layout", leave=False, disable=None):
         try:
             costs.possible[layout_name(layout)] = _cost(whole, task, layout)
         except (ConfigError, ModelError) as reason:
@@ -92,22 +97,22 @@ def costs_of_layouts(model: nn.Module, rows: Inputs, settings: Train, task: Task
 
 def layout_name(layout: RankLayout) -> str:
     """What ``cluster.layout`` calls it."""
-    sharing = "" if layout.ranks_of_replica == 1 else f", {sharing_name(layout)}"
+    sharing = "" if layout.sharing == 1 else f", {sharing_name(layout)}"
     return f"{{data: {layout.data}{sharing}}}"
 
 
 def sharing_name(layout: RankLayout) -> str:
-    """How ranks share a replica."""
-    axes = {"tensor": layout.tensor, "pipeline": layout.pipeline}
+    """How ranks share the network."""
+    axes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "experts": layout.experts}
     return ", ".join(f"{axis}: {size}" for axis, size in axes.items() if size > 1) or "whole replicas"
 
 
-def _layouts(ranks: int) -> Iterator[RankLayout]:
+def _layouts(ranks: int, axes: Sequence[str]) -> Iterator[RankLayout]:
     yield RankLayout(data=ranks)
     for shared in range(2, ranks + 1):
         if ranks % shared == 0:
-            yield RankLayout(data=ranks // shared, tensor=shared)
-            yield RankLayout(data=ranks // shared, pipeline=shared)
+            whole = RankLayout(data=ranks // shared)
+            yield from (whole.model_copy(update={axis: shared}) for axis in axes)
 
 
 class _Whole:
@@ -117,7 +122,8 @@ class _Whole:
         self.model, self.rows, self.settings = model, rows, settings
         self.trained = _trained(model)
         self._optimizer = seconds_of_optimizer(settings)
-        self.seconds = pass_seconds(model, rows, settings.batch_size) + self._optimizer * self.trained
+        self.seconds_of_passes = pass_seconds(model, rows, settings.batch_size)
+        self.seconds = self.seconds_of_passes + self._optimizer * self.trained
 
     def share(self, seconds: float, trained: float) -> float:
         """How many times as long as a step here passes take and the optimizer's step over so many numbers."""
@@ -131,14 +137,15 @@ def _trained(model: nn.Module) -> int:
 def _cost(whole: _Whole, task: Task, layout: RankLayout) -> LayoutCost:
     model, rows, settings = whole.model, whole.rows, whole.settings
     batch, replicas = settings.batch_size, layout.data
-    if layout.ranks_of_replica == 1:
+    if layout.sharing == 1:
         memory = memory_of_rank(model, rows, settings, ranks=replicas, batch=batch)
         return LayoutCost(layout, batch, memory.total, 1.0, Traffic(0, 0), memory.gradients)
     check_shared_replicas(settings, task, layout)
     plan = tried_plan(model, rows, layout, batch_size=batch)
     if isinstance(plan, PipelinePlan):
         return _cost_of_stages(whole, plan, layout)
-    assert isinstance(plan, TensorPlan), "layouts with experts are not planned"
+    if isinstance(plan, ExpertPlan):
+        return _cost_of_experts(whole, layout)
     part, of_step = part_alone(model, plan), repeated(rows, batch)  # a front sees a share of them
     memory = memory_of_rank(part, of_step, settings, ranks=replicas, batch=batch)
     found = exchanged_bytes(model, plan, of_step)
@@ -152,7 +159,7 @@ def _cost(whole: _Whole, task: Task, layout: RankLayout) -> LayoutCost:
         computing=whole.share(pass_seconds(part, rows, batch), _trained(part)),
         shared=together([*(exchange(size, plan.ranks) for size in found.sums), *gathers]),
         gradients=memory.gradients - front,
-        front_gradients=front,
+        common_gradients=front,
     )
 
 
@@ -177,3 +184,47 @@ def _cost_of_stages(whole: _Whole, plan: PipelinePlan, layout: RankLayout) -> La
         shared=max((each.sent for each in found), key=lambda sent: sent.bytes),
         gradients=max(each.memory.gradients for each in found),
     )
+
+
+def _cost_of_experts(whole: _Whole, layout: RankLayout) -> LayoutCost:
+    """Ranks compute as much as with whole replicas: for rows of all, by the experts that they have."""
+    model, settings, batch = whole.model, whole.settings, whole.settings.batch_size
+    memory = memory_of_rank(model, whole.rows, settings, ranks=layout.replicas, batch=batch)
+    found = [each for each in model.modules() if isinstance(each, Experts)]
+    experts = sum(parameter.nbytes for each in found for parameter in each.parameters())
+    own = sum(
+        parameter.nbytes * ceil(len(parameter) / layout.experts) / len(parameter)
+        for each in found
+        for parameter in each.parameters()
+    )
+    left = 1 - (experts - own) / memory.gradients  # of what is kept for each weight
+    kept = (memory.weights + memory.gradients + memory.moments) * left
+    sent = sum(_bytes_of_experts(model, repeated(whole.rows, batch)))
+    messages = layout.experts - 1
+    return LayoutCost(
+        layout,
+        batch,
+        memory=kept + memory.travelling + memory.activations,
+        computing=whole.share(whole.seconds_of_passes, whole.trained * left),
+        # There and back, in the forward pass and in the back-propagation.
+        shared=Traffic(4 * messages * len(found), 4 * sent * messages / layout.experts),
+        gradients=own,
+        common_gradients=memory.gradients - experts,
+    )
+
+
+def _bytes_of_experts(model: nn.Module, rows: Inputs) -> list[int]:
+    """Of what the experts of each mixture are given for some rows."""
+    sizes: list[int] = []
+
+    def note(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        sizes.append(given[0].nbytes)
+
+    hooks = [each.register_forward_pre_hook(note) for each in model.modules() if isinstance(each, Experts)]
+    try:
+        with in_mode(model, training=True), torch.no_grad():
+            answer(model, rows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sizes

@@ -65,9 +65,14 @@ class RankLayout(Section):
         return self.data * self.experts
 
     @property
+    def sharing(self) -> int:
+        """Among how many ranks the network lies, or its experts do."""
+        return self.ranks_of_replica * self.experts
+
+    @property
     def has_parts(self) -> bool:
         """Whether each rank has a part of the network."""
-        return self.ranks_of_replica * self.experts > 1
+        return self.sharing > 1
 
 
 class Resources(Section):

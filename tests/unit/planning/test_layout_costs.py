@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl.models.experts import mixture_of_experts
 from sparkdl.planning.cost import Link
 from sparkdl.planning.layout_costs import costs_of_layouts
 from sparkdl.planning.links import Links
-from sparkdl.settings import Train
+from sparkdl.settings import RankLayout, Train
 from sparkdl.training.tasks import Classification
 
 WIDTH, BATCH, CLASSES = 64, 16, 4
@@ -77,6 +78,21 @@ def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> No
     links = Links.of_one_host(LINK, ranks=64)
     averaging = many.seconds(links, 0.5) - shared.seconds(links, 0.5)
     assert averaging == pytest.approx(links.between_replicas(shared.gradients, 32))
+
+
+def test_experts_are_shared_where_there_are_some() -> None:
+    options = {"width": 32, "experts": 4, "hidden": 64, "layers": 2}
+    model = mixture_of_experts(input_shape=(WIDTH,), num_classes=CLASSES, **options)
+    found = costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4)
+    whole, shared = found.possible["{data: 4}"], found.possible["{data: 1, experts: 4}"]
+    assert "cluster.layout.pipeline" in found.refused["{data: 2, pipeline: 2}"]
+    assert shared.rows == whole.rows == 4 * BATCH
+    experts = 2 * 4 * 4 * (2 * 32 * 64 + 32 + 64)
+    assert shared.gradients == experts / 4 and shared.common_gradients == whole.gradients - experts
+    assert whole.memory - shared.memory == pytest.approx(experts * 3 / 4 * 4)  # with gradients and two moments
+    # Each row goes to two experts, and back, twice, in each of two layers: three of four to another rank.
+    assert shared.shared == (4 * 3 * 2, 4 * 2 * (4 * 2 * BATCH * 32) * 3 / 4)
+    assert shared.on(16).layout == RankLayout(data=4, experts=4)
 
 
 def test_a_layout_that_is_not_possible_has_a_reason() -> None:
