@@ -26,22 +26,22 @@ class RankLayout(Section):
     """How ranks share the rows and the network. Their number is the product."""
 
     data: Positive = 1
-    """Replicas of the network, each of which has other rows."""
+    """How many replicas of the network there are; each trains on other rows."""
     tensor: Positive = 1
-    """Ranks that have one replica together: each layer that is wide enough is cut, and each of them computes a part
+    """How many ranks share a replica by cutting layers: each rank computes a part of every layer that is wide enough
     (tensor parallelism, arXiv 1909.08053)."""
     pipeline: Positive = 1
-    """Ranks that have one replica together: each has some of its layers, and computes one part of a batch while the
-    next rank computes the part before (pipeline parallelism, arXiv 1811.06965)."""
+    """How many ranks share a replica as the stages of a pipeline: each rank has some of the layers, and computes one
+    microbatch while the next rank computes the one before (pipeline parallelism, arXiv 1811.06965)."""
     experts: Positive = 1
-    """Ranks with rows of their own that share the experts of a network's mixtures: each has some of them, which answer
-    the rows of all (expert parallelism, arXiv 1701.06538)."""
+    """How many ranks share the experts of a network's mixtures: each rank has its own rows and some of the experts,
+    which answer the rows of all (expert parallelism, arXiv 1701.06538)."""
     microbatches: Positive | None = None
-    """Of a pipeline: into how many parts a batch is cut, by default four times as many as ``pipeline``."""
+    """For a pipeline: into how many microbatches a batch is cut, by default four times ``pipeline``."""
     schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
-    """Of a pipeline: ``1f1b`` goes back with a part as soon as it can, and keeps the activations of few of them;
-    ``gpipe`` goes forward with all of them first. ``interleaved`` is ``1f1b`` with two stages on each rank, further
-    apart: ranks wait less, and send twice as much."""
+    """For a pipeline: ``1f1b`` starts the backward pass of a microbatch as soon as it can, and keeps the activations of
+    few; ``gpipe`` runs the forward passes of all of them first. ``interleaved`` is ``1f1b`` with two stages on each
+    rank that do not follow each other: ranks wait less, and send twice as much."""
 
     @model_validator(mode="after")
     def _shared_in_one_way(self) -> Self:
@@ -76,55 +76,57 @@ class RankLayout(Section):
 
 
 class Resources(Section):
-    """What a task needs, where the application's tasks have less or more. Executors stay as they are."""
+    """Resources of a training task, if they differ from those of the application's tasks. Executors do not change."""
 
     cpus: Positive | None = None
     """Cores; by default ``spark.task.cpus``."""
     gpus: Annotated[int, Field(ge=0)] = 0
-    """A rank computes on one GPU: a task with several has a rank for each of them, which share its cores."""
+    """GPUs per task. A rank computes on one GPU: a task with several GPUs has one rank for each, and they share its
+    cores."""
 
 
 class Cluster(Section):
-    """Where it runs."""
+    """Where ranks run."""
 
     num_ranks: Positive | RankRange = 2
-    """How many training processes; each takes one task slot, or one GPU of a slot with several. ``{min: 1, max: 8}``
-    goes on with fewer when slots are lost, and with more when they come back."""
+    """The number of training processes; each takes one task slot, or one GPU of a slot with several. With ``{min: 1,
+    max: 8}``, a run goes on with fewer when slots are lost, and with more when they come back."""
     layout: RankLayout | Literal["auto"] | None = None
-    """How many ranks there are along each axis, in place of ``num_ranks``: ``{data: 2, tensor: 2}`` has two replicas of
-    two ranks each. With ``auto``, ``num_ranks`` ranks measure for some seconds, and take the fastest that fits into
-    their memory. By default, each rank has a replica."""
+    """How many ranks there are along each axis, instead of ``num_ranks``: ``{data: 2, tensor: 2}`` has two replicas of
+    two ranks each. With ``auto``, ``num_ranks`` ranks measure for some seconds and take the fastest layout that fits
+    into their memory. By default, each rank has a replica."""
     resources: Resources | None = None
-    """What each task gets while it trains, for example ``{cpus: 4, gpus: 1}``, without a restart of the application.
-    It takes Spark 4 and a cluster. By default, what every task of the application gets."""
+    """Resources of each training task, for example ``{cpus: 4, gpus: 1}``, without a restart of the application. This
+    needs Spark 4 and a cluster. By default, those of every task of the application."""
     servers: Positive = 1
-    """Of an asynchronous ``train.strategy``: servers that hold the parameters, each in a slot beside the ranks'."""
+    """For an asynchronous ``train.strategy``: the number of parameter servers, each in a slot besides those of
+    ranks."""
     backend: Literal["auto", "horovod", "torch"] = "auto"
-    """By which library ranks exchange tensors: Horovod, or torch.distributed. ``auto`` is Horovod where it is
-    installed and does what ``train.strategy`` asks for, else torch."""
+    """The library with which ranks exchange tensors: Horovod, or torch.distributed. ``auto`` is Horovod if it is
+    installed and supports ``train.strategy``, else torch."""
     max_restarts: Annotated[int, Field(ge=0)] = 3
-    """How many failures in a row, without a new checkpoint between them, are answered by another attempt."""
+    """How many failures in a row, without a new checkpoint between them, a run answers with another attempt."""
     restart_seconds: Annotated[float, Field(ge=0)] = 1.0
-    """The pause before the first of them; it doubles each time, up to a minute."""
+    """Seconds before the first new attempt; the pause doubles each time, up to a minute."""
     start_timeout: Annotated[float, Field(gt=0)] = 180.0
-    """Seconds from the start of a stage's tasks to a rank's first word: Spark starts Python, which loads PyTorch. Slots
-    that other jobs hold are waited for, as long as that takes."""
+    """Seconds from the start of a stage's tasks to a rank's first message: Spark starts Python, which loads PyTorch.
+    The time that a run waits for slots of other jobs does not count."""
     silence_timeout: Annotated[float, Field(gt=0)] = 20.0
-    """Seconds without a sign of life after which a rank's process is taken for stopped or lost."""
+    """Seconds without a heartbeat after which a rank's process counts as stopped or lost."""
     stall_timeout: Annotated[float, Field(gt=0)] = 600.0
-    """Seconds without a finished batch after which a rank is taken for stuck: longer than the longest of them."""
+    """Seconds without a finished batch after which a rank counts as stuck: set more than the longest batch takes."""
     preemption_notice: str | None = None
-    """Where executors find out that their host is about to be taken away: ``aws``, ``gcp`` or ``azure`` ask that
-    cloud's metadata server, and anything else is the path of a file that somebody makes then. Ranks write a checkpoint,
-    the executor gets no more tasks, and the run goes on in other slots. Executors that Spark decommissions are noticed
-    without it."""
+    """How executors learn that their host is about to be taken away: ``aws``, ``gcp`` or ``azure`` ask the metadata
+    server of that cloud; any other value is the path of a file that appears then. Ranks write a checkpoint, the
+    executor gets no more tasks, and the run goes on in other slots. Decommissioning by Spark is noticed without this
+    setting."""
     embedded_slots: Positive = 2
-    """Slots of the Spark that is started in this process tree when none is running."""
+    """Slots of the embedded Spark, which sparkdl starts in its own process tree if no Spark is running."""
     slot_timeout: Annotated[float, Field(ge=0)] = 30.0
     """Seconds to wait for enough slots on a cluster that is still starting executors."""
     options: dict[str, str | int | float | bool] = {}
-    """Spark settings for the embedded session, for example ``spark.driver.memory: 4g``. A file may make harmless ones
-    (memory, cores, shuffle, SQL, the web page); the command line and Python may make any."""
+    """Spark settings for the embedded session, for example ``spark.driver.memory: 4g``. A configuration file may set
+    only harmless ones (memory, cores, shuffle, SQL, the web page); the command line and Python may set any."""
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:

@@ -14,7 +14,7 @@ __all__ = ["Prepare"]
 
 
 def _by_text(names: Any) -> Any:
-    """Labels as text, which is what a dataset keeps of them: in YAML, ``0`` is a number."""
+    """Labels as text, as a dataset stores them: in YAML, ``0`` is a number."""
     return {str(label): name for label, name in names.items()} if isinstance(names, dict) else names
 
 
@@ -22,77 +22,76 @@ class Prepare(Section):
     """How a raw table becomes a dataset."""
 
     output: Storage
-    """The dataset's folder: a path or a URI on storage that driver and executors both reach; in a file that sets
-    ``train.dataset``, by default that."""
+    """The dataset's folder: a path or a URI on storage that driver and executors both reach; by default
+    ``train.dataset``, if the same file sets it."""
     source: Source | None = None
     """The raw rows; not needed when a DataFrame is handed in."""
     label: str = "label"
-    """The column to predict: whole numbers or strings, each distinct value one class; arrays of them, for rows with
-    several labels; or any numbers, for regression and (from 0 to 31) ranking."""
+    """The column to predict: whole numbers or strings, where each distinct value is a class; arrays of these, for rows
+    with several labels; or any numbers, for regression and (from 0 to 31) ranking."""
     task: TaskName | None = None
-    """What the label is for. By default, arrays are for ``multi_label``, numbers with fractions for ``regression``, and
-    all else is for ``classification``. With ``sparse`` and without a task, the dataset is one for ``train-extreme``.
-    ``language_modelling`` has no label: the next token is predicted from those before it, and ``inputs`` has one of
-    ``tokens`` with a ``block_length``."""
+    """What the label means. By default, arrays mean ``multi_label``, numbers with fractions ``regression``, and
+    everything else ``classification``. With ``sparse`` and without a task, the dataset is for ``train-extreme``.
+    ``language_modelling`` has no label: the network predicts each token from those before it, and ``inputs`` has one
+    input of kind ``tokens`` with a ``block_length``."""
     qid: str | None = None
-    """The column that says which rows are of one group, for ``task: ranking``: what ``qid`` is to xgboost. A group is
-    one example of the dataset: shares, row groups, batches and weights are of groups."""
+    """The column with the group of each row, for ``task: ranking``, as ``qid`` in xgboost. A group is one example of
+    the dataset: splits, row groups, batches and weights count groups."""
     weight: str | None = None
-    """A column of numbers: how much each row counts, beside the others. Only the ratios matter."""
+    """A column of numbers: how much each row counts relative to the others."""
     class_names: Annotated[dict[str, str], BeforeValidator(_by_text)] = {}
-    """Names of the classes for people, ``{0: T-shirt, 1: trouser}``: pictures show them. Predictions are still values
-    of the label's column; a label that is not listed is shown as it is."""
+    """Readable names of the classes for pictures, ``{0: T-shirt, 1: trouser}``. Predictions are still values of the
+    label column; a label that is not listed is shown as it is."""
     image: str | None = None
     """The column of images: the bytes of files (JPEG, PNG, WebP, GIF, BMP, TIFF), raw bytes of exactly ``image_shape``,
     or Spark's image struct. Kept as uint8; scaling happens inside the network."""
     image_shape: Annotated[list[Positive], Field(min_length=2, max_length=3)] | None = None
     """Height, width and (if more than one) channels; ``idx`` and ``images`` sources know it themselves. Files are
-    decoded to 1 channel (grey) or 3 (red, green, blue), and resized bilinearly. Bytes of exactly this size are raw,
-    unless they begin as such a file does."""
+    decoded to 1 channel (grey) or 3 (red, green, blue), and resized bilinearly. Bytes of exactly this size are raw
+    pixels, unless they begin like an image file."""
     features: list[str] | None = None
-    """The columns to learn from when there is no ``image``, or that one; by default every column but label, weight, qid
-    and those that ``split`` names: a customer's number or a date is learned from only where it is listed.
-    ``address.lat`` is the field ``lat`` of a struct, or of a map the value whose key is ``lat``, unless a column has
-    that name. Arrays and vectors of one width become parts of the vector."""
+    """The columns to learn from, if there is no ``image``. By default all columns except label, weight, qid and those
+    that ``split`` names: a customer's number or a date that ``split`` names is learned from only if it is listed here.
+    ``address.lat`` is the field ``lat`` of a struct, or the value for the key ``lat`` of a map, unless a column has
+    that name. Arrays and vectors of one width become parts of the input vector."""
     stages: list[Stage] = []
     """Preprocessing, in order; the results are assembled into one vector of float32."""
     inputs: Annotated[NamedInputs, Field(exclude_if=lambda inputs: not inputs)] = {}
-    """In place of ``image``, ``features`` and ``stages``: what a network's ``forward`` takes, by the names of its
+    """Instead of ``image``, ``features`` and ``stages``: the inputs of a network's ``forward``, by the names of its
     arguments, such as ``{photo: {column: image, image_shape: [32, 32, 3]}, numbers: {columns: [age, price]}}``."""
     sparse: bool = False
-    """Whether rows keep only what is not zero: for long vectors, very many classes, or several labels a row. Labels
-    that only other splits than ``train`` have are then kept as unseen instead of refused."""
+    """Whether rows keep only values that are not zero: for long vectors, very many classes, or several labels per row.
+    Labels that are missing in the split ``train`` are then kept as unseen instead of refused."""
     unit_norm: bool | None = None
-    """Whether each row is divided by its Euclidean norm; by default when ``sparse``."""
+    """Whether each row is divided by its Euclidean norm; by default only if ``sparse``."""
     on_bad_rows: Literal["error", "skip"] = "error"
-    """What happens when rows cannot be used, whatever is wrong with them: a label or a number that is missing, values
-    that are NaN, infinite or beyond float32, an image that cannot be decoded, a label that the training split does not
-    have. Either way they are counted, and the first ones named: by file and line where the source knows their place,
-    else by values of their first columns."""
+    """What happens if rows cannot be used: a missing label or number, values that are NaN, infinite or beyond float32,
+    an image that cannot be decoded, a label that the training split does not have. Either way, these rows are counted,
+    and the first ones are named: by file and line if the source has them, else by the values of their first columns."""
     split: Split = Split()
-    """Where the source brings splits of its own, a path for each or a ``dictionary``, these by default."""
+    """How rows are split. By default the source's own splits, if it has any: a path for each, or a ``dictionary``."""
     seed: Seed = 0
     """Decides splits and the order of rows."""
     in_place: Annotated[bool, Field(exclude_if=lambda in_place: not in_place)] = False
-    """Whether rows are not copied: ``output`` then holds only the card and the fitted stages. The source has to be
-    Parquet files (a folder of them, or a Delta table) that do not change while they are trained on. Ranks decode them
-    in every epoch, and a row's split follows from its place in these files. For ``features`` that make a dense
-    vector."""
+    """Whether rows stay where they are instead of being copied: ``output`` then holds only the card and the fitted
+    stages. The source has to be Parquet files (a folder of them, or a Delta table) that do not change during training.
+    Ranks decode them in every epoch, and a row's split follows from its place in these files. The ``features`` must
+    make a dense vector."""
     num_ranks: Positive = 2
     """The number of row groups in each split is a multiple of this."""
     rows_per_group: Positive = 8192
-    """About how many rows a row group holds; fewer when their inputs would take more than 256 MiB."""
+    """About how many rows a row group holds; fewer if their inputs would take more than 256 MiB."""
 
     @property
     def keys(self) -> list[str]:
-        """The columns of the rows that are beside what is learned from."""
+        """The columns of the rows that are not inputs: label, split, weight, groups and time."""
         time = self.split.time.column if self.split.time else None
         label = None if self.task == "language_modelling" else self.label
         named = label, self.split.column, self.weight, self.qid, *self.split.group, time
         return list(dict.fromkeys(key for key in named if key))
 
     def of_input(self, name: str) -> Self:
-        """The same for one of the ``inputs`` alone, as if it had no name."""
+        """The settings for one of the ``inputs`` alone, as if it were the only input and had no name."""
         each = self.inputs[name]
         own: dict[str, Any] = {"inputs": {}, "task": None, "stages": each.stages, "sparse": each.made_as == "sparse"}
         own["unit_norm"] = False

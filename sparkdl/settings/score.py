@@ -11,8 +11,8 @@ from sparkdl.settings.source import TABLE_FORMATS, FormatName, Source
 __all__ = ["BATCH_SIZE", "TOP_K", "Score"]
 
 BATCH_SIZE = 256
-"""Rows per forward pass: what fits into a core's cache is faster than more (measured on ``cnn``: 142 µs a row, and 252
-with 1,024)."""
+"""Rows per forward pass: a batch that fits into a core's cache is faster than a larger one (measured on ``cnn``: 142 µs
+a row, and 252 with 1,024)."""
 TOP_K = 5
 
 
@@ -24,49 +24,50 @@ class Score(Section):
     source: Source | None = None
     """The raw rows; by default ``prepare.source``."""
     split: str | None = None
-    """Scores only the rows that ``prepare`` puts into this split, by the settings that the model's dataset has."""
+    """Score only the rows that ``prepare`` puts into this split, with the settings of the model's dataset."""
     where: str | None = None
-    """A SQL condition that picks the rows to score, for example ``split = 'test'``: operators and plain functions."""
+    """A SQL condition that selects the rows to score, for example ``split = 'test'``: operators and plain functions."""
     output: str | None = None
-    """Where predictions go: a folder or a URI; with ``format: table`` or ``iceberg``, a table's name in the catalog."""
+    """Where predictions are written: a folder or a URI; with ``format: table`` or ``iceberg``, a table's name in the
+    catalog."""
     format: FormatName = "parquet"
-    """What they are written as: any format of files that Spark writes, or ``table``. ``delta`` and others need their
-    package in the Spark session. A file may not name formats of which nobody knows what they load."""
+    """The format of the predictions: any file format that Spark writes, ``table`` or ``iceberg``. ``delta`` and others
+    need their package in the Spark session. A configuration file may name only known formats."""
     mode: Literal["error", "append", "merge"] = "error"
-    """What happens where there are predictions already: the job is refused; or rows are added to a table, ``append``;
-    or with ``merge`` those of the same ``key`` are replaced there and all others added. Both take a format that does
-    so whole or not at all, as Delta and Iceberg do."""
+    """What happens if ``output`` exists: ``error`` refuses the job, ``append`` adds rows to the table, and ``merge``
+    replaces rows with the same ``key`` and adds all others. The last two need a format with atomic commits, such as
+    Delta or Iceberg."""
     stream: bool = False
-    """Scores what is new: rows that the source has got since the job ran last are scored and added to ``output``, each
-    once, by Spark's Structured Streaming. With ``mode: error``, the job makes the output, and adds to it later on."""
+    """Score only new rows: each row that has arrived since the job last ran is scored and added to ``output`` once, by
+    Spark's Structured Streaming. With ``mode: error``, the first job creates the output, and later ones add to it."""
     checkpoint: Storage | None = None
-    """The folder in which a stream keeps which rows it has scored. It belongs to one source and one output."""
+    """The folder in which a stream records which rows it has scored. It belongs to one source and one output."""
     interval: Annotated[float, Field(gt=0)] | None = None
-    """A stream looks for new rows every so many seconds, until Ctrl-C or SIGTERM ends it. By default it scores what is
-    there, and ends."""
+    """Seconds between two looks for new rows; the stream then runs until Ctrl-C or SIGTERM ends it. By default it
+    scores the rows that are there, and ends."""
     top_k: Positive = TOP_K
     """How many classes are listed in the column ``top_k``."""
     batch_size: Positive = BATCH_SIZE
-    """Rows per forward pass. What it computes should fit into a core's cache: more rows are often slower. A GPU takes
+    """Rows per forward pass. Its activations should fit into a core's cache: more rows are often slower. On a GPU, set
     thousands."""
     on_error: Annotated[Literal["fail", "null"], BeforeValidator(lambda value: value or "null")] = "fail"
-    """What a row that cannot be scored does (an image that cannot be decoded, a vector of another width, NaN): ``fail``
-    ends the job with an error that names the row; with ``null`` it has no prediction, the column ``error`` says why,
-    and all other rows are scored."""
+    """What happens if a row cannot be scored (an image that cannot be decoded, a vector of another width, NaN):
+    ``fail`` ends the job with an error that names the row. With ``null`` the row has no prediction, the column
+    ``error`` says why, and all other rows are scored."""
     key: str | None = None
-    """The column that names a row in such an error."""
+    """The column that identifies rows: in errors, and for ``mode: merge``."""
     predict: str | None = None
-    """One of the outputs that ``train.outputs`` has named: it is then the only column that is added, by its name. By
-    default predictions are, and all of these outputs behind them."""
+    """One of the outputs in ``train.outputs``: it is then the only column that is added, under its name. By default the
+    predictions are added, and after them all of these outputs."""
     form: FormChoice = "auto"
-    """Which form of the network answers (``compress.forms``); ``original`` is the network itself. With ``auto``, a task
-    tries the original and ``onnx``, where the model has that, for a second, and takes the faster one."""
+    """Which form of the network predicts (``compress.forms``); ``original`` is the network itself. With ``auto``, a
+    task tries the original and, if the model has it, ``onnx`` for a second, and takes the faster one."""
     trusted_stages: list[str] = []
-    """Classes of your own (``package.module.Class``) that a model's preprocessing may consist of, beside those of Spark
-    and sparkdl: loading a stage runs its class."""
+    """Classes of your own (``package.module.Class``) that a model's preprocessing may contain, besides those of Spark
+    and sparkdl: loading a stage runs the code of its class."""
     trusted_modules: list[str] = []
-    """Modules or packages of your own, whose code may build the network of a model that could not be exported: scoring
-    imports them, and no others."""
+    """Modules or packages of your own whose code may build the network of a model that could not be exported: scoring
+    imports these and no others."""
 
     @model_validator(mode="after")
     def _output_is_the_drivers(self) -> Self:

@@ -1,4 +1,4 @@
-"""The section ``tracking``: where MLflow keeps what happened, and what a new version must reach."""
+"""The section ``tracking``: where MLflow records runs, and what a new version must reach."""
 
 import re
 from typing import Annotated, Self
@@ -36,15 +36,15 @@ class Gate(Section):
     model_config = ConfigDict(allow_inf_nan=False)
 
     metric: str | None = None
-    """Which of the figures of a version, for example ``test_loss``; by default its accuracy (with very many
-    classes its precision at 1, for several labels the mean average precision, for regression R², for ranking NDCG at
-    10) on ``test``, or without such a split on ``validation``."""
+    """The figure that is compared, for example ``test_loss``. By default the accuracy (for very many classes the
+    precision at 1, for several labels the mean average precision, for regression R², for ranking NDCG at 10) on
+    ``test``, or on ``validation`` if there is no such split."""
     minimum: float | None = None
     """For a metric that is better when larger: the least acceptable value."""
     maximum: float | None = None
     """For a metric that is better when smaller: the largest acceptable value."""
     better_than_current: bool = True
-    """Whether the version must also be no worse than the one the alias points to now."""
+    """Whether the version must also be no worse than the one that has the alias now."""
 
     @model_validator(mode="after")
     def _in_one_direction(self) -> Self:
@@ -59,11 +59,11 @@ class Tracking(Section):
     uri: Annotated[str | None, Field(repr=False)] = None
     """A tracking URI; by default ``MLFLOW_TRACKING_URI``, else SQLite in ``output/mlflow.db``."""
     experiment: str = "sparkdl"
-    """The experiment's name. Where it is not set, that of the run that the caller has open in the same store, else the
-    one that MLflow's environment variables name (``MLFLOW_EXPERIMENT_NAME``, ``MLFLOW_EXPERIMENT_ID``)."""
+    """The experiment's name. If it is not set: the experiment of the caller's open run in the same store, else the one
+    in MLflow's environment variables (``MLFLOW_EXPERIMENT_NAME``, ``MLFLOW_EXPERIMENT_ID``)."""
     run_name: str | None = None
     offline: bool = False
-    """Start also when the store does not answer: everything is kept on disk, and ``sparkdl sync`` delivers it."""
+    """Whether to start even if the store does not answer: records stay on disk, and ``sparkdl sync`` delivers them."""
     spool: Folder = "output/tracking"
     """Where records are kept until the store has them. On shared storage, they survive the loss of this machine."""
     register_as: Annotated[str, AfterValidator(_model_name)] | None = None

@@ -28,7 +28,7 @@ __all__ = ["SMALLER_IS_BETTER", "FigureName", "Recipe", "Target", "Train"]
 
 
 def _by_label(weights: Any) -> Any:
-    """The same mapping with labels as a dataset's card names them: YAML makes numbers and truth values of some."""
+    """The mapping with labels as the dataset's card spells them: YAML reads some of them as numbers or truth values."""
     if not isinstance(weights, Mapping):
         return weights
     return {str(label).lower() if isinstance(label, bool) else str(label): value for label, value in weights.items()}
@@ -53,7 +53,7 @@ FigureName = Literal[
     "mean_reciprocal_rank",
     "perplexity",
 ]
-"""Which of them there are is the task's to say."""
+"""The task decides which of these exist."""
 SMALLER_IS_BETTER = ("loss", "log_loss", "rmse", "mae", "perplexity")
 """The figures that are better when smaller."""
 OutputName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
@@ -70,7 +70,7 @@ PREDICTION_COLUMNS = (
 )
 """The columns that scoring adds by itself."""
 WITH_MOMENTUM = ("adam", "adamw", "sparse_adam", "lars", "lamb")
-"""The optimizers that have momentum unless told otherwise."""
+"""The optimizers that have momentum by default."""
 
 
 class Recipe(Section):
@@ -80,7 +80,7 @@ class Recipe(Section):
 
     epochs: Positive = 1
     batch_size: Positive = 64
-    """Rows per rank and step, before accumulation; for ranking groups of rows."""
+    """Rows per rank and step, before accumulation; for ranking, groups of rows."""
     accumulation: Positive = 1
     """Batches whose gradients are added up before one optimizer step."""
     learning_rate: Annotated[float, Field(gt=0)] = 0.001
@@ -92,7 +92,7 @@ class Recipe(Section):
     schedule: Literal["constant", "cosine", "linear", "step"] = "cosine"
     """How the rate changes after warm-up."""
     milestones: list[Fraction] = [0.5, 0.75]
-    """``step``: the parts of training after which the rate is divided by ten."""
+    """For ``step``: the fractions of training after which the rate is divided by ten."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Not applied to biases and normalisation weights (one-dimensional parameters)."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
@@ -105,7 +105,7 @@ class Recipe(Section):
 
 
 class Target(Section):
-    """What a run is to reach: it ends with the epoch that does, and logs ``seconds_to_target``.
+    """A figure that a run has to reach: it ends after the first epoch that does, and logs ``seconds_to_target``.
 
     Time to accuracy is DAWNBench's measure (Coleman et al., 2017): seconds of all epochs until then, evaluation
     included.
@@ -120,7 +120,7 @@ class Target(Section):
     value: float
 
     def reached(self, figures: Mapping[str, float]) -> bool:
-        """Whether an epoch with these figures is good enough: a loss that is as low, an accuracy that is as high."""
+        """Whether an epoch reaches ``value``: a loss has to be at most that, an accuracy at least."""
         found = figures.get(self.metric, math.nan)
         return found <= self.value if self.metric.endswith(SMALLER_IS_BETTER) else found >= self.value
 
@@ -129,9 +129,9 @@ class Train(Recipe):
     """How a dataset becomes a registered model: what to train, and the recipe."""
 
     dataset: Storage | None = None
-    """The prepared dataset's folder; by default ``prepare.output`` of the same file. Or a folder of Parquet files, or a
-    Delta table's: they are trained on where they are, as with ``prepare.in_place``. ``prepare`` says which column is
-    the label, and a card that says what is in them is written beside the runs."""
+    """The prepared dataset's folder; by default ``prepare.output`` of the same file. Or the folder of Parquet files or
+    of a Delta table: training reads these files in place, as with ``prepare.in_place``. ``prepare`` names the label
+    column, and the dataset's card is written to ``run_dir``."""
     run_dir: Storage = "output/runs"
     """Where runs keep their checkpoints: storage that driver and executors both reach."""
     task: TaskName | None = None
@@ -141,91 +141,94 @@ class Train(Recipe):
     model_options: dict[str, Any] = {}
     """Keyword arguments for the model."""
     loss: str | Callable[..., Any] | None = None
-    """A name from ``torch.nn.functional``, an import path, or a callable of (logits, labels): the batch mean. One whose
-    second argument is called ``batch`` gets all outputs of the network, and the batch: its ``inputs``, ``labels`` and
-    ``weights``. By default ``cross_entropy``, for several labels ``binary_cross_entropy_with_logits``, for regression
-    ``mse_loss``, for ranking ListNet's, of the labels of ``sparkdl.training.tasks.ranking``, and for language modelling
-    the cross entropy of logits (n, length, vocabulary) to the tokens that come next (n, length), -100 where there is
-    none. Where rows or classes have weights, as blocks of language modelling do, it must take ``reduction="none"``, or
-    be one of PyTorch's modules."""
+    """A name from ``torch.nn.functional``, an import path, or a callable of (logits, labels) that returns the batch
+    mean. If its second argument is called ``batch``, it gets all outputs of the network, and the batch with its
+    ``inputs``, ``labels`` and ``weights``. By default ``cross_entropy``, for several labels
+    ``binary_cross_entropy_with_logits``, for regression ``mse_loss``, for ranking ListNet's
+    (``sparkdl.training.tasks.ranking``), and for language modelling the cross entropy of logits (n, length, vocabulary)
+    with the next tokens (n, length), which are -100 after the end of a row. If rows or classes have weights, as blocks
+    of language modelling do, the loss must take ``reduction="none"``, or be a module of PyTorch."""
     outputs: list[OutputName] = []
-    """What scoring returns of the network's outputs, as columns of their names beside the predictions: for example
-    ``[logits, embedding]``, of a network that answers a mapping or an object with both. Each has a number or a vector
-    for each row."""
+    """Outputs of the network that scoring returns as columns beside the predictions, by name: for example ``[logits,
+    embedding]``, if the network returns a mapping or an object with both. Each is a number or a vector per row."""
     standardise_labels: bool | None = None
-    """Of regression: whether the loss is given labels with mean 0 and variance 1, for which one learning rate suits
-    labels of any unit, or labels as they are. Figures and predictions have the labels' own unit in any case. By default
-    true with ``mse_loss`` and ``l1_loss``, whose optimum does not depend on the unit, and false with any other loss,
-    because a loss for counts or intervals needs the labels as they are."""
+    """For regression: whether the loss gets labels with mean 0 and variance 1, so that one learning rate suits labels
+    of any unit, or labels as they are. Figures and predictions have the labels' own unit in any case. By default true
+    with ``mse_loss`` and ``l1_loss``, whose optimum does not depend on the unit, and false with any other loss, because
+    a loss for counts or intervals needs the labels as they are."""
     class_weights: Literal["balanced"] | ClassWeights | None = None
-    """Of classification: how much the rows of each class count in the loss, as a mapping from labels to numbers (1 for
-    those that are not named), of which only the ratios matter, or ``balanced``: n / (k n_c) for n training rows of k
-    classes, n_c of them of class c, as with scikit-learn. Weights of rows are multiplied by it. Figures other than
-    ``loss`` count all classes alike."""
+    """For classification: how much the rows of each class count in the loss. Either a mapping from labels to numbers (1
+    for labels that it does not name), of which only the ratios matter, or ``balanced``: n / (k n_c) for n training rows
+    of k classes, n_c of them of class c, as with scikit-learn. Weights of rows are multiplied by these numbers. Figures
+    other than ``loss`` count all classes alike."""
     compile: bool = False
-    """Whether ``torch.compile`` makes the network's steps faster, after some seconds or minutes of compiling on each
-    rank. It takes a C++ compiler there, or on a GPU Triton; the driver tries it before anything starts."""
+    """Whether to compile the network with ``torch.compile``: steps become faster, after some seconds or minutes of
+    compiling on each rank. Ranks need a C++ compiler, or on a GPU Triton; the driver tests this before ranks start."""
     optimizer: str | Callable[..., Any] = "adamw"
     """``sgd``, ``adam``, ``adamw``, an import path, or a callable of (parameter groups, lr=...). ``sparse_adam`` is
     ``adamw`` for networks with sparse gradients (``torch.nn.Embedding(sparse=True)``): of a table it changes only the
-    rows, and their moments, that a batch has; ``weight_decay`` leaves tables out. ``sgd`` without ``weight_decay`` and
-    ``torch.optim:Adagrad`` take such gradients, too, and others make them dense, which the driver says. With the extra
-    ``optimizers`` also ``lars`` (You et al., 2017, arXiv 1708.03888) and ``lamb`` (You et al., 2020, arXiv 1904.00962),
-    whose rate in each layer follows the norm of its weights: for large batches."""
+    rows, and their moments, that are in the batch; ``weight_decay`` does not apply to tables. ``sgd`` without
+    ``weight_decay`` and ``torch.optim:Adagrad`` take such gradients, too. For other optimizers gradients become dense,
+    and the driver warns. With the extra ``optimizers`` also ``lars`` (You et al., 2017, arXiv 1708.03888) and ``lamb``
+    (You et al., 2020, arXiv 1904.00962), whose rate in each layer is proportional to the norm of its weights: for large
+    batches."""
     optimizer_options: dict[str, Any] = {}
     """Keyword arguments for the optimizer, for example ``momentum``."""
     strategy: Strategies = AllReduceOptions()
     """When and how replicas are synchronised."""
     gradient_noise: NoiseShape | None = None
-    """Add noise to the gradient, so that a step over many rows behaves like one over few; with ``allreduce``."""
+    """Add noise to the gradient, so that a step over many rows behaves like a step over few; needs ``allreduce``."""
     adapters: Adapters | None = None
     """Freeze the weights that ``model`` builds, and train small adapters: ``{kind: lora, rank: 8, targets: [query,
-    value], whole: [classifier]}``. Ranks exchange only the adapters, checkpoints hold only these, and the registered
-    model has them merged into its weights, unless ``registered: adapters`` keeps them in files of their own."""
+    value], whole: [classifier]}``. Ranks exchange and checkpoints hold only the adapters. The registered model has them
+    merged into its weights, unless ``registered: adapters`` keeps them in files of their own."""
     teacher: Teacher | None = None
-    """Of classification, with one class a row or several: a registered model from whose logits the network learns, as
-    well as from the labels, for example ``{model: models:/large@production, temperature: 4, weight: 0.5}``."""
+    """For classification, with one label per row or several: a registered model. The network learns from its logits
+    (distillation) as well as from the labels, for example ``{model: models:/large@production, temperature: 4, weight:
+    0.5}``."""
     start_from: str | None = None
     """A registered model (``models:/name@alias``) whose weights training starts from."""
     pruning: Pruning | None = None
-    """What is pruned: with ``{kind: structured, keep: 0.5}`` half of the neurons and channels of the model that
-    ``start_from`` names, with ``{kind: magnitude, sparsity: 0.8, end_epoch: 5}`` most of the weights, one by one."""
+    """What to prune: ``{kind: structured, keep: 0.5}`` removes half of the neurons and channels of the model in
+    ``start_from``; ``{kind: magnitude, sparsity: 0.8, end_epoch: 5}`` sets single weights to zero, 80% of them."""
     target: Target | None = None
-    """End the run when an epoch reaches this, for example ``{metric: validation_accuracy, value: 0.9}``."""
+    """End the run when an epoch reaches this figure, for example ``{metric: validation_accuracy, value: 0.9}``."""
     patience: Positive | None = None
-    """End the run when the validation figure of ``best_by`` has not become better for so many epochs."""
+    """End the run when the validation figure of ``best_by`` has not improved for this number of epochs."""
     best_by: FigureName | None = None
     """The validation figure that decides which checkpoint is the best one: by default ``accuracy``, for several labels
     ``mean_average_precision``, for regression ``r2``, for ranking ``ndcg_at_10``, for language modelling
     ``perplexity``."""
     checkpoint_minutes: Annotated[float, Field(gt=0)] | None = 5.0
-    """How often a checkpoint is written while an epoch lasts; there is one after each epoch in any case."""
+    """Minutes between two checkpoints within an epoch; there is also one after each epoch."""
     checkpoint_steps: Positive | None = None
-    """The same, counted in optimizer steps."""
+    """Optimizer steps between two checkpoints within an epoch."""
     keep_last: Positive = 2
-    """How many checkpoints are kept: when the newest is damaged, the one before it is used."""
+    """How many checkpoints are kept: if the newest is damaged, the one before it is used."""
     keep_best: Positive = 1
-    """The weights of how many epochs that were the best so far are kept."""
+    """For how many of the best epochs so far the weights are kept."""
     on_resize: Literal["keep_batch", "scale_rate"] = "keep_batch"
-    """When there are fewer or more ranks than asked for: ``keep_batch`` keeps the rows of a step (each rank takes more,
-    or accumulates), ``scale_rate`` keeps each rank's rows and changes the learning rate in proportion."""
+    """If there are fewer or more ranks than asked for: ``keep_batch`` keeps the number of rows per step (each rank
+    takes more, or accumulates gradients); ``scale_rate`` keeps each rank's rows and changes the learning rate in
+    proportion."""
     resume: str | None = None
     """Continue a run from its checkpoints: its id, or ``auto`` for the newest unfinished one with the same dataset and
     recipe (a new run when there is none)."""
 
     @property
     def narrower(self) -> StructuredOptions | None:
-        """What of neurons and channels leaves the network that ``model`` builds."""
+        """How neurons and channels of ``model`` are removed; None without structured
+        pruning."""
         return self.pruning if isinstance(self.pruning, StructuredOptions) else None
 
     @property
     def sparser(self) -> MagnitudeOptions | None:
-        """Which weights become zero."""
+        """How weights become zero; None without pruning by magnitude."""
         return self.pruning if isinstance(self.pruning, MagnitudeOptions) else None
 
     @property
     def in_parts(self) -> str | None:
-        """The key by which ranks are to have the network in parts, one each; None if each has the whole."""
+        """The key that gives each rank a part of the network; None if each rank has the whole."""
         if isinstance(self.strategy, ISTOptions) and self.strategy.sharded:
             return "strategy.sharded"
         return "strategy.shard" if isinstance(self.strategy, AllReduceOptions) and self.strategy.shard else None

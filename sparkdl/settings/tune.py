@@ -1,4 +1,4 @@
-"""The section ``tune``: which settings are tried, how they are chosen, and what is known to be worth going on with."""
+"""The section ``tune``: which settings are tried, how they are chosen, and which trials are stopped early."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, get_args
@@ -23,11 +23,11 @@ __all__ = [
 ]
 
 CHANGEABLE = ("learning_rate", "weight_decay", "label_smoothing", "clip_norm", "batch_size", "accumulation")
-"""Keys of ``train`` with other values of which a checkpoint goes on; so it does with other ``optimizer_options``."""
+"""Keys of ``train`` that may change when a run continues from a checkpoint, besides ``optimizer_options``."""
 OF_RUNS = ("seconds", "rows_per_second", "parameters")
-"""What every run has beside the figures of its task."""
+"""Figures of every run, besides those of its task."""
 SOME_VALUES = 1000
-"""A grid has no axis that is longer."""
+"""The most values on an axis of a grid."""
 TrialFigure = Annotated[
     str, Field(pattern=rf"^((train|validation)_({'|'.join(get_args(FigureName))})|{'|'.join(OF_RUNS)})$")
 ]
@@ -39,24 +39,24 @@ def is_minimised(figure: str) -> bool:
 
 
 class SearchedRange(Section):
-    """Numbers between two ends, both of which may be chosen."""
+    """Numbers between two ends, which may be chosen, too."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     linear: tuple[float, float] | None = None
-    """Any number, each as likely as another: ``{linear: [0, 0.5]}``."""
+    """Any number, uniformly distributed: ``{linear: [0, 0.5]}``."""
     log: tuple[float, float] | None = None
-    """Any number above zero, each order of magnitude as likely as another: ``{log: [1e-4, 1e-1]}``."""
+    """Any number above zero, with a uniformly distributed logarithm: ``{log: [1e-4, 1e-1]}``."""
     whole: tuple[int, int] | None = None
     """Whole numbers: ``{whole: [1, 8]}``."""
     log_whole: tuple[int, int] | None = None
-    """Whole numbers above zero, by orders of magnitude: ``{log_whole: [16, 1024]}``."""
+    """Whole numbers above zero, with a uniformly distributed logarithm: ``{log_whole: [16, 1024]}``."""
     step: Annotated[float, Field(gt=0)] | None = None
-    """Of ``linear`` and ``whole``: only the first end and what is so many steps above it."""
+    """For ``linear`` and ``whole``: only the first end and numbers that are a multiple of this above it."""
 
     @property
     def kind(self) -> str:
-        """Which of the keys says what the ends are."""
+        """Which of the keys gives the ends."""
         return next(name for name in ("linear", "log", "whole", "log_whole") if getattr(self, name) is not None)
 
     @property
@@ -72,11 +72,11 @@ class SearchedRange(Section):
 
     @property
     def is_log(self) -> bool:
-        """Whether orders of magnitude are as likely as each other."""
+        """Whether the logarithm is uniformly distributed."""
         return self.kind in ("log", "log_whole")
 
     def values(self) -> Iterator[float]:
-        """All of them, where there are not infinitely many."""
+        """All numbers of the range, if they are finitely many."""
         step = self.step or 1
         number, (low, high) = 0, self.ends
         while (value := low + number * step) <= high + 1e-9 * step:
@@ -108,7 +108,7 @@ Searched = Annotated[list[Any] | SearchedRange, BeforeValidator(_choices)]
 
 
 class MedianOptions(Section):
-    """Stop a trial whose best figure so far is worse than the median of what others had at the same epoch.
+    """Stop a trial whose best figure so far is worse than the median of other trials at the same epoch.
 
     The rule of Google's Vizier (Golovin et al., 2017, section 3.2.2).
     """
@@ -117,32 +117,32 @@ class MedianOptions(Section):
     trials: Positive = 5
     """How many other trials must have reached the epoch."""
     min_epochs: Positive = 1
-    """The epochs that every trial may have."""
+    """Epochs before a trial can be stopped."""
 
 
 class SuccessiveHalvingOptions(Section):
     """Trials pause after ``min_epochs``, and the best of them go on: ASHA (Li et al., 2020, arXiv 1810.05934).
 
-    Of those that have come as far, the best one in ``reduction`` goes on from its checkpoint to ``reduction`` times as
-    many epochs, and so on up to ``train.epochs``. Nobody waits for the others.
+    Of all trials that have reached this epoch, the best 1/``reduction`` go on from their checkpoints to ``reduction``
+    times as many epochs, and so on up to ``train.epochs``. Trials do not wait for each other.
     """
 
     kind: Literal["asha"] = "asha"
     min_epochs: Positive = 1
-    """The epochs that every trial has."""
+    """Epochs that every trial trains."""
     reduction: Annotated[int, Field(ge=2)] = 3
     """One in so many goes on."""
 
 
 class HyperbandOptions(Section):
-    """ASHA with several numbers of epochs to begin with: asynchronous Hyperband (Li et al., 2018, arXiv 1603.06560).
+    """ASHA with several values of ``min_epochs``: asynchronous Hyperband (Li et al., 2018, arXiv 1603.06560).
 
-    Where a few epochs do not tell good settings from bad ones, the trials that begin with more do.
+    If a few epochs do not tell good settings from bad ones, the trials that begin with more epochs do.
     """
 
     kind: Literal["hyperband"] = "hyperband"
     min_epochs: Positive = 1
-    """The fewest epochs that a trial has."""
+    """The smallest number of epochs that a trial trains."""
     reduction: Annotated[int, Field(ge=2)] = 3
     """One in so many goes on."""
 
@@ -153,8 +153,8 @@ Stopping = OneKind[MedianOptions | SuccessiveHalvingOptions | HyperbandOptions]
 class Population(Section):
     """Population based training (Jaderberg et al., 2017, arXiv 1711.09846).
 
-    Every ``every`` epochs a trial that is among the worst takes over the checkpoint of one of the best (exploit), and
-    with it changed settings (explore).
+    Every ``every`` epochs, each of the worst trials takes over the checkpoint of one of the best (exploit), and goes on
+    with changed settings (explore).
     """
 
     size: Annotated[int, Field(ge=2)] = 8
@@ -162,11 +162,11 @@ class Population(Section):
     every: Positive = 1
     """Epochs between two comparisons of the trials."""
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.25
-    """The share of the trials that are replaced as the worst, and that are copied as the best."""
+    """The fraction of trials that counts as the worst and is replaced, and the fraction that counts as the best."""
     factor: Annotated[float, Field(gt=1)] = 1.2
-    """A number is multiplied or divided by it; of a list, the neighbour is taken."""
+    """A number is multiplied or divided by this factor; in a list, a neighbouring value is taken."""
     resample: Annotated[float, Field(ge=0, le=1)] = 0.25
-    """How often a setting is drawn anew from its range instead."""
+    """The probability that a setting is instead drawn anew from its range."""
 
 
 def _several(figures: Any) -> Any:
@@ -177,32 +177,32 @@ class Tune(Section):
     """A search over settings. Each trial is a run of ``train`` with ``cluster.num_ranks`` ranks."""
 
     space: dict[str, Searched] = {}
-    """What is tried, by the keys of this file: a list of values, or a range of numbers (``linear``, ``log``, ``whole``,
-    ``log_whole``), for example ``{train.learning_rate: {log: [1e-4, 1e-1]}, train.strategy: [allreduce, local_sgd],
-    train.model_options.hidden: [[128], [256, 128]]}``."""
+    """The settings to search, by the keys of this file: a list of values, or a range of numbers (``linear``, ``log``,
+    ``whole``, ``log_whole``), for example ``{train.learning_rate: {log: [1e-4, 1e-1]}, train.strategy: [allreduce,
+    local_sgd], train.model_options.hidden: [[128], [256, 128]]}``."""
     sampler: Literal["tpe", "random", "grid", "cmaes", "gp"] = "tpe"
-    """How Optuna chooses: by a tree-structured Parzen estimator, at random, all combinations of the lists, by CMA-ES,
-    or by a Gaussian process."""
+    """How Optuna chooses settings: with a tree-structured Parzen estimator, at random, as all combinations of the
+    lists, with CMA-ES, or with a Gaussian process."""
     trials: Positive | None = None
-    """How many; by default 20, of a ``grid`` all, and of a ``population`` its size."""
+    """The number of trials; by default 20, for a ``grid`` all combinations, and for a ``population`` its size."""
     seconds: Annotated[float, Field(gt=0)] | None = None
-    """After so many seconds no other trial begins; those that run go on to their end. The time of drivers that were
-    killed or interrupted counts, that between them does not."""
+    """After this number of seconds no new trial begins; running trials go on to their end. If a search is continued,
+    the time of earlier drivers counts, but not the time between them."""
     at_a_time: Positive | None = None
-    """How many may run at a time; by default as many as there are slots for."""
+    """How many trials may run at a time; by default as many as fit into the slots."""
     figures: Annotated[list[TrialFigure], BeforeValidator(_several)] = []
     """The objectives: a figure of an epoch (``validation_accuracy``), the trial's ``seconds`` of training, its
     ``rows_per_second``, or the ``parameters`` of its network. Losses, errors, seconds and parameters are better when
-    smaller. With several figures, the result is the Pareto front: trials to which no other is superior in all of them.
-    By default the validation figure of ``train.best_by``."""
+    smaller. With several figures, the result is the Pareto front: trials to which no other trial is superior in all
+    figures. By default the validation figure of ``train.best_by``."""
     stopping: Stopping | None = None
     """Which trials end before ``train.epochs``: ``asha``, ``hyperband`` or ``median``."""
     population: Population | None = None
     """Change settings while trials are trained, instead of choosing them once: ``{size: 8}``."""
     refit: Literal["none", "train", "all"] = "train"
-    """What is done with the best settings: ``none``: nothing. ``train``: a last run goes on from the best trial's
-    checkpoint, and is registered through ``tracking.gate``. ``all``: a last run is trained from
-    the beginning, on the rows for validation, too."""
+    """What to do with the best settings. ``none``: nothing. ``train``: a last run continues from the best trial's
+    checkpoint, and is registered through ``tracking.gate``. ``all``: a last run trains from the beginning, also on the
+    validation rows."""
     seed: Seed = 0
     """The seed of the sampler. If trials run one at a time, the same seed gives the same search."""
     resume: str | None = None
