@@ -217,8 +217,7 @@ class Train(Recipe):
 
     @property
     def narrower(self) -> StructuredOptions | None:
-        """How neurons and channels of ``model`` are removed; None without structured
-        pruning."""
+        """How neurons and channels of ``model`` are removed; None without structured pruning."""
         return self.pruning if isinstance(self.pruning, StructuredOptions) else None
 
     @property
