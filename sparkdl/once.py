@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkdl.errors import ConfigError
 from sparkdl.storage import join, read_file, write_file
-from sparkdl.training.owner import Owner
+from sparkdl.training.checkpoints.owner import Owner
 
 __all__ = ["run_once"]
 

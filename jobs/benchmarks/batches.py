@@ -26,9 +26,9 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.errors import RankError, TrainingError
 from sparkdl.settings import Train
+from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.loop import evaluate_split, train_epoch
-from sparkdl.training.reporter import Reporter
-from sparkdl.training.state import TrainingState
+from sparkdl.training.reports.reporter import Reporter
 
 __all__ = ["METHODS", "Method", "Outcome", "Results", "Training", "report", "run"]
 

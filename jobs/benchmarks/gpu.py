@@ -33,7 +33,7 @@ from sparkdl.models import build, build_named
 from sparkdl.scoring.network import NetworkModel
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
-from sparkdl.training.recipe import autocast, build_optimizer
+from sparkdl.training.recipes.recipe import autocast, build_optimizer
 from sparkdl.training.replica import Replica
 from sparkdl.training.tasks import Classification
 

@@ -27,7 +27,7 @@ from benchmarks.layout_subjects import (
 from sparkdl.cluster import Rank, returned_memory
 from sparkdl.collectives import TorchBackend
 from sparkdl.models import tensors_on_disk
-from sparkdl.training.shared_replicas import MICROBATCHES
+from sparkdl.training.checks.shared_replicas import MICROBATCHES
 
 __all__ = ["staged_by_hand", "trained_by_hand"]
 

@@ -19,13 +19,13 @@ from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import Communicator, HorovodBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
+from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import train_epoch
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.recipes.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
-from sparkdl.training.reporter import Reporter
-from sparkdl.training.state import TrainingState
-from sparkdl.training.stopwatch import Stopwatch
+from sparkdl.training.reports.reporter import Reporter
+from sparkdl.training.reports.stopwatch import Stopwatch
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["new_replica", "run", "timed_epoch", "watching_seconds"]

@@ -25,11 +25,11 @@ from sparkdl.inputs.spec import InputSpec
 from sparkdl.inputs.tensors import answer
 from sparkdl.models import build_named
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import save_shard
+from sparkdl.training.checkpoints.checkpoint import save_shard
+from sparkdl.training.checkpoints.state import collect
 from sparkdl.training.groups import Groups
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.recipes.recipe import build_optimizer
 from sparkdl.training.replica import Replica
-from sparkdl.training.state import collect
 from sparkdl.training.tasks import Classification
 
 __all__ = ["Sizes", "measure", "run"]

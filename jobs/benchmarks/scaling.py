@@ -29,10 +29,10 @@ from sparkdl.collectives import Backend, Communicator, HorovodBackend, TorchBack
 from sparkdl.collectives.distributed import TorchCommunicator
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Train
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.checkpoints.state import TrainingState
+from sparkdl.training.recipes.recipe import build_optimizer
 from sparkdl.training.replica import build_model
-from sparkdl.training.reporter import Reporter
-from sparkdl.training.state import TrainingState
+from sparkdl.training.reports.reporter import Reporter
 
 __all__ = ["run"]
 

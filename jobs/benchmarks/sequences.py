@@ -29,10 +29,10 @@ from sparkdl.cluster import Rank, run_ranks
 from sparkdl.collectives import Communicator, TorchBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.settings import Prepare, Train
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.checkpoints.state import TrainingState
+from sparkdl.training.recipes.recipe import build_optimizer
 from sparkdl.training.replica import build_model
-from sparkdl.training.reporter import Reporter
-from sparkdl.training.state import TrainingState
+from sparkdl.training.reports.reporter import Reporter
 
 __all__ = ["Classifier", "run"]
 

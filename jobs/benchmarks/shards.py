@@ -21,11 +21,11 @@ from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import HorovodBackend
 from sparkdl.data import Batch
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.saver import Saver
+from sparkdl.training.checkpoints.state import TrainingState, copied
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
-from sparkdl.training.saver import Saver
-from sparkdl.training.state import TrainingState, copied
 from sparkdl.training.tasks import Classification
 
 __all__ = ["run"]

@@ -12,7 +12,7 @@ from sparkdl.data.model_card import ModelCard
 from sparkdl.settings import Train
 from sparkdl.settings.train import SMALLER_IS_BETTER
 from sparkdl.training.evaluation import add_up, evaluation_of
-from sparkdl.training.losses import build_loss
+from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.tasks import create_task
 
 __all__ = ["TaskFigure", "loss_of", "measure"]

@@ -19,7 +19,7 @@ from sparkdl.planning.pass_seconds import pass_seconds, seconds_of_optimizer
 from sparkdl.planning.stage_costs import stages_of_ranks
 from sparkdl.settings import RankLayout, Train
 from sparkdl.settings.strategies import AllReduceOptions
-from sparkdl.training.shared_replicas import check_shared_replicas, tried_plan
+from sparkdl.training.checks.shared_replicas import check_shared_replicas, tried_plan
 from sparkdl.training.tasks import Task
 
 __all__ = ["LayoutCost", "LayoutCosts", "costs_of_layouts", "layout_name", "sharing_name"]

@@ -12,7 +12,7 @@ from sparkdl.layouts.units import units_of
 from sparkdl.models import in_mode, logits_of
 from sparkdl.settings import Train
 from sparkdl.settings.strategies import AllReduceOptions
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.recipes.recipe import build_optimizer
 
 __all__ = ["RankMemory", "memory_of_rank", "numbers_kept", "saved_bytes"]
 

@@ -9,7 +9,7 @@ from torch import nn
 from sparkdl.inputs.tensors import Inputs, answer, repeated
 from sparkdl.models import in_mode, logits_of
 from sparkdl.settings import Train
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.recipes.recipe import build_optimizer
 
 __all__ = ["pass_seconds", "seconds_of_optimizer", "shortest"]
 

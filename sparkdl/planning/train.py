@@ -9,7 +9,7 @@ from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.strategies import AllReduceOptions
-from sparkdl.training.check import check_recipe, open_dataset
+from sparkdl.training.checks.check import check_recipe, open_dataset
 from sparkdl.training.train import TrainedModel, train_from
 
 __all__ = ["check_train", "train"]

@@ -18,7 +18,7 @@ from sparkdl.collectives import Communicator
 from sparkdl.data import Batch
 from sparkdl.inputs.tensors import answer, moved, stand_in
 from sparkdl.models import logits_of
-from sparkdl.training.losses import Loss
+from sparkdl.training.recipes.losses import Loss
 from sparkdl.training.tasks import Task
 from sparkdl.training.tasks.areas import Scores, joined
 

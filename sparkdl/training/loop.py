@@ -22,18 +22,18 @@ from sparkdl.inputs.tensors import Inputs, count_rows, moved
 from sparkdl.layouts import ExpertPlan, SharingPlan
 from sparkdl.models import full_state, load_full_state
 from sparkdl.settings import Train
-from sparkdl.training.batching import Batching, batching
 from sparkdl.training.best import is_better, is_over
-from sparkdl.training.checkpoint import Manifest, load_manifest, load_weights
+from sparkdl.training.checkpoints.checkpoint import Manifest, load_manifest, load_weights
+from sparkdl.training.checkpoints.saver import Saver
+from sparkdl.training.checkpoints.state import TrainingState, best_model, copied, go_on, resume, seed_everything
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
-from sparkdl.training.losses import build_loss
 from sparkdl.training.pipelined_replica import make_replica
-from sparkdl.training.recipe import autocast, rate_at
+from sparkdl.training.recipes.batching import Batching, batching
+from sparkdl.training.recipes.losses import build_loss
+from sparkdl.training.recipes.recipe import autocast, rate_at
 from sparkdl.training.replica import Replica, build_for_ranks
-from sparkdl.training.reporter import Reporter
-from sparkdl.training.saver import Saver
-from sparkdl.training.state import TrainingState, best_model, copied, go_on, resume, seed_everything
+from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 

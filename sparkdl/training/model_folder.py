@@ -47,22 +47,22 @@ from sparkdl.settings import Tracking, Train
 from sparkdl.settings.averaging import CompressedAveraging
 from sparkdl.settings.strategies import ISTOptions, ResISTOptions
 from sparkdl.tracking import download
-from sparkdl.training.adapters import adapters_beside, merge_adapters, write_adapter_config
-from sparkdl.training.fisher_noise import check_rows_apart
-from sparkdl.training.losses import build_loss
+from sparkdl.training.checkpoints.parted_checkpoint import best_pieces, best_weights
+from sparkdl.training.checkpoints.state import copied
+from sparkdl.training.checks.some_rows import some_rows
+from sparkdl.training.checks.trial import check_trained, try_training
 from sparkdl.training.output_columns import output_columns, shapes_of_outputs
-from sparkdl.training.parted_checkpoint import best_pieces, best_weights
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.recipes.adapters import adapters_beside, merge_adapters, write_adapter_config
+from sparkdl.training.recipes.fisher_noise import check_rows_apart
+from sparkdl.training.recipes.losses import build_loss
+from sparkdl.training.recipes.recipe import build_optimizer
+from sparkdl.training.recipes.structured_pruning import prune_neurons
 from sparkdl.training.replica import build_arguments, build_hollow_model, build_model, build_whole_model
-from sparkdl.training.some_rows import some_rows
-from sparkdl.training.state import copied
 from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
 from sparkdl.training.strategies.residual_blocks import check_blocks
 from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
-from sparkdl.training.structured_pruning import prune_neurons
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
-from sparkdl.training.trial import check_trained, try_training
 
 __all__ = ["check_model", "starting_weights", "tried_model", "write_model_folder"]
 

@@ -12,7 +12,7 @@ from sparkdl.inputs.tensors import moved, sliced
 from sparkdl.layouts import ExpertParallel, ExpertPlan, PipelinePlan, SharingPlan, TensorParallel
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
-from sparkdl.training.recipe import autocast
+from sparkdl.training.recipes.recipe import autocast
 from sparkdl.training.replica import BatchFigures, Replica
 from sparkdl.training.strategies.keeps_part import SharedPart
 from sparkdl.training.tasks import Task

@@ -15,16 +15,16 @@ from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import answer, moved, stand_in
 from sparkdl.models import balance_losses, build_by, build_without_weights, logits_of, tensors_on_disk
 from sparkdl.settings import Train
-from sparkdl.training.adapters import with_adapters
-from sparkdl.training.fisher_noise import FisherNoise
+from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.groups import Groups
-from sparkdl.training.losses import Loss, build_loss
-from sparkdl.training.magnitude_pruning import MagnitudePruning
-from sparkdl.training.recipe import autocast, build_optimizer, takes_gradients
-from sparkdl.training.some_rows import some_rows
+from sparkdl.training.recipes.adapters import with_adapters
+from sparkdl.training.recipes.fisher_noise import FisherNoise
+from sparkdl.training.recipes.losses import Loss, build_loss
+from sparkdl.training.recipes.magnitude_pruning import MagnitudePruning
+from sparkdl.training.recipes.recipe import autocast, build_optimizer, takes_gradients
+from sparkdl.training.recipes.structured_pruning import prune_neurons
 from sparkdl.training.strategies import create_strategy
 from sparkdl.training.strategies.keeps_part import SharedPart
-from sparkdl.training.structured_pruning import prune_neurons
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 

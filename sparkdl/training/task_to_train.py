@@ -8,7 +8,7 @@ from sparkdl.data.label_types import arrow_type
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Train
 from sparkdl.settings.explain import nearest
-from sparkdl.training.losses import find_loss, known
+from sparkdl.training.recipes.losses import find_loss, known
 from sparkdl.training.tasks import Classification, Regression, Task, create_task
 from sparkdl.training.tasks.language_modelling import token_cross_entropy
 from sparkdl.training.tasks.ranking import listnet

@@ -22,17 +22,17 @@ from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.training.attempts import run_attempts
 from sparkdl.training.best import seconds_to_target
-from sparkdl.training.check import check
-from sparkdl.training.checkpoint import copy_checkpoint, latest, load_manifest, save_weights
+from sparkdl.training.checkpoints.checkpoint import copy_checkpoint, latest, load_manifest, save_weights
+from sparkdl.training.checkpoints.owner import Owner
+from sparkdl.training.checkpoints.record import RunRecord, recipe_of
+from sparkdl.training.checks.check import check
 from sparkdl.training.loop import Job, TrainingResult
 from sparkdl.training.model_folder import write_model_folder
-from sparkdl.training.owner import Owner
-from sparkdl.training.progress import Progress
-from sparkdl.training.record import RunRecord, recipe_of
-from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.reports.progress import Progress
+from sparkdl.training.reports.stopwatch import RankTimes
+from sparkdl.training.reports.verdict import ADVICE, WITH_SERVERS, Timeline, shares, verdict
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
-from sparkdl.training.verdict import ADVICE, WITH_SERVERS, Timeline, shares, verdict
 
 __all__ = ["TrainedModel", "train_from"]
 

@@ -12,7 +12,7 @@ from sparkdl.masking import masked
 from sparkdl.settings import Settings
 from sparkdl.settings.keys import given_values
 from sparkdl.storage import join, list_folder
-from sparkdl.training.record_file import load_record, save_record
+from sparkdl.training.checkpoints.record_file import load_record, save_record
 
 __all__ = ["SearchRecord", "find_search"]
 

@@ -10,7 +10,7 @@ import sparkdl
 from sparkdl import Cluster, Tracking, Train
 from sparkdl.errors import NotEnoughSlotsError, RankError
 from sparkdl.tracking import Registered
-from sparkdl.training.checkpoint import load_weights
+from sparkdl.training.checkpoints.checkpoint import load_weights
 
 ROWS = 106
 

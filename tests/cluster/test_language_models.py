@@ -18,7 +18,7 @@ from sparkdl import Cluster, Dataset, Prepare, Tracking, Train
 from sparkdl.data import Loader
 from sparkdl.models import NETWORK_FILE, load_weights, module_of
 from sparkdl.tracking import download
-from sparkdl.training import checkpoint
+from sparkdl.training.checkpoints import checkpoint
 
 PAGE = (Path(__file__).parents[2] / "docs" / "language_models.md").read_text()
 RECIPES = [yaml.safe_load(recipe) for recipe in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import sparkdl
 from sparkdl import Cluster, Dataset
-from sparkdl.training.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
 
 from ..stacks.made import DATASETS, NAME, STACKS, people, prepared, tracking, train_settings, unpack
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkdl.errors import ConfigError
 from sparkdl.once import run_once
-from sparkdl.training import owner
+from sparkdl.training.checkpoints import owner
 
 
 @pytest.fixture(autouse=True)

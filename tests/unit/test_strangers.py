@@ -23,8 +23,8 @@ from sparkdl.models import build
 from sparkdl.preprocessing import check_preprocessing
 from sparkdl.settings import Train
 from sparkdl.tracking import download
-from sparkdl.training.checkpoint import Shard, load_shard, load_weights
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.checkpoints.checkpoint import Shard, load_shard, load_weights
+from sparkdl.training.recipes.recipe import build_optimizer
 
 
 class Hostile:

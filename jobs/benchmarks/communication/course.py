@@ -15,9 +15,9 @@ from sparkdl.data import Dataset
 from sparkdl.planning.cost import Link, fit_link
 from sparkdl.planning.measure import ring_exchanges, topology_seconds
 from sparkdl.settings import Train
+from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.loop import evaluate_split, train_epoch
-from sparkdl.training.reporter import Reporter
-from sparkdl.training.state import TrainingState
+from sparkdl.training.reports.reporter import Reporter
 
 __all__ = ["BACKEND", "Course", "Meter", "Track", "exchange_topologies", "find_link", "follow"]
 

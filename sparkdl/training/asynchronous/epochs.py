@@ -19,11 +19,11 @@ from sparkdl.training.asynchronous.merged import Merged, figures_of, times_of
 from sparkdl.training.asynchronous.portions import Portions
 from sparkdl.training.asynchronous.recorder import Recorder
 from sparkdl.training.best import is_better, is_over
-from sparkdl.training.checkpoint import Shard, load_manifest
+from sparkdl.training.checkpoints.checkpoint import Shard, load_manifest
+from sparkdl.training.checkpoints.state import TrainingState, resume
 from sparkdl.training.evaluation import Evaluation, evaluation_of
 from sparkdl.training.loop import Job, TrainingResult
-from sparkdl.training.reporter import Measured
-from sparkdl.training.state import TrainingState, resume
+from sparkdl.training.reports.reporter import Measured
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["RETRY_SECONDS", "Epochs", "portions_of"]

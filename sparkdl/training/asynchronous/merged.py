@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from sparkdl.training.asynchronous.portions import Portions
-from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.reports.stopwatch import RankTimes
 from sparkdl.training.tasks import Task
 
 __all__ = ["Merged", "figures_of", "times_of"]

@@ -10,10 +10,10 @@ from sparkdl.data import Loader
 from sparkdl.parameters import ParameterClient, Push
 from sparkdl.settings import Train
 from sparkdl.training.asynchronous.exchange import shared_buffers
-from sparkdl.training.losses import Loss
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.recipes.losses import Loss
+from sparkdl.training.recipes.recipe import build_optimizer
 from sparkdl.training.replica import back_propagate, make_dense
-from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.reports.stopwatch import RankTimes
 from sparkdl.training.tasks import Task
 
 __all__ = ["PortionGradient"]

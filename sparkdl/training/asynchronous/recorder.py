@@ -13,10 +13,10 @@ from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.training.asynchronous.coordinator import Coordinator
 from sparkdl.training.asynchronous.merged import Merged
 from sparkdl.training.asynchronous.serve import partition_of
-from sparkdl.training.checkpoint import Manifest, Shard, prune, save_manifest, save_shard
+from sparkdl.training.checkpoints.checkpoint import Manifest, Shard, prune, save_manifest, save_shard
+from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.loop import Job
 from sparkdl.training.replica import build_model
-from sparkdl.training.state import TrainingState
 
 __all__ = ["Recorder"]
 

@@ -21,10 +21,10 @@ from sparkdl.settings.strategies import (
 )
 from sparkdl.training.asynchronous.exchange import shared_buffers
 from sparkdl.training.asynchronous.line import Invitation, Line
-from sparkdl.training.checkpoint import load_manifest, load_shard, load_shared, load_weights, save_shard
+from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared, load_weights, save_shard
+from sparkdl.training.checkpoints.state import consensus_weights
 from sparkdl.training.loop import Job
 from sparkdl.training.replica import build_model
-from sparkdl.training.state import consensus_weights
 
 __all__ = ["partition_of", "serve", "starting_model"]
 

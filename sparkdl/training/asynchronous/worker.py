@@ -26,15 +26,15 @@ from sparkdl.training.asynchronous.line import Invitation, Line
 from sparkdl.training.asynchronous.methods import create_exchange
 from sparkdl.training.asynchronous.portion_gradient import PortionGradient
 from sparkdl.training.asynchronous.serve import partition_of, starting_model
-from sparkdl.training.checkpoint import save_best
+from sparkdl.training.checkpoints.checkpoint import save_best
+from sparkdl.training.checkpoints.parted_checkpoint import best_weights
+from sparkdl.training.checkpoints.state import copied, seed_everything
 from sparkdl.training.evaluation import add_up
 from sparkdl.training.loop import Job, evaluation_batch
-from sparkdl.training.losses import build_loss
-from sparkdl.training.parted_checkpoint import best_weights
-from sparkdl.training.recipe import autocast, build_optimizer, rate_at
+from sparkdl.training.recipes.losses import build_loss
+from sparkdl.training.recipes.recipe import autocast, build_optimizer, rate_at
 from sparkdl.training.replica import BatchFigures, back_propagate, make_dense
-from sparkdl.training.state import copied, seed_everything
-from sparkdl.training.stopwatch import RankTimes
+from sparkdl.training.reports.stopwatch import RankTimes
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["work"]

@@ -151,7 +151,7 @@ class Sharded(Protocol):
     """What else a strategy answers if each rank keeps a part of the model. Runs on ranks.
 
     A checkpoint has what :meth:`weights` and :meth:`moments` give, in each rank's shard, and the strategy's state says
-    where that lies (:func:`~sparkdl.training.parted_checkpoint.parting_of`).
+    where that lies (:func:`~sparkdl.training.checkpoints.parted_checkpoint.parting_of`).
     """
 
     def weights(self) -> dict[str, torch.Tensor]:

@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 
 from sparkdl.cluster import Rank
-from sparkdl.training.checkpoint import latest, load_manifest, load_shard, load_shared
+from sparkdl.training.checkpoints.checkpoint import latest, load_manifest, load_shard, load_shared
+from sparkdl.training.checkpoints.state import consensus_weights
 from sparkdl.training.loop import Job, train_rank
-from sparkdl.training.state import consensus_weights
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks cannot import it
 

@@ -13,11 +13,11 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.layouts import SharingPlan, TensorPlan
 from sparkdl.settings import RankLayout, Train
-from sparkdl.training.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checks.shared_replicas import tried_plan
+from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 from sparkdl.training.replica import build_model
-from sparkdl.training.shared_replicas import tried_plan
-from sparkdl.training.some_rows import some_rows
 
 from .interruptions import interrupt, states_of, weights_of
 

@@ -9,9 +9,9 @@ from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import TorchBackend
 from sparkdl.data import Batch
 from sparkdl.settings import Train
+from sparkdl.training.checkpoints.state import copied
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
-from sparkdl.training.state import copied
 from sparkdl.training.strategies.ist import IST
 from sparkdl.training.tasks import Classification
 

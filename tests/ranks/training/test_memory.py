@@ -13,11 +13,11 @@ from sparkdl.data import Dataset
 from sparkdl.errors import RankError
 from sparkdl.models import NETWORK_FILE
 from sparkdl.settings import RankLayout, Train
+from sparkdl.training.checks.shared_replicas import tried_plan
+from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.loop import Job, TrainingResult, train_rank
 from sparkdl.training.model_folder import check_model, write_model_folder
 from sparkdl.training.replica import build_model
-from sparkdl.training.shared_replicas import tried_plan
-from sparkdl.training.some_rows import some_rows
 
 
 class Network(NamedTuple):

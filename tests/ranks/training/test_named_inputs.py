@@ -22,7 +22,7 @@ from sparkdl.errors import ModelError
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.preprocessing.input_rows import as_binary
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint import latest
 from sparkdl.training.loop import Job, train_rank
 from sparkdl.training.model_folder import check_model
 

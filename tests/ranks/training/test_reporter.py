@@ -8,7 +8,7 @@ import torch
 from sparkdl.cluster import Rank, run_local
 from sparkdl.data import Dataset
 from sparkdl.training.replica import BatchFigures
-from sparkdl.training.reporter import POINTS, Measured, Reporter
+from sparkdl.training.reports.reporter import POINTS, Measured, Reporter
 from sparkdl.training.tasks import create_task
 
 STEPS = 25

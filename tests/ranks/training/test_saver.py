@@ -15,11 +15,11 @@ from sparkdl.cluster import Rank, Timeouts, run_local
 from sparkdl.collectives import create_backend
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, list_manifests, load_manifest, step_of
+from sparkdl.training.checkpoints.checkpoint import latest, list_manifests, load_manifest, step_of
+from sparkdl.training.checkpoints.saver import Saver
+from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.groups import Groups
 from sparkdl.training.replica import Replica
-from sparkdl.training.saver import Saver
-from sparkdl.training.state import TrainingState
 from sparkdl.training.tasks import Classification
 
 BACKEND = create_backend("auto")

@@ -13,13 +13,13 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checkpoints.parted_checkpoint import best_weights
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, TrainingResult, _begin, train_rank
 from sparkdl.training.model_folder import write_model_folder
-from sparkdl.training.parted_checkpoint import best_weights
 from sparkdl.training.replica import Replica, build_hollow_model, build_model
-from sparkdl.training.reporter import Reporter
+from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.tasks import Classification
 
 from .interruptions import assert_equal, interrupt, states_of, weights_of

@@ -15,7 +15,7 @@ from sparkdl.data import Dataset
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
 from sparkdl.training.loop import Job, train_rank
-from sparkdl.training.stopwatch import TRACED_STEPS, RankTimes
+from sparkdl.training.reports.stopwatch import TRACED_STEPS, RankTimes
 
 STEPS = 14  # of an epoch: 106 rows, two ranks, batches of four
 SLOW = 0.02  # seconds that rank 0 takes longer for a step

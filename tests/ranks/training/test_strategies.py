@@ -25,12 +25,12 @@ from sparkdl.collectives import Backend, TorchBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
-from sparkdl.training.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, _begin, train_rank
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.recipes.recipe import build_optimizer
 from sparkdl.training.replica import Replica, build_model
-from sparkdl.training.reporter import Reporter
+from sparkdl.training.reports.reporter import Reporter
 from sparkdl.training.strategies.rounds import STATISTICS_BATCHES
 from sparkdl.training.tasks import Classification
 

@@ -8,7 +8,7 @@ from sparkdl.errors import ConfigError, ModelError
 from sparkdl.layouts import ExpertPlan, find_experts
 from sparkdl.models import MixtureOfExperts
 from sparkdl.settings import Cluster, RankLayout
-from sparkdl.training.shared_replicas import tried_plan
+from sparkdl.training.checks.shared_replicas import tried_plan
 
 MIXTURE = nn.Sequential(nn.Linear(4, 6), MixtureOfExperts(6, 3, 5), nn.Linear(6, 2))
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 from sparkdl.layouts import TensorPlan, exchanged_bytes
 from sparkdl.models import networks
 from sparkdl.settings import RankLayout
-from sparkdl.training.shared_replicas import tried_plan
+from sparkdl.training.checks.shared_replicas import tried_plan
 
 IMAGES = torch.zeros(2, 3, 12, 12)
 

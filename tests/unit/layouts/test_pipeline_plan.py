@@ -13,7 +13,7 @@ from sparkdl.layouts import PipelinePlan, find_stages
 from sparkdl.layouts.network_graph import trace
 from sparkdl.layouts.pipeline_plan import _balanced
 from sparkdl.settings import RankLayout
-from sparkdl.training.shared_replicas import tried_plan
+from sparkdl.training.checks.shared_replicas import tried_plan
 
 ROWS = torch.randn(2, 6)
 WORDS = {"input_ids": torch.arange(1, 15).view(2, 7), "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3])}

@@ -14,8 +14,8 @@ from sparkdl.inputs.spec import InputSpec
 from sparkdl.inputs.tensors import answer
 from sparkdl.models import build, build_named, export_network, load_network, named_outputs
 from sparkdl.settings import Train
+from sparkdl.training.checks.trial import try_training
 from sparkdl.training.tasks import Classification
-from sparkdl.training.trial import try_training
 
 SPECS = {
     "user": InputSpec(column="user", kind="ids", shape=(1,), dtype="int32", vocabulary=50),

@@ -14,9 +14,9 @@ from sparkdl.inputs.tensors import Inputs, answer
 from sparkdl.models import build, export_network, full_state, load_network, logits_of
 from sparkdl.models.build import make_network
 from sparkdl.settings import Train
-from sparkdl.training.adapters import merge_adapters, with_adapters
-from sparkdl.training.losses import build_loss
-from sparkdl.training.recipe import build_optimizer
+from sparkdl.training.recipes.adapters import merge_adapters, with_adapters
+from sparkdl.training.recipes.losses import build_loss
+from sparkdl.training.recipes.recipe import build_optimizer
 from sparkdl.training.replica import back_propagate
 from sparkdl.training.tasks import Classification
 

@@ -16,7 +16,7 @@ from sparkdl.models import NETWORK_FILE, export_network, full_state, load_weight
 from sparkdl.scoring.predictor import Asked, Predictor
 from sparkdl.settings import Tracking, Train
 from sparkdl.training import model_folder
-from sparkdl.training.checkpoint import save_best
+from sparkdl.training.checkpoints.checkpoint import save_best
 from sparkdl.training.model_folder import check_model, starting_weights, tried_model, write_model_folder
 from sparkdl.training.replica import build_model
 

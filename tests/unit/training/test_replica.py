@@ -7,7 +7,7 @@ from sparkdl.data import Batch
 from sparkdl.models import balance_losses
 from sparkdl.models.experts import mixture_of_experts
 from sparkdl.settings import Train
-from sparkdl.training.losses import build_loss
+from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.replica import back_propagate
 from sparkdl.training.tasks import Classification
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from sparkdl.data.card import LabelScale
 from sparkdl.errors import ConfigError
 from sparkdl.settings import Train
-from sparkdl.training.losses import build_loss
+from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.task_to_train import task_to_train
 
 from ...conftest import write_vectors

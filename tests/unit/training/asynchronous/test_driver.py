@@ -12,8 +12,8 @@ from torch.nn import functional
 from sparkdl.data import Loader
 from sparkdl.settings import Resources
 from sparkdl.training.asynchronous.epochs import portions_of
-from sparkdl.training.checkpoint import latest, load_manifest
-from sparkdl.training.recipe import rate_at
+from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
+from sparkdl.training.recipes.recipe import rate_at
 from sparkdl.training.replica import build_model
 
 from .conftest import Threads, Training, slow_network, weights_of

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from sparkdl.data import Dataset, Loader
 from sparkdl.training.asynchronous import portions
-from sparkdl.training.checkpoint import load_weights
+from sparkdl.training.checkpoints.checkpoint import load_weights
 from sparkdl.training.loop import TrainingResult
 from sparkdl.training.replica import build_model
 

@@ -13,7 +13,7 @@ from sparkdl.data.card import LabelScale
 from sparkdl.data.model_card import ModelCard
 from sparkdl.settings import Train
 from sparkdl.settings.train import FigureName
-from sparkdl.training.losses import build_loss
+from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.tasks import Classification, MultiLabel, Ranking, Regression, Task, create_task
 from sparkdl.training.tasks.areas import POINTS, Scores, curves, joined
 

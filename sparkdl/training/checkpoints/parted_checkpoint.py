@@ -1,0 +1,113 @@
+"""Checkpoints of a network that lies in parts, one on each rank: who writes or reads them has one at a time in memory.
+
+The best weights are those in the shards of the best epoch's checkpoint; a small file says which these are.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from sparkdl.layouts import (
+    Cuts,
+    ModelPart,
+    Parting,
+    Slices,
+    StageParts,
+    fill,
+    weights_in,
+    with_room,
+)
+from sparkdl.storage import hash_file, open_file
+from sparkdl.training.checkpoints.checkpoint import Shard, load_best_file, load_shard, save_best_file
+from sparkdl.training.checkpoints.shard_files import check_digest, open_shard, read_failures
+from sparkdl.training.strategies.shares import DealtParts
+
+__all__ = [
+    "best_pieces",
+    "best_weights",
+    "load_part",
+    "parting_of",
+    "pieces_of",
+    "save_best_parts",
+    "whole_state",
+]
+
+
+def load_part(folder: str, shard: Shard, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What ``load_shard`` does, without the file's bytes in memory: it reads the file twice."""
+    path = f"{folder}/{shard.name}"
+    with read_failures(path):
+        check_digest(path, hash_file(path), expected=shard.sha256)
+        with open_file(path) as stream:
+            return open_shard(path, stream, device)
+
+
+def save_best_parts(folder: str, shared: Shard, shards: Sequence[Shard], *, step: int, epoch: int) -> Shard:
+    """Write in which shards the best weights are. Runs on rank 0. Raises :class:`CheckpointError`."""
+    parts = {"shared": shared.model_dump(), "shards": [shard.model_dump() for shard in shards]}
+    return save_best_file(folder, parts, step=step, epoch=epoch)
+
+
+def best_pieces(path: str, device: torch.device | str = "cpu") -> Iterator[ModelPart]:
+    """The best weights in pieces, or in a single one if ranks had the whole network then. Runs anywhere.
+
+    Raises :class:`CheckpointError`.
+    """
+    parts, folder = load_best_file(path, device), path.rpartition("/")[0]
+    if "model" in parts:
+        return iter([({}, parts["model"])])
+    state = load_shard(folder, Shard(**parts["shared"]))["strategy"]
+    return pieces_of(folder, _parting(state), [Shard(**shard) for shard in parts["shards"]], device, moments=False)
+
+
+def best_weights(path: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
+    """The best weights as a whole, for those who have room for them. Runs anywhere. Raises :class:`CheckpointError`."""
+    parts, folder = load_best_file(path, device), path.rpartition("/")[0]
+    if "model" in parts:
+        return dict(parts["model"])
+    state = load_shard(folder, Shard(**parts["shared"]))["strategy"]
+    return whole_state(folder, _parting(state), [Shard(**shard) for shard in parts["shards"]], moments=False)
+
+
+def parting_of(state: Mapping[str, Any]) -> Parting | None:
+    """Who had which part of a network, by the state of the strategy that kept it in parts; None of any other one."""
+    if "ownership" in state:
+        return DealtParts.from_state(state)
+    if "tensor_cuts" in state:
+        return Cuts.from_state(state["tensor_cuts"])
+    if "stages" in state:
+        return StageParts.from_state(state["stages"])
+    return Slices.from_state(state["slices"]) if "slices" in state else None
+
+
+def pieces_of(
+    folder: str,
+    parting: Parting,
+    shards: Sequence[Shard],
+    device: torch.device | str = "cpu",
+    *,
+    moments: bool = True,
+) -> Iterator[ModelPart]:
+    """What the ranks of a checkpoint kept, one after another, with or without moments. Runs anywhere."""
+    for rank, shard in enumerate(shards):
+        own = load_part(folder, shard, device)
+        piece = parting.kept(rank, own) if moments else weights_in(parting.kept(rank, own))
+        del own  # what else is in it is of no use
+        yield parting.regions(rank), piece
+        del piece
+
+
+def whole_state(folder: str, parting: Parting, shards: Sequence[Shard], *, moments: bool = True) -> dict[str, Any]:
+    """Weights and moments of a checkpoint in parts as a whole, for those who have room for it. Runs anywhere."""
+    whole: dict[str, torch.Tensor] = {}
+    others: dict[str, Any] = {}
+    shapes, pieces = parting.shapes, pieces_of(folder, parting, shards, moments=moments)
+    rest = fill(whole, {}, shapes, with_room(pieces, whole, others, {}, shapes, shapes))
+    return whole | rest | others
+
+
+def _parting(state: Mapping[str, Any]) -> Parting:
+    parting = parting_of(state)
+    assert parting, "the file of the best weights names shards only of a network in parts"
+    return parting

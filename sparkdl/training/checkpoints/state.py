@@ -1,0 +1,314 @@
+"""Everything that a run is made of between two steps, and how it goes into a checkpoint and comes back. Runs on ranks.
+
+Gradients are accumulated within a step, so that there is nothing of them to save between two.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparkdl.data import Phase
+from sparkdl.layouts import ModelPart, is_moment, moments_by_name, put_moments, weights_in
+from sparkdl.models import full_state, load_full_state
+from sparkdl.training.checkpoints.checkpoint import Manifest, load_shard, load_shared, save_best
+from sparkdl.training.checkpoints.parted_checkpoint import (
+    best_pieces,
+    best_weights,
+    load_part,
+    parting_of,
+    pieces_of,
+    whole_state,
+)
+from sparkdl.training.replica import Replica
+from sparkdl.training.reports.reporter import Measured
+from sparkdl.training.strategies import strategy_of
+
+__all__ = ["Parts", "TrainingState", "best_model", "collect", "copied", "go_on", "resume", "seed_everything"]
+
+PARTS = "tensor_cuts", "stages"
+"""What says how ranks shared a replica."""
+LARGE = "model", "optimizer", "strategy"
+"""What grows with the network."""
+KEPT_FIGURES = 10_000  # steps that a checkpoint tells, in case a message was lost with the driver or a rank
+
+
+@dataclass
+class TrainingState:
+    """How far a run has come, and what it has measured. The loop alone changes it, by these methods."""
+
+    epoch: int = 0
+    """Epochs that are over."""
+    phases: list[Phase] = field(default_factory=list)
+    """Parts of the epoch in progress that were done with other batches, or by another number of ranks."""
+    batches: int = 0
+    """Batches of the rest of the epoch that each rank has taken."""
+    step: int = 0
+    """Optimizer steps since the run began."""
+    totals: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    """Summed loss, the sums of the task's figures (by default one), and the weight of all rows of this rank in the
+    epoch in progress."""
+    seconds: float = 0.0
+    """Time that the epoch in progress has taken."""
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int = 0
+    """Which entry of the history is the best one."""
+    figures: list[list[float]] = field(default_factory=list)
+    """Of rank 0's last steps, as they were reported: step, loss, the task's figure, learning rate."""
+
+    def finish_step(self, *, batches: int, seconds: float) -> None:
+        """Count a step as done; ``seconds`` is the time that the epoch has taken so far."""
+        self.step += 1
+        self.batches += batches
+        self.seconds = seconds
+
+    def measure(self, measured: Measured) -> None:
+        """Take note of what steps have measured, one after another: no sum depends on how many came together."""
+        for sums in measured.sums:
+            self.totals = [total + more for total, more in zip(self.totals, sums, strict=True)]
+        self.figures = (self.figures + measured.steps)[-KEPT_FIGURES:]
+
+    def finish_epoch(self, figures: dict[str, float], *, best: bool = False) -> None:
+        """Count the epoch as over; ``best``: it is the best one so far."""
+        if best:
+            self.best_epoch = self.epoch
+        self.history.append(figures)
+        self.epoch += 1
+        self.phases, self.batches, self.seconds = [], 0, 0.0
+        self.totals = [0.0] * len(self.totals)
+
+
+class Parts(NamedTuple):
+    """What a checkpoint holds of one rank: copies, so that training can go on while they are written."""
+
+    shared: dict[str, Any]
+    """What is the same everywhere; on rank 0 alone."""
+    own: dict[str, Any]
+    """What is this rank's alone."""
+
+
+def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Parts:
+    """A copy of what a replica is made of; of one that lies in parts the very tensors. All ranks call it together.
+
+    ``consensus`` is a copy of the weights that replicas agree on, where all have just found it; rank 0's alone is used.
+
+    Replicas that differ are saved as they are, and nothing is exchanged for it: who goes on from a checkpoint in
+    another way than before finds their consensus by :func:`consensus_weights`.
+    """
+    strategy, sharded, leads = replica.strategy, replica.strategy.sharded, replica.groups.world.rank == 0
+    moments = sharded.moments() if sharded else replica.optimizer.state_dict()
+    trainer = {"optimizer": moments, "scaler": replica.scaler.state_dict()}
+    own = {
+        "random": _random_states(replica.device),
+        "buffers": dict(replica.model.named_buffers()),
+        "strategy": strategy.own_state(),
+    }
+    shared: dict[str, Any] = {"strategy": strategy.state()}
+    if strategy.replicas_differ:
+        own |= trainer | {"model": sharded.weights() if sharded else full_state(replica.model)}
+    else:
+        shared |= trainer
+        if consensus is None:
+            with strategy.consensus() as model:
+                consensus = copied(full_state(model)) if leads else {}
+    large = {key: own.pop(key) for key in LARGE if key in own} if sharded else {}
+    weights = {} if strategy.replicas_differ else {"model": consensus}
+    return Parts(copied(shared) | weights if leads else {}, copied(own) | large)
+
+
+def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The model that all replicas of a checkpoint stand for. Runs on a rank, which holds two replicas at a time.
+
+    It is what the ranks shared, or else what the strategy of the checkpoint makes of their replicas.
+    """
+    if "model" in shared:
+        return dict(shared["model"])
+    if parting := parting_of(shared["strategy"]):
+        return whole_state(folder, parting, manifest.shards, moments=False)
+    replicas = (load_shard(folder, shard)["model"] for shard in manifest.shards)
+    return strategy_of(manifest.strategy["kind"]).assemble(shared["strategy"], replicas)
+
+
+def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> TrainingState:
+    """How far the run of a checkpoint had come, for one of ``size`` replicas with such batches.
+
+    With another number of them, the rows that are left of the epoch are shared anew.
+    """
+    totals = manifest.totals
+    state = TrainingState(
+        epoch=manifest.epoch,
+        phases=list(manifest.phases),
+        batches=manifest.batches,
+        step=manifest.step,
+        seconds=manifest.seconds,
+        history=[dict(figures) for figures in manifest.history],
+        best_epoch=manifest.best_epoch,
+        figures=[list(figures) for figures in manifest.figures],
+    )
+    if len(totals) == size:
+        state.totals = totals[rank]
+    elif rank == 0:
+        state.totals = [sum(column) for column in zip(*totals, strict=True)]
+    if state.batches and (len(totals), manifest.batch_size) != (size, batch_size):
+        state.phases.append(Phase(len(totals), manifest.batch_size, state.batches))
+        state.batches = 0
+    return state
+
+
+@contextmanager
+def best_model(replica: Replica, path: str) -> Iterator[nn.Module]:
+    """The model of the best epoch, by the file of its weights, on all ranks or in their parts. All ranks call it."""
+    if sharded := replica.strategy.sharded:
+        replica.optimizer.zero_grad()  # the room is needed, and no more steps are taken
+        replica.optimizer.state.clear()
+        sharded.adopt(best_pieces(path, replica.device))
+        with replica.strategy.consensus() as model:
+            yield model
+    else:
+        load_full_state(replica.model, best_weights(path, replica.device))
+        yield replica.model
+
+
+def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> Manifest:
+    """Put a replica where those of a checkpoint were; ``alike``: replicas agree as they did then. All ranks call it.
+
+    Returns the manifest with which the run goes on: of one that lay in parts until now, the best weights are a file of
+    their own from now on, since nobody keeps the shards that they were in.
+    """
+    world = replica.groups.world
+    shared = load_shared(folder, manifest, replica.device)
+    parts = replica.part.state() if replica.part else {}
+    same = (
+        alike
+        and len(manifest.shards) == world.size
+        and all(shared["strategy"].get(key) == parts.get(key) for key in PARTS)
+    )
+    own = manifest.shards[world.rank % len(manifest.shards)]
+    parting, sharded = parting_of(shared["strategy"]), replica.strategy.sharded
+    read_own = partial(load_part if parting else load_shard, folder, own, replica.device)
+    if sharded and not same:
+        sharded.adopt(_pieces(replica, folder, manifest, shared))
+    elif parting and not same:
+        whole = whole_state(folder, parting, manifest.shards)
+        load_full_state(replica.model, weights_in(whole))
+        put_moments(replica.model, replica.optimizer, {name: value for name, value in whole.items() if is_moment(name)})
+        replica.strategy.load(None)
+        if world.rank == 0 and manifest.best:
+            weights = best_weights(f"{folder}/{manifest.best.name}")
+            best = save_best(folder, weights, step=manifest.step, epoch=manifest.epoch)
+            return manifest.model_copy(update={"best": best})
+    else:
+        if "model" in shared:
+            load_full_state(replica.model, shared["model"])
+        elif not same:  # one rank reads all replicas, and tells the others
+            if world.rank == 0:
+                load_full_state(replica.model, consensus_weights(folder, manifest, shared))
+            world.broadcast_module(replica.model)
+        _restore(replica, shared, read_own, alike=alike, same=same)
+    return manifest
+
+
+def _pieces(replica: Replica, folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> Iterator[ModelPart]:
+    """The model of a checkpoint, with the optimizer's moments where these are of all of it, for who keeps a part."""
+    if parting := parting_of(shared["strategy"]):
+        return pieces_of(folder, parting, manifest.shards, replica.device)
+    optimizer = shared["optimizer"]["state"] if "optimizer" in shared else {}
+    moments = moments_by_name(replica.model, replica.optimizer, optimizer)
+    return iter([({}, consensus_weights(folder, manifest, shared) | moments)])
+
+
+def _restore(
+    replica: Replica, shared: Mapping[str, Any], read_own: Callable[[], Mapping[str, Any]], *, alike: bool, same: bool
+) -> None:
+    """Put back what :func:`collect` gave, but for weights that are not this rank's own: those the model has already.
+
+    ``read_own`` reads this rank's shard. ``alike``: replicas agree as they did then. ``same``: there are as many of
+    them, too; each is then as it was, and the run goes on as if nothing had happened. Otherwise all begin with the
+    consensus, and random states start afresh.
+    """
+    replica.strategy.load(shared["strategy"] if alike else None)
+    own = read_own()
+    same = same and "strategy" in own  # the first checkpoints held nothing that is a strategy's own
+    trainer = own if "optimizer" in own else shared
+    with _options_kept(replica):
+        if sharded := replica.strategy.sharded:
+            sharded.put(own["model"], own["optimizer"])
+        elif same and "model" in own:
+            load_full_state(replica.model, own["model"])
+        # Moments of a sub-network are none of the whole one, and servers have none that a rank could go on with.
+        if not sharded and "optimizer" in trainer and _has_shapes(replica.model, own.get("model", {})):
+            replica.optimizer.load_state_dict(trainer["optimizer"])
+    replica.scaler.load_state_dict(trainer["scaler"])
+    if same:
+        replica.strategy.load_own(own["strategy"])
+        _set_random_states(own["random"], replica.device)
+        for name, buffer in replica.model.named_buffers():
+            buffer.copy_(own["buffers"][name])
+
+
+@contextmanager
+def _options_kept(replica: Replica) -> Iterator[None]:
+    """Let the optimizer get back moments and counts alone: a trial may go on with other options than before."""
+    given = {"weight_decay", *replica.settings.optimizer_options}
+    now = [{key: group[key] for key in given if key in group} for group in replica.optimizer.param_groups]
+    yield
+    for group, options in zip(replica.optimizer.param_groups, now, strict=True):
+        group.update(options)
+
+
+def _has_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
+    own = full_state(model)
+    return all(own[name].shape == value.shape for name, value in weights.items())
+
+
+def copied(value: Any) -> Any:
+    """The same tree with its tensors copied to the host, so that training can go on while they are written.
+
+    NumPy's numbers become Python's: a checkpoint that is opened without executing anything may not hold them.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return type(value)(copied(part) for part in value)  # type: ignore[call-arg]
+    return value
+
+
+def seed_everything(*keys: int) -> None:
+    """Seed the generators that a network may draw from."""
+    sequence = np.random.SeedSequence([key % 2**32 for key in keys])
+    torch_seed, numpy_seed, python_seed = (int(word) for word in sequence.generate_state(3))
+    torch.manual_seed(torch_seed)
+    np.random.seed(numpy_seed)
+    random.seed(python_seed)
+
+
+def _random_states(device: torch.device) -> dict[str, Any]:
+    name, keys, *rest = np.random.get_state()
+    states: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+        "python": random.getstate(),
+    }
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
+    """Put them back; a checkpoint is read to where the model is, and all generators take theirs from the host."""
+    torch.set_rng_state(states["torch"].cpu())
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
+    random.setstate(states["python"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)

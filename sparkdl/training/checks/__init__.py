@@ -1,0 +1,1 @@
+"""What is tried before a run begins, so that nothing fails after hours."""

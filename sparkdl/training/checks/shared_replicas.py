@@ -1,0 +1,238 @@
+"""Whether a recipe and a network can be trained by replicas that several ranks share. Runs on the driver."""
+
+import copy
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from sparkdl.errors import ConfigError, ModelError
+from sparkdl.inputs.tensors import Inputs, answer, like
+from sparkdl.layouts import (
+    PipelinePlan,
+    SharingPlan,
+    TensorPlan,
+    answer_by_stages,
+    cut,
+    find_experts,
+    find_plan,
+    find_stages,
+)
+from sparkdl.models import MixtureOfExperts, logits_of, tensors_on_disk
+from sparkdl.settings import RankLayout, Train
+from sparkdl.settings.averaging import BFloat16Options, Float16Options
+from sparkdl.settings.strategies import AllReduceOptions
+from sparkdl.training.recipes.losses import build_loss
+from sparkdl.training.tasks import Task
+
+__all__ = ["check_shared_replicas", "tried_plan"]
+
+TOLERANCE = 1e-3
+"""Of answers, relative to the largest: sums of parts are rounded otherwise."""
+WHOLE = {
+    "start_from": "weights that it reads are those of a whole network",
+    "adapters": "adapters are beside the layers of a whole network",
+    "pruning": "pruning chooses among the weights of a whole network",
+    "gradient_noise": "gradient_noise is laid under the gradients of a whole network",
+    "compile": "compile is for a network that one rank computes",
+    "outputs": "outputs are of a network that some rank has as a whole",
+}
+"""What of a recipe cannot be had with parts of a network, and why."""
+MICROBATCHES = 4
+"""For each rank of a pipeline, by default: ranks then wait for less than a fifth of the time (GPipe, section 2.3)."""
+STAGES_OF_RANK = 2
+"""Of an interleaved pipeline."""
+BY_LAYER = "lars", "lamb"
+NUMBER_BY_NUMBER = BFloat16Options, Float16Options
+"""Compressions of which the parts of a layer are those of the whole one."""
+
+
+def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> None:
+    """Raise :class:`ConfigError` for what would not be the same as with whole replicas."""
+    key = _key(layout)
+    strategy = settings.strategy
+    kind = strategy.model_dump()["kind"]
+    off = f"or set {key} to 1"
+    if not isinstance(strategy, AllReduceOptions):
+        raise ConfigError(f"{key} is for strategy allreduce, and train.strategy is {kind}; change it, {off}")
+    compression = strategy.compression
+    if compression and not isinstance(compression, NUMBER_BY_NUMBER):
+        raise ConfigError(
+            f"train.strategy.compression {compression.model_dump()['kind']} is of whole layers, and {key} gives ranks"
+            f" parts of them; set it to bfloat16 or float16, {off}"
+        )
+    for each in ("shard", "measure_noise"):
+        if getattr(strategy, each):
+            raise ConfigError(
+                f"train.strategy.{each} is of replicas that each rank has as a whole; leave it out, {off}"
+            )
+    for each, reason in WHOLE.items():
+        if getattr(settings, each):
+            raise ConfigError(f"train.{each}: {reason}, and {key} gives ranks parts of one; leave it out, {off}")
+    if settings.precision == "float16":
+        raise ConfigError(
+            "train.precision float16 skips steps that a rank finds too large, and the others of its replica would not;"
+            f" set it to bfloat16 or float32, {off}"
+        )
+    if layout.pipeline == 1 and settings.optimizer in BY_LAYER:
+        raise ConfigError(
+            f"train.optimizer {settings.optimizer} measures whole layers, and {key} cuts them; take another one, {off}"
+        )
+    if layout.pipeline > 1 and (build_loss(settings, task).takes_batch or task.name == "ranking"):
+        what = "the ranking of a group" if task.name == "ranking" else "a train.loss that takes a batch"
+        raise ConfigError(f"{what} is of whole batches, and {key} computes parts of them; change it, {off}")
+
+
+def _key(layout: RankLayout) -> str:
+    """The setting by which ranks share a network."""
+    sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "experts": layout.experts}
+    return next(f"cluster.layout.{axis}" for axis, size in sizes.items() if size > 1)
+
+
+def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size: int) -> SharingPlan:
+    """How ranks share a network; parts of a replica have answered some rows here as the whole network does.
+
+    Raises :class:`ModelError` for a network that has nothing to cut, or whose parts would answer otherwise.
+    """
+    if layout.experts > 1:
+        return find_experts(model, layout.experts)
+    if layout.pipeline > 1 and any(isinstance(each, MixtureOfExperts) for each in model.modules()):
+        raise ModelError(
+            "cluster.layout.pipeline computes a graph of the network, which does not have the balance losses of its"
+            " mixtures of experts; set it to 1, and maybe cluster.layout.experts to 2 or more"
+        )
+    if layout.tensor == 1:
+        staged = _pipeline_plan(model, rows, layout, batch_size)
+        _compare(model, rows, layout, lambda: [_Tried(answer_by_stages(model, staged))])
+        return staged
+    plan = find_plan(model, rows, layout.tensor)
+    if plan.front:
+        differing = like(rows, _differing)
+        try:
+            _compare(model, differing, layout, lambda: _parts_tried(model, differing, plan), front=plan.front)
+        except ModelError:  # such as one whose code takes the number of rows that it is called with for that of answers
+            plan = plan._replace(front=())
+        else:
+            return plan
+    _compare(model, rows, layout, lambda: _parts_tried(model, rows, plan))
+    return plan
+
+
+class _Tried(NamedTuple):
+    """What a network, or one of the ranks that share it, has found."""
+
+    answers: torch.Tensor
+    gradients: torch.Tensor = torch.zeros(1)
+    """Of the front's parameters, one after another."""
+
+
+@torch.no_grad()
+def _compare(
+    model: nn.Module, rows: Inputs, layout: RankLayout, try_parts: Callable[[], list[_Tried]], front: Sequence[str] = ()
+) -> None:
+    """Raise :class:`ModelError` unless ranks answer as the whole network, whose gradients are the mean of theirs."""
+    expected = _tried(model.eval(), rows, front)
+    found = try_parts()
+    model.train()
+    mean = torch.stack([each.gradients for each in found]).mean(dim=0)
+    for ours, theirs in [*((each.answers, expected.answers) for each in found), (mean, expected.gradients)]:
+        largest = float(theirs.abs().max())
+        apart = float((ours - theirs).abs().max()) if ours.shape == theirs.shape else math.inf
+        if apart > TOLERANCE * largest:
+            raise ModelError(
+                f"{_key(layout)}: the ranks of a replica would answer {apart:.2g} apart from the whole network, of"
+                f" which answers are up to {largest:.2g}; set it to 1"
+            )
+
+
+def _tried(network: nn.Module, rows: Inputs, front: Sequence[str]) -> _Tried:
+    parameters = [each for name, each in network.named_parameters() if name in front and each.requires_grad]
+    if not parameters:
+        return _Tried(logits_of(answer(network, rows)))
+    with torch.enable_grad():
+        answers = logits_of(answer(network, rows))
+        gradients = torch.autograd.grad(answers.square().sum(), parameters, materialize_grads=True)
+    return _Tried(answers.detach(), torch.cat([each.flatten() for each in gradients]))
+
+
+def _differing(rows: torch.Tensor) -> torch.Tensor:
+    """Other numbers in each row, in the place of zeros; ids, and what says which values there are, stay as they are."""
+    generator = torch.Generator().manual_seed(0)
+    if rows.is_floating_point():
+        return torch.rand(rows.shape, generator=generator, dtype=rows.dtype)
+    if rows.dtype == torch.uint8:
+        return torch.randint(256, rows.shape, generator=generator, dtype=rows.dtype)
+    return rows
+
+
+def _pipeline_plan(model: nn.Module, rows: Inputs, layout: RankLayout, batch_size: int) -> PipelinePlan:
+    stages = layout.pipeline * (STAGES_OF_RANK if layout.schedule == "interleaved" else 1)
+    parts = layout.microbatches or MICROBATCHES * layout.pipeline
+    cuts = find_stages(model, rows, stages, count=max(1, batch_size // parts))
+    return PipelinePlan(layout.pipeline, cuts, parts, layout.schedule, rows)
+
+
+def _parts_tried(model: nn.Module, rows: Inputs, plan: TensorPlan) -> list[_Tried]:
+    """What each of the ranks finds; all ranks are here. Raises :class:`ModelError`."""
+    together = _Threads(plan.ranks)
+    with ThreadPoolExecutor(plan.ranks) as pool:
+        found = [pool.submit(_part_tried, model, plan, together.of(rank), rows) for rank in range(plan.ranks)]
+        failed = [each.exception() for each in found if not isinstance(each.exception(), threading.BrokenBarrierError)]
+    if reason := next(filter(None, failed), None):
+        raise ModelError(
+            "cluster.layout.tensor: the network's code does not take parts of its layers; where it divides values"
+            f" among heads, it may say how many there are (let it be -1 there). {type(reason).__name__}: {reason}"
+        ) from reason
+    return [each.result() for each in found]
+
+
+def _part_tried(model: nn.Module, plan: TensorPlan, ranks: "_Thread", rows: Inputs) -> _Tried:
+    """What one of the ranks finds; all tensors that are not cut are the network's own."""
+    own: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    try:
+        with torch.no_grad():
+            part = copy.deepcopy(model, own)
+            with tensors_on_disk():  # the driver need not have room for all parts
+                cut(part, plan, ranks)
+            return _tried(part, rows, plan.front)
+    except BaseException:
+        ranks.abort()
+        raise
+
+
+class _Threads:
+    """The ranks of a replica as threads of the driver."""
+
+    def __init__(self, count: int) -> None:
+        self.barrier = threading.Barrier(count)
+        self.given: list[torch.Tensor | None] = [None] * count
+
+    def of(self, rank: int) -> "_Thread":
+        return _Thread(rank, self)
+
+
+class _Thread:
+    """One of them: what :func:`sparkdl.layouts.cut` asks of a communicator."""
+
+    def __init__(self, rank: int, all_of_them: _Threads) -> None:
+        self.rank, self._all = rank, all_of_them
+
+    def all_reduce(self, tensor: torch.Tensor, *, op: Any = "sum") -> torch.Tensor:
+        return torch.stack(self.all_gather(tensor)).sum(dim=0)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        self._all.given[self.rank] = tensor
+        self._all.barrier.wait()
+        gathered = [each.clone() for each in self._all.given if each is not None]
+        self._all.barrier.wait()
+        return gathered
+
+    def scatter_sum(self, own: torch.Tensor, whole: torch.Tensor) -> None:
+        own.copy_(self.all_reduce(whole).chunk(len(self._all.given))[self.rank])
+
+    def abort(self) -> None:
+        self._all.barrier.abort()

@@ -1,0 +1,1 @@
+"""Models whose answers a network learns from (knowledge distillation)."""
