@@ -7,7 +7,7 @@ from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from sparkdl.planning.cost import TOPOLOGIES
 from sparkdl.planning.layout_costs import sharing_name
@@ -17,6 +17,8 @@ __all__ = ["growth_figure"]
 
 RANKS = [2**power for power in range(1, 11)]
 """Powers of two, with which a butterfly has no guests."""
+FEW_DECADES = 30
+"""Times the lowest value: on a shorter axis, numbers between the powers of ten are named, too."""
 COLOURS = ("#30303a", "#C44E52", "#4C72B0", "#DD8452", "#55A868", "#8172B3", "#937860")
 
 
@@ -48,13 +50,20 @@ def growth_figure(plan: TrainingPlan) -> Figure:
     return figure
 
 
+def _number(value: float, _: int) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
+
+
 def _frame(axes: Axes, unit: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("ranks")
     axes.set_ylabel(unit)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(_number))
+    lowest, highest = axes.get_ylim()
+    few = highest < FEW_DECADES * lowest
+    axes.yaxis.set_minor_formatter(FuncFormatter(_number) if few else NullFormatter())
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(which="major", linewidth=0.5, alpha=0.4)
     if not axes.lines:
