@@ -41,6 +41,8 @@ class LayoutCost(NamedTuple):
     """Bytes of those gradients that are averaged, in a ring, among the ranks that have the same part."""
     common_gradients: float = 0.0
     """Bytes of those that all ranks average: of a front, and of what is beside experts."""
+    exposed: float = 1.0
+    """The share of what is sent to ranks of the replica that ranks wait for; the rest travels while they compute."""
 
     def on(self, ranks: int) -> "LayoutCost":
         """The same on so many ranks, which have more replicas or fewer."""
@@ -64,7 +66,9 @@ class LayoutCost(NamedTuple):
         ranks = self.layout.sharing
         averaging = links.between_replicas(self.gradients, self.layout.data, ranks_of_replica=ranks)
         averaging += links.between_replicas(self.common_gradients, self.layout.data * ranks)
-        return self.computing * whole + links.in_replica(self.shared, ranks) + averaging
+        computing, sharing = self.computing * whole, links.in_replica(self.shared, ranks)
+        hidden = (1 - self.exposed) * sharing
+        return max(computing, hidden) + self.exposed * sharing + averaging
 
 
 class LayoutCosts(NamedTuple):
@@ -167,7 +171,7 @@ def _cost_of_stages(whole: _Whole, plan: PipelinePlan, layout: RankLayout) -> La
     """Ranks compute one part of a batch after another, and wait until the first one has come, and the last one is done.
 
     With several stages each they wait less: for a part of their own stages (GPipe, section 2.3; Megatron-LM,
-    arXiv 2104.04473, section 2.2).
+    arXiv 2104.04473, section 2.2). Messages travel while ranks compute, but for those of the parts that are waited for.
     """
     batch = whole.settings.batch_size
     found = stages_of_ranks(whole.model, whole.rows, whole.settings, plan, replicas=layout.data, batch=batch)
@@ -183,6 +187,7 @@ def _cost_of_stages(whole: _Whole, plan: PipelinePlan, layout: RankLayout) -> La
         ),
         shared=max((each.sent for each in found), key=lambda sent: sent.bytes),
         gradients=max(each.memory.gradients for each in found),
+        exposed=min(1.0, waiting / plan.microbatches),
     )
 
 

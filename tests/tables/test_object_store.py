@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import Cluster, Prepare, Settings, Tracking, Train, get_session, pipeline
+from sparkdl import Cluster, Dataset, Prepare, Settings, Tracking, Train, get_session, pipeline
 from sparkdl.errors import StorageError
 from sparkdl.settings import Score
 
@@ -85,3 +85,22 @@ def test_spark_finds_the_store_by_the_variables_of_python_s_client(spark: SparkS
     assert get_session(Cluster()) is spark
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     assert hadoop.get("fs.s3a.endpoint") == s3.url
+
+
+def test_a_path_without_a_scheme_is_local_to_spark_and_to_python_whatever_the_default_is(
+    spark: SparkSession, s3: S3Server, tmp_path: Path
+) -> None:
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    raw = tmp_path / "raw.csv"
+    raw.write_text("a,b,label\n" + "".join(f"{row},{-row},{row % 2}\n" for row in range(60)))
+    output = str(tmp_path / "dataset")
+    hadoop.set("fs.defaultFS", "s3a://tests")
+    try:
+        csv = {"format": "csv", "path": str(raw)}
+        written = Prepare(source=csv, features=["a", "b"], label="label", output=output)
+        pipeline.prepare(Settings(prepare=written))
+    finally:
+        hadoop.set("fs.defaultFS", before)
+    assert Dataset.open(output).rows("train") > 40
+    assert not list(names("tests"))

@@ -66,6 +66,9 @@ def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
     # Of the eight parts of a batch, a rank waits for one more.
     stages = found.possible["{data: 1, pipeline: 2}"]
     assert stages.traffic == (8, VALUES) and stages.computing > 0
+    sent = 8 * LINK.start + VALUES / LINK.bandwidth
+    assert stages._replace(computing=1.0).seconds(links, 0.5) == pytest.approx(0.5 + sent / 8)
+    assert stages._replace(computing=1.0).seconds(links, 0.0) == pytest.approx(sent)  # a link that is the limit
     assert found.possible["{data: 1, tensor: 2}"].traffic.messages == 3 * 2
 
 
