@@ -40,6 +40,8 @@ class Layout(NamedTuple):
     tensor: int = 1
     pipeline: int = 1
     """Ranks that share a replica, in parts of each layer or in stages."""
+    experts: int = 1
+    """Ranks that share experts."""
     by_hand: bool = False
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 
 from benchmarks.layout_subjects import (
     CLASSES,
@@ -29,8 +30,19 @@ from benchmarks.layouts_by_hand import staged_by_hand, trained_by_hand
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, returned_memory, run_local
 from sparkdl.collectives import TorchBackend
-from sparkdl.layouts import PipelinePlan, SharingPlan, TensorPlan, find_plan, find_stages, part_alone
+from sparkdl.layouts import (
+    ExpertPlan,
+    PipelinePlan,
+    SharingPlan,
+    TensorPlan,
+    find_experts,
+    find_plan,
+    find_stages,
+    part_alone,
+)
 from sparkdl.models import tensors_on_disk
+from sparkdl.models.experts import mixture_of_experts
+from sparkdl.planning.expert_costs import bytes_of_experts, memory_with_experts
 from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.stage_costs import stages_of_ranks
 from sparkdl.settings import Train
@@ -73,11 +85,22 @@ NETWORKS = (
     Network("stack of 8 x 768", partial(_stack, 768, 8), rows=32, width=768),
     Network("transformer, 4 blocks of 384", partial(Encoder, width=384, layers=4), rows=8, width=32),
 )
+MIXTURE = Network(
+    "mixture of 16 experts of 1,024",
+    partial(mixture_of_experts, input_shape=(256,), num_classes=CLASSES, width=256, experts=16, hidden=1024),
+    rows=32,
+    width=256,
+)
+CHOSEN = [
+    *((network, layout) for network in NETWORKS for layout in LAYOUTS),
+    *((MIXTURE, layout) for layout in (*LAYOUTS[:2], Layout("experts: 4", SIZE, experts=SIZE))),
+]
 
 
 def run() -> Report:
     """Train each network in each layout. Runs on the driver."""
-    return report([(network, layout, measure(network, layout)) for network in NETWORKS for layout in LAYOUTS])
+    chosen = tqdm(CHOSEN, unit="layout")
+    return report([(network, layout, measure(network, layout)) for network, layout in chosen])
 
 
 def on_this_machine(function: Callable[[Rank], Any], ranks: int) -> list[Any]:
@@ -146,17 +169,22 @@ def _predicted(network: Network, layout: Layout) -> float:
     rows = torch.rand(2, network.width)
     own, model = network.rows // layout.replicas, network.build()
     plan = _plan(model, network, layout)
+    if isinstance(plan, ExpertPlan):
+        whole = memory_of_rank(model, rows, settings_of(layout), ranks=layout.replicas, batch=own)
+        return memory_with_experts(whole, bytes_of_experts(model, plan.ranks)).total
     if isinstance(plan, PipelinePlan):
         replicas = layout.replicas
         found = stages_of_ranks(model, rows, settings_of(layout), plan, replicas=replicas, batch=own)
         return max(each.memory.total for each in found)
-    if plan:
+    if isinstance(plan, TensorPlan):
         model = part_alone(model, plan)
     return memory_of_rank(model, rows, settings_of(layout), ranks=layout.replicas, batch=own).total
 
 
-def _plan(model: nn.Module, network: Network, layout: Layout) -> TensorPlan | PipelinePlan | None:
+def _plan(model: nn.Module, network: Network, layout: Layout) -> SharingPlan | None:
     rows = torch.rand(2, network.width)
+    if layout.experts > 1:
+        return find_experts(model, layout.experts)
     if layout.pipeline > 1:
         parts = MICROBATCHES * layout.pipeline
         cuts = find_stages(model, rows, layout.pipeline, count=max(1, network.rows // layout.replicas // parts))

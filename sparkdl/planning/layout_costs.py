@@ -1,18 +1,17 @@
 """What each layout of so many ranks takes: computing, memory, and what is sent. Runs on the driver."""
 
 from collections.abc import Iterator, Sequence
-from math import ceil
 from typing import NamedTuple
 
-import torch
 from torch import nn
 from tqdm.auto import tqdm
 
 from sparkdl.errors import ConfigError, ModelError
-from sparkdl.inputs.tensors import Inputs, answer, repeated
+from sparkdl.inputs.tensors import Inputs, repeated
 from sparkdl.layouts import ExpertPlan, PipelinePlan, exchanged_bytes, part_alone
-from sparkdl.models import Experts, in_mode
+from sparkdl.models import Experts
 from sparkdl.planning.cost import Traffic, exchange, gathered, together
+from sparkdl.planning.expert_costs import bytes_of_experts, bytes_of_rows, memory_with_experts
 from sparkdl.planning.links import Links
 from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.pass_seconds import pass_seconds, seconds_of_optimizer
@@ -195,41 +194,16 @@ def _cost_of_experts(whole: _Whole, layout: RankLayout) -> LayoutCost:
     """Ranks compute as much as with whole replicas: for rows of all, by the experts that they have."""
     model, settings, batch = whole.model, whole.settings, whole.settings.batch_size
     memory = memory_of_rank(model, whole.rows, settings, ranks=layout.replicas, batch=batch)
-    found = [each for each in model.modules() if isinstance(each, Experts)]
-    experts = sum(parameter.nbytes for each in found for parameter in each.parameters())
-    own = sum(
-        parameter.nbytes * ceil(len(parameter) / layout.experts) / len(parameter)
-        for each in found
-        for parameter in each.parameters()
-    )
-    left = 1 - (experts - own) / memory.gradients  # of what is kept for each weight
-    kept = (memory.weights + memory.gradients + memory.moments) * left
-    sent = sum(_bytes_of_experts(model, repeated(whole.rows, batch)))
-    messages = layout.experts - 1
+    experts = bytes_of_experts(model, layout.experts)
+    given = bytes_of_rows(model, repeated(whole.rows, batch))
+    others = layout.experts - 1
     return LayoutCost(
         layout,
         batch,
-        memory=kept + memory.travelling + memory.activations,
-        computing=whole.share(whole.seconds_of_passes, whole.trained * left),
+        memory=memory_with_experts(memory, experts).total,
+        computing=whole.share(whole.seconds_of_passes, whole.trained * experts.kept(memory.gradients)),
         # There and back, in the forward pass and in the back-propagation.
-        shared=Traffic(4 * messages * len(found), 4 * sent * messages / layout.experts),
-        gradients=own,
-        common_gradients=memory.gradients - experts,
+        shared=Traffic(4 * others * len(given), 4 * sum(given) * others / layout.experts),
+        gradients=experts.own,
+        common_gradients=memory.gradients - experts.all,
     )
-
-
-def _bytes_of_experts(model: nn.Module, rows: Inputs) -> list[int]:
-    """Of what the experts of each mixture are given for some rows."""
-    sizes: list[int] = []
-
-    def note(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-        sizes.append(given[0].nbytes)
-
-    hooks = [each.register_forward_pre_hook(note) for each in model.modules() if isinstance(each, Experts)]
-    try:
-        with in_mode(model, training=True), torch.no_grad():
-            answer(model, rows)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return sizes

@@ -47,8 +47,8 @@ class Assembler(Protocol):
         """The weights of the consensus."""
 
 
-class Asked(NamedTuple):
-    """What a strategy is asked for with."""
+class StrategyContext(NamedTuple):
+    """What a strategy is created with, besides its options."""
 
     settings: Train
     communicator: Communicator
@@ -59,38 +59,38 @@ class Asked(NamedTuple):
 class Kind(NamedTuple):
     """A kind of ``train.strategy``."""
 
-    create: Callable[[Any, Asked], Strategy]
+    create: Callable[[Any, StrategyContext], Strategy]
     """From its options. All ranks call it together."""
     assembler: Assembler = Strategy
     """Of its checkpoints."""
 
 
-def _allreduce(options: AllReduceOptions, asked: Asked) -> Strategy:
+def _allreduce(options: AllReduceOptions, context: StrategyContext) -> Strategy:
     if options.shard:
         from sparkdl.training.strategies.sharded_allreduce import ShardedAllReduce  # PyTorch's DTensor takes 0.5 s
 
-        return ShardedAllReduce(asked.communicator, asked.averager, shard=options.shard)
-    return AllReduce(asked.communicator, asked.averager, measure_noise=options.measure_noise)
+        return ShardedAllReduce(context.communicator, context.averager, shard=options.shard)
+    return AllReduce(context.communicator, context.averager, measure_noise=options.measure_noise)
 
 
-def _local_sgd(options: LocalSGDOptions, asked: Asked) -> Strategy:
+def _local_sgd(options: LocalSGDOptions, context: StrategyContext) -> Strategy:
     averaged = options.momentum == "averaged"
-    return LocalSGD(asked.communicator, asked.averager, period=options.period, average_momentum=averaged)
+    return LocalSGD(context.communicator, context.averager, period=options.period, average_momentum=averaged)
 
 
-def _easgd(options: EASGDOptions | DeepSparkOptions, asked: Asked) -> Strategy:
-    return EASGD(options, asked.communicator, asked.averager)
+def _easgd(options: EASGDOptions | DeepSparkOptions, context: StrategyContext) -> Strategy:
+    return EASGD(options, context.communicator, context.averager)
 
 
-def _ist(options: ISTOptions, asked: Asked) -> Strategy:
-    settings, communicator, averager = asked
+def _ist(options: ISTOptions, context: StrategyContext) -> Strategy:
+    settings, communicator, averager = context
     if options.sharded:
         return ShardedIST(options, communicator, averager, seed=settings.seed)
     return IST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
 
 
-def _resist(options: ResISTOptions, asked: Asked) -> Strategy:
-    settings, communicator, averager = asked
+def _resist(options: ResISTOptions, context: StrategyContext) -> Strategy:
+    settings, communicator, averager = context
     return ResIST(options, communicator, averager, seed=settings.seed, epochs=settings.epochs)
 
 
@@ -98,18 +98,18 @@ KINDS: dict[type[Averaging], Kind] = {
     AllReduceOptions: Kind(_allreduce),
     LocalSGDOptions: Kind(_local_sgd),
     SparkNetOptions: Kind(
-        lambda options, asked: LocalSGD(asked.communicator, asked.averager, period=options.period),
+        lambda options, context: LocalSGD(context.communicator, context.averager, period=options.period),
     ),
     PostLocalSGDOptions: Kind(
-        lambda options, asked: PostLocalSGD(options, asked.communicator, asked.averager),
+        lambda options, context: PostLocalSGD(options, context.communicator, context.averager),
     ),
     DiLoCoOptions: Kind(
-        lambda options, asked: DiLoCo(options, asked.communicator, asked.averager),
+        lambda options, context: DiLoCo(options, context.communicator, context.averager),
     ),
     EASGDOptions: Kind(_easgd, EASGD),
     DeepSparkOptions: Kind(_easgd, EASGD),
     HogwildOptions: Kind(
-        lambda options, asked: Hogwild(options, asked.communicator),
+        lambda options, context: Hogwild(options, context.communicator),
     ),
     ISTOptions: Kind(_ist, IST),
     ResISTOptions: Kind(_resist, ResIST),
@@ -127,12 +127,12 @@ def create_strategy(settings: Train, groups: Groups, part: SharedPart | None = N
     options = settings.strategy
     if not isinstance(options, Averaging):
         raise TypeError(f"{type(options).__qualname__} is for workers that have servers, and not for ranks in lockstep")
-    asked = Asked(settings, groups.data, create_averager(options, groups.data))
+    context = StrategyContext(settings, groups.data, create_averager(options, groups.data))
     if isinstance(part, ExpertParallel):
-        return ExpertAllReduce(groups.data, asked.averager, part, create_averager(options, part.alike))
+        return ExpertAllReduce(groups.data, context.averager, part, create_averager(options, part.alike))
     if part:
-        return PartAllReduce(groups.data, asked.averager, part, everyone=groups.world)
-    return KINDS[type(options)].create(options, asked)
+        return PartAllReduce(groups.data, context.averager, part, everyone=groups.world)
+    return KINDS[type(options)].create(options, context)
 
 
 def strategy_of(kind: str) -> Assembler:
