@@ -62,13 +62,15 @@ def measure(
     settings: Train,
     backend: Backend,
     strategies: Mapping[str, Averaging],
+    rank: Rank,
+    *,
     memory: Mapping[str, float],
     model_bytes: int,
-    rank: Rank,
 ) -> Measurement:
     """Exchange tensors, then train a few steps with each strategy that fits. All ranks call it.
 
-    ``memory`` are the bytes that a rank is predicted to take with a strategy, as far as they are known.
+    ``memory`` are the bytes that a rank is predicted to take with a strategy, as far as they are known, and
+    ``model_bytes`` those of the network's parameters.
     """
     device = torch.device(rank.device)
     with backend.connect(device) as world:

@@ -173,7 +173,11 @@ def _measured(subject: _Subject, backend: Backend, cluster: Cluster, spark: Spar
     weights = sum(parameter.nbytes for parameter in subject.model.parameters())
     strategies = {name_of_strategy(each): each for each in subject.compared}
     return run_ranks(
-        partial(measure, subject.dataset, subject.settings, backend, strategies, subject.memory(ranks), weights),
+        partial(
+            *(measure, subject.dataset, subject.settings, backend, strategies),
+            memory=subject.memory(ranks),
+            model_bytes=weights,
+        ),
         ranks,
         spark=spark or get_session(cluster),
         backend=backend,

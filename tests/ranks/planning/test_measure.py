@@ -1,5 +1,6 @@
 """What the cost model learns from real ranks."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from sparkdl.data import Dataset
 from sparkdl.planning.cost import fit_link, ring
 from sparkdl.planning.measure import SIZES, Measurement, measure
 from sparkdl.settings import Train
-from sparkdl.settings.averaging import SignOptions
+from sparkdl.settings.averaging import Averaging, SignOptions
 from sparkdl.settings.strategies import AllReduceOptions, ISTOptions, LocalSGDOptions
 from tests.language_blocks import VOCABULARY, language_blocks
 
@@ -44,30 +45,49 @@ class Bigrams(nn.Module):
         return answer
 
 
+def measured(
+    dataset: Dataset,
+    settings: Train,
+    backend: Backend,
+    strategies: Mapping[str, Averaging],
+    memory: Mapping[str, float] | None = None,
+) -> Measurement:
+    run = partial(measure, dataset, settings, backend, strategies, memory=memory or {}, model_bytes=MODEL_BYTES)
+    found: Measurement = run_local(run, 2, backend=backend)[0]
+    return found
+
+
 @pytest.fixture(scope="module")
 def found(backend: Backend, clouds: Dataset) -> Measurement:
     settings = Train(model=network, batch_size=4)
-    return run_local(partial(measure, clouds, settings, backend, STRATEGIES), 2, backend=backend)[0]
+    return measured(clouds, settings, backend, STRATEGIES)
 
 
 def test_texts_in_blocks_are_measured_too(tmp_path: Path) -> None:
     settings = Train(model=Bigrams, batch_size=4)
     dataset, of_all, backend = language_blocks(tmp_path), {"local": LocalSGDOptions(period=500)}, TorchBackend()
-    found = run_local(partial(measure, dataset, settings, backend, of_all), 2, backend=backend)[0]
-    assert found.model_bytes == found.steps["local"].payload == VOCABULARY**2 * 4
+    found = measured(dataset, settings, backend, of_all)
+    assert found.steps["local"].payload == VOCABULARY**2 * 4
     assert all(0 < cost.computing < 1 for cost in found.steps.values())
 
 
 def test_replicas_in_shards_say_what_travels_in_means_of_all_weights(clouds: Dataset) -> None:
     shards = {shard: AllReduceOptions(shard=shard) for shard in ("optimizer", "all")}
     settings, backend = Train(model=network, batch_size=4), TorchBackend()
-    found = run_local(partial(measure, clouds, settings, backend, shards), 2, backend=backend)[0]
+    found = measured(clouds, settings, backend, shards)
     assert [cost.payload for cost in found.steps.values()] == [MODEL_BYTES, 1.5 * MODEL_BYTES]
     assert not any(cost.any_topology for cost in found.steps.values())
 
 
+def test_a_strategy_that_does_not_fit_is_not_measured(clouds: Dataset) -> None:
+    strategies = {"allreduce": AllReduceOptions(), "local": LocalSGDOptions(period=500)}
+    settings, backend = Train(model=network, batch_size=4), TorchBackend()
+    found = measured(clouds, settings, backend, strategies, memory={"allreduce": 1e15, "local": 1e3})
+    assert list(found.steps) == ["local"]
+    assert (found.inside, found.ranks_of_host) == ([], 2)
+
+
 def test_each_strategy_says_what_it_sends_how_often_and_whether_it_adds_up(found: Measurement) -> None:
-    assert found.model_bytes == MODEL_BYTES
     assert found.steps["allreduce"].payload == found.steps["local"].payload == MODEL_BYTES
     assert 0 < found.steps["sign"].payload < MODEL_BYTES / 2
     assert found.steps["ist"].payload == found.steps["ist, sharded"].payload == SUB_NETWORK_BYTES
