@@ -172,12 +172,17 @@ def _measured(subject: _Subject, backend: Backend, cluster: Cluster, spark: Spar
     ranks = cluster.ranks.max
     weights = sum(parameter.nbytes for parameter in subject.model.parameters())
     strategies = {name_of_strategy(each): each for each in subject.compared}
+    work = partial(
+        measure,
+        subject.dataset,
+        subject.settings,
+        backend,
+        strategies,
+        memory=subject.memory(ranks),
+        model_bytes=weights,
+    )
     return run_ranks(
-        partial(
-            *(measure, subject.dataset, subject.settings, backend, strategies),
-            memory=subject.memory(ranks),
-            model_bytes=weights,
-        ),
+        work,
         ranks,
         spark=spark or get_session(cluster),
         backend=backend,
