@@ -97,7 +97,7 @@ def test_a_path_without_a_scheme_is_local_to_spark_and_to_python_whatever_the_de
     output = str(tmp_path / "dataset")
     hadoop.set("fs.defaultFS", "s3a://tests")
     try:
-        csv = {"format": "csv", "path": str(raw)}
+        csv = {"format": "csv", "path": str(raw), "options": {"header": True, "inferSchema": True}}
         written = Prepare(source=csv, features=["a", "b"], label="label", output=output)
         pipeline.prepare(Settings(prepare=written))
     finally:
