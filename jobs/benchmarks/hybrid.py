@@ -5,30 +5,22 @@ wide layers in parts.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
-from torch import nn
-
 from benchmarks.layout_plan import Step, between_hosts, measured_steps
-from benchmarks.layout_subjects import CLASSES, WARM_UP, Layout, Network
+from benchmarks.layout_subjects import IMAGE, WARM_UP, Layout, Network, convolutions_then_wide_layers
 from benchmarks.report import Report, Target
-from sparkdl.models.networks import lenet
 
 __all__ = ["report", "run"]
 
 HOSTS, MEGABITS = 2, 100.0
 STEPS = 10
-SHAPE, WIDTH = (3, 32, 32), 4096
 LAYOUTS = Layout("allreduce", HOSTS), Layout("tensor: 2", HOSTS, tensor=HOSTS)
-
-
-def build() -> nn.Module:
-    """LeNet with wide layers: 105 MB of weights, of which the convolutions have 0.2 MB."""
-    layers = lenet(input_shape=SHAPE, num_classes=CLASSES, channels=(32, 64), hidden=(WIDTH, WIDTH))
-    return nn.Sequential(nn.Unflatten(1, SHAPE), layers)
-
-
-NETWORK = Network("convolutions, then 4,096 twice", build, rows=64, width=prod(SHAPE))
+NETWORK = Network(
+    "convolutions, then 4,096 twice", partial(convolutions_then_wide_layers, 4096), rows=64, width=prod(IMAGE)
+)
+"""105 MB of weights, of which the convolutions have 0.2 MB."""
 
 
 def run() -> Report:

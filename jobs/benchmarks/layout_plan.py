@@ -7,13 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
+from math import prod
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 from tqdm.auto import tqdm
 
-from benchmarks.layout_subjects import CLASSES, WARM_UP, Layout, Network
+from benchmarks.layout_subjects import (
+    CLASSES,
+    IMAGE,
+    SIDE,
+    WARM_UP,
+    Layout,
+    Network,
+    Residual,
+    WideEmbedding,
+    convolutions_then_wide_layers,
+)
 from benchmarks.layouts import LAYOUTS, NETWORKS, SIZE, Launch, measure, on_this_machine, settings_of
 from benchmarks.network import network
 from benchmarks.report import Report, Target
@@ -23,7 +34,6 @@ from sparkdl.planning.cost import Traffic, fit_link
 from sparkdl.planning.layout_costs import costs_of_layouts, layout_name
 from sparkdl.planning.links import Links
 from sparkdl.planning.measure import ring_exchanges
-from sparkdl.settings import RankLayout
 from sparkdl.training.tasks import Classification
 
 __all__ = ["Step", "between_hosts", "measured_steps", "report", "run"]
@@ -32,6 +42,12 @@ MEGABITS = 200.0
 STEPS = 30
 APART = 1.1
 """How many times as long one layout has to take as another for their order to count."""
+SUBJECTS = (
+    *NETWORKS,
+    Network("convolutions, then 1,024 twice", partial(convolutions_then_wide_layers, 1024), rows=32, width=prod(IMAGE)),
+    Network("residual", partial(Residual, channels=16, blocks=4, hidden=256), rows=16, width=3 * SIDE * SIDE),
+    Network("60,000 words of 64 numbers", partial(WideEmbedding, words=60_000, width=64), rows=32, width=32),
+)
 CHOSEN = [layout for layout in LAYOUTS if layout.ranks == SIZE and not layout.shard and not layout.by_hand]
 
 
@@ -53,7 +69,7 @@ def run() -> Report:
     found = []
     for link, launched in (("this machine", _here), (f"{MEGABITS:g} Mbit/s", partial(between_hosts, SIZE, MEGABITS))):
         with launched() as launch:
-            for each in NETWORKS:
+            for each in SUBJECTS:
                 found += measured_steps(link, each, launch)
     return report(found)
 
@@ -72,12 +88,12 @@ def measured_steps(
         network.build(), torch.rand(2, network.width), settings, Classification(CLASSES), ranks=layouts[0].ranks
     )
     whole, taken = 0.0, []
-    for layout in tqdm(layouts, desc=f"{link}, {network.name}", unit="layout"):
+    possible = [each for each in layouts if layout_name(each.axes) in costs.possible]
+    for layout in tqdm(possible, desc=f"{link}, {network.name}", unit="layout"):
         own = network._replace(rows=network.rows * layout.replicas)
         measured = measure(own, layout, steps=steps, launch=launch)
         whole = whole or measured.computing
-        axes = RankLayout(data=layout.replicas, tensor=layout.tensor, pipeline=layout.pipeline)
-        cost = costs.possible[layout_name(axes)]
+        cost = costs.possible[layout_name(layout.axes)]
         predicted = 1000 * cost.seconds(links, whole / 1000)
         taken.append(Step(link, network.name, layout.name, predicted, measured.milliseconds, own.rows))
     return taken

@@ -11,21 +11,31 @@ import torch
 from torch import nn
 
 from sparkdl.data import Batch
+from sparkdl.models.networks import lenet
+from sparkdl.settings import RankLayout
 
 __all__ = [
     "CLASSES",
+    "IMAGE",
     "RATE",
+    "SIDE",
     "WARM_UP",
     "Encoder",
     "Layout",
     "Measured",
     "Network",
+    "Residual",
+    "WideEmbedding",
     "batches",
+    "convolutions_then_wide_layers",
     "first_steps",
     "watched",
 ]
 
 CLASSES, WARM_UP = 10, 5
+IMAGE = 3, 32, 32
+SIDE = 16
+"""Of the images of :class:`Residual`, in pixels."""
 RATE = 1e-5
 """Of Adam, which makes steps of this size of gradients that are nothing but rounding."""
 LOOK_SECONDS = 0.002  # between two looks at the memory of a rank
@@ -45,9 +55,15 @@ class Layout(NamedTuple):
     by_hand: bool = False
 
     @property
+    def axes(self) -> RankLayout:
+        """As ``cluster.layout`` says it."""
+        data = self.ranks // (self.tensor * self.pipeline * self.experts)
+        return RankLayout(data=data, tensor=self.tensor, pipeline=self.pipeline, experts=self.experts)
+
+    @property
     def ranks_of_replica(self) -> int:
         """How many share one."""
-        return self.tensor * self.pipeline
+        return self.axes.ranks_of_replica
 
     @property
     def replicas(self) -> int:
@@ -83,6 +99,53 @@ class Encoder(nn.Module):
         for block in self.blocks:
             values = block(values)
         answer: torch.Tensor = self.leave(values.mean(dim=1))
+        return answer
+
+
+class Residual(nn.Module):
+    """Blocks of two convolutions, each beside what comes into it, over images of 16 x 16 pixels; then two layers."""
+
+    def __init__(self, *, channels: int, blocks: int, hidden: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Unflatten(1, (3, SIDE, SIDE)), nn.Conv2d(3, channels, 3, padding=1))
+        self.blocks = nn.ModuleList(_convolutions(channels) for _ in range(blocks))
+        self.last = nn.Sequential(
+            *(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(channels * (SIDE // 4) ** 2, hidden), nn.ReLU()),
+            nn.Linear(hidden, CLASSES),
+        )
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Logits of images, pixel after pixel."""
+        values = self.first(rows)
+        for block in self.blocks:
+            values = values + block(values)
+        answer: torch.Tensor = self.last(values)
+        return answer
+
+
+def _convolutions(channels: int) -> nn.Module:
+    layers = [(nn.GroupNorm(4, channels), nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)) for _ in range(2)]
+    return nn.Sequential(*(each for layer in layers for each in layer))
+
+
+def convolutions_then_wide_layers(width: int) -> nn.Module:
+    """LeNet over images of 32 x 32 pixels, pixel after pixel, whose two hidden layers are of this width."""
+    layers = lenet(input_shape=IMAGE, num_classes=CLASSES, channels=(32, 64), hidden=(width, width))
+    return nn.Sequential(nn.Unflatten(1, IMAGE), layers)
+
+
+class WideEmbedding(nn.Module):
+    """The mean of the vectors of 32 words, and two layers."""
+
+    def __init__(self, *, words: int, width: int) -> None:
+        super().__init__()
+        self.words = words
+        self.table = nn.Embedding(words, width)
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Logits of rows of 32 numbers up to 1, of which each is a word."""
+        answer: torch.Tensor = self.layers(self.table((rows * (self.words - 1)).long()).mean(dim=1))
         return answer
 
 

@@ -30,23 +30,14 @@ from benchmarks.layouts_by_hand import staged_by_hand, trained_by_hand
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank, returned_memory, run_local
 from sparkdl.collectives import TorchBackend
-from sparkdl.layouts import (
-    ExpertPlan,
-    PipelinePlan,
-    SharingPlan,
-    TensorPlan,
-    find_experts,
-    find_plan,
-    find_stages,
-    part_alone,
-)
+from sparkdl.layouts import ExpertPlan, GridPlan, PipelinePlan, SharingPlan, TensorPlan, part_alone
 from sparkdl.models import tensors_on_disk
 from sparkdl.models.experts import mixture_of_experts
 from sparkdl.planning.expert_costs import bytes_of_experts, memory_with_experts
 from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.stage_costs import stages_of_ranks
 from sparkdl.settings import Train
-from sparkdl.training.checks.shared_replicas import MICROBATCHES
+from sparkdl.training.checks.shared_replicas import tried_plan
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import EXCHANGED_BYTES
 from sparkdl.training.pipelined_replica import make_replica
@@ -73,6 +64,7 @@ LAYOUTS = (
     Layout("data: 2, pipeline: 2", SIZE, pipeline=2),
     Layout("pipeline: 4", SIZE, pipeline=SIZE),
     Layout("Schedule1F1B by hand, 4", SIZE, pipeline=SIZE, by_hand=True),
+    Layout("tensor: 2, pipeline: 2", SIZE, tensor=2, pipeline=2),
 )
 
 
@@ -172,9 +164,11 @@ def _predicted(network: Network, layout: Layout) -> float:
     if isinstance(plan, ExpertPlan):
         whole = memory_of_rank(model, rows, settings_of(layout), ranks=layout.replicas, batch=own)
         return memory_with_experts(whole, bytes_of_experts(model, plan.ranks)).total
+    if isinstance(plan, GridPlan):
+        model, plan = part_alone(model, plan.tensor), plan.pipeline
     if isinstance(plan, PipelinePlan):
-        replicas = layout.replicas
-        found = stages_of_ranks(model, rows, settings_of(layout), plan, replicas=replicas, batch=own)
+        shared = {"tensor": layout.tensor, "replicas": layout.replicas, "batch": own}
+        found = stages_of_ranks(model, rows, settings_of(layout), plan, **shared)
         return max(each.memory.total for each in found)
     if isinstance(plan, TensorPlan):
         model = part_alone(model, plan)
@@ -182,14 +176,9 @@ def _predicted(network: Network, layout: Layout) -> float:
 
 
 def _plan(model: nn.Module, network: Network, layout: Layout) -> SharingPlan | None:
-    rows = torch.rand(2, network.width)
-    if layout.experts > 1:
-        return find_experts(model, layout.experts)
-    if layout.pipeline > 1:
-        parts = MICROBATCHES * layout.pipeline
-        cuts = find_stages(model, rows, layout.pipeline, count=max(1, network.rows // layout.replicas // parts))
-        return PipelinePlan(layout.pipeline, cuts, parts, "1f1b", rows)
-    return find_plan(model, rows, layout.tensor) if layout.tensor > 1 else None
+    axes = layout.axes
+    own = network.rows // layout.replicas
+    return tried_plan(model, torch.rand(2, network.width), axes, batch_size=own) if axes.has_parts else None
 
 
 def _train(network: Network, layout: Layout, plan: SharingPlan | None, steps: int, rank: Rank) -> Measured:

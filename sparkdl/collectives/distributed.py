@@ -123,7 +123,7 @@ class TorchCommunicator(Messenger):
         return int(self._group.size())
 
     @override
-    def split(self, color: int) -> Messenger:
+    def split(self, color: int) -> "TorchCommunicator":
         colors = [int(each) for each in self.all_gather(torch.tensor(color))]
         ranks = distributed.get_process_group_ranks(self._group)
         members = [rank for rank, other in zip(ranks, colors, strict=True) if other == color]

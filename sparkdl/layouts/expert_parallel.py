@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from sparkdl.collectives import Communicator, TorchCommunicator
 from sparkdl.errors import ModelError
+from sparkdl.layouts.cuts import Cuts
 from sparkdl.layouts.part_of_network import PartOfNetwork, clip_parts
-from sparkdl.layouts.tensor_parallel import Cuts
 from sparkdl.models import Experts, MixtureOfExperts
 
 __all__ = ["ExpertParallel", "ExpertPlan", "find_experts"]

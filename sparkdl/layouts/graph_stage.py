@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 from typing_extensions import override
 
+from sparkdl.layouts.block_edges import RanksOfReplica, exchange_of
 from sparkdl.layouts.network_graph import NetworkGraph, in_evaluation, trace
 from sparkdl.layouts.pipeline_plan import PipelinePlan
 
@@ -19,15 +20,21 @@ def input_names(graph: NetworkGraph) -> list[str]:
     return [f"input_{number}" for number in range(len(graph.places.inputs))]
 
 
-def answer_by_stages(model: nn.Module, plan: PipelinePlan) -> torch.Tensor:
-    """What a network answers to the rows of a plan in evaluation, computed here stage after stage."""
-    graph = trace(model, plan.rows)
+def answer_by_stages(
+    model: nn.Module, plan: PipelinePlan, *, graph: NetworkGraph | None = None, together: RanksOfReplica | None = None
+) -> torch.Tensor:
+    """What a network answers to the rows of a plan in evaluation, computed here stage after stage.
+
+    ``graph`` is that of the network, if it has been traced; ``together`` are the ranks that compute its blocks.
+    """
+    graph = graph or trace(model, plan.rows)
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     rows = list(plan.rows.values()) if isinstance(plan.rows, dict) else [plan.rows]
     inputs = dict(zip(input_names(graph), rows, strict=True))
     given: Any = ()
     for begin, end in plan.bounds(len(graph.operations)):
-        found = GraphStage(graph, begin, end, lambda: tensors, nullcontext, training=False)(*given, **inputs)
+        stage = GraphStage(graph, begin, end, lambda: tensors, nullcontext, together=together, training=False)
+        found = stage(*given, **inputs)
         given = found if isinstance(found, tuple) else (found,)
     answered: torch.Tensor = given[0]
     return answered
@@ -48,11 +55,15 @@ class GraphStage(nn.Module):
         tensors: Callable[[], Mapping[str, torch.Tensor]],
         context: Callable[[], AbstractContextManager[Any]],
         *,
+        together: RanksOfReplica | None = None,
         training: bool,
     ) -> None:
-        """Operations from ``begin`` to before ``end``; ``tensors`` are parameters and buffers by name."""
+        """Operations from ``begin`` to before ``end``; ``tensors`` are parameters and buffers by name.
+
+        ``together`` are the ranks that compute blocks of this stage together, if there are such blocks.
+        """
         super().__init__()
-        self._trains = training
+        self._trains, self._together = training, together
         last = end == len(graph.operations)
         self.takes = graph.crossing(begin)
         """What the stage before gives."""
@@ -90,7 +101,12 @@ class GraphStage(nn.Module):
             if node in outside:
                 copies[node] = own.placeholder(node.name)
                 self._constants.append(value)
+        exchanges = nn.Module()
         for node in needed:
+            if self._together and (exchange := exchange_of(node, self._together)):
+                exchanges.add_module(node.name, exchange)
+                copies[node] = own.call_module(node.name, (copies[node.all_input_nodes[0]],))
+                continue
             copies[node] = copy = own.node_copy(node, copies.__getitem__)
             if not self._trains:
                 for name, value in in_evaluation(node).items():
@@ -101,7 +117,7 @@ class GraphStage(nn.Module):
         own.output(
             tuple(own.call_function(alias, (copies[each],)) if each in through else copies[each] for each in self.gives)
         )
-        return fx.GraphModule(nn.Module(), own)
+        return fx.GraphModule(exchanges, own)
 
     def _needed(self, graph: NetworkGraph, begin: int, end: int) -> list[fx.Node]:
         """The stage's own operations, and those of inputs alone that they take."""

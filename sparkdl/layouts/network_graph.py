@@ -5,6 +5,7 @@ Runs anywhere.
 
 from collections.abc import Mapping
 from functools import cached_property
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from sparkdl.errors import ModelError
 from sparkdl.inputs.tensors import Inputs
 from sparkdl.models import LOGITS, OnlyTensors, in_mode
 
-__all__ = ["NetworkGraph", "Places", "in_evaluation", "overwrites", "trace"]
+__all__ = ["NetworkGraph", "Places", "bytes_of", "in_evaluation", "overwrites", "trace"]
 
 KEY = "cluster.layout.pipeline"
 OTHERWISE = {"train": False, "training": False, "dropout_p": 0.0}
@@ -95,6 +96,17 @@ class NetworkGraph:
     def crossing(self, place: int) -> list[fx.Node]:
         """The learned values that are computed before a place, and used from there on."""
         return [node for node in self.operations[:place] if self.last_use.get(node, -1) >= place]
+
+
+def bytes_of(node: fx.Node) -> int:
+    """What an operation gives, a tensor, takes for the rows that the graph was traced by."""
+    value: Any = node.meta["val"]
+    return prod(map(_size, value.shape)) * int(value.element_size())
+
+
+def _size(size: int | torch.SymInt) -> int:
+    hint = size if isinstance(size, int) else size.node.hint
+    return int(hint or 1)
 
 
 def overwrites(node: fx.Node) -> bool:

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from sparkdl.inputs.tensors import Inputs, answer
-from sparkdl.layouts.tensor_parallel import RanksOfReplica, cut
+from sparkdl.layouts.block_edges import RanksOfReplica
+from sparkdl.layouts.tensor_parallel import cut
 from sparkdl.layouts.tensor_plan import TensorPlan
 from sparkdl.models import in_mode, logits_of
 
-__all__ = ["Exchanged", "exchanged_bytes", "part_alone"]
+__all__ = ["Alone", "Exchanged", "exchanged_bytes", "part_alone"]
 
 
 class Exchanged(NamedTuple):
@@ -25,12 +26,12 @@ class Exchanged(NamedTuple):
 
 def part_alone(model: nn.Module, plan: TensorPlan) -> nn.Module:
     """The largest part of a network, which is left as it is: what the part answers is of no use."""
-    return _part_of(model, plan, _Alone(plan.ranks))
+    return _part_of(model, plan, Alone(plan.ranks))
 
 
 def exchanged_bytes(model: nn.Module, plan: TensorPlan, rows: Inputs) -> Exchanged:
     """What a step over these rows exchanges, but for gradients of parameters."""
-    alone = _Alone(plan.ranks)
+    alone = Alone(plan.ranks)
     part = _part_of(model, plan, alone)
     with in_mode(part, training=True), torch.enable_grad(), torch.random.fork_rng(devices=[]):
         answered = logits_of(answer(part, rows)).sum()
@@ -46,7 +47,7 @@ def _part_of(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> nn.Mo
     return part
 
 
-class _Alone:
+class Alone:
     """One of the ranks of a replica, without the others."""
 
     rank = 0
@@ -58,13 +59,16 @@ class _Alone:
         """See :class:`Exchanged`."""
 
     def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
+        """Own values, as if all others were zero."""
         self.added.append(tensor.nbytes)
         return tensor.clone()
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Own values, as if all had the same."""
         self.parts.append(tensor.nbytes)
         return [tensor] * self._count
 
     def scatter_sum(self, own: torch.Tensor, whole: torch.Tensor) -> None:
+        """Own values, as if all others were zero."""
         self.parts.append(own.nbytes)
         own.copy_(whole[: len(own)])

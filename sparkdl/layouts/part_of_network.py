@@ -1,6 +1,6 @@
 """What the parts of a network that ranks keep have in common: tensors by name, to be read and overwritten."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from sparkdl.layouts.moments import moments_by_name, put_moments
 from sparkdl.models import full_state
 
-__all__ = ["PartOfNetwork", "clip_parts"]
+__all__ = ["PartOfNetwork", "clip_parts", "square_of_norm", "square_of_parts"]
 
 
 class _Ranks(Protocol):
@@ -23,16 +23,23 @@ class _Ranks(Protocol):
 @torch.no_grad()
 def clip_parts(model: nn.Module, cut: Container[str], ranks: _Ranks, largest: float) -> None:
     """Shrink gradients whose norm is larger, of the ranks' parts of ``cut`` parameters and of the rest together."""
-    cut_ones: list[torch.Tensor] = []
-    whole_ones: list[torch.Tensor] = []
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            (cut_ones if name in cut else whole_ones).append(parameter.grad)
-    squares = ranks.all_reduce(nn.utils.get_total_norm(cut_ones).square().reshape(1), op="sum")
-    norm = (squares + nn.utils.get_total_norm(whole_ones).square()).sqrt()
+    gradients = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    norm = square_of_parts(gradients, cut, ranks).sqrt()
     factor = (largest / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in [*cut_ones, *whole_ones]:
+    for gradient in gradients.values():
         gradient.mul_(factor.to(gradient.device))
+
+
+def square_of_parts(gradients: Mapping[str, torch.Tensor], cut: Container[str], ranks: _Ranks) -> torch.Tensor:
+    """That of the norm of gradients by name, of which those of ``cut`` parameters lie in parts on these ranks."""
+    parts = [each for name, each in gradients.items() if name in cut]
+    rest = [each for name, each in gradients.items() if name not in cut]
+    return ranks.all_reduce(square_of_norm(parts).reshape(1), op="sum") + square_of_norm(rest)
+
+
+def square_of_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """A tensor without dimensions; 0 where there are none."""
+    return nn.utils.get_total_norm(list(gradients)).square()
 
 
 class PartOfNetwork:

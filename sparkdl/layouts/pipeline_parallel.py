@@ -8,6 +8,7 @@ runs of operations in the network's graph (:mod:`sparkdl.layouts.graph_stage`).
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +18,12 @@ from typing_extensions import override
 
 from sparkdl.collectives import Communicator, TorchCommunicator
 from sparkdl.inputs.tensors import Inputs, count_rows
+from sparkdl.layouts.block_edges import RanksOfReplica
 from sparkdl.layouts.graph_stage import GraphStage, input_names
 from sparkdl.layouts.network_graph import trace
-from sparkdl.layouts.part_of_network import PartOfNetwork
+from sparkdl.layouts.part_of_network import PartOfNetwork, square_of_norm
 from sparkdl.layouts.pipeline_plan import PipelinePlan
+from sparkdl.layouts.regions import Parting
 from sparkdl.layouts.stage_parts import StageParts
 
 __all__ = ["LossOfRows", "PipelineParallel"]
@@ -42,36 +45,46 @@ class PipelineParallel(PartOfNetwork):
     front = ()
     """Every rank has seen all rows."""
 
-    def __init__(self, model: nn.Module, plan: PipelinePlan, ranks: Communicator, context: Context) -> None:
+    parting: Parting
+    """Who has what."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: PipelinePlan,
+        ranks: TorchCommunicator,
+        context: Context,
+        *,
+        together: RanksOfReplica | None = None,
+    ) -> None:
         """Keep the own stages of a network that is the same on all ranks, in memory or on disk.
 
-        ``context`` is that in which stages compute, such as autocast.
+        ``context`` is that in which stages compute, such as autocast. ``together`` are the ranks that compute the same
+        stage, if they have cut its blocks.
         """
-        if not isinstance(ranks, TorchCommunicator):
-            raise TypeError("stages exchange by PyTorch, and need the torch backend")
-        self._plan, self._ranks = plan, ranks
+        self._plan, self.ranks = plan, ranks
         self.rank = ranks.rank
         graph = trace(model, plan.rows)
         bounds = plan.bounds(len(graph.operations))
-        self.parting = _parts(model, plan, [graph.used_parameters(*each) for each in bounds])
-        """Who has what."""
-        _keep(model, self.parting.own(self.rank))
+        self.parting = self._homes = _parts(model, plan, [graph.used_parameters(*each) for each in bounds])
+        _keep(model, self._homes.own(ranks.rank))
         self.model = model
         """With the parameters of this rank's stages alone; calling it takes all ranks of the replica."""
         # A module's parameters, by their names, are what optimizers and checkpoints know; its code is in the stages.
         model.forward = self._answer
         self._names = input_names(graph)
-        own, tensors = plan.stages_of(self.rank), self._tensors
+        stage = partial(GraphStage, graph, tensors=self._tensors, context=context, together=together)
+        own = [bounds[each] for each in plan.stages_of(ranks.rank)]
         self._stages = {
-            training: [GraphStage(graph, *bounds[each], tensors, context, training=training) for each in own]
+            training: [stage(begin=begin, end=end, training=training) for begin, end in own]
             for training in (True, False)
         }
         self._shapes: dict[Any, _Pipeline] = {}
-        self._tied = _tied_groups(self.parting, ranks)
+        self._tied = _tied_groups(self._homes, ranks)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint says of the parts, as plain values."""
-        return {"stages": self.parting.state()}
+        return {"stages": self._homes.state()}
 
     def back_propagate(self, inputs: Inputs, loss: LossOfRows) -> None:
         """Add the gradients of a batch's loss to what parameters have.
@@ -94,12 +107,15 @@ class PipelineParallel(PartOfNetwork):
     def clip_gradients(self, largest: float) -> None:
         """Shrink gradients whose norm, of all stages together, is larger."""
         gradients = {name: each.grad for name, each in self.model.named_parameters() if each.grad is not None}
-        first = [each for name, each in gradients.items() if self.parting.homes[name][0] == self.rank]
-        square = nn.utils.get_total_norm(first).square().reshape(1) if first else torch.zeros(1)
-        norm = self._ranks.all_reduce(square, op="sum").sqrt()
+        first = {name: each for name, each in gradients.items() if self._homes.homes[name][0] == self.ranks.rank}
+        norm = self.ranks.all_reduce(self._square(first).reshape(1), op="sum").sqrt()
         factor = (largest / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients.values():
             gradient.mul_(factor.to(gradient.device))
+
+    def _square(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """That of the norm of this rank's gradients, by name."""
+        return square_of_norm(gradients.values())
 
     def _tensors(self) -> Mapping[str, torch.Tensor]:
         parameters = self.model.named_parameters(remove_duplicate=False)
@@ -110,7 +126,7 @@ class PipelineParallel(PartOfNetwork):
         inputs: Inputs = named or unnamed[0]
         last = self._plan.ranks - 1
         logits = self._run(inputs, None)
-        answered: torch.Tensor = self._ranks.broadcast_object(logits, root=last)
+        answered: torch.Tensor = self.ranks.broadcast_object(logits, root=last)
         return answered[: count_rows(inputs)]
 
     def _run(self, inputs: Inputs, loss: LossOfRows | None) -> Any:
@@ -128,12 +144,12 @@ class PipelineParallel(PartOfNetwork):
 
     def _new(self, *, training: bool) -> "_Pipeline":
         device = next(iter(self._tensors().values())).device
-        numbers = self._plan.stages_of(self.rank)
+        numbers = self._plan.stages_of(self.ranks.rank)
         stages = [
-            _TimedStage(stage, number, self._plan.stages, device, group=self._ranks.group)
+            _TimedStage(stage, number, self._plan.stages, device, group=self.ranks.group)
             for stage, number in zip(self._stages[training], numbers, strict=True)
         ]
-        return _Pipeline(stages, self._plan, self._ranks, training=training)
+        return _Pipeline(stages, self._plan, self.ranks, training=training)
 
 
 class _TimedStage(PipelineStage):  # type: ignore[misc]

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from math import prod
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import fx, nn
 
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, count_rows, like
-from sparkdl.layouts.network_graph import KEY, NetworkGraph, overwrites, trace
+from sparkdl.layouts.network_graph import KEY, NetworkGraph, bytes_of, overwrites, trace
 
 __all__ = ["PipelinePlan", "find_stages"]
 
@@ -77,7 +76,8 @@ def find_stages(model: nn.Module, rows: Inputs, stages: int, *, count: int) -> t
             " it to a smaller number"
         )
     seconds = _seconds(graph, model, like(rows, lambda tensor: tensor[:1].expand(count, *tensor.shape[1:]).clone()))
-    sending = [_bytes(graph, place) * count / count_rows(rows) / BYTES_PER_SECOND for place in places]
+    crossing = [sum(map(bytes_of, graph.crossing(place))) for place in places]
+    sending = [size * count / count_rows(rows) / BYTES_PER_SECOND for size in crossing]
     return _balanced(places, sending, seconds, uses, stages)
 
 
@@ -94,17 +94,6 @@ def _may_be_cut(graph: NetworkGraph, place: int) -> bool:
             return False
     end = len(graph.operations)
     return bool(crossing and graph.used_parameters(0, place) and graph.used_parameters(place, end))
-
-
-def _bytes(graph: NetworkGraph, place: int) -> int:
-    """What is sent at a place for the rows that the graph was traced by."""
-    values: list[Any] = [node.meta["val"] for node in graph.crossing(place)]
-    return sum(prod(map(_size, value.shape)) * value.element_size() for value in values)
-
-
-def _size(size: int | torch.SymInt) -> int:
-    hint = size if isinstance(size, int) else size.node.hint
-    return int(hint or 1)
 
 
 def _seconds(graph: NetworkGraph, model: nn.Module, rows: Inputs) -> list[float]:

@@ -8,80 +8,20 @@ averaging gradients while back-propagation goes on, works with parts of them.
 The front of a plan is data parallel within the replica: :mod:`sparkdl.layouts.row_shares`.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 from typing_extensions import override
 
+from sparkdl.layouts.block_edges import Entrance, RanksOfReplica, leave
+from sparkdl.layouts.cuts import Cuts, dealt
 from sparkdl.layouts.part_of_network import PartOfNetwork, clip_parts
-from sparkdl.layouts.regions import Region, Regions
-from sparkdl.layouts.row_shares import Gatherers, RowShares
+from sparkdl.layouts.row_shares import RowShares
 from sparkdl.layouts.tensor_plan import TensorPlan
 
-__all__ = ["Cuts", "RanksOfReplica", "TensorParallel", "cut"]
-
-
-class RanksOfReplica(Gatherers, Protocol):
-    """Those that have one replica together."""
-
-    def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
-        """The sum of all ranks' tensors, for ``op="sum"``."""
-
-
-class Cuts(NamedTuple):
-    """Who has what of a network that is cut by a plan: ranks are numbered replica by replica."""
-
-    shapes: Mapping[str, tuple[int, ...]]
-    """Of all parameters of the whole network."""
-    dims: Mapping[str, tuple[int, int]]
-    """Of those that are cut: along which dimension, and of how many units."""
-    ranks: int
-    """That have one replica together."""
-
-    def regions(self, rank: int) -> Regions:
-        """See :class:`~sparkdl.layouts.regions.Parting`."""
-        found = {}
-        for name, (dim, units) in self.dims.items():
-            size = self.shapes[name][dim]
-            each, (first, last) = size // units, _dealt(units, rank % self.ranks, self.ranks)
-            found[name] = Region(dim, torch.arange(first * each, last * each))
-        return found
-
-    def kept(self, rank: int, own: Mapping[str, Any]) -> dict[str, Any]:
-        """See :class:`~sparkdl.layouts.regions.Parting`."""
-        return {**own["model"], **own["optimizer"]}
-
-    def state(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
-            "dims": {name: list(how) for name, how in self.dims.items()},
-            "ranks": self.ranks,
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Cuts":
-        """The same again."""
-        return cls(
-            {name: tuple(shape) for name, shape in state["shapes"].items()},
-            {name: (dim, units) for name, (dim, units) in state["dims"].items()},
-            state["ranks"],
-        )
-
-    @classmethod
-    def of(cls, model: nn.Module, plan: TensorPlan) -> "Cuts":
-        """Those that a plan makes in a whole network."""
-        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
-        dims: dict[str, tuple[int, int]] = {}
-        for block in plan.blocks:
-            for column in block.columns:
-                dims |= {f"{column}.weight": (0, block.units), f"{column}.bias": (0, block.units)}
-            dims[f"{block.row}.weight"] = 1, block.units
-        dims |= {f"{name}.weight": (0, shapes[f"{name}.weight"][0]) for name in plan.embeddings}
-        return cls(shapes, {name: how for name, how in dims.items() if name in shapes}, plan.ranks)
+__all__ = ["TensorParallel", "cut"]
 
 
 class TensorParallel(PartOfNetwork):
@@ -119,8 +59,8 @@ def cut(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:
     if shares:
         model.register_forward_pre_hook(shares.own, with_kwargs=True)
     for block in plan.blocks:
-        entrance = _Entrance(ranks, shares if block is plan.blocks[0] else None)
-        first, last = _dealt(block.units, ranks.rank, plan.ranks)
+        entrance = Entrance(ranks, shares if block is plan.blocks[0] else None)
+        first, last = dealt(block.units, ranks.rank, plan.ranks)
         for name in block.columns:
             layers = model.get_submodule(name)
             each = layers.out_features // block.units
@@ -134,20 +74,13 @@ def cut(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:
         model.set_submodule(block.row, rows)
     for name in plan.embeddings:
         layers = model.get_submodule(name)
-        model.set_submodule(name, _Table(layers, slice(*_dealt(layers.num_embeddings, ranks.rank, plan.ranks)), ranks))
-
-
-def _dealt(units: int, rank: int, ranks: int) -> tuple[int, int]:
-    """The first unit of a rank and the one behind its last: the first ranks have one more where they are uneven."""
-    each, more = divmod(units, ranks)
-    first = rank * each + min(rank, more)
-    return first, first + each + (rank < more)
+        model.set_submodule(name, _Table(layers, slice(*dealt(layers.num_embeddings, ranks.rank, plan.ranks)), ranks))
 
 
 class _Columns(nn.Linear):
     """Some outputs of a linear layer."""
 
-    def __init__(self, whole: nn.Linear, outputs: slice, entrance: "_Entrance") -> None:
+    def __init__(self, whole: nn.Linear, outputs: slice, entrance: Entrance) -> None:
         super().__init__(whole.in_features, outputs.stop - outputs.start, bias=whole.bias is not None, device="meta")
         self.weight = _part(whole.weight, outputs)
         if whole.bias is not None:
@@ -162,7 +95,7 @@ class _Columns(nn.Linear):
 class _Rows(nn.Linear):
     """A linear layer, of which this rank has some inputs."""
 
-    def __init__(self, whole: nn.Linear, inputs: slice, entrance: "_Entrance", ranks: RanksOfReplica) -> None:
+    def __init__(self, whole: nn.Linear, inputs: slice, entrance: Entrance, ranks: RanksOfReplica) -> None:
         super().__init__(inputs.stop - inputs.start, whole.out_features, bias=whole.bias is not None, device="meta")
         self.weight = _part(whole.weight, (slice(None), inputs))
         if whole.bias is not None:
@@ -172,7 +105,7 @@ class _Rows(nn.Linear):
     @override
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._entrance.clear()
-        total: torch.Tensor = _Leave.apply(functional.linear(input, self.weight), self._ranks)  # type: ignore[no-untyped-call]
+        total = leave(functional.linear(input, self.weight), self._ranks)
         return total if self.bias is None else total + self.bias.to(total.dtype)
 
 
@@ -194,59 +127,11 @@ class _Table(nn.Embedding):
         if padding is not None and not 0 <= padding < self.num_embeddings:
             padding = None
         found = functional.embedding(places.where(own, 0), self.weight, padding)
-        total: torch.Tensor = _Leave.apply(found * own.unsqueeze(-1), self._ranks)  # type: ignore[no-untyped-call]
-        return total
+        return leave(found * own.unsqueeze(-1), self._ranks)
 
 
 def _as_it_is(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
     """A hook that changes nothing."""
-
-
-class _Entrance:
-    """Where values come into a block: what several layers are given is one, and its gradient is added up once.
-
-    Where they come from the front, those of all rows come together.
-    """
-
-    def __init__(self, ranks: RanksOfReplica, shares: RowShares | None) -> None:
-        self._ranks, self._shares = ranks, shares
-        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
-        """What was given, and what layers take in its place."""
-
-    def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        if self._last is None or self._last[0] is not values:
-            entered = self._shares.gather(values) if self._shares else _Enter.apply(values, self._ranks)  # type: ignore[no-untyped-call]
-            self._last = values, entered
-        return self._last[1]
-
-    def clear(self) -> None:
-        """Forget what was given: all layers of the block have had it."""
-        self._last = None
-
-
-class _Enter(torch.autograd.Function):
-    """The same values; the gradient is the sum of all ranks'."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, ranks: RanksOfReplica) -> torch.Tensor:
-        ctx.ranks = ranks
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.ranks.all_reduce(gradients[0], op="sum"), None
-
-
-class _Leave(torch.autograd.Function):
-    """The sum of all ranks' values; each has the same gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, ranks: RanksOfReplica) -> torch.Tensor:
-        return ranks.all_reduce(values, op="sum")
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0], None
 
 
 def _part(whole: torch.Tensor, place: slice | tuple[slice, ...]) -> nn.Parameter:

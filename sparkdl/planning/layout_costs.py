@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, repeated
-from sparkdl.layouts import ExpertPlan, PipelinePlan, exchanged_bytes, part_alone
+from sparkdl.layouts import ExpertPlan, GridPlan, PipelinePlan, exchanged_bytes, part_alone
 from sparkdl.models import Experts
 from sparkdl.planning.cost import Traffic, exchange, gathered, together
 from sparkdl.planning.expert_costs import bytes_of_experts, bytes_of_rows, memory_with_experts
@@ -40,6 +40,8 @@ class LayoutCost(NamedTuple):
     """Bytes of those gradients that are averaged, in a ring, among the ranks that have the same part."""
     common_gradients: float = 0.0
     """Bytes of those that all ranks average: of a front, and of what is beside experts."""
+    stage_sums: Traffic = Traffic(0, 0)
+    """Of a step, with the ranks that compute the same stage of a pipeline."""
     exposed: float = 1.0
     """The share of what is sent to ranks of the replica that ranks wait for; the rest travels while they compute."""
 
@@ -58,16 +60,22 @@ class LayoutCost(NamedTuple):
         """Of a step, all together."""
         ranks = self.layout.data * self.layout.sharing
         averaged = exchange(self.gradients, self.layout.data), exchange(self.common_gradients, ranks)
-        return together([self.shared, *averaged])
+        return together([self.shared, self.stage_sums, *averaged])
 
     def seconds(self, links: Links, whole: float) -> float:
         """Predicted seconds of a step, where a whole replica computes for ``whole`` seconds."""
         ranks = self.layout.sharing
         averaging = links.between_replicas(self.gradients, self.layout.data, ranks_of_replica=ranks)
         averaging += links.between_replicas(self.common_gradients, self.layout.data * ranks)
-        computing, sharing = self.computing * whole, links.in_replica(self.shared, ranks)
+        sharing = links.in_replica(self.shared, ranks, at_a_time=self._columns)
+        computing = self.computing * whole + links.in_replica(self.stage_sums, self.layout.tensor)
         hidden = (1 - self.exposed) * sharing
         return max(computing, hidden) + self.exposed * sharing + averaging
+
+    @property
+    def _columns(self) -> int:
+        """How many ranks of a stage send to the next one."""
+        return self.layout.tensor if self.layout.pipeline > 1 else 1
 
 
 class LayoutCosts(NamedTuple):
@@ -113,9 +121,13 @@ def sharing_name(layout: RankLayout) -> str:
 def _layouts(ranks: int, axes: Sequence[str]) -> Iterator[RankLayout]:
     yield RankLayout(data=ranks)
     for shared in range(2, ranks + 1):
-        if ranks % shared == 0:
-            whole = RankLayout(data=ranks // shared)
-            yield from (whole.model_copy(update={axis: shared}) for axis in axes)
+        if ranks % shared:
+            continue
+        whole = RankLayout(data=ranks // shared)
+        yield from (whole.model_copy(update={axis: shared}) for axis in axes)
+        for stages in range(2, shared // 2 + 1):
+            if shared % stages == 0:
+                yield whole.model_copy(update={"tensor": shared // stages, "pipeline": stages})
 
 
 class _Whole:
@@ -146,7 +158,9 @@ def _cost(whole: _Whole, task: Task, layout: RankLayout) -> LayoutCost:
     check_shared_replicas(settings, task, layout)
     plan = tried_plan(model, rows, layout, batch_size=batch)
     if isinstance(plan, PipelinePlan):
-        return _cost_of_stages(whole, plan, layout)
+        return _cost_of_stages(whole, model, plan, layout)
+    if isinstance(plan, GridPlan):
+        return _cost_of_stages(whole, part_alone(model, plan.tensor), plan.pipeline, layout)
     if isinstance(plan, ExpertPlan):
         return _cost_of_experts(whole, layout)
     part, of_step = part_alone(model, plan), repeated(rows, batch)  # a front sees a share of them
@@ -166,26 +180,28 @@ def _cost(whole: _Whole, task: Task, layout: RankLayout) -> LayoutCost:
     )
 
 
-def _cost_of_stages(whole: _Whole, plan: PipelinePlan, layout: RankLayout) -> LayoutCost:
-    """Ranks compute one part of a batch after another, and wait until the first one has come, and the last one is done.
+def _cost_of_stages(whole: _Whole, part: nn.Module, plan: PipelinePlan, layout: RankLayout) -> LayoutCost:
+    """What it takes to have a network in stages, or a part of one whose blocks are cut.
+
+    Ranks compute one part of a batch after another, and wait until the first one has come, and the last one is done.
 
     With several stages each they wait less: for a part of their own stages (GPipe, section 2.3; Megatron-LM,
     arXiv 2104.04473, section 2.2). Messages travel while ranks compute, but for those of the parts that are waited for.
     """
-    batch = whole.settings.batch_size
-    found = stages_of_ranks(whole.model, whole.rows, whole.settings, plan, replicas=layout.data, batch=batch)
+    rows, settings, batch = whole.rows, whole.settings, whole.settings.batch_size
+    found = stages_of_ranks(part, rows, settings, plan, tensor=layout.tensor, replicas=layout.data, batch=batch)
     waiting = (plan.ranks - 1) * plan.ranks / plan.stages
-    of_part = pass_seconds(whole.model, whole.rows, -(-batch // plan.microbatches))
+    turns = plan.microbatches + waiting
+    of_part = pass_seconds(part, rows, -(-batch // plan.microbatches))
+    sums = max((each.sums for each in found), key=lambda sums: sums.bytes)
     return LayoutCost(
         layout,
         batch,
         memory=max(each.memory.total for each in found),
-        computing=max(
-            whole.share((plan.microbatches + waiting) * each.share * of_part, each.trained * whole.trained)
-            for each in found
-        ),
+        computing=max(whole.share(turns * each.share * of_part, each.trained) for each in found),
         shared=max((each.sent for each in found), key=lambda sent: sent.bytes),
         gradients=max(each.memory.gradients for each in found),
+        stage_sums=Traffic(turns * sums.messages, turns * sums.bytes),
         exposed=min(1.0, waiting / plan.microbatches),
     )
 

@@ -26,9 +26,14 @@ class Links(NamedTuple):
         """The link that limits what so many ranks exchange: a ring of ranks leaves each host once."""
         return self.inside if ranks <= self.ranks_of_host else self.between
 
-    def in_replica(self, traffic: Traffic, ranks: int) -> float:
-        """Seconds of what the ranks of a replica exchange. They follow each other, so that it leaves a host once."""
-        return self.among(ranks).seconds(traffic)
+    def in_replica(self, traffic: Traffic, ranks: int, *, at_a_time: int = 1) -> float:
+        """Seconds of what the ranks of a replica exchange. They follow each other, so that it leaves a host once.
+
+        There, so many ranks ``at_a_time`` send as much over one link.
+        """
+        link = self.among(ranks)
+        shared = traffic if link is self.inside else traffic._replace(bytes=at_a_time * traffic.bytes)
+        return link.seconds(shared)
 
     def between_replicas(self, size: float, replicas: int, *, ranks_of_replica: int = 1) -> float:
         """Seconds of the mean of ``size`` bytes of each rank, in rings of those that have the same part of a replica.

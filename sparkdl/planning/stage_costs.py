@@ -8,9 +8,18 @@ import torch
 from torch import nn
 
 from sparkdl.inputs.tensors import Inputs, count_rows
-from sparkdl.layouts import GraphStage, PipelinePlan, input_names
-from sparkdl.layouts.network_graph import trace
-from sparkdl.planning.cost import Traffic
+from sparkdl.layouts import (
+    Alone,
+    GraphStage,
+    NetworkGraph,
+    PipelinePlan,
+    bytes_of,
+    input_names,
+    is_entered,
+    is_left,
+    trace,
+)
+from sparkdl.planning.cost import Traffic, exchange, together
 from sparkdl.planning.memory import COPIED_BYTES, RankMemory, numbers_kept, saved_bytes
 from sparkdl.planning.pass_seconds import shortest
 from sparkdl.settings import Train
@@ -24,18 +33,20 @@ class StagesOfRank(NamedTuple):
     memory: RankMemory
     sent: Traffic
     """To its neighbours: values of each part of a batch, and gradients of those that it was given."""
-    trained: float
-    """Its share of the bytes of all weights that are trained."""
+    trained: int
+    """Numbers that it trains."""
     share: float
     """Its share of the seconds of a pass."""
+    sums: Traffic
+    """With the ranks that compute the same stages, for one part of a batch."""
 
 
 def stages_of_ranks(
-    model: nn.Module, rows: Inputs, settings: Train, plan: PipelinePlan, *, replicas: int, batch: int
+    model: nn.Module, rows: Inputs, settings: Train, plan: PipelinePlan, *, tensor: int = 1, replicas: int, batch: int
 ) -> list[StagesOfRank]:
     """By rank of a replica, for a step over ``batch`` rows of it. Runs on the driver.
 
-    ``rows`` are some as the network reads them.
+    ``rows`` are some as the network reads them. The network may be the part of one that each of ``tensor`` ranks has.
     """
     graph = trace(model, rows)
     bounds = plan.bounds(len(graph.operations))
@@ -45,25 +56,27 @@ def stages_of_ranks(
     inputs = dict(zip(input_names(graph), parts, strict=True))
     share = -(-batch // plan.microbatches) / count_rows(rows)
     given: tuple[Any, ...] = ()
-    saved, received, seconds = [], [], []
+    saved, received, seconds, summed = [], [], [], []
+    alone = Alone(tensor)
     with torch.random.fork_rng(devices=[]):
         for begin, end in bounds:
-            stage = GraphStage(graph, begin, end, lambda: tensors, nullcontext, training=True)
+            stage = GraphStage(graph, begin, end, lambda: tensors, nullcontext, together=alone, training=True)
             given = tuple(each.detach().requires_grad_() for each in given)
             received.append(share * sum(each.nbytes for each in given))
             run = partial(stage, *given, **inputs)
             found, kept = saved_bytes(run, [*tensors.values(), *given])  # what is received has room already
             saved.append(share * kept)
             seconds.append(shortest(run))
+            summed.append(_sums(graph, begin, end, tensor, share))
             given = found if isinstance(found, tuple) else (found,)
     moments = numbers_kept(settings)
-    learning = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     ranks = []
     for rank in range(plan.ranks):
         own = plan.stages_of(rank)
         names = set().union(*(graph.used_parameters(*bounds[stage]) for stage in own))
         weights = float(sum(parameters[name].nbytes for name in names))
-        trained = float(sum(parameters[name].nbytes for name in names if parameters[name].requires_grad))
+        learning = [parameters[name] for name in names if parameters[name].requires_grad]
+        trained = float(sum(parameter.nbytes for parameter in learning))
         activations = _kept_passes(plan, rank) * sum(saved[stage] for stage in own) / len(own)
         # Room for what comes from the stage before, and for the gradients of what goes to the next, of each part.
         crossed = [place for stage in own for place in (stage, stage + 1) if 0 < place < plan.stages]
@@ -73,8 +86,19 @@ def stages_of_ranks(
         memory = RankMemory(weights, trained, moments * trained, travelling, activations)
         sent = Traffic(plan.microbatches * len(crossed), plan.microbatches * coming)
         taken = sum(seconds[stage] for stage in own) / sum(seconds)
-        ranks.append(StagesOfRank(memory, sent, trained / learning, taken))
+        sums = together(summed[stage] for stage in own)
+        ranks.append(StagesOfRank(memory, sent, sum(each.numel() for each in learning), taken, sums))
     return ranks
+
+
+def _sums(graph: NetworkGraph, begin: int, end: int, ranks: int, share: float) -> Traffic:
+    """What so many ranks add up in some operations and in their back-propagation, of this share of the rows."""
+    found = []
+    for node in graph.operations[begin:end]:
+        with_gradient = is_entered(node) and node in graph.learned
+        if is_left(node) or with_gradient:
+            found.append(exchange(share * bytes_of(node), ranks))
+    return together(found)
 
 
 def _kept_passes(plan: PipelinePlan, rank: int) -> int:

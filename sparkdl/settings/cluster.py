@@ -32,7 +32,8 @@ class RankLayout(Section):
     (tensor parallelism, arXiv 1909.08053)."""
     pipeline: Positive = 1
     """How many ranks share a replica as the stages of a pipeline: each rank has some of the layers, and computes one
-    microbatch while the next rank computes the one before (pipeline parallelism, arXiv 1811.06965)."""
+    microbatch while the next rank computes the one before (pipeline parallelism, arXiv 1811.06965). With ``tensor``,
+    each stage is shared by so many ranks."""
     experts: Positive = 1
     """How many ranks share the experts of a network's mixtures: each rank has its own rows and some of the experts,
     which answer the rows of all (expert parallelism, arXiv 1701.06538)."""
@@ -44,10 +45,13 @@ class RankLayout(Section):
     rank that do not follow each other: ranks wait less, and send twice as much."""
 
     @model_validator(mode="after")
-    def _shared_in_one_way(self) -> Self:
-        sizes = {"tensor": self.tensor, "pipeline": self.pipeline, "experts": self.experts}
-        if len(ways := [f"{axis} is {size}" for axis, size in sizes.items() if size > 1]) > 1:
-            raise ValueError(f"{' and '.join(ways)}, and ranks share a network in one way; set the others to 1")
+    def _experts_alone(self) -> Self:
+        sizes = {"tensor": self.tensor, "pipeline": self.pipeline}
+        if self.experts > 1 and (others := [f"{axis} is {size}" for axis, size in sizes.items() if size > 1]):
+            raise ValueError(
+                f"experts is {self.experts} and {' and '.join(others)}, and ranks that share experts have all other"
+                " layers as a whole; set experts to 1, or the others"
+            )
         if self.pipeline == 1 and self.model_fields_set & {"microbatches", "schedule"}:
             raise ValueError(
                 "microbatches and schedule are of a pipeline; set pipeline to 2 or more, or leave them out"

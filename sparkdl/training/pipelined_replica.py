@@ -9,7 +9,7 @@ from typing_extensions import override
 from sparkdl.collectives import TorchCommunicator
 from sparkdl.data import Batch
 from sparkdl.inputs.tensors import moved, sliced
-from sparkdl.layouts import ExpertParallel, ExpertPlan, PipelinePlan, SharingPlan, TensorParallel
+from sparkdl.layouts import ExpertParallel, ExpertPlan, GridPlan, PipelinePlan, SharingPlan, TensorParallel
 from sparkdl.settings import Train
 from sparkdl.training.groups import Groups
 from sparkdl.training.recipes.recipe import autocast
@@ -36,7 +36,7 @@ def make_replica(
         return Replica(part.model, settings, task, groups, device, part)
     if plan is None or groups.replica is None:
         return Replica(model, settings, task, groups, device)
-    if isinstance(plan, PipelinePlan):
+    if isinstance(plan, PipelinePlan | GridPlan):
         return PipelinedReplica(model, settings, task, groups, device, plan)
     if not isinstance(groups.replica, TorchCommunicator):
         raise TypeError("parts of layers exchange by PyTorch, and need the torch backend")
@@ -48,16 +48,27 @@ class PipelinedReplica(Replica):
     """A replica of which this rank has some stages; all ranks of it see the same batches."""
 
     def __init__(
-        self, model: nn.Module, settings: Train, task: Task, groups: Groups, device: torch.device, plan: PipelinePlan
+        self,
+        model: nn.Module,
+        settings: Train,
+        task: Task,
+        groups: Groups,
+        device: torch.device,
+        plan: PipelinePlan | GridPlan,
     ) -> None:
-        from sparkdl.layouts.pipeline_parallel import (
-            PipelineParallel,  # torch.distributed.pipelining takes time to load
-        )
+        # torch.distributed.pipelining takes time to load
+        from sparkdl.layouts.grid_parallel import GridParallel
+        from sparkdl.layouts.pipeline_parallel import PipelineParallel
 
-        assert groups.replica is not None
-        self._ranks, self._last = groups.replica, plan.ranks - 1
-        self._stages = PipelineParallel(model, plan, groups.replica, partial(autocast, settings, device))
+        if not isinstance(groups.replica, TorchCommunicator):
+            raise TypeError("stages exchange by PyTorch, and need the torch backend")
+        context = partial(autocast, settings, device)
+        if isinstance(plan, GridPlan):
+            self._stages: PipelineParallel = GridParallel(model, plan, groups.replica, context)
+        else:
+            self._stages = PipelineParallel(model, plan, groups.replica, context)
         super().__init__(self._stages.model, settings, task, groups, device, self._stages)
+        self._ranks = self._stages.ranks
         self.draws_apart = (self._ranks.rank,)
 
     @override
@@ -98,6 +109,6 @@ class PipelinedReplica(Replica):
         total = torch.zeros(1 + self.task.sum_size, dtype=torch.float64, device=self.device)
         for each in found.values():
             total += each
-        total = self._ranks.broadcast(total, root=self._last)
+        total = self._ranks.broadcast(total, root=self._ranks.size - 1)
         summed = None if weights is None else weights.double().sum()
         return BatchFigures(total[0] / rows, total[1:], rows, weight=summed)

@@ -10,6 +10,7 @@ import torch
 
 from sparkdl.layouts import (
     Cuts,
+    GridParts,
     ModelPart,
     Parting,
     Slices,
@@ -74,10 +75,12 @@ def parting_of(state: Mapping[str, Any]) -> Parting | None:
     """Who had which part of a network, by the state of the strategy that kept it in parts; None of any other one."""
     if "ownership" in state:
         return DealtParts.from_state(state)
-    if "tensor_cuts" in state:
-        return Cuts.from_state(state["tensor_cuts"])
-    if "stages" in state:
-        return StageParts.from_state(state["stages"])
+    cuts = Cuts.from_state(state["tensor_cuts"]) if "tensor_cuts" in state else None
+    stages = StageParts.from_state(state["stages"]) if "stages" in state else None
+    if cuts and stages:
+        return GridParts(cuts, stages)
+    if parting := cuts or stages:
+        return parting
     return Slices.from_state(state["slices"]) if "slices" in state else None
 
 

@@ -13,6 +13,8 @@ from torch import nn
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, answer, like
 from sparkdl.layouts import (
+    GridPlan,
+    NetworkGraph,
     PipelinePlan,
     SharingPlan,
     TensorPlan,
@@ -21,6 +23,8 @@ from sparkdl.layouts import (
     find_experts,
     find_plan,
     find_stages,
+    part_alone,
+    trace,
 )
 from sparkdl.models import MixtureOfExperts, logits_of, tensors_on_disk
 from sparkdl.settings import RankLayout, Train
@@ -78,7 +82,7 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
             "train.precision float16 skips steps that a rank finds too large, and the others of its replica would not;"
             f" set it to bfloat16 or float32, {off}"
         )
-    if layout.pipeline == 1 and settings.optimizer in BY_LAYER:
+    if (layout.tensor > 1 or layout.experts > 1) and settings.optimizer in BY_LAYER:
         raise ConfigError(
             f"train.optimizer {settings.optimizer} measures whole layers, and {key} cuts them; take another one, {off}"
         )
@@ -110,6 +114,11 @@ def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size
         _compare(model, rows, layout, lambda: [_Tried(answer_by_stages(model, staged))])
         return staged
     plan = find_plan(model, rows, layout.tensor)
+    if layout.pipeline > 1:
+        plan = plan._replace(front=())  # stages are of ranks that have the same rows
+        staged = _pipeline_plan(part_alone(model, plan), rows, layout, batch_size)
+        _compare(model, rows, layout, lambda: _parts_tried(model, rows, plan, staged))
+        return GridPlan(plan, staged)
     if plan.front:
         differing = like(rows, _differing)
         try:
@@ -176,13 +185,22 @@ def _pipeline_plan(model: nn.Module, rows: Inputs, layout: RankLayout, batch_siz
     return PipelinePlan(layout.pipeline, cuts, parts, layout.schedule, rows)
 
 
-def _parts_tried(model: nn.Module, rows: Inputs, plan: TensorPlan) -> list[_Tried]:
-    """What each of the ranks finds; all ranks are here. Raises :class:`ModelError`."""
+def _parts_tried(model: nn.Module, rows: Inputs, plan: TensorPlan, staged: PipelinePlan | None = None) -> list[_Tried]:
+    """What each of the ranks finds, stage after stage if there are several; all ranks are here.
+
+    Raises :class:`ModelError`.
+    """
     together = _Threads(plan.ranks)
-    with ThreadPoolExecutor(plan.ranks) as pool:
-        found = [pool.submit(_part_tried, model, plan, together.of(rank), rows) for rank in range(plan.ranks)]
-        failed = [each.exception() for each in found if not isinstance(each.exception(), threading.BrokenBarrierError)]
-    if reason := next(filter(None, failed), None):
+    try:
+        trials = [_Trial.of(model, plan, staged, together.of(rank)) for rank in range(plan.ranks)]
+        with ThreadPoolExecutor(plan.ranks) as pool:
+            found = [pool.submit(each.run, rows) for each in trials]
+            failed = [each.exception() for each in found]
+        if reason := next(
+            (each for each in failed if each and not isinstance(each, threading.BrokenBarrierError)), None
+        ):
+            raise reason
+    except Exception as reason:
         raise ModelError(
             "cluster.layout.tensor: the network's code does not take parts of its layers; where it divides values"
             f" among heads, it may say how many there are (let it be -1 there). {type(reason).__name__}: {reason}"
@@ -190,18 +208,35 @@ def _parts_tried(model: nn.Module, rows: Inputs, plan: TensorPlan) -> list[_Trie
     return [each.result() for each in found]
 
 
-def _part_tried(model: nn.Module, plan: TensorPlan, ranks: "_Thread", rows: Inputs) -> _Tried:
-    """What one of the ranks finds; all tensors that are not cut are the network's own."""
-    own: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
-    try:
+class _Trial(NamedTuple):
+    """One of the ranks that compute a network's blocks together; what is not cut is the network's own."""
+
+    part: nn.Module
+    ranks: "_Thread"
+    front: Sequence[str]
+    staged: PipelinePlan | None
+    graph: NetworkGraph | None
+    """Of a part in stages."""
+
+    @classmethod
+    def of(cls, model: nn.Module, plan: TensorPlan, staged: PipelinePlan | None, ranks: "_Thread") -> "_Trial":
+        own: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
         with torch.no_grad():
             part = copy.deepcopy(model, own)
             with tensors_on_disk():  # the driver need not have room for all parts
                 cut(part, plan, ranks)
-            return _tried(part, rows, plan.front)
-    except BaseException:
-        ranks.abort()
-        raise
+        return cls(part, ranks, plan.front, staged, trace(part, staged.rows) if staged else None)
+
+    def run(self, rows: Inputs) -> _Tried:
+        """What this rank finds, while the others run as well."""
+        try:
+            with torch.no_grad():
+                if self.staged:
+                    return _Tried(answer_by_stages(self.part, self.staged, graph=self.graph, together=self.ranks))
+                return _tried(self.part, rows, self.front)
+        except BaseException:
+            self.ranks.abort()
+            raise
 
 
 class _Threads:

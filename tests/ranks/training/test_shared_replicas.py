@@ -11,7 +11,7 @@ import torch
 from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
-from sparkdl.layouts import PipelinePlan, SharingPlan, TensorPlan
+from sparkdl.layouts import GridPlan, PipelinePlan, SharingPlan, TensorPlan
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings import RankLayout, Train
 from sparkdl.training.checkpoints.checkpoint import latest
@@ -49,6 +49,7 @@ WHOLE = RankLayout(data=REPLICAS)
 TENSOR = RankLayout(data=REPLICAS, tensor=2)
 PIPELINE = RankLayout(data=REPLICAS, pipeline=2, microbatches=3)
 """Of batches of five rows, and of fewer at the end of an epoch."""
+GRID = RankLayout(data=REPLICAS, tensor=2, pipeline=2, microbatches=3)
 
 
 def begin_all(jobs: dict[str, Job], rank: Rank) -> dict[str, TrainingResult | None]:
@@ -69,7 +70,7 @@ class Trained:
         self.folder, self.clouds = folder, clouds
         self._plans: dict[str, SharingPlan | None] = {}
         self.outcomes = self.train(WHOLE, "whole", "whole, begun")
-        for name, layout in (("tensor", TENSOR), ("pipeline", PIPELINE)):
+        for name, layout in (("tensor", TENSOR), ("pipeline", PIPELINE), ("grid", GRID)):
             self.outcomes |= self.train(layout, name, f"{name}, begun")
             shutil.copytree(folder / f"{name}, begun", folder / f"{name}, interrupted")
             self.outcomes |= self.train(layout, f"{name}, interrupted")
@@ -106,7 +107,7 @@ def assert_alike(ours: TrainingResult, theirs: TrainingResult) -> None:
         assert one | UNEQUAL == pytest.approx(other | UNEQUAL, rel=1e-4)
 
 
-SHARED = pytest.mark.parametrize("layout", ["tensor", "pipeline"])
+SHARED = pytest.mark.parametrize("layout", ["tensor", "pipeline", "grid"])
 
 
 @SHARED
@@ -137,6 +138,15 @@ def test_no_rank_of_a_pipeline_writes_a_layer_of_another_stage(trained: Trained)
     assert_equal(shards[0]["model"], shards[2]["model"])
 
 
+def test_ranks_of_a_grid_write_their_parts_of_their_stages(trained: Trained) -> None:
+    shared, *shards = states_of(trained.folder / "grid")
+    assert "model" not in shared and "optimizer" not in shared
+    first, other, last, *_ = (each["model"] for each in shards)
+    assert set(first) == set(other) and not {name for name in first if name.endswith("weight")} & set(last)
+    assert (len(first["1.weight"]), len(other["1.weight"])) == (9, 8)
+    assert_equal(first, shards[4]["model"])
+
+
 def test_ranks_of_a_replica_draw_the_same_for_parts_of_a_layer_and_apart_for_other_layers(trained: Trained) -> None:
     for layout, same in (("tensor", True), ("pipeline", False)):
         _, first, second, *_ = states_of(trained.folder / layout)
@@ -159,10 +169,14 @@ def test_an_interruption_in_the_middle_of_an_epoch_changes_no_bit(trained: Train
         ("pipeline", WHOLE, {}),
         ("pipeline", RankLayout(data=REPLICAS, pipeline=2, schedule="interleaved"), {}),
         ("pipeline", TENSOR, {}),
+        ("pipeline", GRID, {}),
+        ("grid", WHOLE, {}),
+        ("grid", TENSOR, {}),
     ],
     ids=[
         *("whole, then tensor", "tensor, then whole", "tensor, otherwise", "tensor, then shards"),
         *("tensor, then pipeline", "pipeline, then whole", "pipeline, otherwise", "pipeline, then tensor"),
+        *("pipeline, then grid", "grid, then whole", "grid, then tensor"),
     ],
 )
 def test_a_checkpoint_goes_on_in_another_layout(
@@ -177,7 +191,7 @@ def test_a_checkpoint_goes_on_in_another_layout(
     assert_alike(found, replace(expected, history=expected.history[:3]))
 
 
-@pytest.mark.parametrize("layout", [TENSOR, PIPELINE], ids=["tensor", "pipeline"])
+@pytest.mark.parametrize("layout", [TENSOR, PIPELINE, GRID], ids=["tensor", "pipeline", "grid"])
 def test_gradients_of_parts_travel_in_16_bits_as_those_of_whole_replicas(
     trained: Trained, tmp_path: Path, layout: RankLayout
 ) -> None:
@@ -209,3 +223,5 @@ def test_a_plan_is_plain_data(trained: Trained) -> None:
     assert isinstance(plan, TensorPlan) and [block.columns for block in plan.blocks] == [("1",), ("5",)]
     plan = trained.plan_of(PIPELINE)
     assert isinstance(plan, PipelinePlan) and len(plan.cuts) == 1
+    plan = trained.plan_of(GRID)
+    assert isinstance(plan, GridPlan) and plan.ranks == 4 and not plan.tensor.front

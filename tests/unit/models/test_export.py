@@ -137,7 +137,7 @@ def test_what_only_computes_is_broken_up_into_operations_of_a_file(network: nn.M
     with torch.no_grad():
         expected = network.eval()(batch)
         loaded = load_network(export_network(network, path, batch))
-        # A norm that was estimated in one step divides by nearly nothing now and then, which enlarges what rounding did.
+        # A norm that was estimated in one step may be near zero, and dividing by it enlarges errors of rounding.
         torch.testing.assert_close(loaded(batch), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -23,6 +23,7 @@ def network() -> nn.Module:
 LAYER, LAST = 4 * WIDTH * WIDTH, 4 * WIDTH * CLASSES
 """Bytes of their weights."""
 LINK = Link(start=0.001, bandwidth=1e6)
+LINKS = Links.of_one_host(LINK, 4)
 VALUES = 4 * BATCH * WIDTH
 """Bytes of what is between two layers, for the rows of a replica."""
 
@@ -31,7 +32,7 @@ def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None
     found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4)
     assert list(found.possible) == [
         *("{data: 4}", "{data: 2, tensor: 2}", "{data: 2, pipeline: 2}", "{data: 1, tensor: 4}"),
-        "{data: 1, pipeline: 4}",
+        *("{data: 1, pipeline: 4}", "{data: 1, tensor: 2, pipeline: 2}"),
     ]
     assert not found.refused
     assert found.possible["{data: 4}"].traffic.bytes == 2 * (4 * LAYER + LAST) * 3 / 4
@@ -41,7 +42,16 @@ def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None
     assert middle.traffic.bytes == 2 * VALUES  # a stage sends values to the next one, and gradients to the one before
     memory = [cost.memory for cost in found.possible.values()]
     assert memory[0] == max(memory) and memory[3] < memory[1]
-    assert [cost.rows for cost in found.possible.values()] == [64, 32, 32, 16, 16]
+    assert [cost.rows for cost in found.possible.values()] == [64, 32, 32, 16, 16, 16]
+
+
+def test_ranks_of_a_stage_have_half_of_it_and_add_up_what_its_blocks_give() -> None:
+    layouts = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4).possible
+    stages, halves = layouts["{data: 2, pipeline: 2}"], layouts["{data: 1, tensor: 2, pipeline: 2}"]
+    assert halves.memory < stages.memory and halves.shared == stages.shared
+    # Of eight parts of a batch, and of the one that is waited for: one sum of values at least, and one of gradients.
+    assert VALUES * 9 / 8 < halves.stage_sums.bytes <= 2 * VALUES * 9 / 8
+    assert halves.seconds(LINKS, 0.0) > stages._replace(layout=halves.layout).seconds(LINKS, 0.0)
 
 
 def test_of_convolutions_a_rank_computes_its_rows_and_sends_their_values_and_its_share_of_gradients() -> None:

@@ -1,0 +1,55 @@
+"""How ranks share a network that is cut into stages, whose layers are cut as well, and who has what of it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sparkdl.layouts.cuts import Cuts
+from sparkdl.layouts.pipeline_plan import PipelinePlan
+from sparkdl.layouts.regions import Regions
+from sparkdl.layouts.stage_parts import StageParts
+from sparkdl.layouts.tensor_plan import TensorPlan
+
+__all__ = ["GridParts", "GridPlan"]
+
+
+class GridPlan(NamedTuple):
+    """How the ranks of one replica share a network by the width of its layers and by its depth."""
+
+    tensor: TensorPlan
+    pipeline: PipelinePlan
+    """Of a part of the network, whose blocks are cut."""
+
+    @property
+    def ranks(self) -> int:
+        """That have one replica."""
+        return self.tensor.ranks * self.pipeline.ranks
+
+    @property
+    def microbatches(self) -> int:
+        """That a batch is cut into."""
+        return self.pipeline.microbatches
+
+
+class GridParts(NamedTuple):
+    """Ranks that follow each other have the parts of a stage; those of the next stage come after them."""
+
+    cuts: Cuts
+    stages: StageParts
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """See :class:`~sparkdl.layouts.regions.Parting`."""
+        return self.cuts.shapes
+
+    def regions(self, rank: int) -> Regions:
+        """See :class:`~sparkdl.layouts.regions.Parting`."""
+        own = self.stages.own(rank // self.cuts.ranks)
+        return {name: region for name, region in self.cuts.regions(rank).items() if name in own}
+
+    def kept(self, rank: int, own: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`~sparkdl.layouts.regions.Parting`."""
+        return {**own["model"], **own["optimizer"]}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint says of the parts, as plain values."""
+        return {"tensor_cuts": self.cuts.state(), "stages": self.stages.state()}
