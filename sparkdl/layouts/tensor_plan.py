@@ -5,6 +5,7 @@ given whole values and of which each rank computes some outputs, what happens to
 the heads of attention), and a linear layer that is given these outputs and whose results are added up.
 """
 
+from collections.abc import Iterable, Mapping
 from math import gcd
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ __all__ = ["CutBlock", "TensorPlan", "find_plan"]
 
 LARGE_TABLE = 1 << 20
 """Numbers of an embedding that is worth an exchange of its own."""
+SMALL_BLOCK = 0.01
+"""Of all weights that can be cut, those of a block that is not worth an exchange: every rank computes it whole."""
 
 
 class CutBlock(NamedTuple):
@@ -33,6 +36,11 @@ class CutBlock(NamedTuple):
     """Which takes these."""
     units: int
     """How many units are dealt to the ranks: neurons, or heads of attention."""
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """All of them."""
+        return *self.columns, self.row
 
 
 class TensorPlan(NamedTuple):
@@ -64,26 +72,15 @@ def find_plan(model: nn.Module, rows: Inputs, ranks: int) -> TensorPlan:
         if name in layers and counts[id(layers[name].weight)] == 1 and len(_weight(node).users) == 1:
             named[node] = name
     linear = {node: name for node, name in named.items() if isinstance(layers[name], nn.Linear)}
-    blocks: list[CutBlock] = []
-    taken: set[str] = set()
-    reasons = []
-    for row in linear:
-        try:
-            block = _block_before(row, linear)
-            if block.units < ranks:
-                raise WholeError(f"{block.row!r} has {block.units} units before it, fewer than {ranks} ranks")
-        except WholeError as reason:
-            reasons.append(str(reason))
-            continue
-        if taken.isdisjoint({*block.columns, block.row}):
-            blocks.append(block)
-            taken |= {*block.columns, block.row}
+    blocks, reasons = _blocks(linear, ranks)
     tables = [name for node, name in named.items() if node not in linear and _is_large_table(layers[name], ranks)]
     if not blocks and not tables:
         raise ModelError(
             "cluster.layout.tensor: the network has nothing to cut, such as two torch.nn.Linear with an activation"
             f" between them, or attention; set it to 1. Found: {'; '.join(reasons) or 'no torch.nn.Linear'}"
         )
+    blocks = _large_ones(blocks, tables, layers)
+    taken = {name for block in blocks for name in block.layers}
     columns = [node for node, name in linear.items() if blocks and name in blocks[0].columns]
     cut = {node for node, name in named.items() if name in taken or name in tables}
     front = find_front(columns, inputs, weights, cut) if columns else ()
@@ -123,6 +120,36 @@ def _layer_of(node: fx.Node, weights: dict[fx.Node, str]) -> str:
     if operation(node) not in ("linear", "embedding"):
         return ""
     return weights.get(_weight(node), "").removesuffix(".weight")
+
+
+def _blocks(linear: dict[fx.Node, str], ranks: int) -> tuple[list[CutBlock], list[str]]:
+    """Those that so many ranks can cut, and why the others cannot be."""
+    blocks: list[CutBlock] = []
+    taken = set[str]()
+    reasons = []
+    for row in linear:
+        try:
+            block = _block_before(row, linear)
+            if block.units < ranks:
+                raise WholeError(f"{block.row!r} has {block.units} units before it, fewer than {ranks} ranks")
+        except WholeError as reason:
+            reasons.append(str(reason))
+            continue
+        if taken.isdisjoint(block.layers):
+            blocks.append(block)
+            taken.update(block.layers)
+    return blocks, reasons
+
+
+def _large_ones(blocks: list[CutBlock], tables: list[str], layers: Mapping[str, nn.Module]) -> list[CutBlock]:
+    """Those that are worth an exchange."""
+    least = SMALL_BLOCK * _numbers(layers, [*tables, *(name for block in blocks for name in block.layers)])
+    return [block for block in blocks if _numbers(layers, block.layers) >= least]
+
+
+def _numbers(layers: Mapping[str, nn.Module], names: Iterable[str]) -> int:
+    """How many weights some layers have."""
+    return sum(parameter.numel() for name in names for parameter in layers[name].parameters())
 
 
 def _is_large_table(layer: nn.Module, ranks: int) -> bool:

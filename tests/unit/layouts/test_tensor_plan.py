@@ -27,6 +27,11 @@ def test_layers_of_a_perceptron_are_cut_in_pairs() -> None:
     assert plan == TensorPlan(3, (CutBlock(("1",), "3", 10), CutBlock(("5",), "7", 8)))
 
 
+def test_a_block_with_a_hundredth_of_the_weights_is_computed_by_each_rank() -> None:
+    network = stack(*(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)), *(nn.Linear(6, 999), nn.ReLU(), nn.Linear(999, 6)))
+    assert [block.row for block in tried_plan(network, ROWS, RankLayout(tensor=2), batch_size=2).blocks] == ["5"]
+
+
 def transformer(kind: str) -> nn.Module:
     transformers: Any = pytest.importorskip("transformers")
     sizes = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 6, "intermediate_size": 50}
