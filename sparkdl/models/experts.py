@@ -78,10 +78,14 @@ class MixtureOfExperts(nn.Module):
         scores = self.gate(vectors)
         best, chosen = scores.topk(self.top, dim=-1)
         chosen = chosen.flatten()
-        order = chosen.argsort(stable=True)
-        counts = functional.one_hot(chosen, self.gate.out_features).sum(dim=0)
+        # Places expert after expert, by counting: ONNX has no stable sort.
+        chosen_by = functional.one_hot(chosen, self.gate.out_features)
+        counts = chosen_by.sum(dim=0)
+        earlier = (chosen_by.cumsum(dim=0) * chosen_by).sum(dim=1) - 1
+        places = earlier + (counts.cumsum(dim=0) - counts)[chosen]
+        order = torch.zeros_like(places).scatter(0, places, torch.ones_like(places).cumsum(dim=0) - 1)
         answers, counts = self.experts(vectors.repeat_interleave(self.top, dim=0)[order], counts)
-        by_vector = answers[order.argsort()].unflatten(0, (-1, self.top))
+        by_vector = answers[places].unflatten(0, (-1, self.top))
         self._tell_balance(scores, counts)
         answer: torch.Tensor = (by_vector * best.softmax(dim=-1).unsqueeze(-1)).sum(dim=1)
         return answer.view_as(values)

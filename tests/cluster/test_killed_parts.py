@@ -61,12 +61,12 @@ def fit(clouds, tmp_path, empty_store, spark) -> Callable[..., dict[str, torch.T
     copy(empty_store, tmp_path / "mlflow.db")
     tracking = Tracking(uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
 
-    def fit(layout: RankLayout, folder: str) -> dict[str, torch.Tensor]:
+    def fit(layout: RankLayout, folder: str, model: str = "mlp") -> dict[str, torch.Tensor]:
         settings = Train(
             epochs=15,
             batch_size=8,
             learning_rate=0.01,
-            model="mlp",
+            model=model,
             checkpoint_steps=5,
             run_dir=str(tmp_path / folder),
         )
@@ -77,12 +77,22 @@ def fit(clouds, tmp_path, empty_store, spark) -> Callable[..., dict[str, torch.T
     return fit
 
 
-@pytest.mark.parametrize("layout", [RankLayout(tensor=2), RankLayout(pipeline=2)], ids=["tensor", "pipeline"])
-def test_the_run_goes_on_and_ends_with_the_weights_of_one_that_was_left_alone(fit, tmp_path, caplog, layout) -> None:
-    alone, killed = fit(layout, "alone"), list[int]()
+@pytest.mark.parametrize(
+    ("layout", "model"),
+    [
+        (RankLayout(tensor=2), "mlp"),
+        (RankLayout(pipeline=2), "mlp"),
+        (RankLayout(experts=2), "mixture_of_experts"),
+    ],
+    ids=["tensor", "pipeline", "experts"],
+)
+def test_the_run_goes_on_and_ends_with_the_weights_of_one_that_was_left_alone(
+    fit, tmp_path, caplog, layout, model
+) -> None:
+    alone, killed = fit(layout, "alone", model), list[int]()
     started = time.monotonic()
     with killing(tmp_path / "runs", killed):
-        ours = fit(layout, "runs")
+        ours = fit(layout, "runs", model)
     assert killed and "another attempt goes on" in caplog.text
     assert time.monotonic() - started < SECONDS
     assert all(torch.allclose(ours[name], alone[name], atol=1e-5) for name in alone)

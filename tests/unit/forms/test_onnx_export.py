@@ -11,6 +11,7 @@ from sparkdl.forms.onnx_export import export_onnx
 from sparkdl.inputs.sample import sample_inputs
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.models import Network, OnnxNetwork, export_network, load_network
+from sparkdl.models.experts import mixture_of_experts
 
 WORDS = InputSpec(column="words", kind="sequence", shape=(9,), dtype="int32", vocabulary=30)
 
@@ -87,6 +88,15 @@ def test_a_file_has_no_notes_and_short_names(tmp_path: Path) -> None:
     assert not graph.value_info and not any(node.metadata_props or node.name for node in graph.node)
     inner = {name for node in graph.node for name in (*node.input, *node.output)} - {"input", "logits"}
     assert inner and max(map(len, inner)) == 1
+
+
+def test_a_mixture_of_experts_is_written_with_its_choice_of_experts(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    mixture = mixture_of_experts(input_shape=(6,), num_classes=3, width=8, experts=4, hidden=5)
+    network = _in_file(mixture, tmp_path, torch.rand(2, 6))
+    export_onnx(network, tmp_path / "network.onnx", torch.rand(2, 6), torch.rand(40, 6))
+    rows = torch.randn(7, 6)
+    torch.testing.assert_close(OnnxNetwork(tmp_path / "network.onnx")(rows)["logits"], mixture.eval()(rows))
 
 
 def test_inputs_of_other_names_are_refused(reader: tuple[Network, OnnxNetwork]) -> None:
