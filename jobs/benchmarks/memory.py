@@ -29,8 +29,9 @@ from sparkdl.errors import RankError
 from sparkdl.models import NETWORK_FILE
 from sparkdl.scoring.network import open_model
 from sparkdl.settings import Train
+from sparkdl.training.checks.tried_model import check_model
 from sparkdl.training.loop import Job, train_rank
-from sparkdl.training.model_folder import check_model, write_model_folder
+from sparkdl.training.model_folder import write_model_folder
 
 __all__ = ["CASES", "OUT_OF_MEMORY", "Case", "Found", "extreme_rows", "limit_memory", "report", "run", "train"]
 

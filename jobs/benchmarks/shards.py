@@ -21,7 +21,8 @@ from sparkdl.cluster import Rank, run_local
 from sparkdl.collectives import HorovodBackend
 from sparkdl.data import Batch
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.checkpoint import load_manifest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.saver import Saver
 from sparkdl.training.checkpoints.state import TrainingState, copied
 from sparkdl.training.groups import Groups

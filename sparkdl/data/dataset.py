@@ -18,10 +18,10 @@ from sparkdl.data.card import (
     ROW_GROUPS_NAME,
     Card,
     InputSpec,
-    LabelSpec,
     SplitCard,
 )
 from sparkdl.data.file_checks import REPAIR, altered, missing
+from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.labels import read_labels
 from sparkdl.data.row_groups import RowGroup, RowGroups, read_row_groups
 from sparkdl.data.teacher_answers import TeacherAnswers

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, LabelSpec
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
+from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.reading.arrays import decode_labels, to_binary
 from sparkdl.inputs.spec import InputSpec

@@ -10,7 +10,7 @@ from torch import nn
 from sparkdl.data import Batch
 from sparkdl.data.model_card import ModelCard
 from sparkdl.settings import Train
-from sparkdl.settings.train import SMALLER_IS_BETTER
+from sparkdl.settings.target import SMALLER_IS_BETTER
 from sparkdl.training.evaluation import add_up, evaluation_of
 from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.tasks import create_task

@@ -34,7 +34,7 @@ from sparkdl.settings.strategies import (
     SparkNetOptions,
 )
 from sparkdl.training.checks.some_rows import some_rows
-from sparkdl.training.model_folder import check_model, tried_model
+from sparkdl.training.checks.tried_model import check_model, tried_model
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["plan_layout", "plan_training"]

@@ -1,8 +1,7 @@
 """The section ``train``: what is trained, and how its weights are found."""
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -22,9 +21,10 @@ from sparkdl.settings.strategies import (
     SandblasterOptions,
     Strategies,
 )
+from sparkdl.settings.target import FigureName, Target
 from sparkdl.settings.teacher import Teacher
 
-__all__ = ["SMALLER_IS_BETTER", "FigureName", "Recipe", "Target", "Train"]
+__all__ = ["Recipe", "Train"]
 
 
 def _by_label(weights: Any) -> Any:
@@ -34,28 +34,6 @@ def _by_label(weights: Any) -> Any:
     return {str(label).lower() if isinstance(label, bool) else str(label): value for label, value in weights.items()}
 
 
-FigureName = Literal[
-    "loss",
-    "accuracy",
-    "area_under_roc",
-    "area_under_pr",
-    "precision",
-    "recall",
-    "f1",
-    "macro_f1",
-    "top_5_accuracy",
-    "log_loss",
-    "mean_average_precision",
-    "r2",
-    "rmse",
-    "mae",
-    "ndcg_at_10",
-    "mean_reciprocal_rank",
-    "perplexity",
-]
-"""The task decides which of these exist."""
-SMALLER_IS_BETTER = ("loss", "log_loss", "rmse", "mae", "perplexity")
-"""The figures that are better when smaller."""
 OutputName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 ClassWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_by_label)]
 PREDICTION_COLUMNS = (
@@ -102,27 +80,6 @@ class Recipe(Section):
     """``bfloat16`` and ``float16`` compute under autocast with float32 weights; ``float16`` needs a GPU."""
     seed: Seed = 0
     """Decides initial weights, dropout and the order of rows."""
-
-
-class Target(Section):
-    """A figure that a run has to reach: it ends after the first epoch that does, and logs ``seconds_to_target``.
-
-    Time to accuracy is DAWNBench's measure (Coleman et al., 2017): seconds of all epochs until then, evaluation
-    included.
-    """
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    metric: Annotated[str, Field(pattern=rf"^(train|validation)_({'|'.join(get_args(FigureName))})$")] = (
-        "validation_accuracy"
-    )
-    """A figure of an epoch: ``validation_area_under_roc``, ``train_loss``, ``validation_r2``."""
-    value: float
-
-    def reached(self, figures: Mapping[str, float]) -> bool:
-        """Whether an epoch reaches ``value``: a loss has to be at most that, an accuracy at least."""
-        found = figures.get(self.metric, math.nan)
-        return found <= self.value if self.metric.endswith(SMALLER_IS_BETTER) else found >= self.value
 
 
 class Train(Recipe):
@@ -262,8 +219,8 @@ class Train(Recipe):
     def _with_adapters(self) -> Self:
         if self.adapters and self.start_from:
             raise ValueError(
-                "adapters are beside the weights that model builds (model_options), which every attempt of a run builds"
-                " anew, and start_from would replace them; leave one of them out"
+                "adapters are added to the weights that model and model_options build again in every attempt of a run,"
+                " and start_from would replace these weights; leave one of them out"
             )
         if self.adapters and isinstance(self.strategy, ISTOptions | ResISTOptions):
             raise ValueError(
@@ -306,8 +263,8 @@ class Train(Recipe):
     def _compiled(self) -> Self:
         if self.compile and isinstance(self.strategy, ISTOptions | ResISTOptions | AsynchronousOptions):
             raise ValueError(
-                f"compile is for a network whose layers keep their sizes on ranks in lockstep, and strategy"
-                f" {self.strategy.model_dump()['kind']} is not; leave it out, or set strategy to allreduce"
+                f"compile needs ranks in lockstep and layers that keep their sizes, and strategy"
+                f" {self.strategy.model_dump()['kind']} has not both; leave it out, or set strategy to allreduce"
             )
         return self
 

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sparkdl.settings.kinds import OneKind
 from sparkdl.settings.section import Positive, Section, Seed
-from sparkdl.settings.train import SMALLER_IS_BETTER, FigureName
+from sparkdl.settings.target import SMALLER_IS_BETTER, FigureName
 
 __all__ = [
     "CHANGEABLE",

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sparkdl.settings import Train
-from sparkdl.settings.train import SMALLER_IS_BETTER
+from sparkdl.settings.target import SMALLER_IS_BETTER
 from sparkdl.training.tasks import Task
 
 __all__ = ["is_better", "is_over", "seconds_to_target"]

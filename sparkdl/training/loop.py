@@ -24,8 +24,9 @@ from sparkdl.models import full_state, load_full_state
 from sparkdl.settings import Train
 from sparkdl.training.best import is_better, is_over
 from sparkdl.training.checkpoints.checkpoint import Manifest, load_manifest, load_weights
+from sparkdl.training.checkpoints.random_states import seed_everything
 from sparkdl.training.checkpoints.saver import Saver
-from sparkdl.training.checkpoints.state import TrainingState, best_model, copied, go_on, resume, seed_everything
+from sparkdl.training.checkpoints.state import TrainingState, best_model, copied, go_on, resume
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
 from sparkdl.training.pipelined_replica import make_replica

@@ -61,7 +61,7 @@ def _regression(scale: LabelScale, loss: Callable[..., Any], settings: Train) ->
     by_logarithm = found is not None and name == "poisson_nll_loss" and bool(found.options.get("log_input", True))
     if asked and by_logarithm:
         raise ConfigError(
-            "train.standardise_labels: the loss poisson_nll_loss is of counts, which have no mean of 0; leave it out"
+            "train.standardise_labels: the loss poisson_nll_loss is for counts, whose mean cannot be 0; leave it out"
         )
     standardised = name in ANY_UNIT if asked is None else asked
     task = Regression(scale.mean, scale.std, standardised=standardised, link="log" if by_logarithm else "identity")

@@ -22,7 +22,8 @@ from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.tracking import Registered, Run, start_run
 from sparkdl.training.attempts import run_attempts
 from sparkdl.training.best import seconds_to_target
-from sparkdl.training.checkpoints.checkpoint import copy_checkpoint, latest, load_manifest, save_weights
+from sparkdl.training.checkpoints.checkpoint import copy_checkpoint, load_manifest, save_weights
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.owner import Owner
 from sparkdl.training.checkpoints.record import RunRecord, recipe_of
 from sparkdl.training.checks.check import check

@@ -112,6 +112,6 @@ def load_records(folder: str) -> list[TrialRecord]:
             raise CheckpointError(f"cannot read {join(place, name)}: {error.strerror or error}") from None
         except (ValueError, TypeError) as error:
             raise DamagedCheckpointError(
-                f"{join(place, name)} is damaged ({error}); remove it to try it anew"
+                f"{join(place, name)} is damaged ({error}); remove it, and the trial is run again"
             ) from None
     return found

@@ -15,15 +15,16 @@ from sparkdl.data import Dataset
 from sparkdl.errors import DamagedCheckpointError
 from sparkdl.settings import Settings
 from sparkdl.settings.strategies import AsynchronousOptions
-from sparkdl.settings.train import FigureName
+from sparkdl.settings.target import FigureName
 from sparkdl.settings.tune import CHANGEABLE
 from sparkdl.storage import join, remove
 from sparkdl.training.attempts import run_attempts
-from sparkdl.training.checkpoints.checkpoint import copy_checkpoint, latest, load_manifest, save_weights
+from sparkdl.training.checkpoints.checkpoint import copy_checkpoint, load_manifest, save_weights
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.record import recipe_of
 from sparkdl.training.checks.check import try_recipe
 from sparkdl.training.loop import Job
-from sparkdl.training.model_folder import starting_weights
+from sparkdl.training.starting_weights import starting_weights
 from sparkdl.tuning.trial_datasets import TrialDatasets
 from sparkdl.tuning.trial_records import TrialRecord
 

@@ -20,7 +20,7 @@ from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.settings.tune import OF_RUNS
 from sparkdl.storage import join, write_file
 from sparkdl.tracking import Run, below, check_gate, check_store, start_run
-from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.owner import Owner
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.train import TrainedModel, train_from

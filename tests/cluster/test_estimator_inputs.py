@@ -131,7 +131,7 @@ def test_columns_by_name_that_cannot_be_are_told_before_anything_starts(
     rows: DataFrame, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     steps = {"steps": {"column": "steps", "kind": "sequence"}}
-    with pytest.raises(ConfigError, match="missing: of one vector of features, and featuresCol names several inputs"):
+    with pytest.raises(ConfigError, match="missing: for one vector of features, and featuresCol names several inputs"):
         TorchClassifier(featuresCol=steps, missing=0.0, model=Towers, **settings).fit(rows)
     with pytest.raises(ConfigError, match=r"featuresCol\.steps: unknown key 'knd'"):
         TorchClassifier(featuresCol={"steps": {"column": "steps", "knd": "sequence"}})

@@ -17,7 +17,8 @@ from sparkdl import Cluster, Tracking, Train
 from sparkdl.models import NETWORK_FILE, load_weights
 from sparkdl.settings import RankLayout
 from sparkdl.tracking import download
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.checkpoint import load_manifest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 
 STEPS = 20
 """After which the rank is killed."""

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 import sparkdl
 from sparkdl import Cluster, Dataset
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.checkpoint import load_manifest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 
 from ..stacks.made import DATASETS, NAME, STACKS, people, prepared, tracking, train_settings, unpack
 

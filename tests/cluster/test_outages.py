@@ -14,7 +14,8 @@ import sparkdl
 from sparkdl import Cluster, Tracking, Train
 from sparkdl.data import Dataset
 from sparkdl.storage import list_folder
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest, load_shared
+from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shared
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 
 from ..s3_server import S3Server
 

@@ -286,7 +286,7 @@ def test_rows_are_ranked_within_their_groups(
     ]
     found = np.average(ndcg, weights=[rows.weight.iloc[0] for rows in groups])
     assert found == pytest.approx(trained.metrics["validation_ndcg_at_10"])
-    with pytest.raises(ConfigError, match=r"train\.gradient_noise is of the gradients of single rows"):
+    with pytest.raises(ConfigError, match=r"train\.gradient_noise needs the gradients of single rows"):
         train(dataset, gradient_noise="fisher_diagonal")
     with pytest.raises(ConfigError, match=r"train\.label_smoothing works with the loss 'cross_entropy', not with"):
         train(dataset, label_smoothing=0.1)

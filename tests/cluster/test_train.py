@@ -27,7 +27,8 @@ from sparkdl.models import NETWORK_FILE
 from sparkdl.models import load_weights as load_network_weights
 from sparkdl.settings import Gate, RankLayout
 from sparkdl.tracking import download
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest, load_shard, load_shared, load_weights
+from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared, load_weights
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 
 ROWS = 203  # odd, so that two ranks cannot share them evenly
 ONE, TWO = Cluster(num_ranks=1), Cluster(num_ranks=2)

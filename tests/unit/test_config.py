@@ -169,7 +169,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         (
             "train: {epochs: 3, strategy: {kind: ist, sharded: true, allreduce_last: 1}}",
             [],
-            ["sharded deals all hidden layers in all epochs", "leave layers, allreduce_first and allreduce_last out"],
+            ["with sharded, no rank has the whole network", "leave layers, allreduce_first and allreduce_last out"],
         ),
         (
             "train: {start_from: 'models:/m/1', strategy: {kind: ist, sharded: true}}",
@@ -184,7 +184,7 @@ def test_plain_paths_become_absolute_and_uris_stay(write):
         (
             "train: {strategy: {kind: allreduce, shard: all, compression: int8}}",
             [],
-            ["shard has each rank get its shard", "leave compression out, or set shard to null"],
+            ["with shard, each rank gets only its shard", "leave compression out, or set shard to null"],
         ),
         (
             "train: {strategy: {kind: allreduce, shard: optimizer, topology: server}}",

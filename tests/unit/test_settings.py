@@ -114,7 +114,7 @@ TEXTS = texts()
         (
             Train,
             {"strategy": {"kind": "hogwild", "topology": "two_levels"}, "optimizer": "sgd"},
-            "one rank of each host agree",
+            "only one rank of each host exchanges weights",
         ),
         (
             Train,

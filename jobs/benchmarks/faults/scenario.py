@@ -18,7 +18,8 @@ from benchmarks.faults.network import newest_call, uses_of_rows
 from benchmarks.faults.program import __file__ as program_file
 from benchmarks.faults.server import Server
 from benchmarks.standalone import StandaloneCluster, numbered_threads
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest, load_shard, load_shared
+from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 
 __all__ = ["KINDS", "LETTING_GO", "SILENCE", "Fault", "Injection", "Scenario", "Verdict"]
 

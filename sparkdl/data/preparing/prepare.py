@@ -14,13 +14,13 @@ from sparkdl.data.card import (
     WEIGHT_COLUMN,
     Card,
     InputSpec,
-    LabelSpec,
     SplitCard,
 )
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.in_place.parquet_files import FoundRows, find_rows
 from sparkdl.data.in_place.recording import record_row_groups
 from sparkdl.data.job_errors import explained
+from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.labels import write_labels
 from sparkdl.data.preparing.blocks import RAW_BYTES, small_batches
 from sparkdl.data.preparing.decisions import differing, kept_settings

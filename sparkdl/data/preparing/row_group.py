@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelSpec
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec
+from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.named_files import histogram
 from sparkdl.data.reading.arrays import decode, decode_labels, to_binary
 from sparkdl.data.reading.read import LENGTH_BYTES, view_inputs, view_labels, view_weights

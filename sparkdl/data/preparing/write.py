@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile, LabelSpec
+from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile
+from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.named_files import named_schema, write_named_row_group
 from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, opened, packed, rows_of_block, small_batches
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT

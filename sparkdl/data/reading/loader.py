@@ -49,7 +49,7 @@ class Batch(NamedTuple):
     """uint8 of shape (n, height, width, channels) or float32 of shape (n, width); of inputs that have names, what
     :func:`~sparkdl.data.reading.collating.named_tensors` makes."""
     labels: torch.Tensor
-    """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.card.LabelSpec`.
+    """int64 or float64 of shape (n,), or uint8 of shape (n, classes); see :class:`~sparkdl.data.label_spec.LabelSpec`.
 
     Where rows are groups that are ranked within, float64 of shape (n, rows of the largest group), with -1 at the ends
     of the others; the inputs are then those of all of a group's rows, group after group. For language modelling, what

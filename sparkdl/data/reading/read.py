@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkdl.data.card import Card, InputSpec, LabelSpec
+from sparkdl.data.card import Card, InputSpec
+from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.reading.shards import Segment
 from sparkdl.data.row_groups import ForeignRowGroup, RowGroup
 from sparkdl.data.sparse_rows import Rows, read_rows, read_weights

@@ -19,7 +19,7 @@ from sparkdl.training.asynchronous.coordinator import Coordinator
 from sparkdl.training.asynchronous.line import Role
 from sparkdl.training.asynchronous.starter import Starter
 from sparkdl.training.attempts import Budget
-from sparkdl.training.checkpoints.checkpoint import step_of
+from sparkdl.training.checkpoints.checkpoint_folder import step_of
 
 __all__ = ["Crew"]
 

@@ -13,7 +13,8 @@ from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.training.asynchronous.coordinator import Coordinator
 from sparkdl.training.asynchronous.merged import Merged
 from sparkdl.training.asynchronous.serve import partition_of
-from sparkdl.training.checkpoints.checkpoint import Manifest, Shard, prune, save_manifest, save_shard
+from sparkdl.training.checkpoints.checkpoint import Manifest, Shard, save_manifest, save_shard
+from sparkdl.training.checkpoints.checkpoint_folder import prune
 from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.loop import Job
 from sparkdl.training.replica import build_model

@@ -28,7 +28,8 @@ from sparkdl.training.asynchronous.portion_gradient import PortionGradient
 from sparkdl.training.asynchronous.serve import partition_of, starting_model
 from sparkdl.training.checkpoints.checkpoint import save_best
 from sparkdl.training.checkpoints.parted_checkpoint import best_weights
-from sparkdl.training.checkpoints.state import copied, seed_everything
+from sparkdl.training.checkpoints.random_states import seed_everything
+from sparkdl.training.checkpoints.state import copied
 from sparkdl.training.evaluation import add_up
 from sparkdl.training.loop import Job, evaluation_batch
 from sparkdl.training.recipes.losses import build_loss

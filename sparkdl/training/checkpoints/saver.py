@@ -13,7 +13,8 @@ from sparkdl.cluster import Rank, roam
 from sparkdl.errors import CheckpointError, TrainingError
 from sparkdl.models import full_state
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint import Manifest, Shard, prune, save_best, save_manifest, save_shard
+from sparkdl.training.checkpoints.checkpoint import Manifest, Shard, save_best, save_manifest, save_shard
+from sparkdl.training.checkpoints.checkpoint_folder import prune
 from sparkdl.training.checkpoints.parted_checkpoint import save_best_parts
 from sparkdl.training.checkpoints.state import Parts, TrainingState, collect
 from sparkdl.training.replica import Replica

@@ -3,7 +3,6 @@
 Gradients are accumulated within a step, so that there is nothing of them to save between two.
 """
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,11 +25,12 @@ from sparkdl.training.checkpoints.parted_checkpoint import (
     pieces_of,
     whole_state,
 )
+from sparkdl.training.checkpoints.random_states import random_states, set_random_states
 from sparkdl.training.replica import Replica
 from sparkdl.training.reports.reporter import Measured
 from sparkdl.training.strategies import strategy_of
 
-__all__ = ["Parts", "TrainingState", "best_model", "collect", "copied", "go_on", "resume", "seed_everything"]
+__all__ = ["Parts", "TrainingState", "best_model", "collect", "copied", "go_on", "resume"]
 
 PARTS = "tensor_cuts", "stages"
 """What says how ranks shared a replica."""
@@ -105,7 +105,7 @@ def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Par
     moments = sharded.moments() if sharded else replica.optimizer.state_dict()
     trainer = {"optimizer": moments, "scaler": replica.scaler.state_dict()}
     own = {
-        "random": _random_states(replica.device),
+        "random": random_states(replica.device),
         "buffers": dict(replica.model.named_buffers()),
         "strategy": strategy.own_state(),
     }
@@ -247,7 +247,7 @@ def _restore(
     replica.scaler.load_state_dict(trainer["scaler"])
     if same:
         replica.strategy.load_own(own["strategy"])
-        _set_random_states(own["random"], replica.device)
+        set_random_states(own["random"], replica.device)
         for name, buffer in replica.model.named_buffers():
             buffer.copy_(own["buffers"][name])
 
@@ -281,34 +281,3 @@ def copied(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return type(value)(copied(part) for part in value)  # type: ignore[call-arg]
     return value
-
-
-def seed_everything(*keys: int) -> None:
-    """Seed the generators that a network may draw from."""
-    sequence = np.random.SeedSequence([key % 2**32 for key in keys])
-    torch_seed, numpy_seed, python_seed = (int(word) for word in sequence.generate_state(3))
-    torch.manual_seed(torch_seed)
-    np.random.seed(numpy_seed)
-    random.seed(python_seed)
-
-
-def _random_states(device: torch.device) -> dict[str, Any]:
-    name, keys, *rest = np.random.get_state()
-    states: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
-        "python": random.getstate(),
-    }
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
-    """Put them back; a checkpoint is read to where the model is, and all generators take theirs from the host."""
-    torch.set_rng_state(states["torch"].cpu())
-    name, keys, *rest = states["numpy"]
-    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))
-    random.setstate(states["python"])
-    if "cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"].cpu(), device)

@@ -20,11 +20,12 @@ from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import AsynchronousOptions
 from sparkdl.storage import check_writable
 from sparkdl.tracking import check_gate, check_store, download, pinned
-from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.record import RunRecord, find_run, parts_of
 from sparkdl.training.checks.shared_replicas import check_shared_replicas, tried_plan
 from sparkdl.training.checks.some_rows import some_rows
-from sparkdl.training.model_folder import starting_weights, tried_model
+from sparkdl.training.checks.tried_model import tried_model
+from sparkdl.training.starting_weights import starting_weights
 from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 from sparkdl.training.teachers.ready_teacher import ReadyTeacher, ready_teacher
@@ -162,7 +163,7 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
     held_out = [split for split in dataset.splits if split != "train"]
     if settings.gradient_noise and task.name == "ranking":
         raise ConfigError(
-            "train.gradient_noise is of the gradients of single rows, and only a group of rows has a loss to rank by;"
+            "train.gradient_noise needs the gradients of single rows, and in ranking only a group of rows has a loss;"
             " leave it out"
         )
     _check_figures(settings, task, has_validation="validation" in held_out, path=dataset.path)

@@ -153,7 +153,7 @@ def _check_memory(model: nn.Module, tried: nn.Module, rows: Inputs, name: str) -
     if not torch.allclose(answers[0], answers[1], rtol=1e-3, atol=1e-4, equal_nan=True):
         changed = sorted(_plain_attributes(tried, fresh))
         raise ModelError(
-            f"the model {name!r} remembers of training what is neither a parameter nor a buffer"
+            f"the model {name!r} changes in training what is neither a parameter nor a buffer"
             f" ({', '.join(changed) or 'outside of its modules'}), which no checkpoint has: use register_buffer()"
         )
 

@@ -85,12 +85,12 @@ def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
         create = import_object(str(settings.optimizer), key="train.optimizer", names=OPTIMIZERS)
         if not makes(create, torch.optim.Optimizer):
             raise ConfigError(
-                f"train.optimizer: {settings.optimizer!r} is no torch.optim.Optimizer, and no function that says it "
-                "returns one; hand in anything else from Python"
+                f"train.optimizer: {settings.optimizer!r} is neither a torch.optim.Optimizer nor a function that is"
+                " annotated to return one; pass any other callable from Python"
             )
     if "weight_decay" in settings.optimizer_options:
         raise ConfigError(
-            "set train.weight_decay instead of weight_decay in train.optimizer_options: biases are not to decay"
+            "set train.weight_decay instead of weight_decay in train.optimizer_options: it leaves biases out"
         )
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [

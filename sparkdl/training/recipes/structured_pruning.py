@@ -50,7 +50,7 @@ def prune_neurons(model: nn.Module, rows: Inputs, keep: float) -> None:
     except Exception as error:  # whatever a network may raise
         raise ModelError(
             f"train.pruning: the network cannot be computed with {keep:g} of the neurons of {', '.join(layers)}:"
-            f" {type(error).__name__}: {error}. A layer or a forward method has their number written in it"
+            f" {type(error).__name__}: {error}. A layer or a forward method has the number of neurons written into it"
         ) from None
 
 

@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional
 
 from sparkdl.cluster import Rank
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest, load_shard, load_shared
+from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.state import consensus_weights
 from sparkdl.training.loop import Job, train_rank
 

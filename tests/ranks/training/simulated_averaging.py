@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from sparkdl.training.checkpoints.state import seed_everything
+from sparkdl.training.checkpoints.random_states import seed_everything
 
 Gradients = list[torch.Tensor]
 

@@ -15,10 +15,11 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset, Loader
 from sparkdl.models import NETWORK_FILE, load_network, load_weights
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
+from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, TrainingResult, train_rank
-from sparkdl.training.model_folder import tried_model, write_model_folder
+from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.replica import Replica, build_model
 from sparkdl.training.task_to_train import task_to_train
 

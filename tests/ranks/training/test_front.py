@@ -13,7 +13,7 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.layouts import SharingPlan, TensorPlan
 from sparkdl.settings import RankLayout, Train
-from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checks.shared_replicas import tried_plan
 from sparkdl.training.checks.some_rows import some_rows
 from sparkdl.training.loop import Job, TrainingResult, train_rank

@@ -15,7 +15,8 @@ from sparkdl.cluster import Rank, Timeouts, run_local
 from sparkdl.collectives import create_backend
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint import latest, list_manifests, load_manifest, step_of
+from sparkdl.training.checkpoints.checkpoint import load_manifest
+from sparkdl.training.checkpoints.checkpoint_folder import latest, list_manifests, step_of
 from sparkdl.training.checkpoints.saver import Saver
 from sparkdl.training.checkpoints.state import TrainingState
 from sparkdl.training.groups import Groups

@@ -13,10 +13,11 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.parted_checkpoint import best_weights
+from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.loop import Job, TrainingResult, train_rank
-from sparkdl.training.model_folder import tried_model, write_model_folder
+from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.replica import build_model
 
 from .interruptions import assert_equal, interrupt, states_of, weights_of

@@ -13,7 +13,7 @@ from sparkdl.collectives import Backend
 from sparkdl.data import Dataset
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.parted_checkpoint import best_weights
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, TrainingResult, _begin, train_rank

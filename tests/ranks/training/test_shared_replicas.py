@@ -14,12 +14,13 @@ from sparkdl.data import Dataset
 from sparkdl.layouts import GridPlan, PipelinePlan, SharingPlan, TensorPlan
 from sparkdl.models import NETWORK_FILE, load_network
 from sparkdl.settings import RankLayout, Train
-from sparkdl.training.checkpoints.checkpoint import latest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.checkpoints.parted_checkpoint import best_weights
 from sparkdl.training.checks.shared_replicas import tried_plan
 from sparkdl.training.checks.some_rows import some_rows
+from sparkdl.training.checks.tried_model import tried_model
 from sparkdl.training.loop import Job, TrainingResult, train_rank
-from sparkdl.training.model_folder import tried_model, write_model_folder
+from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.replica import build_model
 
 from .interruptions import assert_equal, interrupt, states_of, weights_of

@@ -25,7 +25,8 @@ from sparkdl.collectives import Backend, TorchBackend
 from sparkdl.data import Dataset, Loader
 from sparkdl.errors import RankError
 from sparkdl.settings import Train
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.checkpoint import load_manifest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.groups import Groups
 from sparkdl.training.loop import Job, _begin, train_rank
 from sparkdl.training.recipes.recipe import build_optimizer

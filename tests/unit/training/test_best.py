@@ -3,7 +3,7 @@
 import pytest
 
 from sparkdl.settings import Train
-from sparkdl.settings.train import Target
+from sparkdl.settings.target import Target
 from sparkdl.training.best import is_better, is_over, seconds_to_target
 from sparkdl.training.tasks import Classification, Regression
 

@@ -114,7 +114,7 @@ def test_the_loss_of_counts_predicts_the_exponential_of_what_the_network_answers
         assert task.kept_with_models() == {"label_scale": None, "link": "log"}
     rates = task_to_train(numbers, Train(loss=partial(functional.poisson_nll_loss, log_input=False)))
     assert rates.values(outputs).tolist() == outputs.tolist()
-    with pytest.raises(ConfigError, match="the loss poisson_nll_loss is of counts"):
+    with pytest.raises(ConfigError, match="the loss poisson_nll_loss is for counts"):
         task_to_train(numbers, Train(loss="poisson_nll_loss", standardise_labels=True))
     with pytest.raises(ConfigError, match="class_weights is for classification, and the dataset for regression"):
         task_to_train(numbers, Train(class_weights="balanced"))

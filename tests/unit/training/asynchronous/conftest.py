@@ -16,7 +16,8 @@ from sparkdl.data import Dataset
 from sparkdl.settings import Cluster, Resources, Train
 from sparkdl.training.asynchronous.follow import follow
 from sparkdl.training.asynchronous.starter import TaskStarter
-from sparkdl.training.checkpoints.checkpoint import latest, load_weights
+from sparkdl.training.checkpoints.checkpoint import load_weights
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.loop import Job, TrainingResult
 
 

@@ -12,7 +12,8 @@ from torch.nn import functional
 from sparkdl.data import Loader
 from sparkdl.settings import Resources
 from sparkdl.training.asynchronous.epochs import portions_of
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest
+from sparkdl.training.checkpoints.checkpoint import load_manifest
+from sparkdl.training.checkpoints.checkpoint_folder import latest
 from sparkdl.training.recipes.recipe import rate_at
 from sparkdl.training.replica import build_model
 

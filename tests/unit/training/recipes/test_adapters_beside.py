@@ -17,7 +17,8 @@ from sparkdl.settings import Train
 from sparkdl.training.checkpoints.checkpoint import save_best
 from sparkdl.training.checkpoints.record import recipe_of
 from sparkdl.training.checks.some_rows import some_rows
-from sparkdl.training.model_folder import check_model, write_model_folder
+from sparkdl.training.checks.tried_model import check_model
+from sparkdl.training.model_folder import write_model_folder
 from sparkdl.training.recipes.adapters import merge_adapters
 from sparkdl.training.replica import build_model
 from tests.language_blocks import LENGTH, VOCABULARY, language_blocks

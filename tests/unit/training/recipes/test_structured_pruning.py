@@ -11,10 +11,10 @@ from sparkdl.errors import ConfigError, ModelError
 from sparkdl.models import NETWORK_FILE, export_network, full_state
 from sparkdl.models.networks import cnn, resnet
 from sparkdl.settings import Tracking, Train
-from sparkdl.training import model_folder
-from sparkdl.training.model_folder import check_model, starting_weights
+from sparkdl.training.checks.tried_model import check_model
 from sparkdl.training.recipes.structured_pruning import prune_neurons
 from sparkdl.training.replica import build_model
+from sparkdl.training.starting_weights import starting_weights
 
 IMAGES = torch.rand(3, 1, 12, 12)
 PRUNED = Train.model_validate({"pruning": {"kind": "structured", "keep": 0.25}, "start_from": "models:/large/1"})
@@ -92,7 +92,7 @@ def test_everyone_builds_the_shapes_of_the_weights_that_training_starts_from(
 ) -> None:
     large = build_model(clouds, Train(seed=7))
     export_network(large, tmp_path / NETWORK_FILE, torch.zeros(2, 4))
-    monkeypatch.setattr(model_folder, "download", lambda uri, tracking: tmp_path)
+    monkeypatch.setattr("sparkdl.training.starting_weights.download", lambda uri, tracking: tmp_path)
     start = starting_weights("models:/large/1", clouds, PRUNED, Tracking())
     for seed in (0, 1):
         built = full_state(build_model(clouds, PRUNED.model_copy(update={"seed": seed})))

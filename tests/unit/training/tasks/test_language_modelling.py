@@ -11,8 +11,8 @@ from torch.nn import functional
 from sparkdl.data import Dataset, Loader
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.settings import Train
+from sparkdl.training.checks.tried_model import check_model
 from sparkdl.training.evaluation import add_up, evaluation_of
-from sparkdl.training.model_folder import check_model
 from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.task_to_train import task_to_train
 from tests.language_blocks import LENGTH, VOCABULARY, language_blocks

@@ -12,7 +12,7 @@ from sklearn import metrics
 from sparkdl.data.card import LabelScale
 from sparkdl.data.model_card import ModelCard
 from sparkdl.settings import Train
-from sparkdl.settings.train import FigureName
+from sparkdl.settings.target import FigureName
 from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.tasks import Classification, MultiLabel, Ranking, Regression, Task, create_task
 from sparkdl.training.tasks.areas import POINTS, Scores, curves, joined

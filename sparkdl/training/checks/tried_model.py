@@ -1,0 +1,177 @@
+"""A network that is tried on two rows before anything expensive: what would fail after hours fails here.
+
+Runs on the driver.
+"""
+
+import io
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparkdl.data import Batch, Dataset
+from sparkdl.errors import ConfigError, ModelError
+from sparkdl.inputs.tensors import Inputs, answer, count_rows
+from sparkdl.layouts import check_may_be_sharded
+from sparkdl.models import (
+    Reference,
+    TracedNetwork,
+    full_state,
+    name_of,
+    named_outputs,
+    tensors_on_disk,
+    try_network,
+)
+from sparkdl.settings import Train
+from sparkdl.settings.averaging import CompressedAveraging
+from sparkdl.settings.strategies import ISTOptions, ResISTOptions
+from sparkdl.training.checkpoints.state import copied
+from sparkdl.training.checks.some_rows import some_rows
+from sparkdl.training.checks.trial import check_trained, try_training
+from sparkdl.training.output_columns import shapes_of_outputs
+from sparkdl.training.recipes.fisher_noise import check_rows_apart
+from sparkdl.training.recipes.losses import build_loss
+from sparkdl.training.recipes.recipe import build_optimizer
+from sparkdl.training.replica import build_hollow_model, build_model
+from sparkdl.training.strategies.plain_stacks import check_draws, narrowed, ownership_of, recorded_draws
+from sparkdl.training.strategies.residual_blocks import check_blocks
+from sparkdl.training.strategies.symmetry import check_counts, check_sub_networks
+from sparkdl.training.task_to_train import task_to_train
+from sparkdl.training.tasks import Task
+from sparkdl.training.traced_network import trace
+
+__all__ = ["check_model", "tried_model"]
+
+_TRAINED = torch.float16, torch.float32, torch.float64
+
+
+def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Module:
+    """What :func:`tried_model` does, for who needs the network alone."""
+    return tried_model(dataset, settings, ranks=ranks)[0]
+
+
+def tried_model(
+    dataset: Dataset, settings: Train, *, ranks: int = 1, export: bool = True, on_disk: bool = False
+) -> tuple[nn.Module, TracedNetwork | Reference | None]:
+    """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, strategy, export.
+
+    Returns the network, and its trace unless it lies in parts; where it cannot be exported, what builds it; without
+    ``export``, which takes the longest, nothing. ``on_disk``: its weights are to take no memory. Raises
+    :class:`ModelError` or :class:`ConfigError`.
+    """
+    if settings.in_parts == "strategy.sharded":
+        network = _hollow_model(dataset, settings, ranks=ranks)
+        # Few neurons in the hidden layers are enough to try.
+        narrow = narrowed(network, ownership_of(network, seed=settings.seed))
+        _try(narrow, dataset, settings, ranks=ranks)
+        if export:
+            trace(narrow, dataset, settings)
+        return network.train(), None
+    with tensors_on_disk() if settings.in_parts or on_disk else nullcontext():  # with all that a step makes of it
+        model = build_model(dataset, settings)
+        _try(model, dataset, settings, ranks=ranks)
+    return model.train(), trace(model, dataset, settings) if export else None
+
+
+def _try(model: nn.Module, dataset: Dataset, settings: Train, *, ranks: int) -> None:
+    """Answer, take a step, and see whether the strategy can do with the network what it does."""
+    _check_types(model, settings)
+    if settings.in_parts == "strategy.shard":
+        check_may_be_sharded(model)
+    rows = some_rows(dataset)
+    task, weighted = task_to_train(dataset.card, settings), dataset.card.mean_weight is not None
+    answered = answer(model.eval(), rows)
+    shapes_of_outputs(answered, settings.outputs, model=name_of(settings.model))
+    check_trained(model, answered, _try_loss(answered, rows, settings, task, weighted=weighted), settings)
+    try_training(model, rows, settings, task, weighted=weighted or settings.class_weights is not None)
+    _check_state(build_optimizer(settings, model), settings)
+    if settings.gradient_noise:
+        _check_noise(model.train(), rows, settings, dataset, ranks=ranks)
+        model.eval()
+    if isinstance(settings.strategy, ISTOptions) and not settings.in_parts:
+        check_sub_networks(model, rows, settings.strategy.layers, ranks=ranks)
+    if isinstance(settings.strategy, ResISTOptions):
+        check_blocks(model, rows, settings.strategy.blocks, ranks=ranks)
+
+
+def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module:
+    """The network without weights; raises :class:`ModelError` for one that cannot lie in parts."""
+    with recorded_draws() as drawn:
+        network = build_hollow_model(dataset, settings)
+    ownership = ownership_of(network, seed=settings.seed)
+    check_counts(ownership.counts, ranks=ranks)
+    check_draws(network, drawn)
+    outputs = task_to_train(dataset.card, settings).outputs
+    try_network(narrowed(network, ownership), settings.model, some_rows(dataset), outputs)
+    return network
+
+
+def _try_loss(answered: Any, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
+    """Raise :class:`ModelError` for a loss that does not take what it will be given, or returns no number."""
+    labels, name = task.some_labels(rows), settings.loss or task.loss
+    compute = build_loss(settings, task)
+    weighted = weighted or settings.class_weights is not None
+    try:
+        loss = compute(answered, labels, torch.ones(len(labels)) if weighted else None, inputs=rows)
+    except Exception as error:  # whatever a loss of the user's own may raise
+        outputs = ", ".join(f"{key} {tuple(value.shape)}" for key, value in named_outputs(answered).items())
+        shapes = f"outputs ({outputs}) and labels {tuple(task.targets(labels).shape)}"
+        by_row = ' with reduction="none", by which rows and classes get their weights' if weighted else ""
+        raise ModelError(f"the loss {name!r} fails on {shapes}{by_row}: {_told(error)}") from None
+    if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
+        raise ModelError(f"the loss {name!r} must return one number, the mean over the batch")
+    return loss
+
+
+def _told(error: Exception) -> str:
+    """The first line of an error, with its class where it says little by itself."""
+    text = next(iter(str(error).splitlines()), "")
+    return text if isinstance(error, RuntimeError | TypeError | ValueError) else f"{type(error).__name__}: {text}"
+
+
+def _check_noise(model: nn.Module, rows: Inputs, settings: Train, dataset: Dataset, *, ranks: int) -> None:
+    """Raise :class:`ConfigError` for noise that no step lacks, :class:`ModelError` where rows have no gradients."""
+    noise, step = settings.gradient_noise, settings.batch_size * settings.accumulation * ranks
+    small_batch = (noise and noise.small_batch) or settings.batch_size
+    if small_batch >= step:
+        raise ConfigError(
+            f"train.gradient_noise would do nothing: it is that of {small_batch} rows, and a step has {step}"
+            " (batch_size x accumulation x ranks); lower train.gradient_noise.small_batch, or leave gradient_noise out"
+        )
+    task = task_to_train(dataset.card, settings)
+    count = count_rows(rows)
+    weights = torch.ones(count) if dataset.card.mean_weight is not None else None
+    batch = Batch(rows, task.some_labels(rows), count, weights)
+    check_rows_apart(model, batch, settings, build_loss(settings, task))
+
+
+def _check_types(model: nn.Module, settings: Train) -> None:
+    """Raise :class:`ModelError` for what ranks cannot exchange or checkpoints cannot hold."""
+    compressed = isinstance(settings.strategy, CompressedAveraging) and settings.strategy.compression is not None
+    averaged = [dtype for dtype in _TRAINED if dtype != torch.float16 or not compressed]
+    types = ", ".join(map(str, averaged)) + (" by train.strategy.compression" if compressed else "")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in averaged:
+            raise ModelError(
+                f"the model {settings.model!r} trains {name!r}, which is of {parameter.dtype}; ranks average {types}."
+                " To compute in bfloat16, set train.precision and leave weights in float32"
+            )
+    for name, value in full_state(model).items():
+        if not isinstance(value, torch.Tensor):
+            raise ModelError(f"the model {settings.model!r} keeps {name!r}, which is no tensor; make it a buffer")
+
+
+def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
+    """Raise :class:`ConfigError` unless a checkpoint gives the optimizer's options back."""
+    content = io.BytesIO()
+    optimizer.state.clear()  # of tensors, which some have from the beginning
+    try:
+        torch.save(copied(optimizer.state_dict()), content)
+        content.seek(0)
+        torch.load(content, weights_only=True)
+    except Exception as error:  # whatever pickle raises
+        raise ConfigError(
+            f"train.optimizer_options of {settings.optimizer!r} hold what a checkpoint cannot; hand in plain numbers,"
+            f" texts, lists and tensors: {error}"
+        ) from None
