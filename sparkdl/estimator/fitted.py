@@ -96,7 +96,7 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         """The rows with these columns, and where they are asked for with the contributions of features."""
         asked = self.isDefined(self.contributionsCol)
         if asked and self.isSet(self.inputs):
-            raise ConfigError("contributionsCol: of one vector of features, and this model takes several inputs")
+            raise ConfigError("contributionsCol is for one vector of features, and this model takes several inputs")
         if asked:
             columns = columns | {self.getOrDefault(self.contributionsCol): array_to_vector(col("contributions"))}
         check_room(dataset, list(columns))

@@ -116,7 +116,7 @@ class PreparedRows:
         """The same for inputs that have names: their columns keep theirs, which the model will read."""
         unfit = {"missing": wanted.missing is not None, "sparse": wanted.sparse, "qidCol": wanted.qid is not None}
         if named := [name for name, is_set in unfit.items() if is_set]:
-            raise ConfigError(f"{', '.join(named)}: of one vector of features, and featuresCol names several inputs")
+            raise ConfigError(f"{', '.join(named)}: for one vector of features, and featuresCol names several inputs")
         chosen = rows_by_name(rows, wanted.features, wanted.label, weight=wanted.weight, validation=wanted.held_out)
         self.num_ranks = _slots(rows) if wanted.num_ranks is None else wanted.num_ranks
         folder = f"{wanted.store}/{uuid.uuid4().hex}"

@@ -101,7 +101,7 @@ class TorchTuner(CrossValidator):
                 held_out.unpersist()
         known = [record for record in records if record.state == "finished"]
         if not known:
-            raise TrainingError(f"the loss of all {len(records)} trials was no longer a number; search smaller rates")
+            raise TrainingError(f"the loss of all {len(records)} trials was no longer a number; try smaller rates")
         sign = 1 if evaluator.isLargerBetter() else -1
         best = max(known, key=lambda record: sign * record.history[0][figure])
         averages, deviations = [fmean(each) for each in metrics], [pstdev(each) for each in metrics]

@@ -65,7 +65,7 @@ def score(
     and ``top_k`` (an array of label and probability, the likeliest first). Of a model for several labels,
     ``prediction`` is the array of those whose probability is above one half, and there is no ``probability``; of one
     for regression, it is the number, of one for ranking the score, higher for what should come first, and nothing else
-    is added. A model of language adds each text's ``log_likelihood``, in nats, ``num_tokens``, and ``perplexity``, e to
+    is added. A language model adds each text's ``log_likelihood``, in nats, ``num_tokens``, and ``perplexity``, e to
     the mean loss of a token. Outputs that the model was told to keep (``train.outputs``) are columns behind these,
     float or arrays of it; with ``predict``, one of them is the only column that is added: ``predict="embedding"`` makes
     vectors.

@@ -1,4 +1,4 @@
-"""The kinds of ``train.adapters``: small weights that are trained beside a network's own, which stay as they are."""
+"""The kinds of ``train.adapters``: small weights that are trained beside a network's own, which are frozen."""
 
 from typing import Annotated, Literal
 
@@ -17,12 +17,12 @@ class LoraOptions(Section):
     rank: Positive = 8
     """The rank of B A: the columns of B, and the rows of A."""
     targets: list[str] = []
-    """The layers: the last parts of their names, such as ``[query, value]``. By default those that ``peft`` has found
-    to be good for the network's architecture, if it knows it."""
+    """The layers: the last parts of their names, such as ``[query, value]``. By default, those that ``peft``
+    recommends for the network's architecture, if it knows it."""
     alpha: Annotated[float, Field(gt=0)] = 16.0
     """B A is multiplied by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The dropout of the inputs of A."""
+    """Dropout on the inputs of A."""
     whole: list[str] = []
     """Layers that are trained completely, such as a new head for your classes: ``[classifier]``."""
     registered: Literal["merged", "adapters"] = "merged"

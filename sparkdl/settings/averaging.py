@@ -1,4 +1,4 @@
-"""What travels when ranks take the mean of their gradients, and where it is added up."""
+"""What ranks send when they average their gradients, and where messages are added up."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -31,13 +31,13 @@ class Compression(Section):
     """A way to send less than the values."""
 
     adds_up: ClassVar[bool] = False
-    """Whether the sum of two messages is a message, so that they may be added up on the way."""
+    """Whether the sum of two messages is a message, so that messages can be added up on their way."""
     by_value: ClassVar[bool] = False
-    """Whether each value travels by itself, so that servers may compress their mean again."""
+    """Whether each value is compressed by itself, so that servers can compress the mean again."""
     keeps_unsent: ClassVar[bool] = False
-    """Whether a rank keeps what it has not sent, and sends it later."""
+    """Whether a rank keeps what it has not sent, and sends it later (error feedback)."""
     delays: ClassVar[bool] = False
-    """Whether most of it is sent so late that momentum has to come before it is."""
+    """Whether most of a gradient is sent so late that momentum has to be applied before it is sent."""
 
 
 class Float16Options(Compression):
@@ -68,25 +68,25 @@ class QSGDOptions(Compression):
     kind: Literal["qsgd"] = "qsgd"
     by_value: ClassVar[bool] = True
     bits: Literal[2, 4, 8] = 4
-    """Of each value; its sign is one of them."""
+    """Bits of each value; its sign is one of them."""
 
 
 class TopKOptions(Compression):
-    """The largest values travel, the others are sent when they have grown (DGC, arXiv 1712.01887)."""
+    """Ranks send the largest values, and keep the others until they have grown (DGC, arXiv 1712.01887)."""
 
     kind: Literal["topk"] = "topk"
     keeps_unsent: ClassVar[bool] = True
     delays: ClassVar[bool] = True
     ratio: Fraction = 0.01
-    """The part of the values that travels."""
+    """The fraction of the values that are sent."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of SGD. Each rank applies it before values are chosen."""
+    """The momentum of SGD; each rank applies it before values are chosen."""
     warmup_epochs: Annotated[int, Field(ge=0)] = 4
-    """Epochs in which more values travel: a quarter in the first one, then fewer by the same factor each."""
+    """Epochs in which more values are sent: a quarter in the first one, and in each later one fewer by a factor."""
 
 
 class PowerSGDOptions(Compression):
-    """A matrix travels as the product of two thin ones (Vogels et al., 2019, arXiv 1905.13727)."""
+    """Ranks send a matrix as the product of two thin ones (Vogels et al., 2019, arXiv 1905.13727)."""
 
     kind: Literal["powersgd"] = "powersgd"
     adds_up: ClassVar[bool] = True
@@ -96,7 +96,7 @@ class PowerSGDOptions(Compression):
 
 
 class AtomoOptions(Compression):
-    """Few singular vectors of a matrix travel, drawn so that they are right on average (arXiv 1806.04090)."""
+    """Ranks send a few singular vectors of each matrix, drawn so that the estimate is unbiased (arXiv 1806.04090)."""
 
     kind: Literal["atomo"] = "atomo"
     atoms: Positive = 3
@@ -104,9 +104,10 @@ class AtomoOptions(Compression):
 
 
 class SignOptions(Compression):
-    """Signs and a size for each block of values; the majority decides (arXiv 1810.05291), and errors are sent later.
+    """Ranks send signs, and a size for each block of values; the majority decides (arXiv 1810.05291).
 
-    SGD learns faster without momentum, which would repeat what arrives late, and with a larger rate.
+    Errors are sent later (error feedback). SGD learns faster without momentum, which would repeat what arrives late,
+    and with a larger rate.
     """
 
     kind: Literal["sign"] = "sign"
@@ -115,17 +116,17 @@ class SignOptions(Compression):
 
 
 class DeMoOptions(Compression):
-    """The fast part of each rank's momentum travels, and all step by its sign (Peng et al., 2024, arXiv 2411.19870)."""
+    """Ranks send the fast part of their momentum, and step by the sign of its mean (DeMo, arXiv 2411.19870)."""
 
     kind: Literal["demo"] = "demo"
     keeps_unsent: ClassVar[bool] = True
     delays: ClassVar[bool] = True
     coefficients: Annotated[int, Field(ge=1, le=4096)] = 32
-    """Of the cosine transform, that travel for each tile of 4,096 values."""
+    """How many coefficients of the cosine transform are sent for each tile of 4,096 values."""
 
 
 class Averaging(Section):
-    """Where the mean over ranks is found."""
+    """By which topology the mean over ranks is computed."""
 
     topology: Topology = "ring"
     """The way that messages take while they are added up. All but ``ring``, the backend's own, need the torch backend
@@ -138,7 +139,7 @@ class Averaging(Section):
 
 
 class CompressedAveraging(Averaging):
-    """How the mean over ranks is found, when what travels may be something else than the values."""
+    """How the mean over ranks is computed, if ranks may send less than the values."""
 
     compression: (
         OneKind[

@@ -19,17 +19,17 @@ class LinearRankerOptions(Section):
 
     kind: Literal["linear"] = "linear"
     shortlist: Positive = 100
-    """Classes of a training row that it is a negative of, unless they are its own; of fewer classes, all."""
+    """How many likely classes have a training row as a negative, unless they are the row's own; at most all classes."""
     candidates: Positive = 40
     """Classes of a row that are reordered when it is scored: more take longer, and change few predictions."""
     random_negatives: Annotated[int, Field(ge=0)] = 50
-    """Classes that each training row draws besides, to be a negative of."""
+    """How many randomly drawn classes have a training row as a negative, besides."""
     cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
-    """What a row on the wrong side costs, in relation to the squared weights: LIBLINEAR's C."""
+    """The weight of the loss against that of the squared weights: LIBLINEAR's C."""
     smallest_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     """Weights that are smaller are left out of the model, after training."""
     ensemble_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.35
-    """The share in a class's score of what the meta-models say: of the mean logarithm of its probability."""
+    """The weight of the meta-models in a class's score, for which they give the mean logarithm of its probability."""
 
 
 class NoRankerOptions(Section):
@@ -47,29 +47,29 @@ class Extreme(Section):
     """Where finished repetitions are kept, in a folder for each dataset and recipe: storage that driver and executors
     both reach. A job that is started again with the same settings goes on with the missing ones."""
     buckets: Annotated[int, Field(ge=2)] = 512
-    """What the classes of a repetition are hashed to."""
+    """To how many buckets a repetition hashes the classes."""
     repetitions: Positive = 16
     """How many meta-models, each with a hash of its own."""
     repetitions_per_task: Positive = 8
     """How many of them share a task, and with it each batch and each matrix product."""
     minimum_repetitions: Positive | None = None
-    """With how many of them the ensemble is finished if Spark gives up on tasks; by default, it takes all of them."""
+    """How many of them are enough for an ensemble if Spark gives up on tasks; by default, all are needed."""
     hashed_features: Positive | None = None
-    """To how many columns features are hashed, by another function in each repetition; by default each has its own
-    weights."""
+    """To how many columns features are hashed, with another hash function in each repetition; by default, features are
+    not hashed."""
     hidden: list[Positive] = [128]
     """The widths of the hidden layers; an empty list is a linear model."""
     loss: Literal["softmax", "binary"] = "softmax"
     """With several labels a row, ``softmax`` shares one distribution among their buckets, ``binary`` asks each one."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
-    """The part of the hidden layers' outputs that is left out of a training step (Srivastava et al., 2014)."""
+    """The fraction of the hidden layers' outputs that a training step leaves out (Srivastava et al., 2014)."""
     epochs: Positive = 4
     batch_size: Positive = 256
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
-    """Climbs to this in the first twentieth of training, then falls to zero in a straight line."""
+    """The largest rate: it rises to this in the first twentieth of training, and then falls linearly to zero."""
     hashing: Literal["mixed", "random", "clusters"] = "mixed"
     """How a repetition fills its buckets: at ``random``; with ``clusters`` of classes whose rows are alike; or
-    ``mixed``, every other repetition the one or the other."""
+    ``mixed``, which alternates between the two."""
     hash_family: Literal["universal", "murmur3", "identity"] = "universal"
     """The hash function of random buckets. ``identity`` hashes nothing: with a bucket for each class, and ``hashing:
     random``, a single repetition is an ordinary classifier."""

@@ -89,7 +89,7 @@ class Input(Section):
             )
         if kind == "tokens" and self.vocabulary and self.vocabulary < _FEWEST_TOKENS:
             raise ValueError(
-                f"`vocabulary` is {self.vocabulary}, and a byte-level BPE begins with 256 bytes and padding"
+                f"`vocabulary` is {self.vocabulary}; a byte-level BPE needs {_FEWEST_TOKENS}: 256 bytes and padding"
             )
         if kind != "ids" and any(stage.beyond_float32 for stage in self.stages):
             raise ValueError("`hash` makes numbers beyond 2^24, which only `kind: ids` keeps exactly")

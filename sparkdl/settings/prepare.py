@@ -167,7 +167,7 @@ class Prepare(Section):
         if self.weight and self.weight in (self.label, *(self.features or ())):
             raise ValueError(f"`weight` is {self.weight!r}, which is the label or one of the features")
         if self.label in self.split.columns:
-            raise ValueError(f"`split` names the label {self.label!r}: a model is to be tried on the labels it knows")
+            raise ValueError(f"`split` names the label {self.label!r}: a model can be tested only on labels it knows")
         if self.split.stratify and (self.task not in (None, "classification") or (self.sparse and self.task is None)):
             without = self.task or "`train-extreme`, which `sparse` without a `task` is for,"
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The kinds of ``train.pruning``: what leaves a network while it is trained."""
+"""The kinds of ``train.pruning``: which weights or neurons are removed from a network."""
 
 from typing import Annotated, Literal, Self
 
@@ -11,20 +11,20 @@ __all__ = ["MagnitudeOptions", "Pruning", "StructuredOptions"]
 
 
 class MagnitudeOptions(Section):
-    """The smallest weights become zero, more and more of them, and stay so (Zhu and Gupta, 2017, arXiv 1710.01878).
+    """More and more of the smallest weights become zero, and stay zero (Zhu and Gupta, 2017, arXiv 1710.01878).
 
-    The part of them that is zero grows as 1 - (1 - t)³ times ``sparsity``, where t goes from 0 to 1 between two epochs.
-    It is the same in each weight of a layer that has two dimensions or more; biases stay. An epoch before the last
-    weights left is never the best one. The network keeps its shapes: it can be compressed, and is no faster.
+    The fraction of zeros is (1 - (1 - t)³) times ``sparsity``, where t goes from 0 at ``begin_epoch`` to 1 at
+    ``end_epoch``. It is the same in each weight tensor of two dimensions or more; biases are not pruned. Only epochs
+    after ``end_epoch`` can be the best one. Shapes stay: the network's file compresses well, and it is no faster.
     """
 
     kind: Literal["magnitude"] = "magnitude"
     sparsity: Fraction = 0.8
-    """The part of weights that is zero in the end."""
+    """The fraction of weights that are zero in the end."""
     begin_epoch: Annotated[int, Field(ge=0)] = 0
-    """After how many epochs the first weights leave."""
+    """After how many epochs pruning begins."""
     end_epoch: Positive
-    """After how many epochs all have left; there have to be more, in which the others are trained on."""
+    """After how many epochs pruning ends; ``epochs`` must be larger, so that the other weights are trained further."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -34,17 +34,17 @@ class MagnitudeOptions(Section):
 
 
 class StructuredOptions(Section):
-    """Neurons and channels leave the network of ``train.start_from``, and what is left of it is trained on.
+    """Neurons and channels are removed from the network of ``train.start_from``, and the rest is trained further.
 
-    Of each hidden layer those leave whose weights are the smallest: by the norm of the weights with which a neuron
-    reads, times that of the weights with which it is read (compare Li et al., 2017, arXiv 1608.08710). The network is
-    smaller and faster from the first step on, and so is the registered one. Only layers become narrower whose neurons
-    the next layer alone reads: of a residual network those inside of blocks.
+    In each hidden layer, those with the smallest weights are removed: a neuron's score is the norm of its incoming
+    weights times the norm of its outgoing weights (compare Li et al., 2017, arXiv 1608.08710). The network is smaller
+    and faster from the first step on, and so is the registered one. A layer is pruned only if just the next layer reads
+    its neurons: in residual networks, these are the layers inside of blocks.
     """
 
     kind: Literal["structured"] = "structured"
     keep: Fraction = 0.5
-    """The part of each such layer's neurons that stays; where channels are normalised in groups, of each group's."""
+    """The fraction of a layer's neurons that remain; where channels are normalised in groups, of each group's."""
 
 
 Pruning = OneKind[StructuredOptions | MagnitudeOptions]

@@ -38,11 +38,11 @@ class AllReduceOptions(CompressedAveraging):
 
     kind: Literal["allreduce"] = "allreduce"
     shard: Literal["optimizer", "all"] | None = None
-    """What ranks share among them in place of each keeping all of it: ``optimizer`` what the optimizer keeps, and the
-    gradients (ZeRO-2, arXiv 1910.02054), ``all`` the weights, too, which come together one layer after another (FSDP,
-    arXiv 2304.11277), so that the network may be larger than a rank's memory. The steps are the same."""
+    """What is cut into shards, of which each rank keeps one: ``optimizer``: the optimizer's state and the gradients
+    (ZeRO-2, arXiv 1910.02054); ``all``: the weights, too, which ranks gather one layer after another (FSDP, arXiv
+    2304.11277), so that the network may be larger than a rank's memory. The steps are the same."""
     measure_noise: bool = False
-    """Log the gradients' noise scale and diversity after each epoch: they say which batch size is worth its rows."""
+    """Log the gradients' noise scale and diversity after each epoch: they say how large a batch pays."""
 
     @property
     @override
@@ -54,8 +54,8 @@ class AllReduceOptions(CompressedAveraging):
         if self.shard and (self.compression or self.topology != "ring" or self.measure_noise):
             key = "compression" if self.compression else "measure_noise" if self.measure_noise else "topology"
             raise ValueError(
-                f"shard has each rank get its shard of the summed gradients and no others, and {key} is of gradients"
-                f" that all ranks get whole; leave {key} out, or set shard to null"
+                f"with shard, each rank gets only its shard of the summed gradients, and {key} needs the whole"
+                f" gradients on all ranks; leave {key} out, or set shard to null"
             )
         return self
 
@@ -70,13 +70,13 @@ class AllReduceOptions(CompressedAveraging):
 
 
 class LocalSGDOptions(Averaging):
-    """Ranks step alone, and take the mean of their weights now and then (Stich, 2019, arXiv 1805.09767)."""
+    """Ranks step alone, and average their weights after every ``period`` steps (Stich, 2019, arXiv 1805.09767)."""
 
     kind: Literal["local_sgd"] = "local_sgd"
     period: Positive = 8
-    """Optimizer steps from one mean to the next."""
+    """Optimizer steps between two averages."""
     momentum: Literal["local", "averaged"] = "local"
-    """Whether each rank keeps the optimizer's moments to itself, or ranks take the mean of them, too."""
+    """Whether each rank keeps its own moments of the optimizer, or ranks average them, too."""
 
 
 class PostLocalSGDOptions(Averaging):
@@ -86,9 +86,9 @@ class PostLocalSGDOptions(Averaging):
     after_epochs: Positive = 1
     """Epochs that are trained by all-reduce."""
     period: Positive = 16
-    """Optimizer steps from one mean to the next, afterwards."""
+    """Optimizer steps between two averages, afterwards."""
     momentum: Literal["local", "averaged"] = "local"
-    """Whether each rank keeps the optimizer's moments to itself, or ranks take the mean of them, too."""
+    """Whether each rank keeps its own moments of the optimizer, or ranks average them, too."""
 
 
 class SparkNetOptions(Averaging):
@@ -96,27 +96,27 @@ class SparkNetOptions(Averaging):
 
     kind: Literal["sparknet"] = "sparknet"
     period: Positive = 50
-    """Optimizer steps from one mean to the next: the paper has 50 for ImageNet, 10 for CIFAR-10."""
+    """Optimizer steps between two averages: the paper has 50 for ImageNet, 10 for CIFAR-10."""
 
 
 class DiLoCoOptions(CompressedAveraging):
-    """Ranks step alone for long; their mean change is a gradient for an outer optimizer (arXiv 2311.08105).
+    """Ranks take many steps alone; the mean of their changes is a gradient for an outer optimizer (arXiv 2311.08105).
 
-    With fragments and a delay, changes travel while steps go on (Streaming DiLoCo, arXiv 2501.18512).
+    With fragments and a delay, changes are sent while training goes on (Streaming DiLoCo, arXiv 2501.18512).
     """
 
     kind: Literal["diloco"] = "diloco"
     period: Positive = 500
-    """Inner steps from one outer step to the next."""
+    """Inner steps between two outer steps."""
     outer_learning_rate: Rate = 0.7
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Nesterov's."""
+    """Nesterov momentum of the outer optimizer."""
     fragments: Positive = 1
     """Parts of the weights that are exchanged one after another, spread over the period."""
     delay: Annotated[int, Field(ge=0)] = 0
-    """Inner steps that are taken while a fragment travels."""
+    """Inner steps that are taken while a fragment is being sent."""
     mixing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The part of its own weights that a rank keeps when a fragment arrives; the rest are the outer ones."""
+    """The fraction of its own weights that a rank keeps when a fragment arrives; the rest is of the outer weights."""
 
     @model_validator(mode="after")
     def _in_time(self) -> Self:
@@ -140,13 +140,13 @@ class DiLoCoOptions(CompressedAveraging):
 
 
 class EASGDOptions(Averaging):
-    """Ranks step alone, drawn to a centre that follows them (Zhang et al., 2015, arXiv 1412.6651)."""
+    """Ranks step alone; they and a centre are pulled towards each other (Zhang et al., 2015, arXiv 1412.6651)."""
 
     kind: Literal["easgd"] = "easgd"
     period: Positive = 10
-    """Optimizer steps from one pull to the next."""
+    """Optimizer steps between two pulls."""
     rate: Rate | None = None
-    """How far a pull moves a rank to the centre, as a part of their distance; by default 0.9 / number of ranks."""
+    """How far a pull moves a rank to the centre, as a fraction of their distance; by default 0.9 / number of ranks."""
 
 
 class DeepSparkOptions(Averaging):
@@ -154,82 +154,85 @@ class DeepSparkOptions(Averaging):
 
     kind: Literal["deepspark"] = "deepspark"
     period: Positive = 50
-    """Optimizer steps from one pull to the next."""
+    """Optimizer steps between two pulls."""
     rate: Rate = 0.1
-    """How far a pull moves a rank to the centre, as a part of their distance."""
+    """How far a pull moves a rank towards the centre, as a fraction of their distance."""
 
 
 class HogwildOptions(Averaging):
     """The ranks of a host step on one copy of the weights without locks (Niu et al., 2011, arXiv 1106.5730).
 
-    The copy is in the host's memory. Hosts take the mean of theirs now and then.
+    The copy is in the host's shared memory. Hosts average their copies after every ``period`` steps.
     """
 
     kind: Literal["hogwild"] = "hogwild"
     period: Positive = 50
-    """Optimizer steps from one mean over hosts to the next."""
+    """Optimizer steps between two averages over hosts."""
 
     @model_validator(mode="after")
     def _between_hosts(self) -> Self:
         if self.topology == "two_levels":
-            raise ValueError("hogwild has one rank of each host agree with the others already; choose another topology")
+            raise ValueError(
+                "with hogwild only one rank of each host exchanges weights anyway; choose another topology"
+            )
         return self
 
 
 class RoundsOptions(Averaging):
-    """Each rank trains a part of the network in each round, dealt anew."""
+    """Each rank trains a part of the network; the parts are assigned anew in each round."""
 
     period: Positive = 80
     """Optimizer steps of a round, which also ends with the epoch."""
     allreduce_first: Annotated[int, Field(ge=0)] = 0
     """Epochs at the beginning that train the whole network by all-reduce."""
     allreduce_last: Annotated[int, Field(ge=0)] = 0
-    """Epochs at the end that do."""
+    """Epochs at the end that train the whole network by all-reduce."""
 
 
 class ISTOptions(RoundsOptions):
-    """Each rank trains a sub-network of other neurons in each round (Yuan et al., 2019, arXiv 1910.02120)."""
+    """Each rank trains a sub-network, with different neurons in each round (Yuan et al., 2019, arXiv 1910.02120)."""
 
     kind: Literal["ist"] = "ist"
     period: Positive = 80
     """Optimizer steps of a round, which also ends with the epoch: the paper has 80 for two layers, 30 for three."""
     layers: Annotated[list[str], Field(min_length=1)] | None = None
-    """Names of the hidden layers whose neurons are dealt; by default all, which a plain stack of layers allows."""
+    """Names of the hidden layers whose neurons are assigned to ranks; by default all, which works for a plain stack of
+    layers."""
     sharded: bool = False
-    """Whether the network lies in parts, of which each rank has its own, so that it may be larger than a rank's memory:
+    """Whether each rank holds only its part of the network, so that the network may be larger than a rank's memory:
     for ``mlp``, ``bag_of_words`` and other networks of ``torch.nn.Linear`` and activations alone."""
 
     @model_validator(mode="after")
     def _in_parts(self) -> Self:
         if self.sharded and (self.allreduce_first or self.allreduce_last or self.layers):
             raise ValueError(
-                "sharded deals all hidden layers in all epochs, as no rank has the whole network that all-reduce or a"
-                " layer that is not dealt needs; leave layers, allreduce_first and allreduce_last out, or set sharded"
+                "with sharded, no rank has the whole network, which epochs of all-reduce and layers that are not dealt"
+                " would need; leave layers, allreduce_first and allreduce_last out, or set sharded"
                 " to false"
             )
         return self
 
 
 class ResISTOptions(RoundsOptions):
-    """Each rank trains the network with other residual blocks in each round (Dun et al., 2021, arXiv 2107.00961)."""
+    """Each rank trains some of the residual blocks, others in each round (Dun et al., 2021, arXiv 2107.00961)."""
 
     kind: Literal["resist"] = "resist"
     blocks: Annotated[list[str], Field(min_length=1)] | None = None
-    """Names of the residual blocks that are dealt; by default all that do not change the shape of what they are
-    given."""
+    """Names of the residual blocks that are assigned to ranks; by default all whose output has the shape of their
+    input."""
 
 
 class AsynchronousOptions(Section):
-    """Workers for themselves, each as fast as it can, and servers that hold the parameters (``cluster.servers``)."""
+    """Workers that do not wait for each other, and servers that hold the parameters (``cluster.servers``)."""
 
 
 class SteppingOptions(AsynchronousOptions):
-    """Each worker goes on after its own steps, whatever the others do."""
+    """Each worker takes its steps without waiting for the others."""
 
     period: Positive
-    """Optimizer steps of a worker from one push to the next."""
+    """Optimizer steps of a worker between two pushes."""
     staleness: Annotated[int, Field(ge=0)] | None = None
-    """How many pushes a worker may be ahead of the slowest one: 0 is lockstep, none leaves all of them alone."""
+    """How many pushes a worker may be ahead of the slowest one: 0 is lockstep; by default there is no bound."""
     warm_start: Annotated[int, Field(ge=0)] = 0
     """Steps at the beginning that one worker takes alone."""
 
@@ -239,56 +242,56 @@ class DownpourOptions(SteppingOptions):
 
     kind: Literal["downpour"] = "downpour"
     period: Positive = 1
-    """Optimizer steps of a worker from one push of their gradients to the next."""
+    """Optimizer steps of a worker between two pushes of gradients."""
     fetch_period: Positive = 1
-    """Steps from one fetch of weights to the next; in between a worker steps by its own gradients."""
+    """Steps between two fetches of weights; in between, a worker steps by its own gradients."""
     rule: Literal["adagrad", "sgd", "dynsgd"] = "adagrad"
     """How servers step; ``dynsgd`` is SGD with a rate that is divided by the gradient's staleness + 1 (Jiang et al.,
     2017). It takes the place of ``train.optimizer``, at the rate of ``train.learning_rate`` and its schedule."""
 
 
 class AsyncEASGDOptions(SteppingOptions):
-    """Workers step alone; each pulls itself and the servers' centre together (Zhang et al., 2015; DeepSpark)."""
+    """Workers step alone; each pulls its weights and the servers' centre towards each other (Zhang et al., 2015)."""
 
     kind: Literal["async_easgd"] = "async_easgd"
     period: Positive = 50
-    """Optimizer steps of a worker from one pull to the next: DeepSpark's."""
+    """Optimizer steps of a worker between two pulls; the default is DeepSpark's."""
     rate: Rate | None = None
-    """How far a pull moves both, as a part of their distance; by default 0.9 / number of ranks."""
+    """How far a pull moves both, as a fraction of their distance; by default 0.9 / number of ranks."""
 
 
 class DecoupledDiLoCoOptions(SteppingOptions):
     """Workers step alone; servers take outer steps on the changes of some, without waiting for all (arXiv 2604.21428).
 
-    Parameters travel in fragments, in turn.
+    Parameters are sent in fragments, one after another.
     """
 
     kind: Literal["decoupled_diloco"] = "decoupled_diloco"
     period: Positive = 25
-    """Optimizer steps of a worker from one push to the next, which is of another fragment."""
+    """Optimizer steps of a worker between two pushes; each push sends the next fragment."""
     fragments: Positive = 4
-    """Parts of the parameters that travel by themselves."""
+    """Into how many fragments the parameters are cut."""
     quorum: Positive = 2
-    """Changes of a fragment that have to be there for an outer step; at the end of an epoch any number is enough."""
+    """How many workers' changes of a fragment an outer step needs; at the end of an epoch, any number is enough."""
     grace: Annotated[float, Field(ge=0)] = 0.5
-    """Seconds that servers then wait for more. What comes later belongs to the next step."""
+    """Seconds that servers then wait for more changes. Later ones belong to the next outer step."""
     outer_learning_rate: Rate = 0.7
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Nesterov's."""
+    """Nesterov momentum of the outer optimizer."""
 
 
 class SandblasterOptions(AsynchronousOptions):
-    """L-BFGS on the whole training split, of which whoever is free computes the next portion (Dean et al., 2012).
+    """L-BFGS on the whole training split, in portions that free workers compute (Dean et al., 2012).
 
-    An epoch is a step: one line search, mostly one evaluation of loss and gradient. ``train.learning_rate`` does not
-    apply.
+    Each epoch is one step: a line search, which mostly takes one evaluation of loss and gradient.
+    ``train.learning_rate`` does not apply.
     """
 
     kind: Literal["sandblaster"] = "sandblaster"
     memory: Positive = 10
-    """How many steps are remembered; each takes servers 16 bytes a parameter."""
+    """How many earlier steps L-BFGS uses; each takes 16 bytes per parameter on the servers."""
     portions: Positive = 32
-    """Into how many portions rows are cut. The loss depends on it in its last digits, and on nothing else."""
+    """Into how many portions the rows are cut. It changes the loss only in its last digits, by rounding."""
 
 
 Strategies = OneKind[

@@ -1,4 +1,4 @@
-"""The section ``train.teacher``: a network that is trained to answer as another one does."""
+"""The section ``train.teacher``: a network learns from the logits of another one (distillation)."""
 
 from typing import Annotated
 
@@ -10,11 +10,11 @@ __all__ = ["Teacher"]
 
 
 class Teacher(Section):
-    """A registered model whose answers a network learns beside the labels (Hinton et al., 2015, arXiv 1503.02531).
+    """A registered model from whose logits a network learns, besides labels (Hinton et al., 2015, arXiv 1503.02531).
 
     Each row's loss is (1 - weight) times that of its label, plus weight times temperature squared times the
     Kullback-Leibler divergence of the network's probabilities from the teacher's, both of logits divided by the
-    temperature. For several labels a row, it is the mean over them of that of each one's two probabilities. For
+    temperature. With several labels per row, the divergence is the mean over labels, of two probabilities each. For
     regression, it is the squared difference of the two numbers, whatever the temperature.
     """
 
@@ -22,11 +22,11 @@ class Teacher(Section):
 
     model: str | Annotated[list[str], Field(min_length=1)]
     """The teacher: ``models:/name@alias`` or ``models:/name/version``, of one network or of an ensemble for very many
-    classes, trained for the same labels on inputs that were preprocessed as the dataset's. It answers all training rows
-    once, in a Spark job; its logits are kept below ``train.run_dir``, where the next run finds them. A list is of
-    several networks, the mean of whose logits is the answer."""
+    classes, trained for the same labels on inputs that were preprocessed as the dataset's. A Spark job computes its
+    logits for all training rows once, and keeps them below ``train.run_dir``, where the next run finds them. Of a list
+    of networks, the mean of their logits is used."""
     temperature: Annotated[float, Field(gt=0)] = 4.0
-    """Logits are divided by it: the higher, the larger the influence of classes that the teacher finds unlikely."""
+    """Logits are divided by it: the higher, the more the classes that the teacher finds unlikely count."""
     weight: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The weight of the teacher in the loss; that of the labels is 1 minus it."""
 
