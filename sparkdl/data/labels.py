@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparkdl.data.card import LABELS_NAME, UNSEEN, LabelsFile
+from sparkdl.data.class_indices import class_indices
 from sparkdl.data.file_checks import read_unaltered
 from sparkdl.data.parquet_bytes import read_table
 from sparkdl.errors import DataError
@@ -70,7 +71,7 @@ def read_labels(folder: str, expected: LabelsFile) -> pa.Table:
 
 def index_labels(labels: pa.Array, folder: str, expected: LabelsFile) -> pa.Array:
     """The class index of each label (int64), -1 for those that the training split does not have. Runs in a task."""
-    return pc.fill_null(pc.index_in(labels, value_set=_names(folder, expected)), UNSEEN).cast(pa.int64())
+    return pc.fill_null(class_indices(labels, _names(folder, expected)), UNSEEN)
 
 
 @lru_cache(maxsize=1)

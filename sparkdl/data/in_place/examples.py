@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sparkdl.data.class_indices import class_indices
 from sparkdl.data.dataset import Dataset
 from sparkdl.data.preparing.fitting import fitted_columns
 from sparkdl.preprocessing import FittedPipeline, as_matrix, read_pipeline
@@ -58,7 +59,7 @@ class Examples:
             numbers: NDArray[np.float64] = labels.cast(pa.float64()).to_numpy(zero_copy_only=False)
             return numbers
         found = labels if pa.types.is_dictionary(labels.type) else labels.dictionary_encode()
-        classes = pc.index_in(_names(found.dictionary), value_set=pa.array(self.label_names, pa.string()))
+        classes = class_indices(_names(found.dictionary), self.label_names)
         # A dictionary may name what no row has.
         indices: NDArray[np.int64] = pc.fill_null(classes, -1).to_numpy(zero_copy_only=False).astype(np.int64)
         classes_of_rows: NDArray[np.int64] = indices[found.indices.to_numpy(zero_copy_only=False)]

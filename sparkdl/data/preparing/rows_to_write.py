@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
+from sparkdl.data.class_indices import class_indices
 from sparkdl.data.preparing.known_rows import KnownRows, Pairs
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT
 from sparkdl.data.preparing.row_facts import splits_of
@@ -87,7 +87,7 @@ class RowsOfTasks(NamedTuple):
                 split, splits = splits_of(facts, plan)
                 found = {
                     inputs.column: as_bytes(matrix),
-                    LABEL_COLUMN: _class_indices(facts.column("label"), names) if names else facts.column("label"),
+                    LABEL_COLUMN: class_indices(facts.column("label"), names) if names else facts.column("label"),
                     ORDER: facts.column("order"),
                     CONTENT_HASH: facts.column("content"),
                     SPLIT: pa.array(splits, pa.string()).take(pa.array(split)),
@@ -120,11 +120,6 @@ class RowsOfTasks(NamedTuple):
 
         found = self.known.map_facts(count, _BUCKETS)
         return found.groupBy("split", "bucket").agg(sf.sum("count").alias("count"))
-
-
-def _class_indices(labels: pa.DictionaryArray, names: Sequence[str]) -> pa.Array:
-    places = pc.index_in(labels.dictionary, value_set=pa.array(names, pa.string())).cast(pa.int64())
-    return places.take(labels.indices)
 
 
 def _counted(split: str, buckets: Sequence[NDArray[np.int64]]) -> pa.RecordBatch:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile
+from sparkdl.data.class_indices import class_indices
 from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.named_files import named_schema, write_named_row_group
 from sparkdl.data.preparing.blocks import BLOCKS, KEY, keys_for, num_tasks, opened, packed, rows_of_block, small_batches
@@ -139,5 +139,4 @@ def _numbered(rows: pa.Table, label_names: Sequence[str]) -> pa.Table:
     place = rows.schema.get_field_index(LABEL_COLUMN)
     if not pa.types.is_string(rows.schema.field(place).type):
         return rows
-    classes = pc.index_in(rows.column(place), value_set=pa.array(label_names, pa.string())).cast(pa.int64())
-    return rows.set_column(place, LABEL_COLUMN, classes)
+    return rows.set_column(place, LABEL_COLUMN, class_indices(rows.column(place), label_names))

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkdl.data.card import InputSpec
+from sparkdl.data.class_indices import class_indices
 from sparkdl.errors import DataError
 
 __all__ = ["decode", "decode_labels", "require_finite", "to_binary"]
@@ -43,7 +44,7 @@ def decode_labels(column: pa.ChunkedArray, label_names: Sequence[str]) -> NDArra
     if not pa.types.is_list(column.type):
         return np.asarray(column.to_numpy())
     lists = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    classes = pc.index_in(lists.flatten(), value_set=pa.array(label_names)).to_numpy()
+    classes = class_indices(lists.flatten(), label_names).to_numpy()
     labels = np.zeros((len(lists), len(label_names)), np.uint8)
     labels[np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy()), classes] = 1
     return labels
