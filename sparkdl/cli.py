@@ -65,7 +65,7 @@ def commands() -> None:
     Each command reads its section of one YAML file; any key can be set behind it: train.epochs=3
 
     \b
-    It ends with 0, or with a number that says who can mend what is wrong:
+    The exit code is 0, or a number that says who can mend what is wrong:
       2    you: arguments, settings, data, your code
       69   the cluster: slots, executors, hosts
       74   storage, or MLflow's store
@@ -95,7 +95,7 @@ def _job(work: Work, check: Work, *, folder: Callable[[Settings], str]) -> Calla
         @_pipeline_arguments
         @click.option("--dry-run", is_flag=True, help="Check all that the job needs, say what would run, and end.")
         @click.option(
-            "--idempotency-key", metavar="KEY", help="Of all submissions with this key one runs; all tell its result."
+            "--idempotency-key", metavar="KEY", help="Of all submissions with this key, one runs; all show its result."
         )
         @wraps(described)
         def command(
@@ -183,7 +183,7 @@ def score() -> None:
 @click.option("--form", default="auto", show_default=True, help="Which of the model's forms answers, as in score.form.")
 @click.option("--tracking-uri", metavar="URI", help="MLflow's store; by default as for all jobs.")
 def serve(model: str, tracking_uri: str | None, **options: Any) -> None:
-    """Answer HTTP requests with a registered model, those that come at a time by one forward pass.
+    """Answer HTTP requests with a registered model; those that arrive together share one forward pass.
 
     MODEL is models:/name@alias, models:/name/version, or a folder. Requests and answers are those of `mlflow models
     serve`: POST /invocations. Ctrl-C ends it, when what was asked is answered.
@@ -216,7 +216,7 @@ def plan_extreme(
     linear: bool,
     **numbers: Any,
 ) -> None:
-    """Say what buckets and repetitions cost, beside one-vs-all, before anything is trained."""
+    """Say what buckets and repetitions cost, compared with one-vs-all, before anything is trained."""
     chosen: dict[str, Any] = {
         "num_features": features,
         "num_buckets": buckets,
@@ -252,7 +252,7 @@ def plan_training(configuration: str, overrides: Sequence[str], picture: Path, *
     """Measure network and model, and predict each strategy's steps.
 
     It takes cluster.num_ranks ranks for some seconds, and says which strategy and topology have the shortest steps,
-    and what a rank would hold and send in each layout of as many ranks, or of a cluster that is not here yet.
+    and what a rank would hold and send in each layout, with as many ranks or on a cluster that does not exist yet.
     """
     settings = load_settings(configuration, overrides)
     folder = settings.train.dataset or settings.require("prepare.output")
@@ -267,7 +267,7 @@ def plan_training(configuration: str, overrides: Sequence[str], picture: Path, *
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS...]")
 @click.option(
-    "--num-ranks", type=int, required=True, help="Ranks in task slots; below zero: processes on this machine alone."
+    "--num-ranks", type=int, required=True, help="Ranks in task slots; if negative, processes on this machine."
 )
 @click.option("--max-restarts", default=0, show_default=True, help="How often a failed script is started again.")
 @click.option("--checkpoint-dir", metavar="FOLDER", help="What the script finds as SPARKDL_CHECKPOINT_DIR.")

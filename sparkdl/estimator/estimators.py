@@ -174,7 +174,7 @@ class TorchClassifier(_TorchEstimator, ClassifierColumns):
       training rows stands in for them, here and in the fitted model. Otherwise they are an error.
     * ``contributionsCol``: where it is set, the model adds a vector: what each feature contributes to the predicted
       class's ``rawPrediction``, or to the predicted number, by integrated gradients from a row of zeros, and last
-      what the model answers to this row. The sum is the prediction, but for an error of some percent.
+      what the model answers to this row. The sum is the prediction, except for an error of some percent.
     * ``sparse``: whether vectors are kept sparse until a batch is trained on.
     * ``store``: a folder that driver and executors reach, for prepared data and checkpoints.
     * ``experiment``, ``tracking_uri``: where MLflow logs each fit. Credentials have no place in the URI, because

@@ -61,7 +61,7 @@ def score(
     ``model`` is what :func:`sparkdl.train` or :func:`sparkdl.train_extreme` has returned, which knows its store; or a
     model in the store of ``tracking``, named ``models:/name@alias`` or ``models:/name/version``; or the folder of a
     saved model. The result has all columns of ``df``, and ``prediction`` (the label, in the type that it had when the
-    dataset was prepared; a text of models that were made before cards said which), ``probability`` (of that label)
+    dataset was prepared; a text for older models, whose cards do not say which), ``probability`` (of that label)
     and ``top_k`` (an array of label and probability, the likeliest first). Of a model for several labels,
     ``prediction`` is the array of those whose probability is above one half, and there is no ``probability``; of one
     for regression, it is the number, of one for ranking the score, higher for what should come first, and nothing else
@@ -83,7 +83,7 @@ def score(
 
     ``form`` is one of the lighter forms that :func:`sparkdl.compress` has made of the network, ``original`` the network
     itself. By default a task chooses between the original and ``onnx``, where the model has that, by trying both for a
-    second when it loads them. Forms but ``float16`` compute on the CPU.
+    second when it loads them. The forms ``int8`` and ``onnx`` compute on the CPU.
 
     Nothing in a model's folder is executed. A network that could not be exported is built by its own code, which is
     imported, here and in tasks, where its module or package is among ``trusted_modules``. Preprocessing with stages of

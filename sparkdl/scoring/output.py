@@ -48,8 +48,8 @@ def write_predictions(
 
     ``format``, ``mode`` and ``key`` are those of the section ``score``; with ``table`` and ``iceberg``, ``output``
     names a table of the catalog. On a local or shared file system a new folder takes its place in one step. On other
-    storage Spark's committer is what there is: ``_SUCCESS`` is written last. Rows for a table that is there are scored
-    once, and kept by Spark meanwhile.
+    storage, Spark's committer writes the files, and ``_SUCCESS`` last. Rows for an existing table are scored once, and
+    Spark keeps them until they are written.
 
     Raises :class:`~sparkdl.errors.DatasetError` before anything is scored when there is something in ``output`` that
     ``mode`` leaves alone, and when a disk is full; :class:`DataError` as the tasks found it, and for a format that
@@ -75,7 +75,7 @@ def write_predictions(
 
 
 def check_output(output: str, *, format: str = "parquet", mode: str = "error") -> None:
-    """Raise what :func:`write_predictions` would raise before anything is scored, as far as this machine can look."""
+    """Raise what :func:`write_predictions` would raise before anything is scored, as far as this machine can tell."""
     if mode == "error" and format not in TABLE_FORMATS and _is_local(output):
         Staging(output, seal=_SEAL).check()
 

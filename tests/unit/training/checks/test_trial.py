@@ -30,7 +30,7 @@ def test_a_network_that_cannot_be_compiled_is_named_with_what_is_lacking(monkeyp
 
 
 def test_compiling_is_refused_where_layers_change_their_sizes() -> None:
-    with pytest.raises(ValueError, match="compile is for a network whose layers keep their sizes"):
+    with pytest.raises(ValueError, match="compile needs ranks in lockstep and layers that keep their sizes"):
         Train.model_validate({"compile": True, "strategy": "ist"})
 
 

@@ -79,7 +79,7 @@ class Written(nn.Module):
     ("network", "says"),
     [
         (nn.Linear(4, 2), r"train\.pruning structured takes neurons out of hidden layers.*the network has none"),
-        (Written(), r"cannot be computed with 0\.25 of the neurons of first: .*number written in it"),
+        (Written(), r"cannot be computed with 0\.25 of the neurons of first: .*number of neurons written into it"),
     ],
 )
 def test_a_network_of_which_no_neuron_can_leave_is_an_error(network: nn.Module, says: str) -> None:
