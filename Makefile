@@ -1,6 +1,6 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests ci docs test test-current test-connect test-tables archive lint format unit benchmark clean
+.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests ci docs test test-current test-connect test-tables archive dist lint format unit benchmark clean
 
 BIN := .venv/bin
 # Tests and benchmarks start hundreds of processes, and where bytecode may not be kept each compiles sparkdl for a second.
@@ -12,11 +12,11 @@ TESTS ?= tests
 OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train score compress students train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
 # One path through each job, for `make check`: the examples, and the command's dry runs.
 PATHS := tests/cluster/test_examples.py tests/cluster/test_pipeline.py
-# What it leaves to `make test`, 3.5 minutes of one core: asynchronous runs, a million row groups, kills, outages, servers.
+# What it leaves to `make test`, 3.5 minutes of one core: asynchronous runs, a million row groups, kills, outages, servers, the wheel.
 LONG := tests/unit/training/asynchronous/test_driver.py tests/unit/training/asynchronous/test_inputs.py \
   tests/unit/training/asynchronous/test_sandblaster.py tests/unit/data/test_scale.py \
   tests/unit/data/preparing/test_staging.py tests/unit/serving/test_http_server.py \
-  tests/unit/storage/test_failures.py tests/unit/tracking/test_registry.py
+  tests/unit/storage/test_failures.py tests/unit/tracking/test_registry.py tests/unit/test_package.py
 # What CI leaves to `make test`, half of it all: demos, notebooks and jobs as they are submitted, kills and outages by the
 # dozen, searches, benchmarks. It has to be done within an hour also on a machine of half the speed.
 LONGEST := tests/end_to_end $(addprefix tests/ranks/training/test_,memory.py sharded_ist.py adapters.py ranking.py named_inputs.py) \
@@ -79,6 +79,12 @@ test-tables: setup  ## Delta Lake, Iceberg and S3, whose jars come from Maven Ce
 # Made while the types are checked, which leaves a core idle.
 archive: setup
 	@$(BIN)/python tests/class_archive.py > /dev/null
+
+# The wheel comes from the source distribution: nothing else that is in this folder gets into it.
+dist: setup  ## the source distribution and the wheel, in build/dist
+	@rm -rf build/dist && mkdir -p build/dist
+	@$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('build/dist')" > build/dist.log
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/dist build/dist/*.tar.gz
 
 docs: setup  ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -23,7 +23,8 @@ from sparkdl.settings.averaging import Topology
 from sparkdl.settings.explain import find_field, find_key
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CODE_OF_CONDUCT")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 JOBS = {"benchmark": benchmark, **{name.replace("-", "_"): command for name, command in commands.commands.items()}}
 FOLDERS = ("conf/", "docs/", "examples/", "jobs/", "notebooks/", "sparkdl/", "tests/", ".setup/")
@@ -143,7 +144,7 @@ def check_command(words: Sequence[str]) -> None:
     if program == "make":
         assert TARGETS.issuperset(arguments), words
     elif program == "sparkdl":
-        assert arguments[0] in commands.commands, words
+        assert arguments[0] in {*commands.commands, "--version"}, words
         if arguments[1:]:  # a sentence may name the command alone
             check_arguments(commands, arguments)
     elif program == "python" and arguments[0] == "-m":
