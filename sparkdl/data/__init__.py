@@ -11,7 +11,7 @@ from sparkdl.data.row_groups import RowGroup
 from sparkdl.data.sparse_rows import decode_sparse
 
 if TYPE_CHECKING:
-    from sparkdl.data.preparing.features import apply_preprocessing
+    from sparkdl.data.preparing.own_pipeline import apply_preprocessing
     from sparkdl.data.preparing.prepare import check_prepare, prepare
     from sparkdl.data.preparing.splits import split_rows
     from sparkdl.data.reading.loader import Batch, Loader
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "sparkdl.data.preparing.features": ["apply_preprocessing"],
+    "sparkdl.data.preparing.own_pipeline": ["apply_preprocessing"],
     "sparkdl.data.preparing.prepare": ["check_prepare", "prepare"],
     "sparkdl.data.preparing.splits": ["split_rows"],
     "sparkdl.data.reading.loader": ["Batch", "Loader"],

@@ -21,7 +21,8 @@ from pyspark.sql.types import NumericType
 from sparkdl.data.bad_rows import PROBLEM, problem_text
 from sparkdl.data.card import PREPROCESSING
 from sparkdl.data.model_card import ModelCard
-from sparkdl.data.preparing.features import apply_preprocessing, width_of
+from sparkdl.data.preparing.features import width_of
+from sparkdl.data.preparing.own_pipeline import apply_preprocessing
 from sparkdl.data.raw_columns import select_columns
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING

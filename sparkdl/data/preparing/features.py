@@ -1,12 +1,11 @@
 """What a model is fed with: the raw columns it comes from, and whether Spark ML makes it of them."""
 
-import json
 import keyword
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparkdl.data.bad_rows import PROBLEM, named
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
@@ -18,21 +17,18 @@ from sparkdl.data.working_columns import WORKING
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.preprocessing import UnfittedPipeline
 from sparkdl.preprocessing.input_rows import InputForm
-from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare
 
 if TYPE_CHECKING:
-    from pyspark.ml import Pipeline, PipelineModel
+    from pyspark.ml import Pipeline
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
     "INPUTS",
     "InputPlan",
     "NamedPart",
-    "apply_preprocessing",
     "check_number",
     "choose_inputs",
-    "describe_pipeline",
     "image_fits",
     "raw_rows",
     "width_of",
@@ -246,36 +242,6 @@ def _stored_as(name: str) -> str:
     """A raw column's name in a dataset: its own, if Petastorm's rows, which are namedtuples, can have such a field."""
     fits = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
     return name if fits and name.lower() not in (LABEL_COLUMN, WEIGHT_COLUMN) else _FEATURES
-
-
-def apply_preprocessing(rows: "DataFrame", model: "PipelineModel", column: str, *, sparse: bool = False) -> "DataFrame":
-    """Raw rows with the input column added. Runs on the driver, lazily; the work is Spark's.
-
-    The column is an array of float32; with ``sparse``, what :func:`sparkdl.data.sparse_rows.decode_sparse` reads.
-    """
-    from pyspark.ml.functions import vector_to_array
-    from pyspark.sql import functions as sf
-
-    with pickled_by_value():
-        transformed = model.transform(rows)
-    if column not in transformed.columns:
-        raise DataError(f"the pipeline makes no column {column!r}; it makes {', '.join(transformed.columns)}")
-    if sparse:
-        return transformed.withColumn(column, sf.unwrap_udt(sf.col(column)))
-    return transformed.withColumn(column, vector_to_array(sf.col(column), "float32"))
-
-
-def describe_pipeline(pipeline: "Pipeline") -> list[Any]:
-    """A pipeline's stages and parameters as JSON, without the random names that Spark gives its stages."""
-    stages = pipeline.getStages()
-    description = [
-        [type(stage).__name__, {param.name: value for param, value in stage.extractParamMap().items()}]
-        for stage in stages
-    ]
-    text = json.dumps(description, sort_keys=True, default=str)
-    for index, stage in enumerate(stages):
-        text = text.replace(stage.uid, f"stage{index}")
-    return list(json.loads(text))
 
 
 def image_fits(image: "Column", shape: Sequence[int]) -> "Column":

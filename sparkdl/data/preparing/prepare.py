@@ -27,8 +27,6 @@ from sparkdl.data.preparing.decisions import differing, kept_settings
 from sparkdl.data.preparing.examine import Findings, examine
 from sparkdl.data.preparing.features import (
     InputPlan,
-    apply_preprocessing,
-    describe_pipeline,
 )
 from sparkdl.data.preparing.fitting import fit
 from sparkdl.data.preparing.input_spec import input_spec
@@ -37,6 +35,7 @@ from sparkdl.data.preparing.look import Look, choose, look
 from sparkdl.data.preparing.named_plan import made_problems
 from sparkdl.data.preparing.named_specs import find_specs, with_written
 from sparkdl.data.preparing.order import CONTENT_HASH, ORDER, SPLIT, num_groups
+from sparkdl.data.preparing.own_pipeline import apply_preprocessing, describe_pipeline, fit_pipeline
 from sparkdl.data.preparing.queries import QUERY, gathered
 from sparkdl.data.preparing.row_problems import unusable
 from sparkdl.data.preparing.rows_to_write import RowsOfSpark, RowsOfTasks, RowsToWrite
@@ -49,9 +48,8 @@ from sparkdl.data.sql import identifier
 from sparkdl.errors import ConfigError, DatasetError
 from sparkdl.masking import without_credentials
 from sparkdl.preprocessing import STAGES_FILE, FittedPipeline
-from sparkdl.program import pickled_by_value
 from sparkdl.settings import Prepare, Source
-from sparkdl.storage import exists, hash_folder, join, spark_url, write_file
+from sparkdl.storage import exists, hash_folder, join, write_file
 
 if TYPE_CHECKING:
     from pyspark.ml import Pipeline
@@ -315,9 +313,7 @@ def _with_inputs(found: Look, settings: Prepare, folder: str) -> "tuple[DataFram
         return made if settings.qid else found.made(fitted, in_bytes=True), made, fitted
     assert inputs.pipeline is not None
     training = found.rows().where(sf.col(SPLIT) == "train").drop(SPLIT, LABEL, WEIGHT)
-    with pickled_by_value():
-        model = inputs.pipeline.fit(training.drop(NAMED))
-    model.write().save(spark_url(join(folder, PREPROCESSING)))
+    model = fit_pipeline(inputs.pipeline, training.drop(NAMED), join(folder, PREPROCESSING))
     made = apply_preprocessing(found.rows(), model, inputs.column, sparse=settings.sparse)
     return made, made, None
 
