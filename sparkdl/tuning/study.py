@@ -78,6 +78,8 @@ class TrialStudy:
         samplers: Any = self._optuna.samplers
         seed = int(np.random.SeedSequence([self._settings.seed % 2**32, number]).generate_state(1)[0])
         match self._settings.sampler:
+            case "tpe":
+                made = samplers.TPESampler(seed=seed, constant_liar=True)
             case "random":
                 made = samplers.RandomSampler(seed=seed)
             case "cmaes":
@@ -86,8 +88,8 @@ class TrialStudy:
                 made = samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False, source_trials=known or None)
             case "gp":
                 made = samplers.GPSampler(seed=seed)
-            case _:
-                made = samplers.TPESampler(seed=seed, constant_liar=True)
+            case other:
+                raise TypeError(f"there is no sampler {other}")
         return made  # type: ignore[no-any-return]
 
 

@@ -1,8 +1,8 @@
 """The stages that raw columns go through, one after another, until they are one vector."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparkdl.data.preparing.text_stages import text_stages
 from sparkdl.data.working_columns import WORKING
@@ -22,22 +22,11 @@ from sparkdl.settings.explain import nearest
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-__all__ = ["TEXT_STAGES", "build_pipeline", "check_types", "first_handled_by", "is_list_of_numbers"]
+__all__ = ["KINDS", "TEXT_STAGES", "build_pipeline", "check_types", "first_handled_by", "is_list_of_numbers"]
 
 TEXT_STAGES = frozenset({"hash_text", "count_text", "hash_words"})
 _NUMBERS, _TRUTH, _TEXT, _TIME, _VECTOR = "numbers", "truth values", "text", "dates", "vectors"
 """What a column holds, as far as stages are concerned."""
-_TAKES: dict[str, tuple[str, ...]] = {
-    "standardise": (_NUMBERS, _TRUTH, _VECTOR),
-    "impute": (_NUMBERS, _TRUTH),
-    "index": (_NUMBERS, _TRUTH, _TEXT, _TIME),
-    "hash": (_NUMBERS, _TRUTH, _TEXT, _TIME),
-    "date": (_TIME,),
-} | dict.fromkeys(TEXT_STAGES, (_TEXT,))
-"""What each stage is for."""
-_MAKES = {"standardise": _VECTOR} | dict.fromkeys(("impute", "index", "hash", "date"), _NUMBERS)
-_MAKES |= dict.fromkeys(TEXT_STAGES, _VECTOR)
-"""And what it leaves."""
 _LEARNED_FROM = _NUMBERS, _TRUTH, _VECTOR
 
 Made = tuple[list[FittedStage | Learner], list[tuple[str, ...]]]
@@ -49,9 +38,9 @@ def check_types(types: "Mapping[str, DataType]", settings: Prepare) -> None:
     holds = {name: _holds(kind) for name, kind in types.items()}
     for stage in settings.stages:
         for name in filter(holds.__contains__, stage.columns):
-            if holds[name] not in _TAKES[stage.kind]:
+            if holds[name] not in KINDS[stage.kind].takes:
                 raise DataError(_misfit(name, types[name], holds[name], stage, settings))
-            holds[name] = _MAKES[stage.kind]
+            holds[name] = KINDS[stage.kind].makes
     for name, kind in types.items():
         if holds[name] not in _LEARNED_FROM:
             raise DataError(
@@ -103,9 +92,9 @@ def build_pipeline(
                 name = f"{begin}_{place}_cast"
                 parts.append(Copy(current[column], name, cast=cast))
                 current[column] = (name,)
-            holds[column] = _MAKES[stage.kind]
+            holds[column] = KINDS[stage.kind].makes
         inputs = {one: column for column in stage.columns for one in current[column]}
-        made, outputs = _STAGES[stage.kind](stage, inputs, begin)
+        made, outputs = KINDS[stage.kind].fit(stage, inputs, begin)
         parts += made
         results = iter(outputs)
         for column in stage.columns:
@@ -136,7 +125,7 @@ def _holds(kind: "DataType") -> str:
 
 def _misfit(name: str, kind: "DataType", holds: str, stage: Stage, settings: Prepare) -> str:
     """Why a stage does not take a column."""
-    *others, last = _TAKES[stage.kind]
+    *others, last = KINDS[stage.kind].takes
     wanted = f"{', '.join(others)} and {last}" if others else last
     if stage.kind == "impute" and holds == _TEXT:
         hint = "; to leave out rows without a value, set `on_bad_rows: skip`"
@@ -253,5 +242,22 @@ def _text(stage: Stage, inputs: Mapping[str, str], prefix: str) -> Made:
     return made, _each(outputs)
 
 
-_STAGES = {"standardise": _standardise, "impute": _impute, "index": _index, "hash": _hash, "date": _date}
-_STAGES |= dict.fromkeys(TEXT_STAGES, _text)
+class StageKind(NamedTuple):
+    """A kind of stage."""
+
+    takes: tuple[str, ...]
+    """What columns hold that it is for."""
+    makes: str
+    """What it leaves in their place."""
+    fit: Callable[[Stage, Mapping[str, str], str], Made]
+    """From its settings, its columns and a prefix for new ones: what is to be fitted, and the columns that it makes."""
+
+
+KINDS = {
+    "standardise": StageKind((_NUMBERS, _TRUTH, _VECTOR), _VECTOR, _standardise),
+    "impute": StageKind((_NUMBERS, _TRUTH), _NUMBERS, _impute),
+    "index": StageKind((_NUMBERS, _TRUTH, _TEXT, _TIME), _NUMBERS, _index),
+    "hash": StageKind((_NUMBERS, _TRUTH, _TEXT, _TIME), _NUMBERS, _hash),
+    "date": StageKind((_TIME,), _NUMBERS, _date),
+} | dict.fromkeys(sorted(TEXT_STAGES), StageKind((_TEXT,), _VECTOR, _text))
+"""The kinds of stages that settings name (:class:`sparkdl.settings.Stage`)."""

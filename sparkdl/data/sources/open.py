@@ -20,11 +20,20 @@ from sparkdl.storage import PATTERN_SIGNS, exists, list_folder, spark_url
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["first_line", "known_image_shape", "loaded", "named", "open_source", "refuse_foreign_types"]
+__all__ = [
+    "OF_IMAGES",
+    "OWN",
+    "first_line",
+    "known_image_shape",
+    "loaded",
+    "named",
+    "open_source",
+    "refuse_foreign_types",
+]
 
 _VECTORS = {"pyspark.ml.linalg.VectorUDT", "pyspark.ml.linalg.MatrixUDT"}
-_OF_IMAGES = {"idx": read_idx, "images": read_images}
-_OWN = {"debian": read_debian, "dictionary": read_dictionary, "wordnet": read_wordnet, "xc": read_xc}
+OF_IMAGES = {"idx": read_idx, "images": read_images}
+OWN = {"debian": read_debian, "dictionary": read_dictionary, "wordnet": read_wordnet, "xc": read_xc}
 """Formats whose readers say themselves what is wrong."""
 _SHAPE_KEY = "sparkdl.image_shape"
 """In a column's metadata: the (height, width, channels) of its images."""
@@ -44,10 +53,10 @@ def open_source(source: Source, spark: "SparkSession") -> "DataFrame":
 
     with own_errors(source.place):
         try:
-            if source.format in _OWN:
-                return _OWN[source.format](source, spark)
-            if source.format in _OF_IMAGES:
-                images, shape = _OF_IMAGES[source.format](source, spark)
+            if source.format in OWN:
+                return OWN[source.format](source, spark)
+            if source.format in OF_IMAGES:
+                images, shape = OF_IMAGES[source.format](source, spark)
                 return images.withMetadata("image", {_SHAPE_KEY: list(shape)})
             refuse_files_of_tables(source)
             with known_format(source.format, spark.version):

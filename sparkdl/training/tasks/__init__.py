@@ -1,6 +1,6 @@
 """What a network learns from labels: one file a task."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from sparkdl.data.card import LabelScale, LinkFunction
@@ -15,6 +15,7 @@ from sparkdl.training.tasks.ranking import Ranking
 from sparkdl.training.tasks.regression import Regression
 
 __all__ = [
+    "TASKS",
     "ClassVectors",
     "Classification",
     "LanguageModelling",
@@ -43,16 +44,24 @@ class Labelled(Protocol):
 
 def create_task(card: Labelled, *, link: LinkFunction = "identity") -> Task:
     """The task that the labels are for; ``link`` is of numbers that are not standardised. Runs anywhere."""
-    match card.task:
-        case "regression":
-            scale = card.label_scale
-            return Regression(scale.mean, scale.std) if scale else Regression(standardised=False, link=link)
-        case "ranking":
-            return Ranking()
-        case "language_modelling":
-            (spec,) = card.inputs.values()
-            return LanguageModelling(spec.vocabulary or 1)
-        case "multi_label":
-            return MultiLabel(card.num_classes, arrow_type(card.label_type))
-        case _:
-            return Classification(card.num_classes, arrow_type(card.label_type))
+    return TASKS[card.task](card, link)
+
+
+def _regression(card: Labelled, link: LinkFunction) -> Task:
+    scale = card.label_scale
+    return Regression(scale.mean, scale.std) if scale else Regression(standardised=False, link=link)
+
+
+def _language_modelling(card: Labelled, link: LinkFunction) -> Task:
+    (spec,) = card.inputs.values()
+    return LanguageModelling(spec.vocabulary or 1)
+
+
+TASKS: dict[TaskName, Callable[[Labelled, LinkFunction], Task]] = {
+    "classification": lambda card, link: Classification(card.num_classes, arrow_type(card.label_type)),
+    "multi_label": lambda card, link: MultiLabel(card.num_classes, arrow_type(card.label_type)),
+    "regression": _regression,
+    "ranking": lambda card, link: Ranking(),
+    "language_modelling": _language_modelling,
+}
+"""How each task is made from what a card says of labels."""
