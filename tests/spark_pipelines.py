@@ -33,7 +33,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, DateType, StructField, StructType, TimestampType
 
-from sparkdl.data.preparing.stages import _MAKES, _TIME, _TRUTH, TEXT_STAGES, _check_columns, _holds
+from sparkdl.data.preparing.stages import _TIME, _TRUTH, KINDS, TEXT_STAGES, _check_columns, _holds
 from sparkdl.data.sql import identifier
 from sparkdl.data.working_columns import WORKING
 from sparkdl.settings import Stage
@@ -75,7 +75,7 @@ def build_pipeline(
             if cast := _cast(stage, holds[column], types[column], current[column][0]):
                 current[column] = (f"{prefix}_{place}_cast",)
                 parts.append(_named(cast, *current[column]))
-            holds[column] = _MAKES[stage.kind]
+            holds[column] = KINDS[stage.kind].makes
         made, outputs = _STAGES[stage.kind](stage, [one for column in stage.columns for one in current[column]], prefix)
         parts += made
         results = iter(outputs)
