@@ -9,8 +9,10 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.connect import REMOTE, connected
 from sparkdl.cluster.interrupts import cancel_on_interrupt, held_interrupts
+from sparkdl.cluster.start_errors import start_error
 from sparkdl.errors import ConfigError
 from sparkdl.java import ensure_java
+from sparkdl.sessions import JVM_ERRORS
 from sparkdl.settings import Cluster
 
 __all__ = ["EMBEDDED_OPTIONS", "get_session"]
@@ -42,7 +44,8 @@ def get_session(settings: Cluster | None = None, *, only_data: bool = False) -> 
     ``settings.options`` apply to the embedded session only. The process from which its Python workers are forked (see
     :mod:`sparkdl.daemon`) starts with it, and loads its modules in the background; with ``only_data``, it does not load
     PyTorch. Raises :class:`~sparkdl.errors.ConfigError` when there is no Spark here or no Java for it, and
-    :class:`~sparkdl.errors.ClusterError` when the Spark Connect server that ``SPARK_REMOTE`` names does not answer.
+    :class:`~sparkdl.errors.ClusterError` when the Spark Connect server that ``SPARK_REMOTE`` names does not answer, or
+    the cluster does not start the application.
     """
     settings = settings or Cluster()
     if running := SparkSession.getActiveSession():
@@ -91,6 +94,9 @@ def _context_runs() -> bool:
 
 def _started(builder: Any) -> SparkSession:
     with held_interrupts():
-        session: SparkSession = builder.getOrCreate()
+        try:
+            session: SparkSession = builder.getOrCreate()
+        except JVM_ERRORS as error:
+            raise start_error(error) from None
     cancel_on_interrupt(session)
     return session

@@ -1,0 +1,37 @@
+"""Why Spark could not start an application, in a line. Runs on the driver."""
+
+import re
+
+from sparkdl.errors import ClusterError
+
+__all__ = ["start_error"]
+
+_EXCEPTION = re.compile(r"^: (?:[\w$.]+: )*", re.MULTILINE)
+"""How py4j begins with what Java raised: by the names of its classes."""
+_MORE = re.compile(r"; +For more details see")
+"""With the address of a page, it ends what Hadoop says of a connection."""
+_ADVICE = {
+    re.compile(r"unknown queue|Queue .* does not exist|submit to the queue", re.IGNORECASE): (
+        "choose a queue that exists and that you may submit to (spark-submit's --queue)"
+    ),
+    re.compile(r"above the max threshold"): "",  # Spark names the settings
+    re.compile(r"Permission denied: user="): (
+        "Spark puts its files for an application into the user's folder of the default file system; ask for the right"
+        " to write there, or set `spark.yarn.stagingDir`"
+    ),
+    re.compile(r"Name node is in safe mode"): "the name node has just started; try again when it takes changes",
+    re.compile(r"ConnectException|UnknownHostException|NoRouteToHostException"): (
+        "start what should listen there, or correct its address in the files of HADOOP_CONF_DIR"
+    ),
+}
+"""What to do, by what Spark, YARN or HDFS says."""
+
+
+def start_error(error: Exception) -> ClusterError:
+    """The error of ours for one with which Spark's context did not start."""
+    text = str(error)
+    found = _EXCEPTION.search(text)
+    said = text[found.end() if found else 0 :].partition("\n")[0]
+    said = _MORE.split(said)[0].strip().rstrip(".")
+    advice = next((advice for pattern, advice in _ADVICE.items() if pattern.search(text)), "")
+    return ClusterError(f"Spark did not start: {said}{advice and f'; {advice}'}")
