@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.connect import client_addresses, reaches_client
+from sparkdl.cluster.containers import with_memory_advice
 from sparkdl.cluster.departures import Departures, check_notice
 from sparkdl.cluster.devices import device_of_task, devices_of_task
 from sparkdl.cluster.executors import end_tasks, running_tasks
@@ -181,7 +182,7 @@ class _Stage:
                 rows = self._rows(frame.mapInArrow(task(self._assignment, self._each), SCHEMA, barrier=True, **profile))
             self._launch.events.put(StageEnd([RankResult(row.rank, row.result and bytes(row.result)) for row in rows]))
         except Exception as error:
-            reason = spark_reason(error)
+            reason = with_memory_advice(spark_reason(error), self._spark)
             self._launch.events.put(StageEnd(error=reason, cancelled=CANCELLED.search(reason) is not None))
 
     def _rows(self, stage: DataFrame) -> list[Row]:
