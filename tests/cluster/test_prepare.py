@@ -3,7 +3,6 @@
 import gzip
 import json
 import shutil
-import struct
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -33,17 +32,10 @@ from sparkdl.scoring.output import write_predictions
 from sparkdl.settings import Prepare, Source, Split, Stage
 
 from ..applied_stages import made_again
+from ..idx_files import write_idx
 from ..raw_inputs import raw_inputs
 
 NO_SPLIT = Split(fractions={})
-
-
-def write_idx(folder: Path, prefix: str, images: np.ndarray, labels: np.ndarray) -> None:
-    folder.mkdir(exist_ok=True)
-    header = struct.pack(">HBB3I", 0, 8, 3, *images.shape)
-    (folder / f"{prefix}-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + images.tobytes()))
-    header = struct.pack(">HBBI", 0, 8, 1, len(labels))
-    (folder / f"{prefix}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(header + labels.tobytes()))
 
 
 @pytest.fixture(scope="module")
