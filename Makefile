@@ -1,12 +1,12 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests ci docs test test-current test-connect test-tables archive dist lint format unit benchmark clean
+.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests ci docs test test-current test-connect test-tables test-clusters archive dist lint format unit benchmark clean
 
 BIN := .venv/bin
 # Tests and benchmarks start hundreds of processes, and where bytecode may not be kept each compiles sparkdl for a second.
 export PYTHONDONTWRITEBYTECODE :=
 # One worker more than the two cores that this is made for: tests of clusters wait for a part of their time.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --durations 25 --ignore tests/tables
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --durations 25 --ignore tests/tables --ignore tests/clusters
 TESTS ?= tests
 # Those of jobs, which a client of a Spark Connect server runs as well.
 OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train score compress students train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
@@ -75,6 +75,10 @@ test-connect: setup-current  ## the tests of jobs, from clients of Spark Connect
 
 test-tables: setup  ## Delta Lake, Iceberg and S3, whose jars come from Maven Central
 	@$(BIN)/python -m pytest tests/tables
+
+test-clusters: setup setup-current  ## YARN and HDFS on this machine, whose jars come from Maven Central, with both stacks
+	@$(BIN)/python -m pytest tests/clusters
+	@.venv-current/bin/python -m pytest tests/clusters
 
 # Made while the types are checked, which leaves a core idle.
 archive: setup

@@ -40,7 +40,7 @@ if __name__ == "__main__":
     pyproject = Path(__file__).resolve().parent.parent / "pyproject.toml"
     project = tomllib.loads(pyproject.read_text())["project"]
     extras = project["optional-dependencies"]
-    on_both = ("optimizers", "text", "finetuning", "forms", "tune", "docs", "dev")
+    on_both = ("optimizers", "text", "finetuning", "forms", "tune", "hdfs", "docs", "dev")
     needed = [*project["dependencies"], *(text for extra in on_both for text in extras[extra])]
     needed += ["pip", "setuptools"]  # set-up's
     if find_spec("petastorm"):  # the classic stack; Horovod, which needs cffi, is built by set-up

@@ -1,0 +1,70 @@
+"""What happens to the parts of YARN and HDFS while they run a training."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+
+from .configuration import NODES
+from .hadoop import Hadoop, until
+
+
+def kill_container(hadoop: Hadoop) -> None:
+    """The JVM of an executor ends, and its Python with it; YARN gives the application another container."""
+    random.choice(hadoop.find("executor")).kill()
+
+
+def kill_node(hadoop: Hadoop) -> None:
+    """A host goes, with its node manager and all containers, one of which may be the application's master."""
+    node = random.randrange(len(NODES))
+    hadoop.node_managers(node)[0].kill()
+    for process in hadoop.containers(NODES[node]):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def kill_node_manager(hadoop: Hadoop) -> None:
+    """A node manager goes, and its containers stay: YARN counts them as lost, and one that it starts ends them."""
+    hadoop.node_managers(random.randrange(len(NODES)))[0].kill()
+
+
+def decommission_node(hadoop: Hadoop) -> None:
+    """An operator excludes a node with an executor; the resource manager ends its containers."""
+    hosts = [host for host in NODES if any(map(hadoop.find("executor").__contains__, hadoop.containers(host)))]
+    hadoop.configuration.exclude.write_text(hosts[0])
+    hadoop.tool("rmadmin", "-refreshNodes")
+
+
+def kill_master(hadoop: Hadoop) -> None:
+    """The application's master ends; YARN ends all containers, starts another master, and that asks for others."""
+    hadoop.find("master")[-1].kill()
+
+
+def kill_data_node(hadoop: Hadoop) -> None:
+    """The only data node goes, and comes back: what is read and written waits."""
+    hadoop.find("data node")[0].kill()
+    hadoop.start_daemon("data node")
+
+
+KINDS: dict[str, Callable[[Hadoop], None]] = {
+    "container killed": kill_container,
+    "node killed": kill_node,
+    "node manager killed": kill_node_manager,
+    "node decommissioned": decommission_node,
+    "master killed": kill_master,
+    "data node killed": kill_data_node,
+}
+
+
+def mend(hadoop: Hadoop) -> None:
+    """Start what is not there any more, and return when all nodes can be given containers."""
+    if hadoop.configuration.exclude.read_text():
+        hadoop.configuration.exclude.write_text("")
+        hadoop.tool("rmadmin", "-refreshNodes")
+    if not hadoop.find("data node"):
+        hadoop.start_daemon("data node")
+    for node in range(len(NODES)):
+        if not hadoop.node_managers(node):
+            hadoop.start_daemon("node manager", node=node)
+    until(lambda: sorted(hadoop.nodes()) == sorted(NODES), "the node managers have not come back")
