@@ -2,6 +2,7 @@
 
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.barrier import driver_addresses, run_ranks, spark_reason
+from sparkdl.cluster.containers import ContainerMemory, container_memory
 from sparkdl.cluster.devices import device_of_task, limited_threads, retained_memory, returned_memory, roam
 from sparkdl.cluster.free_memory import free_memory
 from sparkdl.cluster.independent_tasks import IndependentTasks, run_tasks
@@ -14,11 +15,13 @@ from sparkdl.cluster.slots import count_ranks, count_slots, wait_for_ranks, wait
 from sparkdl.cluster.watchdog import Timeouts
 
 __all__ = [
+    "ContainerMemory",
     "IndependentTasks",
     "LaunchBackend",
     "OnMessage",
     "Rank",
     "Timeouts",
+    "container_memory",
     "count_ranks",
     "count_slots",
     "current_rank",

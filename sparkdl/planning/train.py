@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from sparkdl.cluster import get_session
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError
+from sparkdl.planning.container_room import check_room
 from sparkdl.settings import Cluster, Tracking, Train
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.training.checks.check import check_recipe, open_dataset
@@ -65,13 +67,16 @@ def check_train(
     """Check all that :func:`sparkdl.train` needs, train nothing, and say what would run. Runs on the driver.
 
     Takes the arguments of :func:`sparkdl.train` and raises its errors; also a
-    :class:`~sparkdl.errors.StorageError` where ``settings.run_dir`` cannot be written, and a
-    :class:`~sparkdl.errors.TrackingError` where MLflow's store cannot be used.
+    :class:`~sparkdl.errors.StorageError` where ``settings.run_dir`` cannot be written, a
+    :class:`~sparkdl.errors.TrackingError` where MLflow's store cannot be used, and a
+    :class:`~sparkdl.errors.ClusterError` where ranks do not fit into containers of YARN or Kubernetes.
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
     chosen = _chosen(dataset, settings, cluster, spark)
     said = check_recipe(dataset, chosen.settings, cluster=chosen.cluster, tracking=tracking, spark=spark)
-    return said | ({"layout": chosen.name} if chosen.name else {})
+    opened, session = open_dataset(dataset or settings.dataset), spark or get_session(chosen.cluster)
+    room = check_room(opened, chosen.settings, chosen.cluster, session)
+    return said | room | ({"layout": chosen.name} if chosen.name else {})
 
 
 @dataclass(frozen=True)
