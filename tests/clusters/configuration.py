@@ -46,7 +46,7 @@ class Configuration:
                 "yarn.resourcemanager.admin.address": f"{MASTER}:{admin}",
                 "yarn.resourcemanager.webapp.address": f"{MASTER}:{self.page}",
                 "yarn.resourcemanager.nodes.exclude-path": str(self.exclude),
-                "yarn.resourcemanager.am.max-attempts": "2",
+                "yarn.resourcemanager.am.max-attempts": "50",  # Hadoop's 2 would be an application's last one
                 "yarn.scheduler.minimum-allocation-mb": "128",
                 "yarn.scheduler.maximum-allocation-mb": "4096",
                 "yarn.nm.liveness-monitor.expiry-interval-ms": str(1000 * EXPIRY_SECONDS),

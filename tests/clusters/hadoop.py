@@ -53,6 +53,7 @@ JAVA = (
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy knows this machine
 SPARK = {
     "spark.driver.memory": "1g",
+    "spark.driver.memoryOverhead": "1600m",  # in cluster mode
     "spark.executor.memory": "600m",
     # A Python process with PyTorch takes 0.6 GB before it has a network, and here it is forked from another.
     "spark.executor.memoryOverhead": "1600m",

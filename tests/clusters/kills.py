@@ -25,7 +25,7 @@ def kill_node(hadoop: Hadoop) -> None:
 
 
 def kill_node_manager(hadoop: Hadoop) -> None:
-    """A node manager goes, and its containers stay: YARN counts them as lost, and one that it starts ends them."""
+    """A node manager goes, and its containers stay: once it has expired, YARN counts them as lost."""
     hadoop.node_managers(random.randrange(len(NODES)))[0].kill()
 
 
@@ -64,7 +64,12 @@ def mend(hadoop: Hadoop) -> None:
         hadoop.tool("rmadmin", "-refreshNodes")
     if not hadoop.find("data node"):
         hadoop.start_daemon("data node")
+    until(lambda: _whole(hadoop), "the node managers have not come back")
+
+
+def _whole(hadoop: Hadoop) -> bool:
+    """Whether all nodes can be given containers; a node manager that has ended meanwhile is started again."""
     for node in range(len(NODES)):
         if not hadoop.node_managers(node):
             hadoop.start_daemon("node manager", node=node)
-    until(lambda: sorted(hadoop.nodes()) == sorted(NODES), "the node managers have not come back")
+    return sorted(hadoop.nodes()) == sorted(NODES)

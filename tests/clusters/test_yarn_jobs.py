@@ -5,6 +5,7 @@ All hosts are this one: the environment of the tests takes the place of ``--arch
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,19 @@ def test_relative_paths_are_those_of_the_drivers_folder(hadoop: Hadoop, images: 
     told = submit_all(hadoop, images)
     assert re.search(r"rows: +40\n", told["score"]), told["score"]
     assert {"dataset", "predictions"} <= {path.name for path in (images / "output" / "fashion-mnist").iterdir()}
+
+
+def test_a_driver_in_a_container_trains_as_well(hadoop: Hadoop, dataset: str, tmp_path: Path) -> None:
+    options = {
+        "spark.yarn.appMasterEnv.PYSPARK_PYTHON": sys.executable,
+        "spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=log4j2.properties",
+    }
+    shipped = ("--files", f"{CONFIGURATION},{ROOT}/conf/log4j2.properties")
+    chosen = [part for item in options.items() for part in ("--conf", "=".join(item))]
+    settings = (*SMALL, f"train.dataset={dataset}", f"train.run_dir={hadoop.configuration.hdfs}/from-a-container")
+    tracking = (f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", f"tracking.spool={tmp_path}/spool")
+    job = (ROOT / "jobs" / "train.py", CONFIGURATION.name, *settings, *tracking)
+    done = hadoop.submit(*job, options=(*PROPERTIES, *shipped, *chosen), mode="cluster")
+    (application,) = set(re.findall(r"application_\d+_\d+", done.stderr))
+    logs = hadoop.tool("logs", "-applicationId", application, "-log_files", "stdout")
+    assert "alias 'candidate' points to version 1" in logs, logs[-4000:]
