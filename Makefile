@@ -8,6 +8,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker more than the two cores that this is made for: tests of clusters wait for a part of their time.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --durations 25 --ignore tests/tables --ignore tests/clusters
 TESTS ?= tests
+# How many parts of YARN and HDFS are killed.
+KILLS ?= 6
 # Those of jobs, which a client of a Spark Connect server runs as well.
 OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train score compress students train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
 # One path through each job, for `make check`: the examples, and the command's dry runs.
@@ -77,8 +79,8 @@ test-tables: setup  ## Delta Lake, Iceberg and S3, whose jars come from Maven Ce
 	@$(BIN)/python -m pytest tests/tables
 
 test-clusters: setup setup-current  ## YARN and HDFS on this machine, whose jars come from Maven Central, with both stacks
-	@$(BIN)/python -m pytest tests/clusters
-	@.venv-current/bin/python -m pytest tests/clusters
+	@$(BIN)/python -m pytest --kills $(KILLS) tests/clusters
+	@.venv-current/bin/python -m pytest --kills $(KILLS) tests/clusters
 
 # Made while the types are checked, which leaves a core idle.
 archive: setup

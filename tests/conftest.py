@@ -42,6 +42,7 @@ ON_CURRENT = int(pyspark.__version__.partition(".")[0]) >= 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=6, help="how many parts of YARN and HDFS tests/clusters kills")
     parser.addoption("--connect", action="store_true", help="from a client of a Spark Connect server (Spark 4)")
 
 

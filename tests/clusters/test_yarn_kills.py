@@ -1,6 +1,5 @@
 """What YARN and HDFS lose while a training runs on them: it goes on, and ends with the weights of one left alone."""
 
-import os
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,6 @@ from .hadoop import Hadoop
 from .kills import KINDS, mend
 from .trainings import same, training
 
-KILLS = int(os.environ.get("SPARKDL_KILLS", len(KINDS)))
-"""How many; first each kind once, and then what chance chooses."""
 BETWEEN_STEPS = 12
 """From one kill to the next one there are new checkpoints: each is the first of its attempt."""
 LAST_STEP = 80
@@ -30,10 +27,15 @@ def whole(hadoop: Hadoop) -> Iterator[None]:
 
 
 def test_a_run_ends_with_the_same_weights_whatever_is_killed(
-    hadoop: Hadoop, dataset: str, undisturbed: Mapping[str, torch.Tensor], tmp_path: Path
+    pytestconfig: pytest.Config,
+    hadoop: Hadoop,
+    dataset: str,
+    undisturbed: Mapping[str, torch.Tensor],
+    tmp_path: Path,
 ) -> None:
-    chance = random.Random(0)
-    kinds = [*KINDS, *(chance.choice(list(KINDS)) for _ in range(KILLS - len(KINDS)))][:KILLS]
+    """``--kills`` says how many; first each kind once, and then what chance chooses."""
+    chance, kills = random.Random(0), pytestconfig.getoption("kills")
+    kinds = [*KINDS, *(chance.choice(list(KINDS)) for _ in range(kills - len(KINDS)))][:kills]
     while kinds:
         folder = tmp_path / f"{len(kinds)}-left"
         folder.mkdir()
