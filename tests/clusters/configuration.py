@@ -53,6 +53,7 @@ class Configuration:
                 "yarn.nodemanager.resource.memory-mb": str(NODE_MEMORY),
                 "yarn.nodemanager.resource.cpu-vcores": "8",
                 "yarn.nodemanager.pmem-check-enabled": "true",
+                "yarn.nodemanager.resource.memory.enforced": "false",  # or the check is left to cgroups, used or not
                 "yarn.nodemanager.vmem-check-enabled": "false",  # address space is not memory, and PyTorch maps a lot
                 "yarn.nodemanager.resource-monitor.interval-ms": "500",
                 "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",

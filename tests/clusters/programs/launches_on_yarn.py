@@ -10,12 +10,13 @@ from sparkdl.collectives import TorchBackend
 from sparkdl.errors import SparkdlError
 
 PIECE = 50_000_000  # bytes
+PIECES = 45  # half of them are too much
 
 
 def grow(rank: Rank) -> int:
     print(f"rank {rank.rank} says this in its container")
     pieces = []
-    while rank.rank == 1 and len(pieces) < 100:
+    while rank.rank == 1 and len(pieces) < PIECES:
         pieces.append(b"x" * PIECE)
         time.sleep(0.1)
     time.sleep(60)  # it hears of the other one's end before
