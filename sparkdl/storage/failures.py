@@ -71,6 +71,7 @@ _CREDENTIALS = {
         ("abfs", "abfss", "az"),
         "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_CONNECTION_STRING",
     ),
+    "hdfs": "HADOOP_USER_NAME to a user who has the right, or ask for it",
 }
 """By the scheme of a path, what its client takes credentials from; of others, fsspec reads variables of its own."""
 

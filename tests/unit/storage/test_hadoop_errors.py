@@ -74,3 +74,12 @@ def test_an_error_that_is_no_failure_of_storage_stays_as_it_is() -> None:
 
     with pytest.raises(RuntimeError, match="a defect"):
         fail("hdfs://name-node/t")
+
+
+def test_a_user_without_the_right_hears_whose_name_counts() -> None:
+    @patient
+    def fail(path: str) -> None:
+        raise RuntimeError('RPCError("a.AccessControlException", "Permission denied: user=me")')
+
+    with pytest.raises(PermissionError, match=r"Permission denied: user=me.*set HADOOP_USER_NAME to a user who"):
+        fail("hdfs://name-node/t")
