@@ -26,8 +26,10 @@ _NUMBERS = {
     "ParentNotDirectoryException": errno.ENOTDIR,
 }
 """By the names of Hadoop's exceptions."""
-_UNREACHED = re.compile(r"failed to lookup address|NoActiveNameNode|could only be written to 0 of the")
-"""No name that is known, no name node in charge, no data node: each of them may come back."""
+_UNREACHED = re.compile(
+    r"failed to lookup address|NoActiveNameNode|RPC listener disconnected|could only be written to 0 of the"
+)
+"""No name that is known, no name node in charge, one that ended when it was asked, no data node: each may return."""
 
 
 def number_of(error: BaseException) -> int | None:
