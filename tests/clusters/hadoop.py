@@ -98,6 +98,10 @@ class Hadoop(StandaloneCluster):
         path = os.pathsep.join([str(settings), *self.java, str(SPARK_HOME / "jars" / "*")])
         return ["java", *JAVA, "-cp", path]
 
+    def processes(self) -> list[psutil.Process]:
+        """Those that carry the mark, and those of containers, which YARN gives an environment of its own."""
+        return [*super().processes(), *(process for host in NODES for process in self.containers(host))]
+
     def find(self, role: str) -> list[psutil.Process]:
         """The processes of one of the :data:`ROLES`, oldest first."""
         found = []
@@ -112,10 +116,10 @@ class Hadoop(StandaloneCluster):
         return [each for each in self.find("node manager") if f"-Dsparkdl.node={node}" in each.cmdline()]
 
     def containers(self, host: str) -> list[psutil.Process]:
-        """The processes of all containers on one of the :data:`NODES`."""
+        """The processes of all containers on one of the :data:`NODES`: they run in folders of its node manager."""
         folder = str(self.configuration.folder / host / "local")
         found = []
-        for process in self.processes():
+        for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.cwd().startswith(folder):
                     found.append(process)

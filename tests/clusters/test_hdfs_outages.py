@@ -32,7 +32,7 @@ def test_a_run_waits_for_its_name_node(
         name_node.send_signal(signal.SIGCONT)
         run.wait_for_step(run.step() + 10)
         name_node.kill()
-        name_node.wait(10)
+        until(lambda: not hadoop.find("name node"), "the name node did not end")
         hadoop.start_daemon("name node")
         until(lambda: not hadoop.safe(), "the name node did not come back")  # after half a minute of safe mode
         assert same(run.weights(), undisturbed)

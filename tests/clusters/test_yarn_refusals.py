@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import psutil
 import pytest
 
 from .hadoop import CONFIGURATION, PROPERTIES, ROOT, Hadoop, until
@@ -58,7 +57,7 @@ def test_a_user_without_the_right_to_write_hears_so_in_a_line(hadoop: Hadoop, da
 
 def test_a_job_while_hdfs_is_down_ends_with_a_line(hadoop: Hadoop, dataset: str, tmp_path: Path) -> None:
     hadoop.find("name node")[0].kill()
-    psutil.wait_procs(hadoop.find("name node"), timeout=10)
+    until(lambda: not hadoop.find("name node"), "the name node did not end")
     try:
         line = refusal(hadoop, "train", f"train.dataset={dataset}")
     finally:
