@@ -28,8 +28,9 @@ _NUMBERS = {
 """By the names of Hadoop's exceptions."""
 _UNREACHED = re.compile(
     r"failed to lookup address|NoActiveNameNode|RPC listener disconnected|could only be written to 0 of the"
+    r"|^DataTransferError\("
 )
-"""No name that is known, no name node in charge, one that ended when it was asked, no data node: each may return."""
+"""No name that is known, no name node in charge, one that ended when it was asked, no data node: they may return."""
 
 
 def number_of(error: BaseException) -> int | None:

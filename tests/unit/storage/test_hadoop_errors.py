@@ -50,6 +50,7 @@ def test_a_refusal_of_a_name_node_is_an_error_of_the_operating_system(error: Exc
         OSError("Connection refused (os error 111)"),
         OSError("failed to lookup address"),
         RuntimeError("RPC listener disconnected"),  # of a name node that was killed
+        RuntimeError('DataTransferError("All DataNodes failed: [DatanodeInfoProto { id: ... }]")'),
     ],
 )
 def test_a_name_node_that_is_starting_or_away_is_waited_for(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
