@@ -23,8 +23,8 @@ def refusal(hadoop: Hadoop, job: str, *settings: str, variables: dict[str, str] 
         script, str(CONFIGURATION), *settings, options=(*PROPERTIES, *chosen), check=False, variables=variables
     )
     assert done.returncode in (69, 74), done.stdout + done.stderr
-    lines = done.stderr.splitlines()
-    assert not [line for line in lines if line.startswith(("\tat ", "Traceback"))], done.stderr
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]  # Python's are all in the first
+    assert not [line for line in lines if line.startswith(("\tat ", "Traceback"))], done.stdout + done.stderr
     (ours,) = [line for line in lines if line.startswith("sparkdl: ")]
     return ours
 
@@ -37,7 +37,7 @@ def refusal(hadoop: Hadoop, job: str, *settings: str, variables: dict[str, str] 
             {"spark.executor.memory": "9g"},
             ("above the max threshold (4096 MB)", "yarn.scheduler.maximum-allocation-mb"),
         ),
-        (UNREACHED, ("127.0.0.1:9", "HADOOP_CONF_DIR")),
+        (UNREACHED, (":9 failed on connection exception", "HADOOP_CONF_DIR")),
     ],
     ids=["queue", "memory", "resource manager"],
 )
