@@ -3,13 +3,15 @@
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["alone", "forget_peak", "peak_bytes", "quietly", "servant"]
+import psutil
+
+__all__ = ["alone", "cpu_seconds", "forget_peak", "peak_bytes", "quietly", "servant"]
 
 T = TypeVar("T")
 _SPAWN = get_context("spawn")  # a fork would inherit Spark's sockets and the state of PyTorch's threads
@@ -54,6 +56,18 @@ def quietly(log: Path) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(file, standard)
+
+
+def cpu_seconds() -> float:
+    """What this process, all that it has started and all that these have waited for have spent on CPUs so far.
+
+    Unlike the time on a clock, it hardly depends on what else the machine does.
+    """
+    total = 0.0
+    for process in (own := psutil.Process(), *own.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # what it has spent is its parent's now
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 def forget_peak() -> None:

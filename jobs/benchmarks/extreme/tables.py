@@ -24,8 +24,8 @@ def run(data: Sequence[str] = (), kinds: Sequence[str] = ()) -> Iterator[Report]
             folder.mkdir()
             with session() as spark:
                 task = task_of_files(data, folder, spark) if data else prepared_task(kind, folder, spark)
-                ours, model = quality.train_ours(task, folder, spark)
-            yield quality.compare(task, ours, model, folder)
+                ours, model, spent = quality.train_ours(task, folder, spark)
+            yield quality.compare(task, ours, model, spent, folder)
             if kind not in ("wordnet", "data"):
                 continue
             yield slots.run(task, folder)
