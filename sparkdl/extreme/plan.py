@@ -12,8 +12,9 @@ from sparkdl.tables import aligned
 
 __all__ = ["Cost", "Plan", "fewest_repetitions", "plan_extreme"]
 
-USUAL_REPETITIONS = 16
-"""More repetitions than it takes to tell classes apart still average out the noise of each; the papers use 16 to 32."""
+USUAL_REPETITIONS = 8
+"""More repetitions than it takes to tell classes apart still average out the noise of each; the papers use 16 to 32.
+Where a ranker orders what they find, eight put as many held-out rows right."""
 BUCKETS_PER_ROOT = 4
 """B is the power of two nearest to this many times the square root of K: 512 for 20,000 classes. Two repetitions then
 already leave most classes alone in their pair of buckets, and the last layer stays small."""

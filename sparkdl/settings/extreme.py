@@ -24,7 +24,7 @@ class LinearRankerOptions(Section):
     """Classes of a row that are reordered when it is scored: more take longer, and change few predictions."""
     random_negatives: Annotated[int, Field(ge=0)] = 50
     """How many randomly drawn classes have a training row as a negative, besides."""
-    cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """The weight of the loss against that of the squared weights: LIBLINEAR's C."""
     smallest_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     """Weights that are smaller are left out of the model, after training."""
@@ -48,9 +48,9 @@ class Extreme(Section):
     both reach. A job that is started again with the same settings goes on with the missing ones."""
     buckets: Annotated[int, Field(ge=2)] = 512
     """To how many buckets a repetition hashes the classes."""
-    repetitions: Positive = 16
-    """How many meta-models, each with a hash of its own."""
-    repetitions_per_task: Positive = 8
+    repetitions: Positive = 8
+    """How many meta-models, each with a hash of its own: with a ranker, twice as many put hardly more rows right."""
+    repetitions_per_task: Positive = 4
     """How many of them share a task, and with it each batch and each matrix product."""
     minimum_repetitions: Positive | None = None
     """How many of them are enough for an ensemble if Spark gives up on tasks; by default, all are needed."""

@@ -118,7 +118,7 @@ def test_the_keys_of_a_section_and_those_in_it_are_listed_with_defaults_and_choi
     listed = {section: run(["keys", section], capsys)[:2] for section in Settings.model_fields}
     assert {code for code, _ in listed.values()} == {0}
     for section, line in {
-        "extreme": "extreme.repetitions = 16  [whole number]",
+        "extreme": "extreme.repetitions = 8  [whole number]",
         "train": "train.schedule = cosine  [constant | cosine | linear | step]",
         "prepare": "prepare.on_bad_rows = error  [error | skip]",
         "cluster": "cluster.num_ranks.max (required)  [whole number]",

@@ -49,7 +49,7 @@ def test_as_many_repetitions_as_the_bound_asks_for_tell_all_classes_apart():
 
 def test_what_is_not_given_is_chosen():
     found = plan_extreme(**WORDNET)
-    assert (found.num_buckets, found.repetitions) == (512, 16)
+    assert (found.num_buckets, found.repetitions) == (512, 8)
     assert (found.shortlist, found.mach.name) == (100, "MACH, hidden 120")
     small = plan_extreme(100, num_features=10, rows=10, labels=3)
     assert small.num_buckets < 100 == small.shortlist
@@ -126,7 +126,7 @@ def test_the_second_stage_is_counted_and_shared_by_slots_too():
 def test_the_table_has_a_column_for_each_way():
     lines = plan_extreme(**WORDNET, hidden=[256]).table.splitlines()
     assert lines[0].split("  ")[-1].strip() == "one-vs-all, hidden 256"
-    assert lines[1].split() == ["outputs", "16", "x", "512", "20,000", "20,000"]
+    assert lines[1].split() == ["outputs", "8", "x", "512", "20,000", "20,000"]
     assert str(plan_extreme(**WORDNET)) == plan_extreme(**WORDNET).table
 
 
