@@ -10,7 +10,7 @@ from itertools import pairwise
 from sparkdl.errors import ConfigError
 from sparkdl.tables import aligned
 
-__all__ = ["Cost", "Plan", "fewest_repetitions", "plan_extreme"]
+__all__ = ["Cost", "Plan", "fewest_repetitions", "plan_extreme", "ranker_parts"]
 
 USUAL_REPETITIONS = 8
 """More repetitions than it takes to tell classes apart still average out the noise of each; the papers use 16 to 32.
@@ -44,6 +44,13 @@ START_SECONDS = 8
 """What comes on top of both stages: processes that import, loops that are compiled, clusters, files."""
 RANDOM_NEGATIVES = 50
 """Classes that a row is a negative of beside its shortlist."""
+CLASSES_PER_TASK = 2500
+"""About how many classes a task of the ranker learns: few enough for two slots, or eight, to have as much to do as one
+another."""
+RANKING_ENTRY_BYTES = 16
+"""Of each feature of each row in a task of the ranker: its number and its value, twice while row groups are joined."""
+RANKING_PAIR_BYTES = 60
+"""Of each pair of a row and a class there: class, row and sign, as they are found and in the order of classes."""
 DEFAULT_NONZEROS = 32
 """Features of a row that are not zero, if nobody says how many; a gloss or a title has a dozen, a document hundreds."""
 
@@ -78,6 +85,8 @@ class Plan:
     """The classes of a row that the ranker orders; None without one."""
     ranker_seconds: float
     """Expected time of the second stage: decoding to shortlists, and training the ranker."""
+    ranker_task_bytes: int
+    """The largest task that trains the ranker: it holds all training rows; 0 without one."""
     mach: Cost
     """The first stage: all meta-models."""
     one_vs_all: tuple[Cost, ...]
@@ -105,6 +114,8 @@ class Plan:
             ["largest training task", *(_readable_bytes(cost.task_bytes) for cost in costs)],
             ["expected training time", *(_readable_time(cost.seconds) for cost in costs)],
             ["and of the ranker", _readable_time(self.ranker_seconds) if self.shortlist else "", *[""] * rivals],
+            ["its largest task", _readable_bytes(self.ranker_task_bytes) if self.shortlist else "", *[""] * rivals],
+            ["both stages", _readable_time(self.seconds), *[""] * rivals],
             ["shortlist", f"{self.shortlist:,}" if self.shortlist else "", *[""] * rivals],
             ["two classes look alike", f"probability <= {self.delta:.1g}", *["never"] * rivals],
             ["fewest repetitions", f"{self.fewest_repetitions}", *[""] * rivals],
@@ -193,12 +204,14 @@ def plan_extreme(
         others = _parameters(0, widths, outputs)
         return first * FIRST_LAYER_SECONDS + others * OTHER_LAYERS_SECONDS
 
-    listed, ranker_seconds = None, 0.0
+    listed, ranker_seconds, ranker_bytes = None, 0.0, 0
     if ranked:
         listed = min(shortlist or max(USUAL_SHORTLIST, math.ceil(SHORTLIST_PER_LABEL * labels)), num_classes)
         decoding = chosen * row_seconds(hidden, buckets) * DECODING
         pairs = min(listed + RANDOM_NEGATIVES + labels, num_classes)
         ranker_seconds = rows * (decoding + pairs * nonzeros * RANKING_SECONDS) / slots
+        of_a_row = nonzeros * RANKING_ENTRY_BYTES + pairs / ranker_parts(num_classes) * RANKING_PAIR_BYTES
+        ranker_bytes = round(rows * of_a_row) + TASK_BYTES
     packed = min(repetitions_per_task, chosen)
     rivals = [cost("one-vs-all, linear", (), num_classes, 1, 1, 1)]
     if hidden:
@@ -212,6 +225,7 @@ def plan_extreme(
         delta=min(math.exp(min(2 * math.log(num_classes) - chosen * math.log(buckets), 0.0)), 1.0),
         shortlist=listed,
         ranker_seconds=ranker_seconds,
+        ranker_task_bytes=ranker_bytes,
         mach=cost(name, hidden, buckets, chosen, packed, math.ceil(chosen / (packed * slots))),
         one_vs_all=tuple(rivals),
     )
@@ -225,6 +239,11 @@ def fewest_repetitions(num_classes: int, num_buckets: int, *, delta: float) -> i
     """
     exact = (2 * math.log(num_classes) - math.log(delta)) / math.log(num_buckets)
     return max(math.ceil(exact - 1e-9), 1)  # 3 is 3, whatever the logarithms' last bits say
+
+
+def ranker_parts(num_classes: int) -> int:
+    """In how many ranges of classes, each a task, the ranker is trained."""
+    return int(2 ** max(round(math.log2(num_classes / CLASSES_PER_TASK)), 0))
 
 
 def _usual_buckets(num_classes: int) -> int:

@@ -28,6 +28,7 @@ from sparkdl.data.reading.read import verified_content
 from sparkdl.data.reading.sparse import to_batch
 from sparkdl.data.sparse_rows import Rows, read_rows
 from sparkdl.errors import TrainingError
+from sparkdl.extreme import plan
 from sparkdl.extreme.ensemble import ROWS, Ensemble, write_model_folder
 from sparkdl.extreme.ranker import Classifiers, TrainedRanker
 from sparkdl.extreme.repetitions import Finished
@@ -37,8 +38,6 @@ from sparkdl.storage import join, list_folder, read_file, remove, write_file
 
 __all__ = ["train_ranker"]
 
-CLASSES_PER_TASK = 2500
-"""About how many classes a task learns: few enough for two slots, or eight, to have as much to do as one another."""
 FORMAT = "squared hinge, 1"
 """What else decides the files: another way to train them needs another name."""
 Shortlists = NDArray[np.int32]
@@ -56,7 +55,7 @@ def train_ranker(
     Raises :class:`~sparkdl.errors.TrainingError` if Spark gives up on a task; what others have finished is kept.
     """
     folder = join(settings.run_dir, f"ranker-{_digest(options, records)[:16]}")
-    parts = 2 ** max(round(np.log2(dataset.num_classes / CLASSES_PER_TASK)), 0)
+    parts = plan.ranker_parts(dataset.num_classes)
     missing = [number for number in range(parts) if _classifiers(folder, number) is None]
     if missing:
         there = _written(folder, "shortlists")
@@ -200,7 +199,7 @@ def _run(
 def _digest(options: LinearRankerOptions, records: Sequence[Finished]) -> str:
     """What decides the classifiers and their files; the score that they are used in does not."""
     weights = [(record.repetition, record.made_of, record.sha256) for record in records]
-    decisive = [FORMAT, CLASSES_PER_TASK, options.model_dump(exclude={"candidates", "ensemble_weight"}), weights]
+    decisive = [FORMAT, plan.CLASSES_PER_TASK, options.model_dump(exclude={"candidates", "ensemble_weight"}), weights]
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 
 

@@ -35,3 +35,4 @@ def run(data: Sequence[str] = (), kinds: Sequence[str] = ()) -> Iterator[Report]
             with session() as spark:
                 yield odp.run(Path(scratch), spark)
             yield claims.run()
+            yield claims.published_shapes()

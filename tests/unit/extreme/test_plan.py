@@ -8,7 +8,14 @@ import pytest
 
 from sparkdl.errors import ConfigError
 from sparkdl.extreme.hashing import bucket_hashes, table
-from sparkdl.extreme.plan import TASK_BYTES, fewest_repetitions, plan_extreme
+from sparkdl.extreme.plan import (
+    RANKING_ENTRY_BYTES,
+    RANKING_PAIR_BYTES,
+    TASK_BYTES,
+    fewest_repetitions,
+    plan_extreme,
+    ranker_parts,
+)
 
 WORDNET = {"num_classes": 20_000, "num_features": 45_000, "rows": 85_000}
 ODP = {"num_classes": 105_033, "num_features": 421_705, "rows": 1_084_404, "hidden": []}
@@ -121,6 +128,23 @@ def test_the_second_stage_is_counted_and_shared_by_slots_too():
     assert plan_extreme(**WORDNET, slots=4).ranker_seconds == pytest.approx(whole.ranker_seconds / 4)
     assert plan_extreme(**WORDNET, shortlist=400).ranker_seconds > 1.5 * whole.ranker_seconds
     assert plan_extreme(**WORDNET, shortlist=10**6).shortlist == 20_000
+
+
+def test_a_task_of_the_ranker_holds_all_rows_and_the_pairs_of_its_classes():
+    assert plan_extreme(**WORDNET, ranked=False).ranker_task_bytes == 0
+    few, many = (plan_extreme(**WORDNET | {"num_classes": number}) for number in (20_000, 2_560_000))
+    rows = 85_000 * 32 * RANKING_ENTRY_BYTES
+    pairs = 85_000 * (100 + 50 + 1) * RANKING_PAIR_BYTES
+    assert few.ranker_task_bytes == pytest.approx(rows + pairs / 8 + TASK_BYTES, abs=1)
+    assert many.ranker_task_bytes == pytest.approx(rows + pairs / 1024 + TASK_BYTES, abs=1)
+    assert [ranker_parts(number) for number in (2, 2_500, 20_000, 2_560_000)] == [1, 1, 8, 1024]
+
+
+def test_the_table_says_how_long_both_stages_take_together():
+    found = plan_extreme(**WORDNET, epochs=20)
+    (line,) = (line for line in found.table.splitlines() if line.startswith("both stages"))
+    assert line.split() == ["both", "stages", *f"{found.seconds / 60:.3g} min".split()]
+    assert found.seconds > found.mach.seconds + found.ranker_seconds
 
 
 def test_the_table_has_a_column_for_each_way():

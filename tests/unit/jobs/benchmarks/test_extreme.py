@@ -1,15 +1,22 @@
 """What the benchmark of very many classes is measured on."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy import sparse
 
+from benchmarks.extreme.claims import REPOSITORY, published_shapes
 from benchmarks.extreme.made_up import Shape, write_dataset
+from benchmarks.extreme.processes import cpu_seconds
 from benchmarks.extreme.rivals import write_rows
-from benchmarks.extreme.task import first_groups, rows_of
+from benchmarks.extreme.task import CONFIGURATIONS, first_groups, rows_of
+from sparkdl import load_settings, plan_extreme
 from sparkdl.data import SparseLoader
 from sparkdl.data.sources.xc_lines import parse_lines
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 SHAPE = Shape(rows=20_000, features=3_000, classes=400, draws=16)
 
 
@@ -61,3 +68,34 @@ def test_rivals_read_the_same_rows(tmp_path):
     assert not found.bad
     for mine, theirs in zip(rows, found[:5], strict=True):
         np.testing.assert_allclose(theirs, mine, rtol=1e-5)
+
+
+def test_cpu_seconds_count_processes_that_run_and_those_that_have_ended():
+    busy = "import time\nwhile time.process_time() < {}: pass\n"
+    before = cpu_seconds()
+    subprocess.run([sys.executable, "-c", busy.format(0.5)], check=True)
+    ended = cpu_seconds()
+    assert ended - before >= 0.4
+    running = subprocess.Popen([sys.executable, "-c", busy.format(0.5) + "print(flush=True)\ninput()"], **PIPES)
+    running.stdout.readline()
+    assert cpu_seconds() - ended >= 0.4
+    running.communicate(b"\n")
+
+
+def test_what_the_plan_expects_of_published_sets_is_said_in_minutes_and_megabytes():
+    report = published_shapes()
+    found = {row[0]: dict(zip(report.columns[1:], row[1:], strict=True)) for row in report.rows}
+    assert set(found) == set(REPOSITORY)
+    assert found["amazon_670k"]["buckets x repetitions"] == "4096 x 8"
+    for row in found.values():
+        assert row["both, min"] > row["meta-models, min"] + row["ranker, min"] > 0
+        assert row["a task of the ranker MB"] > 500
+
+
+@pytest.mark.parametrize("name", REPOSITORY)
+def test_files_for_published_sets_have_the_buckets_and_layers_that_the_plan_chooses(name):
+    settings = load_settings(str(CONFIGURATIONS / f"{name}.yaml"), [])
+    plan = plan_extreme(**REPOSITORY[name], hidden=settings.extreme.hidden)
+    assert settings.extreme.buckets == plan.num_buckets
+    assert plan_extreme(**REPOSITORY[name]).mach.name == plan.mach.name
+    assert settings.require("prepare").source.format == "xc"
