@@ -22,7 +22,7 @@ from sparkdl.preprocessing.words import CutAtPattern, CutAtSpaces, Neighbours
 
 __all__ = ["FittedPipeline", "read_pipeline"]
 
-STAGES: dict[str, type[FittedStage]] = {
+SPARK_STAGES: dict[str, type[FittedStage]] = {
     "CountVectorizerModel": CountWords,
     "DateParts": CalendarParts,
     "HashingTF": CountHashes,
@@ -40,7 +40,7 @@ STAGES: dict[str, type[FittedStage]] = {
     "VectorSizeHint": ExpectWidth,
     "WordHashes": HashWords,
 }
-"""The stages by the names of the classes that Spark has saved, its own and sparkdl's."""
+"""For what earlier versions wrote: the stages by the names of the classes that Spark saved, its own and sparkdl's."""
 _KNOWN = re.compile(r"(?:(?:org\.apache\.spark|pyspark)\.ml\.feature|sparkdl\.data\.\w+)\.(\w+)")
 
 
@@ -93,9 +93,9 @@ def read_pipeline(folder: Path, *, trusted: Collection[str] = ()) -> FittedPipel
     renamed: dict[str, str] = {}
     for saved in saved_stages(folder):
         known = _KNOWN.fullmatch(saved.name)
-        if not known or known[1] not in STAGES:
+        if not known or known[1] not in SPARK_STAGES:
             raise saved.only_spark()
-        stages.append(STAGES[known[1]].read(replace(saved, renamed=renamed)))
+        stages.append(SPARK_STAGES[known[1]].read(replace(saved, renamed=renamed)))
     if stages and isinstance(stages[-1], Assemble):
         stages[-1] = replace(stages[-1], kind="float32")
     return FittedPipeline(tuple(stages))

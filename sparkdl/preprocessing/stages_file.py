@@ -21,10 +21,10 @@ from sparkdl.preprocessing.word_counts import CountHashes, CountWords, Logarithm
 from sparkdl.preprocessing.word_hashes import HashWords
 from sparkdl.preprocessing.words import CutAtPattern, Neighbours
 
-__all__ = ["STAGES_FILE", "as_json", "read_stages"]
+__all__ = ["STAGES", "STAGES_FILE", "as_json", "read_stages"]
 
 STAGES_FILE = "stages.json"
-_STAGES: tuple[type[FittedStage], ...] = (
+STAGES: tuple[type[FittedStage], ...] = (
     Assemble,
     CalendarParts,
     Copy,
@@ -44,7 +44,8 @@ _STAGES: tuple[type[FittedStage], ...] = (
     Tokenise,
     WeighWords,
 )
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in _STAGES}
+"""Those that a file may have, by the names of their classes."""
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in STAGES}
 
 
 def as_json(stages: Sequence[FittedStage]) -> bytes:
