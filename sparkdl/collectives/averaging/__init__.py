@@ -1,6 +1,7 @@
 """What travels when ranks take the mean of their tensors, and where it is added up: one file per answer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -35,7 +36,14 @@ from sparkdl.settings.averaging import (
     TopKOptions,
 )
 
-__all__ = ["Averager", "Exchange", "Ring", "advance", "create_averager", "finish"]
+__all__ = ["ADDED_UP", "GATHERED", "TOPOLOGIES", "Averager", "Exchange", "Ring", "advance", "create_averager", "finish"]
+
+TOPOLOGIES: dict[str, Callable[[Messenger], Averager]] = {
+    "butterfly": Butterfly,
+    "server": Server,
+    "sharded_servers": ShardedServers,
+}
+"""Those that send messages between pairs of ranks, but for ``two_levels``, which has a ring of its own."""
 
 
 def create_averager(options: Averaging, communicator: Communicator) -> Averager:
@@ -53,40 +61,36 @@ def create_averager(options: Averaging, communicator: Communicator) -> Averager:
         )
     if options.topology == "sharded_servers" and compression and compression.by_value:
         return CompressedShards(communicator, _gathered(compression, communicator))
-    topologies: dict[str, Callable[[Messenger], Averager]] = {
-        "butterfly": Butterfly,
-        "server": Server,
-        "sharded_servers": ShardedServers,
-    }
-    return _compressing(compression, topologies[options.topology](communicator), communicator)
+    return _compressing(compression, TOPOLOGIES[options.topology](communicator), communicator)
 
 
 def _compressing(compression: Compression | None, plain: Averager, communicator: Communicator) -> Averager:
     """The averager that sends less; ``plain`` adds up what can be added up on the way."""
-    match compression:
-        case None:
-            return plain
-        case Float16Options():
-            return Casting(plain, dtype=torch.float16)
-        case BFloat16Options():
-            return Casting(plain, dtype=torch.bfloat16)
-        case PowerSGDOptions(rank=rank):
-            return PowerSGD(plain, rank=rank)
-        case AtomoOptions(atoms=atoms):
-            return Atomo(communicator, atoms=atoms)
+    if compression is None:
+        return plain
+    if create := ADDED_UP.get(type(compression)):
+        return create(compression, plain, communicator)
     return _gathered(compression, communicator)
 
 
 def _gathered(compression: Compression, communicator: Communicator) -> Gathered:
-    match compression:
-        case Int8Options():
-            return Int8(communicator)
-        case QSGDOptions(bits=bits):
-            return QSGD(communicator, bits=bits)
-        case TopKOptions(ratio=ratio, momentum=momentum, warmup_epochs=warmup_epochs):
-            return DGC(communicator, ratio=ratio, momentum=momentum, warmup_epochs=warmup_epochs)
-        case SignOptions():
-            return Sign(communicator)
-        case DeMoOptions(coefficients=coefficients):
-            return DeMo(communicator, coefficients=coefficients)
-    raise TypeError(f"there is no averager for {type(compression).__qualname__}")
+    return GATHERED[type(compression)](compression, communicator)
+
+
+ADDED_UP: dict[type[Compression], Callable[[Any, Averager, Communicator], Averager]] = {
+    Float16Options: lambda _, plain, __: Casting(plain, dtype=torch.float16),
+    BFloat16Options: lambda _, plain, __: Casting(plain, dtype=torch.bfloat16),
+    PowerSGDOptions: lambda options, plain, _: PowerSGD(plain, rank=options.rank),
+    AtomoOptions: lambda options, _, communicator: Atomo(communicator, atoms=options.atoms),
+}
+"""Compressions whose messages are added up on the way, by their options."""
+GATHERED: dict[type[Compression], Callable[[Any, Communicator], Gathered]] = {
+    Int8Options: lambda _, communicator: Int8(communicator),
+    QSGDOptions: lambda options, communicator: QSGD(communicator, bits=options.bits),
+    TopKOptions: lambda options, communicator: DGC(
+        communicator, ratio=options.ratio, momentum=options.momentum, warmup_epochs=options.warmup_epochs
+    ),
+    SignOptions: lambda _, communicator: Sign(communicator),
+    DeMoOptions: lambda options, communicator: DeMo(communicator, coefficients=options.coefficients),
+}
+"""Those of which each rank receives the messages of all."""

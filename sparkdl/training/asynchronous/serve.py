@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,15 +11,11 @@ from torch import nn
 from sparkdl.cluster import limited_threads
 from sparkdl.errors import CheckpointError
 from sparkdl.models import full_state, load_full_state
-from sparkdl.parameters import RULES, Outer, ParameterServer, Part, Partition, QuasiNewton, Rule, answers_of
-from sparkdl.settings.strategies import (
-    AsynchronousOptions,
-    DecoupledDiLoCoOptions,
-    DownpourOptions,
-    SandblasterOptions,
-)
+from sparkdl.parameters import ParameterServer, Part, Partition, answers_of
+from sparkdl.settings.strategies import AsynchronousOptions, DecoupledDiLoCoOptions, SandblasterOptions
 from sparkdl.training.asynchronous.exchange import shared_buffers
 from sparkdl.training.asynchronous.line import Invitation, Line
+from sparkdl.training.asynchronous.methods import rule_of
 from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shard, load_shared, load_weights, save_shard
 from sparkdl.training.checkpoints.state import consensus_weights
 from sparkdl.training.loop import Job
@@ -92,7 +87,7 @@ def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: i
             load_full_state(model, consensus_weights(job.folder, manifest, shared))
     memory = partition.new_memory(number)
     partition.cut(_shared_tensors(model), number, memory)
-    part = Part(partition, number, memory, _rule(job))
+    part = Part(partition, number, memory, rule_of(job.settings.strategy))
     if shard:
         part.load(shard)
     return part
@@ -106,14 +101,3 @@ def _not_shared(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _shared_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: each.detach() for name, each in model.named_parameters()} | shared_buffers(model)
-
-
-def _rule(job: Job) -> Callable[[torch.Tensor], Rule]:
-    match job.settings.strategy:
-        case DownpourOptions(rule=rule):
-            return RULES[rule]
-        case DecoupledDiLoCoOptions(outer_learning_rate=rate, outer_momentum=momentum, quorum=quorum, grace=grace):
-            return partial(Outer, rate=rate, momentum=momentum, quorum=quorum, grace=grace)
-        case SandblasterOptions(memory=memory):
-            return partial(QuasiNewton, memory=memory)
-    return RULES["elastic"]
