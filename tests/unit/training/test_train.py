@@ -10,7 +10,7 @@ from sparkdl.training.checkpoints.checkpoint import save_manifest
 from sparkdl.training.tasks import Classification
 from sparkdl.training.train import _log_measured
 
-from .checkpoints.test_checkpoint import new_manifest
+from .checkpoints.test_checkpoint_folder import new_manifest
 
 
 def test_what_was_measured_up_to_a_checkpoint_is_in_the_curves_once_however_often_a_run_goes_on(
