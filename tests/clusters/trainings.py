@@ -13,7 +13,8 @@ import torch
 import yaml
 
 from sparkdl.storage import list_folder
-from sparkdl.training.checkpoints.checkpoint import latest, load_manifest, load_shared, step_of
+from sparkdl.training.checkpoints.checkpoint import load_manifest, load_shared
+from sparkdl.training.checkpoints.checkpoint_folder import latest, step_of
 
 from .hadoop import PROPERTIES, ROOT, Hadoop
 
