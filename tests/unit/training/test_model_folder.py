@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl.data import Batch, Dataset
+from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.models import NETWORK_FILE, full_state, load_weights
 from sparkdl.scoring.predictor import Asked, Predictor
@@ -17,6 +17,8 @@ from sparkdl.settings import Train
 from sparkdl.training.checkpoints.checkpoint import save_best
 from sparkdl.training.checks.tried_model import check_model, tried_model
 from sparkdl.training.model_folder import write_model_folder
+
+from .checks.test_tried_model import TwoHeads, pulled
 
 
 class Drawn(nn.Linear):
@@ -41,31 +43,6 @@ def test_the_network_of_a_checkpoint_is_written_by_the_trace_of_the_one_that_was
     write_model_folder(tmp_path, clouds, settings, f"{tmp_path}/{kept.name}", traced=traced)
     for name, weight in load_weights(tmp_path / NETWORK_FILE).items():
         torch.testing.assert_close(weight, weights[name])
-
-
-class TwoHeads(nn.Module):
-    """Answers logits, a vector, and what is no column."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 4)
-
-    def forward(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        embedding = self.first(rows)
-        return {
-            "logits": self.second(embedding),
-            "embedding": embedding,
-            "length": embedding.norm(dim=1),
-            "pairs": embedding.unsqueeze(1) * embedding.unsqueeze(2),
-        }
-
-
-def pulled(outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
-    """A loss of the user's own, of all that a network answers and of a batch."""
-    inputs = batch.inputs
-    assert isinstance(inputs, torch.Tensor)
-    distance = (outputs["embedding"] - inputs[:, :3]).square().sum(dim=1)
-    return (distance if batch.weights is None else distance * batch.weights).mean()
 
 
 def test_outputs_that_scoring_returns_are_kept_and_a_loss_takes_them_with_the_batch(
