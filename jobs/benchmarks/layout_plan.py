@@ -30,6 +30,7 @@ from benchmarks.network import network
 from benchmarks.report import Report, Target
 from sparkdl.cluster import Rank
 from sparkdl.collectives import TorchBackend
+from sparkdl.planning.cores import Cores, measure_cores
 from sparkdl.planning.cost import Traffic, fit_link
 from sparkdl.planning.layout_costs import costs_of_layouts, layout_name
 from sparkdl.planning.links import Links
@@ -82,10 +83,13 @@ def measured_steps(
     A replica learns from as many rows as the network says, whatever the layout.
     """
     torch.manual_seed(0)
-    links = Links.of_one_host(fit_link(launch(_exchanges, layouts[0].ranks)[0]), ranks=1)
+    exchanges, cores = launch(_of_ranks, layouts[0].ranks)[0]
+    links = Links.of_one_host(fit_link(exchanges), ranks=1)
     settings = settings_of(layouts[0]).model_copy(update={"batch_size": network.rows})
     costs = costs_of_layouts(
-        network.build(), torch.rand(2, network.width), settings, Classification(CLASSES), ranks=layouts[0].ranks
+        *(network.build(), torch.rand(2, network.width), settings, Classification(CLASSES)),
+        ranks=layouts[0].ranks,
+        cores=cores,
     )
     whole, taken = 0.0, []
     possible = [each for each in layouts if layout_name(each.axes) in costs.possible]
@@ -133,9 +137,10 @@ def report(steps: Sequence[Step]) -> Report:
     )
 
 
-def _exchanges(rank: Rank) -> list[tuple[Traffic, float]]:
-    with TorchBackend().connect(torch.device(rank.device)) as world:
-        return ring_exchanges(world)
+def _of_ranks(rank: Rank) -> tuple[list[tuple[Traffic, float]], Cores]:
+    device = torch.device(rank.device)
+    with TorchBackend().connect(device) as world:
+        return ring_exchanges(world), measure_cores(world, device)
 
 
 @contextmanager

@@ -6,10 +6,12 @@ from typing import NamedTuple
 from torch import nn
 from tqdm.auto import tqdm
 
+from sparkdl.cluster import limited_threads
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, repeated
 from sparkdl.layouts import ExpertPlan, GridPlan, PipelinePlan, exchanged_bytes, part_alone
 from sparkdl.models import Experts
+from sparkdl.planning.cores import Cores
 from sparkdl.planning.cost import Traffic, exchange, gathered, together
 from sparkdl.planning.expert_costs import bytes_of_experts, bytes_of_rows, memory_with_experts
 from sparkdl.planning.links import Links
@@ -33,7 +35,7 @@ class LayoutCost(NamedTuple):
     memory: float
     """Bytes in a step, over Python and its libraries."""
     computing: float
-    """Of the seconds that a whole replica computes in a step; waiting for other stages counts as well."""
+    """In seconds that a whole replica computes in a step while all ranks do; waiting for other stages counts, too."""
     shared: Traffic
     """Of a step, with the other ranks that the network lies among."""
     gradients: float
@@ -85,24 +87,28 @@ class LayoutCosts(NamedTuple):
     refused: dict[str, str]
     """With the reasons."""
     seconds: float
-    """What a whole replica computes in a step on the driver."""
+    """What a whole replica computes in a step on the driver, which does nothing else."""
 
 
-def costs_of_layouts(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, ranks: int) -> LayoutCosts:
+def costs_of_layouts(
+    model: nn.Module, rows: Inputs, settings: Train, task: Task, *, ranks: int, cores: Cores
+) -> LayoutCosts:
     """Try to cut a network in each way that so many ranks can share it; measure how long parts of it take here.
 
-    ``rows`` are some as the network reads them. Replicas exchange by ``allreduce``, whatever the settings say.
+    ``rows`` are some as the network reads them, and the driver computes with as many threads as a rank that has such
+    ``cores``. Replicas exchange by ``allreduce``, whatever the settings say.
     """
     settings = settings.model_copy(update={"strategy": AllReduceOptions()})
-    whole = _Whole(model, rows, settings)
-    costs = LayoutCosts({}, {}, whole.seconds)
     axes = ["tensor", "pipeline"]
     axes += ["experts"] if any(isinstance(each, Experts) for each in model.modules()) else []
-    for layout in tqdm(list(_layouts(ranks, axes)), desc="layouts", unit="layout", leave=False, disable=None):
-        try:
-            costs.possible[layout_name(layout)] = _cost(whole, task, layout)
-        except (ConfigError, ModelError) as reason:
-            costs.refused[layout_name(layout)] = str(reason)
+    with limited_threads(cores.threads):
+        whole = _Whole(model, rows, settings, cores)
+        costs = LayoutCosts({}, {}, whole.seconds)
+        for layout in tqdm(list(_layouts(ranks, axes)), desc="layouts", unit="layout", leave=False, disable=None):
+            try:
+                costs.possible[layout_name(layout)] = _cost(whole, task, layout)
+            except (ConfigError, ModelError) as reason:
+                costs.refused[layout_name(layout)] = str(reason)
     return costs
 
 
@@ -133,8 +139,8 @@ def _layouts(ranks: int, axes: Sequence[str]) -> Iterator[RankLayout]:
 class _Whole:
     """The network of a whole replica, and how long it takes here."""
 
-    def __init__(self, model: nn.Module, rows: Inputs, settings: Train) -> None:
-        self.model, self.rows, self.settings = model, rows, settings
+    def __init__(self, model: nn.Module, rows: Inputs, settings: Train, cores: Cores) -> None:
+        self.model, self.rows, self.settings, self.cores = model, rows, settings, cores
         self.trained = _trained(model)
         self._optimizer = seconds_of_optimizer(settings)
         self.seconds_of_passes = pass_seconds(model, rows, settings.batch_size)
@@ -184,9 +190,10 @@ def _cost_of_stages(whole: _Whole, part: nn.Module, plan: PipelinePlan, layout: 
     """What it takes to have a network in stages, or a part of one whose blocks are cut.
 
     Ranks compute one part of a batch after another, and wait until the first one has come, and the last one is done.
-
     With several stages each they wait less: for a part of their own stages (GPipe, section 2.3; Megatron-LM,
     arXiv 2104.04473, section 2.2). Messages travel while ranks compute, but for those of the parts that are waited for.
+    Where ranks share cores, those that wait leave theirs to others: a step then takes as long as the slowest rank would
+    with cores of its own, or as long as the work of all ranks takes on the cores that there are.
     """
     rows, settings, batch = whole.rows, whole.settings, whole.settings.batch_size
     found = stages_of_ranks(part, rows, settings, plan, tensor=layout.tensor, replicas=layout.data, batch=batch)
@@ -194,11 +201,13 @@ def _cost_of_stages(whole: _Whole, part: nn.Module, plan: PipelinePlan, layout: 
     turns = plan.microbatches + waiting
     of_part = pass_seconds(part, rows, -(-batch // plan.microbatches))
     sums = max((each.sums for each in found), key=lambda sums: sums.bytes)
+    slowest = turns * max(each.share for each in found) / whole.cores.slowdown
+    work = plan.microbatches / plan.ranks  # shares of all ranks are one
     return LayoutCost(
         layout,
         batch,
         memory=max(each.memory.total for each in found),
-        computing=max(whole.share(turns * each.share * of_part, each.trained) for each in found),
+        computing=whole.share(max(slowest, work) * of_part, max(each.trained for each in found)),
         shared=max((each.sent for each in found), key=lambda sent: sent.bytes),
         gradients=max(each.memory.gradients for each in found),
         stage_sums=Traffic(turns * sums.messages, turns * sums.bytes),

@@ -13,6 +13,7 @@ from sparkdl.cluster import Rank, free_memory
 from sparkdl.collectives import Averager, Backend, Communicator, Messenger, create_averager
 from sparkdl.collectives.averaging import finish
 from sparkdl.data import Batch, Dataset, Loader
+from sparkdl.planning.cores import Cores, measure_cores
 from sparkdl.planning.cost import StepCost, Traffic, ring
 from sparkdl.settings import Train
 from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
@@ -24,8 +25,9 @@ from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["Measurement", "adds_up", "measure", "ring_exchanges", "topology_seconds"]
 
-SIZES = (4 << 10, 2 << 20, 8 << 20)
-"""Bytes: one exchange that is nothing but its start, and two that are more than a switch takes at once."""
+SIZES = (4 << 10, 128 << 10, 2 << 20, 8 << 20)
+"""Bytes: one exchange that is nothing but its start, one of a few activations, two that are more than a switch takes
+at once."""
 REPEATS = 3
 WARM_UP_STEPS, STEPS = 3, 9
 SHORT_PERIOD = 3
@@ -48,6 +50,7 @@ class Measurement:
     """The same among the ranks of one host, where there are several hosts and several ranks on them."""
     ranks_of_host: int
     """On the host that has most of them."""
+    cores: Cores
     topologies: dict[str, float]
     """Seconds of one mean of as many bytes as the model has, in each topology that the backend has."""
     steps: dict[str, StepCost]
@@ -80,6 +83,7 @@ def measure(
             ring_exchanges(world),
             inside,
             ranks_of_host,
+            measure_cores(world, device),
             topology_seconds(world, model_bytes),
             {
                 name: _step(dataset, settings, options, world, device)

@@ -230,7 +230,9 @@ def _plan(subject: _Subject, found: Measurement, links: Links, *, measured_by: i
         link=fit_link(found.exchanges),
         strategies=steps,
         memory=subject.memory(ranks),
-        layouts=costs_of_layouts(model, rows, settings, task_to_train(dataset.card, settings), ranks=ranks),
+        layouts=costs_of_layouts(
+            *(model, rows, settings, task_to_train(dataset.card, settings)), ranks=ranks, cores=found.cores
+        ),
         room=found.room,
     )
 

@@ -1,5 +1,6 @@
 """What the cost model learns from real ranks."""
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,11 @@ def test_exchanges_of_each_size_are_measured_and_the_link_follows(found: Measure
     assert all(seconds > 0 for _, seconds in found.exchanges)
     link = fit_link(found.exchanges)
     assert 0 <= link.start < 0.1 and link.bandwidth > 1e6
+
+
+def test_it_is_known_how_ranks_share_the_cores_of_a_host(found: Measurement) -> None:
+    assert found.cores.threads == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert 1 <= found.cores.slowdown < 10
 
 
 def test_topologies_are_measured_as_far_as_the_backend_has_them(found: Measurement, backend: Backend) -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from sparkdl.models.experts import mixture_of_experts
+from sparkdl.planning.cores import Cores
 from sparkdl.planning.cost import Link
 from sparkdl.planning.layout_costs import costs_of_layouts
 from sparkdl.planning.links import Links
@@ -22,6 +23,7 @@ def network() -> nn.Module:
 
 LAYER, LAST = 4 * WIDTH * WIDTH, 4 * WIDTH * CLASSES
 """Bytes of their weights."""
+CORES = Cores(threads=1)
 LINK = Link(start=0.001, bandwidth=1e6)
 LINKS = Links.of_one_host(LINK, 4)
 VALUES = 4 * BATCH * WIDTH
@@ -29,7 +31,7 @@ VALUES = 4 * BATCH * WIDTH
 
 
 def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None:
-    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4)
+    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES)
     assert list(found.possible) == [
         *("{data: 4}", "{data: 2, tensor: 2}", "{data: 2, pipeline: 2}", "{data: 1, tensor: 4}"),
         *("{data: 1, pipeline: 4}", "{data: 1, tensor: 2, pipeline: 2}"),
@@ -46,7 +48,9 @@ def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None
 
 
 def test_ranks_of_a_stage_have_half_of_it_and_add_up_what_its_blocks_give() -> None:
-    layouts = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4).possible
+    layouts = costs_of_layouts(
+        network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES
+    ).possible
     stages, halves = layouts["{data: 2, pipeline: 2}"], layouts["{data: 1, tensor: 2, pipeline: 2}"]
     assert halves.memory < stages.memory and halves.shared == stages.shared
     # Of eight parts of a batch, and of the one that is waited for: one sum of values at least, and one of gradients.
@@ -58,7 +62,9 @@ def test_of_convolutions_a_rank_computes_its_rows_and_sends_their_values_and_its
     convolutions = nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.ReLU(), nn.MaxPool2d(2)
     wide = nn.Linear(2 * WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, CLASSES, bias=False)
     model = nn.Sequential(*convolutions, nn.Flatten(), *wide)
-    found = costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4).possible
+    found = costs_of_layouts(
+        model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES
+    ).possible
     values, answers, front, parts = 2 * VALUES, 4 * BATCH * CLASSES, 4 * 8 * 9, (2 * LAYER + LAST) / 2
     # Values there and their gradients back, what the block gives, the convolutions' gradients of all ranks.
     assert found["{data: 1, tensor: 4}"].traffic.bytes == 2 * 3 / 4 * (values + answers + front)
@@ -68,7 +74,7 @@ def test_of_convolutions_a_rank_computes_its_rows_and_sends_their_values_and_its
 
 
 def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
-    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2)
+    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES)
     whole = found.possible["{data: 2}"]
     assert whole.computing == 1 and whole.traffic == (2, 4 * LAYER + LAST)
     links = Links.of_one_host(LINK, ranks=2)
@@ -82,8 +88,21 @@ def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
     assert found.possible["{data: 1, tensor: 2}"].traffic.messages == 3 * 2
 
 
+def test_where_ranks_share_cores_those_that_wait_for_a_stage_leave_theirs_to_others() -> None:
+    settings = SETTINGS.model_copy(update={"batch_size": 2})
+
+    def computing(cores: Cores) -> float:
+        found = costs_of_layouts(
+            network(), torch.rand(2, WIDTH), settings, Classification(CLASSES), ranks=4, cores=cores
+        )
+        return found.possible["{data: 1, pipeline: 4}"].computing
+
+    # Of two parts of a batch: five turns of the slowest of four ranks, or half of what each of them computes.
+    assert 1.3 * computing(Cores(threads=1, slowdown=4.0)) < computing(Cores(threads=1))
+
+
 def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> None:
-    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2)
+    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES)
     shared = found.possible["{data: 1, tensor: 2}"]
     many = shared.on(64)
     assert (many.layout.data, many.layout.tensor, many.rows) == (32, 2, 32 * BATCH)
@@ -96,7 +115,7 @@ def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> No
 def test_experts_are_shared_where_there_are_some() -> None:
     options = {"width": 32, "experts": 4, "hidden": 64, "layers": 2}
     model = mixture_of_experts(input_shape=(WIDTH,), num_classes=CLASSES, **options)
-    found = costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4)
+    found = costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES)
     whole, shared = found.possible["{data: 4}"], found.possible["{data: 1, experts: 4}"]
     assert "cluster.layout.pipeline" in found.refused["{data: 2, pipeline: 2}"]
     assert shared.rows == whole.rows == 4 * BATCH
@@ -110,7 +129,7 @@ def test_experts_are_shared_where_there_are_some() -> None:
 
 def test_a_layout_that_is_not_possible_has_a_reason() -> None:
     normalised = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES))
-    found = costs_of_layouts(normalised, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4)
+    found = costs_of_layouts(normalised, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES)
     reasons = {found.refused[name] for name in ("{data: 2, pipeline: 2}", "{data: 1, pipeline: 4}")}
     (reason,) = reasons
     assert reason.startswith("cluster.layout.pipeline cuts batches") and "torch.nn.GroupNorm" in reason
@@ -118,5 +137,5 @@ def test_a_layout_that_is_not_possible_has_a_reason() -> None:
 
 def test_looking_leaves_no_gradients_behind() -> None:
     model = network()
-    costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2)
+    costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES)
     assert all(parameter.grad is None for parameter in model.parameters())

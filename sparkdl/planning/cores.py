@@ -1,0 +1,54 @@
+"""How the ranks of a host share its cores. Runs on ranks."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from sparkdl.collectives import Communicator
+
+__all__ = ["Cores", "measure_cores"]
+
+SIDE, PRODUCTS = 384, 40
+"""Of matrices, and how many times they are multiplied: for long enough that ranks take turns on a core."""
+REPEATS = 3
+
+
+class Cores(NamedTuple):
+    """What a rank has of the cores of its host."""
+
+    threads: int
+    """With which PyTorch computes."""
+    slowdown: float = 1.0
+    """How many times as long a rank computes while all others compute: more than 1 where ranks share cores."""
+
+
+def measure_cores(world: Communicator, device: torch.device) -> Cores:
+    """Compute on all ranks at once, and on the first one alone. All ranks call it together."""
+    threads = torch.get_num_threads()
+    if device.type == "cuda":
+        return Cores(threads)
+    matrix = torch.ones(SIDE, SIDE)
+
+    def multiply() -> None:
+        for _ in range(PRODUCTS):
+            matrix @ matrix
+
+    at_once = _seconds(multiply, world)
+    alone = _seconds(multiply if world.rank == 0 else None, world)
+    return Cores(threads, max(1.0, at_once / alone))
+
+
+def _seconds(work: Callable[[], None] | None, world: Communicator) -> float:
+    """The median time of the ranks that have work, the first time left out."""
+    seconds = []
+    for _ in range(1 + REPEATS):
+        world.barrier()
+        started = time.perf_counter()
+        if work:
+            work()
+        seconds.append(time.perf_counter() - started if work else 0.0)
+    found = torch.stack(world.all_gather(torch.tensor(seconds[1:])))
+    return median(found[found.sum(dim=1) > 0].flatten().tolist())
