@@ -20,7 +20,7 @@ class LinearRankerOptions(Section):
     kind: Literal["linear"] = "linear"
     shortlist: Positive = 100
     """How many likely classes have a training row as a negative, unless they are the row's own; at most all classes."""
-    candidates: Positive = 40
+    candidates: Positive = 60
     """Classes of a row that are reordered when it is scored: more take longer, and change few predictions."""
     random_negatives: Annotated[int, Field(ge=0)] = 50
     """How many randomly drawn classes have a training row as a negative, besides."""
