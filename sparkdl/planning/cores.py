@@ -51,4 +51,4 @@ def _seconds(work: Callable[[], None] | None, world: Communicator) -> float:
             work()
         seconds.append(time.perf_counter() - started if work else 0.0)
     found = torch.stack(world.all_gather(torch.tensor(seconds[1:])))
-    return median(found[found.sum(dim=1) > 0].flatten().tolist())
+    return float(median(found[found.sum(dim=1) > 0].flatten().tolist()))

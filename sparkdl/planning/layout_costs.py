@@ -17,7 +17,7 @@ from sparkdl.planning.expert_costs import bytes_of_experts, bytes_of_rows, memor
 from sparkdl.planning.links import Links
 from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.pass_seconds import pass_seconds, seconds_of_optimizer
-from sparkdl.planning.stage_costs import stages_of_ranks
+from sparkdl.planning.stage_costs import seconds_of_turns, stages_of_ranks
 from sparkdl.settings import RankLayout, Train
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.training.checks.shared_replicas import check_shared_replicas, tried_plan
@@ -192,26 +192,23 @@ def _cost_of_stages(whole: _Whole, part: nn.Module, plan: PipelinePlan, layout: 
     Ranks compute one part of a batch after another, and wait until the first one has come, and the last one is done.
     With several stages each they wait less: for a part of their own stages (GPipe, section 2.3; Megatron-LM,
     arXiv 2104.04473, section 2.2). Messages travel while ranks compute, but for those of the parts that are waited for.
-    Where ranks share cores, those that wait leave theirs to others: a step then takes as long as the slowest rank would
-    with cores of its own, or as long as the work of all ranks takes on the cores that there are.
+    Where ranks share cores, messages take some of them.
     """
     rows, settings, batch = whole.rows, whole.settings, whole.settings.batch_size
     found = stages_of_ranks(part, rows, settings, plan, tensor=layout.tensor, replicas=layout.data, batch=batch)
     waiting = (plan.ranks - 1) * plan.ranks / plan.stages
     turns = plan.microbatches + waiting
-    of_part = pass_seconds(part, rows, -(-batch // plan.microbatches))
     sums = max((each.sums for each in found), key=lambda sums: sums.bytes)
-    slowest = turns * max(each.share for each in found) / whole.cores.slowdown
-    work = plan.microbatches / plan.ranks  # shares of all ranks are one
+    seconds = seconds_of_turns([each.seconds for each in found], plan.microbatches, waiting, whole.cores)
     return LayoutCost(
         layout,
         batch,
         memory=max(each.memory.total for each in found),
-        computing=whole.share(max(slowest, work) * of_part, max(each.trained for each in found)),
+        computing=whole.share(seconds, max(each.trained for each in found)),
         shared=max((each.sent for each in found), key=lambda sent: sent.bytes),
         gradients=max(each.memory.gradients for each in found),
         stage_sums=Traffic(turns * sums.messages, turns * sums.bytes),
-        exposed=min(1.0, waiting / plan.microbatches),
+        exposed=1 - max(0.0, 1 - waiting / plan.microbatches) / whole.cores.slowdown,
     )
 
 

@@ -1,13 +1,15 @@
-"""What each rank of a pipeline takes in a step: memory and messages, computed, and its share of a pass, measured."""
+"""What each rank of a pipeline takes in a step: memory and messages, computed, and seconds of its stages, measured."""
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from sparkdl.inputs.tensors import Inputs, count_rows
+from sparkdl.inputs.tensors import Inputs, count_rows, repeated
 from sparkdl.layouts import (
     Alone,
     GraphStage,
@@ -19,12 +21,13 @@ from sparkdl.layouts import (
     is_left,
     trace,
 )
+from sparkdl.planning.cores import Cores
 from sparkdl.planning.cost import Traffic, exchange, together
 from sparkdl.planning.memory import COPIED_BYTES, RankMemory, numbers_kept, saved_bytes
 from sparkdl.planning.pass_seconds import shortest
 from sparkdl.settings import Train
 
-__all__ = ["StagesOfRank", "stages_of_ranks"]
+__all__ = ["StagesOfRank", "seconds_of_turns", "stages_of_ranks"]
 
 
 class StagesOfRank(NamedTuple):
@@ -35,8 +38,8 @@ class StagesOfRank(NamedTuple):
     """To its neighbours: values of each part of a batch, and gradients of those that it was given."""
     trained: int
     """Numbers that it trains."""
-    share: float
-    """Its share of the seconds of a pass."""
+    seconds: float
+    """Of its stages' forward passes and back-propagation, for one part of a batch."""
     sums: Traffic
     """With the ranks that compute the same stages, for one part of a batch."""
 
@@ -52,9 +55,11 @@ def stages_of_ranks(
     bounds = plan.bounds(len(graph.operations))
     parameters = dict(model.named_parameters(remove_duplicate=False))
     tensors = {**parameters, **dict(model.named_buffers(remove_duplicate=False))}
-    parts = list(rows.values()) if isinstance(rows, dict) else [rows]
+    count = -(-batch // plan.microbatches)
+    share = count / count_rows(rows)
+    of_part = repeated(rows, count)
+    parts = list(of_part.values()) if isinstance(of_part, dict) else [of_part]
     inputs = dict(zip(input_names(graph), parts, strict=True))
-    share = -(-batch // plan.microbatches) / count_rows(rows)
     given: tuple[Any, ...] = ()
     saved, received, seconds, summed = [], [], [], []
     alone = Alone(tensor)
@@ -62,11 +67,13 @@ def stages_of_ranks(
         for begin, end in bounds:
             stage = GraphStage(graph, begin, end, lambda: tensors, nullcontext, together=alone, training=True)
             given = tuple(each.detach().requires_grad_() for each in given)
-            received.append(share * sum(each.nbytes for each in given))
+            received.append(sum(each.nbytes for each in given))
             run = partial(stage, *given, **inputs)
             found, kept = saved_bytes(run, [*tensors.values(), *given])  # what is received has room already
-            saved.append(share * kept)
-            seconds.append(shortest(run))
+            saved.append(kept)
+            names = graph.used_parameters(begin, end)
+            learning = [parameters[name] for name in names if parameters[name].requires_grad]
+            seconds.append(shortest(partial(_pass, run, [*learning, *given])))
             summed.append(_sums(graph, begin, end, tensor, share))
             given = found if isinstance(found, tuple) else (found,)
     moments = numbers_kept(settings)
@@ -85,10 +92,28 @@ def stages_of_ranks(
         travelling = plan.microbatches * coming + copied
         memory = RankMemory(weights, trained, moments * trained, travelling, activations)
         sent = Traffic(plan.microbatches * len(crossed), plan.microbatches * coming)
-        taken = sum(seconds[stage] for stage in own) / sum(seconds)
+        taken = sum(seconds[stage] for stage in own)
         sums = together(summed[stage] for stage in own)
         ranks.append(StagesOfRank(memory, sent, sum(each.numel() for each in learning), taken, sums))
     return ranks
+
+
+def seconds_of_turns(of_ranks: Sequence[float], parts: int, waiting: float, cores: Cores) -> float:
+    """How long ranks compute and wait in a step, in seconds of a driver that is as slow as a rank among others.
+
+    ``of_ranks`` are the seconds that each takes for one of the parts of a batch, and they wait for as long as for
+    ``waiting`` parts. Ranks that share cores leave theirs to others while they wait: a step then takes as long as the
+    slowest rank would with cores of its own, or as long as the work of all ranks takes on the cores that there are.
+    """
+    return max((parts + waiting) * max(of_ranks) / cores.slowdown, parts * mean(of_ranks))
+
+
+def _pass(run: Callable[[], Any], learning: Sequence[torch.Tensor]) -> None:
+    """A forward pass of a stage, and its back-propagation."""
+    found = run()
+    answers = [each for each in (found if isinstance(found, tuple) else (found,)) if each.requires_grad]
+    if answers and learning:
+        torch.autograd.grad(answers, learning, [torch.ones_like(each) for each in answers], allow_unused=True)
 
 
 def _sums(graph: NetworkGraph, begin: int, end: int, ranks: int, share: float) -> Traffic:

@@ -88,19 +88,6 @@ def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
     assert found.possible["{data: 1, tensor: 2}"].traffic.messages == 3 * 2
 
 
-def test_where_ranks_share_cores_those_that_wait_for_a_stage_leave_theirs_to_others() -> None:
-    settings = SETTINGS.model_copy(update={"batch_size": 2})
-
-    def computing(cores: Cores) -> float:
-        found = costs_of_layouts(
-            network(), torch.rand(2, WIDTH), settings, Classification(CLASSES), ranks=4, cores=cores
-        )
-        return found.possible["{data: 1, pipeline: 4}"].computing
-
-    # Of two parts of a batch: five turns of the slowest of four ranks, or half of what each of them computes.
-    assert 1.3 * computing(Cores(threads=1, slowdown=4.0)) < computing(Cores(threads=1))
-
-
 def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> None:
     found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES)
     shared = found.possible["{data: 1, tensor: 2}"]

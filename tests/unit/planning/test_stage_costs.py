@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from sparkdl.layouts import PipelinePlan
+from sparkdl.planning.cores import Cores
 from sparkdl.planning.memory import memory_of_rank
-from sparkdl.planning.stage_costs import stages_of_ranks
+from sparkdl.planning.stage_costs import seconds_of_turns, stages_of_ranks
 from sparkdl.settings import Train
 
 WIDTH, LAYERS, ROWS = 64, 8, torch.rand(2, 64)
@@ -47,3 +48,10 @@ def test_gradients_of_several_replicas_are_copied_to_travel() -> None:
         for count in (1, 2)
     )
     assert two > one
+
+
+def test_where_ranks_share_cores_those_that_wait_for_a_stage_leave_theirs_to_others() -> None:
+    of_ranks, parts, waiting = [1.0, 3.0], 8, 1.0
+    assert seconds_of_turns(of_ranks, parts, waiting, Cores(threads=1)) == 9 * 3
+    assert seconds_of_turns(of_ranks, parts, waiting, Cores(threads=1, slowdown=1.5)) == 9 * 3 / 1.5
+    assert seconds_of_turns(of_ranks, parts, waiting, Cores(threads=1, slowdown=4.0)) == 8 * 2
