@@ -209,7 +209,7 @@ def running_hadoop(folder: Path) -> Iterator[Hadoop]:
     object.__setattr__(hadoop, "configuration", configuration)
     object.__setattr__(hadoop, "java", tuple(map(str, hadoop_jars())))
     try:
-        assert hadoop.start_daemon("name node", "-format", "-nonInteractive").wait(60) == 0
+        assert hadoop.start_daemon("name node", "-format", "-nonInteractive").wait(START_SECONDS) == 0
         hadoop.start_daemon("name node")
         hadoop.start_daemon("data node")
         hadoop.start_daemon("resource manager")
