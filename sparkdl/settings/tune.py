@@ -15,6 +15,7 @@ __all__ = [
     "HyperbandOptions",
     "MedianOptions",
     "Population",
+    "SamplerName",
     "Searched",
     "SearchedRange",
     "SuccessiveHalvingOptions",
@@ -28,6 +29,7 @@ OF_RUNS = ("seconds", "rows_per_second", "parameters")
 """Figures of every run, besides those of its task."""
 SOME_VALUES = 1000
 """The most values on an axis of a grid."""
+SamplerName = Literal["tpe", "random", "grid", "cmaes", "gp"]
 TrialFigure = Annotated[
     str, Field(pattern=rf"^((train|validation)_({'|'.join(get_args(FigureName))})|{'|'.join(OF_RUNS)})$")
 ]
@@ -180,7 +182,7 @@ class Tune(Section):
     """The settings to search, by the keys of this file: a list of values, or a range of numbers (``linear``, ``log``,
     ``whole``, ``log_whole``), for example ``{train.learning_rate: {log: [1e-4, 1e-1]}, train.strategy: [allreduce,
     local_sgd], train.model_options.hidden: [[128], [256, 128]]}``."""
-    sampler: Literal["tpe", "random", "grid", "cmaes", "gp"] = "tpe"
+    sampler: SamplerName = "tpe"
     """How Optuna chooses settings: with a tree-structured Parzen estimator, at random, as all combinations of the
     lists, with CMA-ES, or with a Gaussian process."""
     trials: Positive | None = None

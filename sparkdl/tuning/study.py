@@ -13,6 +13,7 @@ import numpy as np
 from sparkdl.extras import require
 from sparkdl.settings import Tune
 from sparkdl.settings.tune import is_minimised
+from sparkdl.tuning.samplers import SAMPLERS
 from sparkdl.tuning.space import Space
 from sparkdl.tuning.trial_records import TrialRecord
 
@@ -75,22 +76,9 @@ class TrialStudy:
         return trial
 
     def _sampler(self, records: Sequence[TrialRecord], number: int) -> "optuna.samplers.BaseSampler":
-        samplers: Any = self._optuna.samplers
         seed = int(np.random.SeedSequence([self._settings.seed % 2**32, number]).generate_state(1)[0])
-        match self._settings.sampler:
-            case "tpe":
-                made = samplers.TPESampler(seed=seed, constant_liar=True)
-            case "random":
-                made = samplers.RandomSampler(seed=seed)
-            case "cmaes":
-                before = [record for record in records if record.number not in self._attributes]
-                known = [self._frozen(record) for record in before if record.state == "finished"]
-                made = samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False, source_trials=known or None)
-            case "gp":
-                made = samplers.GPSampler(seed=seed)
-            case other:
-                raise TypeError(f"there is no sampler {other}")
-        return made  # type: ignore[no-any-return]
+        before = [each for each in records if each.number not in self._attributes and each.state == "finished"]
+        return SAMPLERS[self._settings.sampler](self._optuna.samplers, seed, [self._frozen(each) for each in before])
 
 
 def best_records(records: Sequence[TrialRecord], figures: Sequence[str]) -> list[TrialRecord]:

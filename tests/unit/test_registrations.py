@@ -16,9 +16,11 @@ from sparkdl.settings.compress import FormName
 from sparkdl.settings.section import Section, TaskName
 from sparkdl.settings.source import OWN_FORMATS
 from sparkdl.settings.strategies import AsynchronousOptions
+from sparkdl.settings.tune import SamplerName
 from sparkdl.training.asynchronous.methods import METHODS
 from sparkdl.training.strategies import KINDS as STRATEGIES
 from sparkdl.training.tasks import TASKS
+from sparkdl.tuning.samplers import SAMPLERS
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,7 @@ from sparkdl.training.tasks import TASKS
         pytest.param(OWN_FORMATS, {**sources.OWN, **sources.OF_IMAGES}, id="sources"),
         pytest.param(typing.get_args(FormName), FORM_FILES, id="forms"),
         pytest.param(typing.get_args(Topology), {*TOPOLOGIES, "ring", "two_levels"}, id="topologies"),
+        pytest.param(typing.get_args(SamplerName), {*SAMPLERS, "grid"}, id="samplers"),
     ],
 )
 def test_each_name_in_the_settings_is_registered(names: Collection[str], registered: Collection[Any]) -> None:
