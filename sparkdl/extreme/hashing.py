@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkdl.errors import ConfigError
+from sparkdl.preprocessing.hashes import murmur3_x86_32
 
-__all__ = ["BucketHash", "BucketTable", "Buckets", "Family", "FeatureHash", "bucket_hashes", "murmur3_x86_32", "table"]
+__all__ = ["BucketHash", "BucketTable", "Buckets", "Family", "FeatureHash", "bucket_hashes", "table"]
 
 Family = Literal["universal", "murmur3", "identity"]
 Integers = npt.NDArray[np.int64]
@@ -171,34 +172,6 @@ class FeatureHash:
             repetition=self.repetition,
             family="murmur3",
         )(indices)
-
-
-def murmur3_x86_32(keys: npt.NDArray[np.uint8], *, seed: int) -> npt.NDArray[np.uint32]:
-    """MurmurHash3_x86_32 (Appleby, 2011, SMHasher's ``MurmurHash3.cpp``) of many keys of one length.
-
-    ``keys`` are of shape (number of keys, bytes per key).
-    """
-    count, length = keys.shape
-    hashed = np.full(count, seed, dtype=np.uint32)
-    whole = length // 4
-    words = np.ascontiguousarray(keys[:, : whole * 4]).view("<u4").astype(np.uint32)
-    for word in words.T:
-        hashed = _rotate(hashed ^ _scramble(word), 13) * np.uint32(5) + np.uint32(0xE6546B64)
-    tail = np.zeros(count, dtype=np.uint32)
-    for position in range(whole * 4, length):
-        tail |= keys[:, position].astype(np.uint32) << np.uint32(8 * (position % 4))
-    hashed = hashed ^ _scramble(tail) ^ np.uint32(length)
-    hashed = (hashed ^ (hashed >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    hashed = (hashed ^ (hashed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return hashed ^ (hashed >> np.uint32(16))
-
-
-def _scramble(word: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    return _rotate(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-
-
-def _rotate(word: npt.NDArray[np.uint32], by: int) -> npt.NDArray[np.uint32]:
-    return (word << np.uint32(by)) | (word >> np.uint32(32 - by))
 
 
 def _affine(keys: npt.NDArray[np.uint64], factor: int, shift: int) -> npt.NDArray[np.uint64]:

@@ -1,7 +1,7 @@
-"""Hashes of texts and numbers as Spark computes them, of all values of an array at once.
+"""MurmurHash3 and XXH64 of all values of an array at once: with seed 42 they are the hashes of Spark's SQL.
 
-MurmurHash3 (32 bits, x86) is https://github.com/aappleby/smhasher, XXH64 https://github.com/Cyan4973/xxHash; both of
-the UTF-8 bytes, with Spark's seed.
+MurmurHash3 (32 bits, x86) is https://github.com/aappleby/smhasher, XXH64 https://github.com/Cyan4973/xxHash. A text is
+hashed as its bytes in UTF-8.
 """
 
 from typing import Any, NamedTuple
@@ -10,43 +10,66 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["murmur3", "murmur3_of_ints", "xxhash64", "xxhash64_of_numbers"]
+__all__ = ["murmur3", "murmur3_of_ints", "murmur3_x86_32", "xxhash64", "xxhash64_of_numbers"]
 
 SEED = 42
+"""Spark's."""
 
 Words32 = NDArray[np.uint32]
 Words64 = NDArray[np.uint64]
 
 
 def murmur3(texts: pa.Array) -> NDArray[np.int32]:
-    """MurmurHash3 of each text."""
+    """MurmurHash3 of each text, with Spark's seed."""
     data = _Bytes.of(texts)
     hashes = np.full(len(texts), SEED, np.uint32)
     blocks = data.lengths // 4
     for block in range(int(blocks.max(initial=0))):
         rows = np.flatnonzero(blocks > block)
-        mixed = hashes[rows] ^ _scrambled(data.numbers(rows, 4 * block, np.uint32))
-        hashes[rows] = _left(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+        hashes[rows] = _with_word(hashes[rows], data.numbers(rows, 4 * block, np.uint32))
     rest = data.lengths % 4
     tails = np.zeros(len(texts), np.uint32)
     for place in range(3):
         rows = np.flatnonzero(rest > place)
         tails[rows] |= data.bytes(rows, 4 * blocks[rows] + place).astype(np.uint32) << np.uint32(8 * place)
-    return _finished(hashes ^ _scrambled(tails), data.lengths.astype(np.uint32))
+    return _with_tail(hashes, tails, data.lengths.astype(np.uint32)).view(np.int32)
 
 
 def murmur3_of_ints(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
-    """MurmurHash3 of each number, of 32 bits."""
-    mixed = np.uint32(SEED) ^ _scrambled(numbers.view(np.uint32))
-    return _finished(_left(mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64), np.uint32(4))
+    """MurmurHash3 of each number, of 32 bits, with Spark's seed."""
+    words = np.ascontiguousarray(numbers, dtype="<i4").view(np.uint8).reshape(-1, 4)
+    return murmur3_x86_32(words, seed=SEED).view(np.int32)
 
 
-def _finished(hashes: Words32, lengths: Any) -> NDArray[np.int32]:
-    hashes = hashes ^ lengths
+def murmur3_x86_32(keys: NDArray[np.uint8], *, seed: int) -> Words32:
+    """MurmurHash3 of many keys of one length.
+
+    ``keys`` are of shape (number of keys, bytes per key).
+    """
+    count, length = keys.shape
+    hashes = np.full(count, seed, dtype=np.uint32)
+    whole = length // 4
+    words = np.ascontiguousarray(keys[:, : whole * 4]).view("<u4").astype(np.uint32)
+    for word in words.T:
+        hashes = _with_word(hashes, word)
+    tails = np.zeros(count, dtype=np.uint32)
+    for position in range(whole * 4, length):
+        tails |= keys[:, position].astype(np.uint32) << np.uint32(8 * (position % 4))
+    return _with_tail(hashes, tails, np.uint32(length))
+
+
+def _with_word(hashes: Words32, words: Words32) -> Words32:
+    """MurmurHash3 goes on by four bytes."""
+    mixed: Words32 = _left(hashes ^ _scrambled(words), 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    return mixed
+
+
+def _with_tail(hashes: Words32, tails: Words32, lengths: Words32 | np.uint32) -> Words32:
+    """MurmurHash3 ends, with the last bytes, which are fewer than four, and the number of all bytes."""
+    hashes = hashes ^ _scrambled(tails) ^ lengths
     hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    found: NDArray[np.int32] = (hashes ^ (hashes >> np.uint32(16))).view(np.int32)
-    return found
+    return hashes ^ (hashes >> np.uint32(16))
 
 
 _P1, _P2, _P3, _P4, _P5 = np.array(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
 
 from sparkdl.errors import ConfigError
-from sparkdl.extreme.hashing import PRIME, BucketHash, FeatureHash, bucket_hashes, murmur3_x86_32, table
+from sparkdl.extreme.hashing import PRIME, BucketHash, FeatureHash, bucket_hashes, table
 
 FAMILIES = ["universal", "murmur3"]
 SEEDS = st.integers(0, 2**63)
@@ -46,33 +46,6 @@ def test_the_values_are_the_same_on_every_platform(family, expected):
 def test_the_type_of_the_indices_does_not_matter(kind):
     function = BucketHash(100, seed=0, repetition=0)
     assert function.buckets(np.arange(9, dtype=kind)).tolist() == [bucket_of(function, key) for key in range(9)]
-
-
-@pytest.mark.parametrize(
-    ("key", "seed", "expected"),
-    [  # the vectors that go round with SMHasher's reference implementation
-        (b"", 0, 0),
-        (b"", 1, 0x514E28B7),
-        (b"", 0xFFFFFFFF, 0x81F16F39),
-        (b"\xff\xff\xff\xff", 0, 0x76293B50),
-        (b"\x21\x43\x65\x87", 0, 0xF55B516B),
-        (b"\x21\x43\x65\x87", 0x5082EDEE, 0x2362F9DE),
-        (b"\x21\x43\x65", 0, 0x7E4A8634),
-        (b"\x21\x43", 0, 0xA0F7B07A),
-        (b"\x21", 0, 0x72661CF4),
-        (b"\0\0\0\0", 0, 0x2362F9DE),
-        (b"Hello, world!", 0x9747B28C, 0x24884CBA),
-        (b"The quick brown fox jumps over the lazy dog", 0x9747B28C, 0x2FA826CD),
-    ],
-)
-def test_murmur3_gives_the_published_values(key, seed, expected):
-    assert murmur3_x86_32(np.frombuffer(key, dtype=np.uint8)[None], seed=seed).tolist() == [expected]
-
-
-@given(key=st.binary(max_size=40), seed=st.integers(0, 2**32 - 1))
-def test_murmur3_agrees_with_scikit_learn(key, seed):
-    found = murmur3_x86_32(np.frombuffer(key, dtype=np.uint8)[None], seed=seed)
-    assert found[0] == murmurhash3_32(key, seed=seed, positive=True)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
