@@ -20,11 +20,14 @@ _ADVICE = {
         " to write there, or set `spark.yarn.stagingDir`"
     ),
     re.compile(r"Name node is in safe mode"): "the name node has just started; try again when it takes changes",
+    re.compile(r"Received 403 on websocket"): (
+        "give Spark's service account the rights in conf/kubernetes/rights.yaml (docs/kubernetes.md)"
+    ),
     re.compile(r"ConnectException|UnknownHostException|NoRouteToHostException"): (
         "start what should listen there, or correct its address in the files of HADOOP_CONF_DIR"
     ),
 }
-"""What to do, by what Spark, YARN or HDFS says."""
+"""What to do, by what Spark, YARN, HDFS or Kubernetes says."""
 
 
 def start_error(error: Exception) -> ClusterError:

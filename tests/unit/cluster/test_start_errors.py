@@ -1,4 +1,4 @@
-"""Why an application does not start is one line, without Java. The texts are those of a real YARN."""
+"""Why an application does not start is one line, without Java. The texts are those of real clusters."""
 
 import pytest
 from py4j.protocol import Py4JError
@@ -31,6 +31,13 @@ STACK = "\n\tat org.apache.spark.SparkContext.<init>(SparkContext.scala:599)\n"
             " of this cluster! Please increase the value of 'yarn.scheduler.maximum-allocation-mb'.",
             "Spark did not start: Required memory (9216 MB) is above the max threshold (4096 MB) of this"
             " cluster! Please increase the value of 'yarn.scheduler.maximum-allocation-mb'",
+        ),
+        (
+            "io.fabric8.kubernetes.client.KubernetesClientException: Received 403 on websocket. Failure executing: GET"
+            " at: https://server:6443/api/v1/namespaces/sparkdl/pods?watch=true. Message: Forbidden",
+            "Spark did not start: Received 403 on websocket. Failure executing: GET at:"
+            " https://server:6443/api/v1/namespaces/sparkdl/pods?watch=true. Message: Forbidden; give Spark's service"
+            " account the rights in conf/kubernetes/rights.yaml (docs/kubernetes.md)",
         ),
     ],
 )
