@@ -1,12 +1,12 @@
 # `make` lists the targets. Whatever runs something sets up first, which takes no time when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests ci docs test test-current test-connect test-tables test-clusters archive dist lint format unit benchmark clean
+.PHONY: help setup setup-current demo demo-current demo-extreme check check-tests ci docs test test-current test-connect test-tables test-clusters test-kubernetes archive dist lint format unit benchmark clean
 
 BIN := .venv/bin
 # Tests and benchmarks start hundreds of processes, and where bytecode may not be kept each compiles sparkdl for a second.
 export PYTHONDONTWRITEBYTECODE :=
 # One worker more than the two cores that this is made for: tests of clusters wait for a part of their time.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --durations 25 --ignore tests/tables --ignore tests/clusters
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --durations 25 --ignore tests/tables --ignore tests/clusters --ignore tests/kubernetes
 TESTS ?= tests
 # How many parts of YARN and HDFS are killed.
 KILLS ?= 6
@@ -81,6 +81,9 @@ test-tables: setup  ## Delta Lake, Iceberg and S3, whose jars come from Maven Ce
 test-clusters: setup setup-current  ## YARN and HDFS on this machine, whose jars come from Maven Central, with both stacks
 	@$(BIN)/python -m pytest --kills $(KILLS) tests/clusters
 	@.venv-current/bin/python -m pytest --kills $(KILLS) tests/clusters
+
+test-kubernetes: setup  ## Kubernetes' API server on this machine, which Go builds once, with Spark 3.5; as root
+	@$(BIN)/python -m pytest tests/kubernetes
 
 # Made while the types are checked, which leaves a core idle.
 archive: setup

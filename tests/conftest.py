@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item, name in names.items() if is_left_out(name, current=ON_CURRENT, connect=connect)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
-    order = ["test_faults.py", "end_to_end", "cluster", "clusters", "tables", "ranks", "unit"]
+    order = ["test_faults.py", "end_to_end", "cluster", "clusters", "kubernetes", "tables", "ranks", "unit"]
     items.sort(key=lambda item: next(place for place, name in enumerate(order) if name in item.path.parts))
 
 
