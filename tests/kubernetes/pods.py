@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -27,7 +26,6 @@ PROPERTIES = ("--properties-file", str(ROOT / "conf" / "spark-defaults.conf"))
 PYTHONPATH = os.pathsep.join(map(str, (ROOT, ROOT / "jobs", ROOT / "tests" / "clusters" / "programs")))
 SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 JOB_SECONDS = 420
-EXECUTOR = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 
 
 @dataclass(frozen=True)
@@ -38,31 +36,17 @@ class Cluster:
     kubelet: Kubelet
     environment: Mapping[str, str]
 
-    def command(
-        self,
-        script: Path,
-        *arguments: str,
-        options: Mapping[str, str] | None = None,
-        mode: str = "client",
-        account: str | None = None,
-    ) -> list[str]:
-        """What a user types, as the account of the manifests, or another one."""
-        account = account or ("sparkdl-driver" if mode == "client" else "sparkdl-submit")
-        who = "spark.kubernetes.authenticate" + ("" if mode == "client" else ".submission")
+    def command(self, script: Path, *arguments: str, account: str = "sparkdl-driver") -> list[str]:
+        """What a user types in client mode, as an account of the namespace."""
         settings = {
             "spark.kubernetes.namespace": NAMESPACE,
             "spark.kubernetes.container.image": "registry.example/sparkdl:latest",
-            "spark.kubernetes.driver.podTemplateFile": str(MANIFESTS / "driver-pod.yaml"),
             "spark.kubernetes.executor.podTemplateFile": str(MANIFESTS / "executor-pod.yaml"),
-            "spark.kubernetes.authenticate.driver.serviceAccountName": "sparkdl-driver",
             "spark.kubernetes.authenticate.executor.serviceAccountName": "sparkdl-executor",
-            f"{who}.oauthToken": self.plane.token(account),
-            f"{who}.caCertFile": str(self.plane.certificate),
-            "spark.kubernetes.driver.master": self.plane.url,  # there is no DNS that knows kubernetes.default.svc
-            "spark.kubernetes.submission.waitAppCompletion": "true",
+            "spark.kubernetes.authenticate.oauthToken": self.plane.token(account),
+            "spark.kubernetes.authenticate.caCertFile": str(self.plane.certificate),
             "spark.executor.instances": "2",
             "spark.driver.memory": "1g",
-            "spark.driver.memoryOverhead": "1600m",
             "spark.executor.memory": "600m",
             "spark.executor.memoryOverhead": "1600m",
             "spark.executor.extraJavaOptions": SHORT_LIVED,
@@ -71,14 +55,13 @@ class Cluster:
             "spark.pyspark.driver.python": sys.executable,
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
         }
-        if mode == "client":
-            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        settings |= options or {}
         submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", f"k8s://{self.plane.url}"]
-        submit += ["--deploy-mode", mode, *PROPERTIES]
+        submit += PROPERTIES
         submit += [part for item in settings.items() for part in ("--conf", "=".join(item))]
-        return [*submit, str(script) if mode == "client" else f"local://{script}", *arguments]
+        return [*submit, str(script), *arguments]
 
     def submit(
         self, script: Path, *arguments: str, check: bool = True, cwd: Path = ROOT, **how: Any
@@ -96,11 +79,6 @@ class Cluster:
         if check and done.returncode:
             pytest.fail(f"{script} ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}")
         return done
-
-    def executors(self) -> dict[str, psutil.Process]:
-        """The first processes of the executors that run, by the names of their pods, oldest first."""
-        found = {name: each.first() for name, each in self.kubelet.containers.items() if each.process.poll() is None}
-        return {name: first for name, first in found.items() if first and EXECUTOR in first.cmdline()}
 
 
 @contextmanager
@@ -126,8 +104,8 @@ def kubernetes(folder: Path) -> Iterator[Cluster]:
 
 
 @contextmanager
-def training_in_pods(cluster: Cluster, dataset: Path, folder: Path, **how: Any) -> Iterator[Training]:
-    """A training with two ranks in two pods, slow enough for something to happen to them; it ends with the block."""
+def training_in_pods(cluster: Cluster, dataset: Path, folder: Path) -> Iterator[Training]:
+    """A training with two ranks in two pods, which ends with the block."""
     runs = folder / "runs"
     tree = {
         "train": SETTINGS | {"dataset": str(dataset), "run_dir": str(runs)},
@@ -136,7 +114,7 @@ def training_in_pods(cluster: Cluster, dataset: Path, folder: Path, **how: Any) 
     }
     (folder / "slow.yaml").write_text(yaml.safe_dump(tree))
     log = folder / "driver.log"
-    command = cluster.command(ROOT / "jobs" / "train.py", str(folder / "slow.yaml"), **how)
+    command = cluster.command(ROOT / "jobs" / "train.py", str(folder / "slow.yaml"))
     with (
         log.open("ab") as output,
         subprocess.Popen(command, env=cluster.environment, stdout=output, stderr=output) as started,
