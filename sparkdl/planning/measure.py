@@ -42,7 +42,7 @@ takes half of one each time, and so does scattering the sum of gradients."""
 
 @dataclass(frozen=True)
 class Measurement:
-    """What rank 0 brings home."""
+    """What rank 0 returns."""
 
     exchanges: list[tuple[Traffic, float]]
     """Of some sizes, by the backend's own ring, and their seconds."""
