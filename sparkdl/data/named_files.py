@@ -4,8 +4,6 @@ What has the same size in each row lies where the footer of the file says, so th
 not is lists, which they do.
 """
 
-import hashlib
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,11 +14,11 @@ from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN
 from sparkdl.data.label_spec import LabelSpec
+from sparkdl.data.plain_pages import plain_pages, write_plain_pages
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.reading.arrays import decode_labels, to_binary
 from sparkdl.inputs.spec import InputSpec
 from sparkdl.preprocessing.input_rows import FEATURE, numbers_of
-from sparkdl.storage import write_file
 
 __all__ = [
     "LEVELS",
@@ -36,8 +34,6 @@ __all__ = [
 
 Rowwise = NDArray[Any] | Ragged
 """The values of one input: an array of shape (n, ...), or rows of different lengths."""
-_PAGE_BYTES = 1 << 30
-"""So much that a column is always one page."""
 LEVELS = 256
 """Values of a uint8."""
 
@@ -95,29 +91,17 @@ def write_named_row_group(
     arrays = [_to_arrow(values, specs[name]) for name, values in inputs.items()]
     if has_labels:
         arrays.append(to_binary(labels) if label.shape else pa.array(labels))
-    content = pa.BufferOutputStream()
-    with pq.ParquetWriter(  # see `write_row_group`
-        content,
-        schema,
-        compression="NONE",
-        use_dictionary=False,
-        write_statistics=[LABEL_COLUMN] if has_labels else False,
-        data_page_size=_PAGE_BYTES,
-    ) as writer:
-        given = arrays if weights is None else [*arrays, pa.array(weights)]
-        writer.write_table(pa.Table.from_arrays(given, schema=schema), row_group_size=len(labels))
-    written = content.getvalue()
+    if weights is not None:
+        arrays.append(pa.array(weights))
+    written = plain_pages(arrays, schema, statistics=[LABEL_COLUMN] if has_labels else [])
     again = read_named_rows(written, specs, label, weighted=weights is not None)
     if not _alike(NamedRows(inputs, labels, weights), again):
         raise RuntimeError(f"pyarrow {pa.__version__} lays out pages in a way that sparkdl does not know")
-    write_file(path, written, makes_folder=False)  # a task may be told late that nobody wants its rows
     wrong = structs.field(structs.type.num_fields - 1).to_numpy()
     images = [values for name, values in inputs.items() if specs[name].kind == "image"]
     return {
         "rows": len(labels),
-        "bytes": written.size,
-        "sha256": hashlib.sha256(written).hexdigest(),
-        "crc32": zlib.crc32(written),
+        **write_plain_pages(path, written),
         "inputs_at": 0,
         "labels_at": 0,
         "weights_at": 0,

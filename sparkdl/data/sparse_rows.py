@@ -1,23 +1,20 @@
 """Rows that keep only what is not zero: from Spark's vectors to arrays, and to files of lists."""
 
-import hashlib
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec, LabelsFile
 from sparkdl.data.labels import index_labels
 from sparkdl.data.parquet_bytes import read_table
+from sparkdl.data.plain_pages import plain_pages, write_plain_pages
 from sparkdl.data.query_rows import joined
 from sparkdl.data.reading.arrays import decode
 from sparkdl.errors import DataError
-from sparkdl.storage import write_file
 
 __all__ = [
     "COLUMNS",
@@ -38,8 +35,6 @@ Lists would be the plainer form, but stock Petastorm reads no lists that differ 
 """
 SPARSE_COUNTS = "values", "labels", "unseen", "empty"
 """What is counted in each file, in this order; see :class:`sparkdl.data.card.SparseCounts`."""
-_PAGE_BYTES = 1 << 30
-"""So much that a column is always one page: fewer headers to parse."""
 
 
 class Rows(NamedTuple):
@@ -159,22 +154,12 @@ def write_sparse_row_group(
     else:
         classes = given.to_numpy().view(np.int64)
     weights = [table.column(WEIGHT_COLUMN)] if WEIGHT_COLUMN in table.column_names else []
-    schema = sparse_schema(bool(weights))
-    # From here on as in `write_row_group`, but the values do not lie at fixed places.
     arrays = [_to_binary(indices, offsets), _to_binary(values, offsets), _to_binary(classes, label_offsets)]
-    content = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        content, schema, compression="NONE", use_dictionary=False, write_statistics=False, data_page_size=_PAGE_BYTES
-    ) as writer:
-        writer.write_table(pa.Table.from_arrays([*arrays, *weights], schema=schema), row_group_size=len(table))
-    written = content.getvalue()
-    write_file(path, written, makes_folder=False)  # a task may be told late that nobody wants its rows
+    content = plain_pages([*arrays, *weights], sparse_schema(bool(weights)))
     return {
         "rows": len(table),
-        "bytes": written.size,
-        "sha256": hashlib.sha256(written).hexdigest(),
-        "crc32": zlib.crc32(written),
-        "inputs_at": 0,
+        **write_plain_pages(path, content),
+        "inputs_at": 0,  # the values do not lie at fixed places
         "labels_at": 0,
         "weights_at": 0,
         "unusable": unusable,

@@ -1,7 +1,5 @@
 """One row group of whole rows as one file, laid out so that ranks need not decode it. Runs in a task."""
 
-import hashlib
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,14 +11,11 @@ from numpy.typing import NDArray
 from sparkdl.data.card import LABEL_COLUMN, WEIGHT_COLUMN, InputSpec
 from sparkdl.data.label_spec import LabelSpec
 from sparkdl.data.named_files import histogram
+from sparkdl.data.plain_pages import plain_pages, write_plain_pages
 from sparkdl.data.reading.arrays import decode, decode_labels, to_binary
 from sparkdl.data.reading.read import LENGTH_BYTES, view_inputs, view_labels, view_weights
-from sparkdl.storage import write_file
 
 __all__ = ["row_schema", "write_row_group"]
-
-_PAGE_BYTES = 1 << 30
-"""So much that a row group is always one page."""
 
 
 def write_row_group(path: str, table: pa.Table, input: InputSpec, label_names: Sequence[str] = ()) -> dict[str, Any]:
@@ -35,28 +30,12 @@ def write_row_group(path: str, table: pa.Table, input: InputSpec, label_names: S
     label = LabelSpec(labels.dtype.name, labels.shape[1:])  # type: ignore[arg-type]
     schema = row_schema(input, label, weighted=weights is not None)
     arrays = [_to_arrow(values, input), to_binary(labels) if label.shape else pa.array(labels)]
-    content = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        content,
-        schema,
-        # Ranks map the files and use the values where they lie; LZ4 would save a third of Fashion-MNIST and quarter the
-        # speed.
-        compression="NONE",
-        use_dictionary=False,
-        write_statistics=[LABEL_COLUMN],
-        data_page_size=_PAGE_BYTES,
-    ) as writer:
-        writer.write_table(
-            pa.Table.from_arrays(arrays if weights is None else [*arrays, pa.array(weights)], schema=schema),
-            row_group_size=len(labels),
-        )
-    written = content.getvalue()
-    write_file(path, written, makes_folder=False)  # a task may be told late that nobody wants its rows
+    if weights is not None:
+        arrays.append(pa.array(weights))
+    written = plain_pages(arrays, schema, statistics=[LABEL_COLUMN])
     return {
         "rows": len(labels),
-        "bytes": written.size,
-        "sha256": hashlib.sha256(written).hexdigest(),
-        "crc32": zlib.crc32(written),
+        **write_plain_pages(path, written),
         "unusable": 0 if input.kind == "image" else int((~np.isfinite(values).all(axis=1)).sum()),
         "histogram": histogram(values) if input.kind == "image" else None,
         **_find_values(written, values, labels, weights, input, label),
