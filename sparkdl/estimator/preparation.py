@@ -4,7 +4,7 @@ import json
 import threading
 import uuid
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
@@ -72,9 +72,26 @@ class PreparedRows:
     def __init__(self, rows: DataFrame, wanted: Preparation) -> None:
         check_label(rows, wanted.label, wanted.task)
         self.means = None
-        if wanted.inputs is not None:
-            self._prepare_by_name(rows, wanted, wanted.inputs)
-            return
+        if wanted.inputs is None:
+            chosen, columns = self._one_vector(rows, wanted)
+        else:
+            chosen, columns = _named_inputs(rows, wanted, wanted.inputs)
+        self.num_ranks = _slots(rows) if wanted.num_ranks is None else wanted.num_ranks
+        folder = f"{wanted.store}/{uuid.uuid4().hex}"
+        self.dataset = prepare(
+            chosen,
+            Prepare(
+                output=f"{folder}/dataset",
+                task=wanted.task,
+                seed=wanted.seed,
+                num_ranks=self.num_ranks,
+                **columns,
+            ),
+        )
+        self._drop = weakref.finalize(self, remove, folder)
+
+    def _one_vector(self, rows: DataFrame, wanted: Preparation) -> tuple[DataFrame, dict[str, Any]]:
+        """The rows with all features in one column, and the settings that name their columns."""
         chosen = training_rows(
             rows,
             wanted.features,
@@ -92,48 +109,15 @@ class PreparedRows:
             known = chosen.where(col(SPLIT) == "train") if wanted.held_out else chosen
             self.means = means_of(known, FEATURES, wanted.missing)
             chosen = chosen.withColumn(FEATURES, filled(col(FEATURES), wanted.missing, self.means))
-        self.num_ranks = _slots(rows) if wanted.num_ranks is None else wanted.num_ranks
-        folder = f"{wanted.store}/{uuid.uuid4().hex}"
-        self.dataset = prepare(
-            chosen,
-            Prepare(
-                output=f"{folder}/dataset",
-                label=LABEL,
-                task=wanted.task,
-                qid=QID if wanted.qid else None,
-                weight=WEIGHT if wanted.weight else None,
-                features=[FEATURES],
-                sparse=wanted.sparse,
-                unit_norm=False if wanted.sparse else None,
-                split=Split(column=SPLIT) if wanted.held_out else _random_split(wanted.validation),
-                seed=wanted.seed,
-                num_ranks=self.num_ranks,
-            ),
-        )
-        self._drop = weakref.finalize(self, remove, folder)
-
-    def _prepare_by_name(self, rows: DataFrame, wanted: Preparation, inputs: str) -> None:
-        """The same for inputs that have names: their columns keep theirs, which the model will read."""
-        unfit = {"missing": wanted.missing is not None, "sparse": wanted.sparse, "qidCol": wanted.qid is not None}
-        if named := [name for name, is_set in unfit.items() if is_set]:
-            raise ConfigError(f"{', '.join(named)}: for one vector of features, and featuresCol names several inputs")
-        chosen = rows_by_name(rows, wanted.features, wanted.label, weight=wanted.weight, validation=wanted.held_out)
-        self.num_ranks = _slots(rows) if wanted.num_ranks is None else wanted.num_ranks
-        folder = f"{wanted.store}/{uuid.uuid4().hex}"
-        self.dataset = prepare(
-            chosen,
-            Prepare(
-                output=f"{folder}/dataset",
-                label=wanted.label,
-                task=wanted.task,
-                weight=wanted.weight,
-                inputs=json.loads(inputs),
-                split=Split(column=NAMED_SPLIT) if wanted.held_out else _random_split(wanted.validation),
-                seed=wanted.seed,
-                num_ranks=self.num_ranks,
-            ),
-        )
-        self._drop = weakref.finalize(self, remove, folder)
+        return chosen, {
+            "label": LABEL,
+            "qid": QID if wanted.qid else None,
+            "weight": WEIGHT if wanted.weight else None,
+            "features": [FEATURES],
+            "sparse": wanted.sparse,
+            "unit_norm": False if wanted.sparse else None,
+            "split": _split(wanted, SPLIT),
+        }
 
     def drop(self) -> None:
         """Remove the copy, if it is still there: the rows are the caller's, and fits leave only checkpoints."""
@@ -168,6 +152,20 @@ class SharedRows:
                 self._prepared.drop()
 
 
+def _named_inputs(rows: DataFrame, wanted: Preparation, inputs: str) -> tuple[DataFrame, dict[str, Any]]:
+    """The same for inputs that have names: their columns keep theirs, which the model will read."""
+    unfit = {"missing": wanted.missing is not None, "sparse": wanted.sparse, "qidCol": wanted.qid is not None}
+    if named := [name for name, is_set in unfit.items() if is_set]:
+        raise ConfigError(f"{', '.join(named)}: for one vector of features, and featuresCol names several inputs")
+    chosen = rows_by_name(rows, wanted.features, wanted.label, weight=wanted.weight, validation=wanted.held_out)
+    return chosen, {
+        "label": wanted.label,
+        "weight": wanted.weight,
+        "inputs": json.loads(inputs),
+        "split": _split(wanted, NAMED_SPLIT),
+    }
+
+
 def _slots(rows: DataFrame) -> int:
     slots = count_slots(rows.sparkSession)
     if slots is None:
@@ -175,5 +173,7 @@ def _slots(rows: DataFrame) -> int:
     return slots
 
 
-def _random_split(share: float) -> Split:
-    return Split(fractions={"validation": share} if share else {})
+def _split(wanted: Preparation, column: str) -> Split:
+    if wanted.held_out:
+        return Split(column=column)
+    return Split(fractions={"validation": wanted.validation} if wanted.validation else {})
