@@ -9,20 +9,10 @@ from sparkdl.settings.adapter_options import Adapters
 from sparkdl.settings.gradient_noise import NoiseShape
 from sparkdl.settings.pruning_options import MagnitudeOptions, Pruning, StructuredOptions
 from sparkdl.settings.section import Fraction, Positive, Section, Seed, Storage, TaskName
-from sparkdl.settings.strategies import (
-    AllReduceOptions,
-    AsynchronousOptions,
-    DownpourOptions,
-    HogwildOptions,
-    ISTOptions,
-    PostLocalSGDOptions,
-    ResISTOptions,
-    RoundsOptions,
-    SandblasterOptions,
-    Strategies,
-)
+from sparkdl.settings.strategies import AllReduceOptions, ISTOptions, Strategies
 from sparkdl.settings.target import FigureName, Target
 from sparkdl.settings.teacher import Teacher
+from sparkdl.settings.train_conflicts import check_conflicts
 
 __all__ = ["Recipe", "Train"]
 
@@ -36,19 +26,6 @@ def _by_label(weights: Any) -> Any:
 
 OutputName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 ClassWeights = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(_by_label)]
-PREDICTION_COLUMNS = (
-    "prediction",
-    "probability",
-    "top_k",
-    "contributions",
-    "error",
-    "log_likelihood",
-    "num_tokens",
-    "perplexity",
-)
-"""The columns that scoring adds by itself."""
-WITH_MOMENTUM = ("adam", "adamw", "sparse_adam", "lars", "lamb")
-"""The optimizers that have momentum by default."""
 
 
 class Recipe(Section):
@@ -190,186 +167,6 @@ class Train(Recipe):
         return "strategy.shard" if isinstance(self.strategy, AllReduceOptions) and self.strategy.shard else None
 
     @model_validator(mode="after")
-    def _in_time(self) -> Self:
-        if isinstance(self.strategy, PostLocalSGDOptions) and self.strategy.after_epochs >= self.epochs:
-            raise ValueError(
-                f"strategy.after_epochs is {self.strategy.after_epochs}, and epochs {self.epochs}: ranks would never"
-                " step alone; lower it, or set strategy to allreduce"
-            )
-        if isinstance(self.strategy, RoundsOptions):
-            together = self.strategy.allreduce_first + self.strategy.allreduce_last
-            if together >= self.epochs:
-                raise ValueError(
-                    f"strategy.allreduce_first and allreduce_last are {together} epochs of {self.epochs}: ranks would"
-                    " never train sub-networks; lower them, or set strategy to allreduce"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _outputs_are_columns(self) -> Self:
-        if taken := [name for name in self.outputs if name in PREDICTION_COLUMNS]:
-            raise ValueError(
-                f"outputs has {taken[0]!r}, which is a column of predictions; give the output another name"
-            )
-        if len(set(self.outputs)) < len(self.outputs):
-            raise ValueError("outputs names an output twice")
-        return self
-
-    @model_validator(mode="after")
-    def _with_adapters(self) -> Self:
-        if self.adapters and self.start_from:
-            raise ValueError(
-                "adapters are added to the weights that model and model_options build again in every attempt of a run,"
-                " and start_from would replace these weights; leave one of them out"
-            )
-        if self.adapters and isinstance(self.strategy, ISTOptions | ResISTOptions):
-            raise ValueError(
-                f"adapters are for networks that ranks have whole, and strategy {self.strategy.model_dump()['kind']}"
-                " deals their neurons or blocks; set strategy to allreduce"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _pruned(self) -> Self:
-        if self.narrower and self.start_from is None:
-            raise ValueError(
-                "pruning structured removes neurons with small weights from a trained network; set start_from"
-                " to a registered model that the same model and model_options have built"
-            )
-        kind = self.strategy.model_dump()["kind"]
-        if self.narrower and isinstance(self.strategy, ISTOptions | ResISTOptions):
-            raise ValueError(
-                f"strategy {kind} cuts the network by itself, and pruning another way; set strategy to allreduce"
-            )
-        if self.sparser is None:
-            return self
-        if not isinstance(self.strategy, AllReduceOptions):
-            raise ValueError(
-                f"pruning magnitude is for replicas that are equal after each step, and with strategy {kind} they would"
-                " choose other weights each; set strategy to allreduce"
-            )
-        if self.adapters:
-            raise ValueError(
-                "pruning magnitude would prune the adapters, and not the weights beside them; leave one of them out"
-            )
-        if self.sparser.end_epoch >= self.epochs:
-            raise ValueError(
-                f"pruning.end_epoch is {self.sparser.end_epoch}, and epochs {self.epochs}: the remaining weights"
-                " would not be trained afterwards; lower it"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _compiled(self) -> Self:
-        if self.compile and isinstance(self.strategy, ISTOptions | ResISTOptions | AsynchronousOptions):
-            raise ValueError(
-                f"compile needs ranks in lockstep and layers that keep their sizes, and strategy"
-                f" {self.strategy.model_dump()['kind']} has not both; leave it out, or set strategy to allreduce"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _with_noise(self) -> Self:
-        if self.gradient_noise is None:
-            return self
-        if not isinstance(self.strategy, AllReduceOptions):
-            kind = self.strategy.model_dump()["kind"]
-            raise ValueError(
-                "gradient_noise adds the noise that the mean gradient of all ranks lacks; with strategy"
-                f" {kind} ranks step by other gradients, which have more noise anyway; set strategy to allreduce"
-            )
-        if self.strategy.compression:
-            raise ValueError(
-                "gradient_noise has the right strength only without compression; set strategy.compression to null"
-            )
-        if self.strategy.measure_noise:
-            raise ValueError(
-                "strategy.measure_noise would measure what gradient_noise adds as well; leave one of them out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _with_parts(self) -> Self:
-        key = self.in_parts
-        if key is None:
-            return self
-        off = f"set {key} to {'false' if key == 'strategy.sharded' else 'null'}"
-        if self.start_from:
-            raise ValueError(f"start_from reads a whole network, which no rank has with {key}; leave it out, or {off}")
-        if self.outputs:
-            raise ValueError(
-                f"outputs need a rank that has the whole network, and with {key} none has; leave them out, or {off}"
-            )
-        if self.precision == "float16":
-            raise ValueError(f"{key} computes in bfloat16 or float32; set precision to one of them")
-        if key == "strategy.shard":
-            self._check_shards(off)
-        return self
-
-    def _check_shards(self, off: str) -> None:
-        whole = {
-            "adapters": "adapters are beside weights that stay as they are, and shards are of weights that are trained",
-            "pruning": "pruning chooses among the weights of the whole network, of which a rank has its shard",
-            "gradient_noise": "gradient_noise is laid under the gradients of the whole network, of which a rank has its"
-            " shard",
-            "compile": "compile is for a network whose weights stay where they are, and shards come together layer by"
-            " layer",
-        }
-        for name, reason in whole.items():
-            if getattr(self, name):
-                raise ValueError(f"{reason}; leave {name} out, or {off}")
-
-    @model_validator(mode="after")
-    def _without_locks(self) -> Self:
-        plain = self.optimizer == "sgd" and not self.optimizer_options.get("momentum")
-        if isinstance(self.strategy, HogwildOptions) and not plain:
-            raise ValueError(
-                "with strategy hogwild ranks share weights and nothing else, and the moments of one rank's optimizer"
-                " would not know the steps of the others; set optimizer to sgd without momentum"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _asynchronous(self) -> Self:
-        if not isinstance(self.strategy, AsynchronousOptions):
-            return self
-        kind = self.strategy.model_dump()["kind"]
-        if self.precision == "float16":
-            raise ValueError(
-                f"strategy {kind}: workers do not agree on the scale that float16 needs; set precision to bfloat16 or"
-                " float32"
-            )
-        given = self.model_fields_set & {"optimizer", "optimizer_options"}
-        if isinstance(self.strategy, DownpourOptions) and given and "rule" not in self.strategy.model_fields_set:
-            raise ValueError(
-                f"strategy {kind}: servers step by strategy.rule, and have no {self.optimizer}; set strategy to {{kind:"
-                " downpour, rule: adagrad} (or sgd, or dynsgd), or leave optimizer out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_batch(self) -> Self:
-        if isinstance(self.strategy, SandblasterOptions) and (self.optimizer != "adamw" or self.clip_norm is not None):
-            raise ValueError(
-                "strategy sandblaster is L-BFGS, which finds direction and rate by itself; leave optimizer and"
-                " clip_norm out, or set strategy to downpour"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _compressible(self) -> Self:
-        chosen = self.strategy.compression if isinstance(self.strategy, AllReduceOptions) else None
-        if not chosen:
-            return self
-        kind = f"strategy.compression {chosen.model_dump()['kind']}"
-        if chosen.keeps_unsent and self.precision == "float16":
-            raise ValueError(
-                f"{kind} keeps unsent values, whose scale would differ later with precision float16; set"
-                " precision to bfloat16 or float32"
-            )
-        if chosen.delays and (self.optimizer in WITH_MOMENTUM or self.optimizer_options.get("momentum")):
-            raise ValueError(
-                f"{kind} sends most of a gradient late, and an optimizer with momentum would repeat it; set optimizer"
-                " to sgd without momentum: the compression has its own"
-            )
+    def _without_conflicts(self) -> Self:
+        check_conflicts(self)
         return self
