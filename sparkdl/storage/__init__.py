@@ -2,27 +2,29 @@
 
 from sparkdl.storage.files import (
     PARTIAL,
-    DirEntry,
     check_writable,
     claim_file,
-    download_files,
     exists,
     expand,
     file_size,
     glob,
     hash_file,
+    open_file,
+    read_file,
+    remove,
+    write_file,
+)
+from sparkdl.storage.folders import (
+    DirEntry,
+    download_files,
     hash_folder,
     list_files,
     list_folder,
     make_folder,
     move_files,
-    open_file,
-    read_file,
-    remove,
     remove_unfinished,
     rename_folder,
     upload_files,
-    write_file,
 )
 from sparkdl.storage.large_files import writing
 from sparkdl.storage.paths import PATTERN_SIGNS, cache_folder, join, local_path, locate, renames, scheme, spark_url
