@@ -2,8 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +12,17 @@ from pydantic import ByteSize, TypeAdapter
 import sparkdl
 from sparkdl import pipeline
 from sparkdl.config import load_settings
-from sparkdl.errors import ExitCode, SparkdlError, TrackingError
+from sparkdl.errors import TrackingError
 from sparkdl.extras import DISTRIBUTION
-from sparkdl.masking import without_credentials
+from sparkdl.job_commands import Commands, job, pipeline_arguments
 from sparkdl.settings import Settings, Tracking
 from sparkdl.settings.describe import describe_key
 from sparkdl.settings.explain import find_field
 
 __all__ = ["main"]
 
-Work = Callable[[Settings], dict[str, str]]
-"""A job, or the check of one: from settings to what is printed, a line for each name."""
-
 PY4J = ("java_gateway", "clientserver")
 """The modules that speak to the JVM."""
-
-
-class Commands(click.Group):
-    """Turns what a user can meet into one clear message and an exit code."""
-
-    def invoke(self, context: click.Context) -> Any:
-        try:
-            return super().invoke(context)
-        except (Exception, KeyboardInterrupt) as error:
-            if _was_interrupted(error):
-                click.secho("sparkdl: interrupted; nothing is left running", err=True)
-                sys.exit(ExitCode.INTERRUPTED)
-            if isinstance(error, OSError) and error.filename:  # storage, whose outage was waited out
-                error, code = SparkdlError(f"{error.filename}: {error.strerror}"), ExitCode.STORAGE
-            elif isinstance(error, SparkdlError):
-                code = error.exit_code
-            else:
-                raise
-            click.secho(f"sparkdl: {error}", fg="red", err=True)
-            sys.exit(code)
-
-
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether somebody pressed Ctrl-C, whatever failed while that ended the job: the JVM may have been gone by then."""
-    while error and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,53 +48,8 @@ def commands() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def _pipeline_arguments(command: Any) -> Any:
-    """CONFIGURATION and OVERRIDES, which every job takes."""
-    command = click.argument("overrides", nargs=-1, metavar="[SECTION.KEY=VALUE]...")(command)
-    return click.argument("configuration", type=click.Path(dir_okay=False))(command)
-
-
-def _job(work: Work, check: Work, *, folder: Callable[[Settings], str]) -> Callable[[Any], Any]:
-    """A command that does its work, once if there is a key, or checks what would run; what these return is printed.
-
-    ``folder`` is where drivers that are given the same key find each other.
-    """
-
-    def decorate(described: Any) -> Any:
-        @_pipeline_arguments
-        @click.option("--dry-run", is_flag=True, help="Check all that the job needs, say what would run, and end.")
-        @click.option(
-            "--idempotency-key", metavar="KEY", help="Of all submissions with this key, one runs; all show its result."
-        )
-        @wraps(described)
-        def command(
-            configuration: str,
-            overrides: Sequence[str],
-            dry_run: bool,
-            idempotency_key: str | None,
-            resume: str | None = None,
-        ) -> None:
-            section = described.__name__
-            settings = load_settings(configuration, [*overrides, *([f"{section}.resume={resume}"] if resume else [])])
-            if dry_run:
-                _show(check(settings))
-                click.echo("nothing was run: this was a dry run")
-            elif idempotency_key:
-                from sparkdl.once import run_once  # what other commands need not import
-
-                how = settings.model_dump_json(exclude={"train": {"resume"}, "tune": {"resume"}})
-                job = f"{described.__name__} {how}"
-                _show(run_once(partial(work, settings), key=idempotency_key, job=job, folder=folder(settings)))
-            else:
-                _show(work(settings))
-
-        return command
-
-    return decorate
-
-
 @commands.command()
-@_job(pipeline.prepare, pipeline.check_prepare, folder=pipeline.parent_of("prepare.output"))
+@job(pipeline.prepare, pipeline.check_prepare, folder=pipeline.parent_of("prepare.output"))
 def prepare() -> None:
     """Turn a raw table into a dataset of balanced Parquet files."""
 
@@ -134,7 +58,7 @@ def prepare() -> None:
 @click.option(
     "--resume", metavar="RUN_ID", help="Continue this run from its checkpoints; 'auto': the newest unfinished one."
 )
-@_job(pipeline.train, pipeline.check_train, folder=lambda settings: settings.train.run_dir)
+@job(pipeline.train, pipeline.check_train, folder=lambda settings: settings.train.run_dir)
 def train() -> None:
     """Train a network on a prepared dataset and register it."""
 
@@ -143,25 +67,25 @@ def train() -> None:
 @click.option(
     "--resume", metavar="RUN_ID", help="Go on with this search, whose driver has ended; 'auto': the newest such one."
 )
-@_job(pipeline.tune, pipeline.check_tune, folder=lambda settings: settings.train.run_dir)
+@job(pipeline.tune, pipeline.check_tune, folder=lambda settings: settings.train.run_dir)
 def tune() -> None:
     """Search for the best settings: trials on the slots that are there, several at a time."""
 
 
 @commands.command("train-extreme")
-@_job(pipeline.train_extreme, pipeline.check_train_extreme, folder=lambda settings: settings.extreme.run_dir)
+@job(pipeline.train_extreme, pipeline.check_train_extreme, folder=lambda settings: settings.extreme.run_dir)
 def train_extreme() -> None:
     """Train a classifier of very many classes: hashed meta-models, each pack of them a Spark task."""
 
 
 @commands.command()
-@_job(pipeline.compress, pipeline.check_compress, folder=lambda settings: settings.compress.run_dir)
+@job(pipeline.compress, pipeline.check_compress, folder=lambda settings: settings.compress.run_dir)
 def compress() -> None:
     """Make lighter forms (int8, float16, ONNX) of a registered network."""
 
 
 @commands.command()
-@_job(pipeline.score, pipeline.check_score, folder=pipeline.parent_of("score.output"))
+@job(pipeline.score, pipeline.check_score, folder=pipeline.parent_of("score.output"))
 def score() -> None:
     """Write a registered model's predictions for raw rows."""
 
@@ -247,7 +171,7 @@ def _bytes_a_second(text: str) -> int:
     metavar="SPEED",
     help="Of the link of a host, in each direction: 10gbit or 200mbit.",
 )
-@_pipeline_arguments
+@pipeline_arguments
 def plan_training(configuration: str, overrides: Sequence[str], picture: Path, **elsewhere: Any) -> None:
     """Measure network and model, and predict each strategy's steps.
 
@@ -340,12 +264,6 @@ def keys(key: str) -> None:
     """
     for line in describe_key(key, find_field(key, Settings)):
         click.echo(line)
-
-
-def _show(summary: dict[str, str]) -> None:
-    width = max(map(len, summary)) + 2
-    for name, value in summary.items():
-        click.echo(f"{name:<{width}}{without_credentials(value)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
