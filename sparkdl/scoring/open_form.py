@@ -1,9 +1,9 @@
 """The network of a model's folder in one of its forms. Runs anywhere."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from sparkdl.inputs.spec import InputSpec
 from sparkdl.inputs.tensors import Inputs
 from sparkdl.models import (
     NETWORK_FILE,
+    Form,
     OnnxNetwork,
     checked_form,
     load_network,
@@ -64,28 +65,36 @@ def open_network(
     tried for a second, and on a GPU the original. Raises :class:`ConfigError` for a form that is not there, or needs
     packages that are not installed, and :class:`~sparkdl.errors.ModelError` for files that are missing or damaged.
     """
-    match form:
-        case "int8" | "onnx":
-            if device != "cpu":
-                log.warning("the form %s computes on the CPU, not on %s", form, device)
-            return _in_onnx(folder, form), "cpu"
-        case "float16" | "int8_weights":
-            return load_network(checked_form(folder, form)).to(device), device
+    if form != "auto" and form != "original":
+        path = checked_form(folder, form)
+        return _OPENERS[path.suffix](path, read_forms(folder)[form], device)
     original = load_network(folder / NETWORK_FILE, trusted=trusted)
     if form == "original" or device != "cpu" or "onnx" not in read_forms(folder):
         return original.to(device), device
     return _sooner(original, folder, inputs), device
 
 
-def _in_onnx(folder: Path, form: Literal["int8", "onnx"]) -> OnnxNetwork:
-    path = checked_form(folder, form)
-    return OnnxNetwork(path, rows_at_a_time=read_forms(folder)[form].rows_at_a_time)
+def _open_onnx(path: Path, form: Form, device: str) -> tuple[nn.Module, str]:
+    if device != "cpu":
+        log.warning("%s computes on the CPU, not on %s", path.name, device)
+    return OnnxNetwork(path, rows_at_a_time=form.rows_at_a_time), "cpu"
+
+
+def _open_network_file(path: Path, form: Form, device: str) -> tuple[nn.Module, str]:
+    return load_network(path).to(device), device
+
+
+_OPENERS: Mapping[str, Callable[[Path, Form, str], tuple[nn.Module, str]]] = {
+    ".onnx": _open_onnx,
+    ".safetensors": _open_network_file,
+}
+"""What opens a form, by the ending of its file (:data:`sparkdl.models.FORM_FILES`)."""
 
 
 def _sooner(original: nn.Module, folder: Path, inputs: InputSpec | Mapping[str, InputSpec]) -> nn.Module:
     """The original or its copy in ONNX, whichever answers a batch of this machine's sooner."""
     try:
-        exported = _in_onnx(folder, "onnx")
+        exported, _ = _open_onnx(checked_form(folder, "onnx"), read_forms(folder)["onnx"], "cpu")
     except ConfigError as error:
         log.info("scoring with the original network: %s", error)
         return original
