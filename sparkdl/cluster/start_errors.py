@@ -6,8 +6,10 @@ from sparkdl.errors import ClusterError
 
 __all__ = ["start_error"]
 
-_EXCEPTION = re.compile(r"^: (?:[\w$.]+: )*", re.MULTILINE)
-"""How py4j begins with what Java raised: by the names of its classes."""
+_EXCEPTION = re.compile(
+    r"^: (?:[\w$.]+: )*(?:An error has occurred\.$[\s\S]*?^Caused by: (?:[\w$.]+: )*)?", re.MULTILINE
+)
+"""How py4j begins with what Java raised: by the names of its classes. Kubernetes' client leaves words to its cause."""
 _MORE = re.compile(r"; +For more details see")
 """With the address of a page, it ends what Hadoop says of a connection."""
 _ADVICE = {
@@ -22,6 +24,9 @@ _ADVICE = {
     re.compile(r"Name node is in safe mode"): "the name node has just started; try again when it takes changes",
     re.compile(r"Received 403 on websocket"): (
         "give Spark's service account the rights in conf/kubernetes/rights.yaml (docs/kubernetes.md)"
+    ),
+    re.compile(r"KubernetesClientException[\s\S]*(?:ConnectException|UnknownHostException|NoRouteToHostException)"): (
+        "start Kubernetes' API server, or correct its address in spark-submit's --master"
     ),
     re.compile(r"ConnectException|UnknownHostException|NoRouteToHostException"): (
         "start what should listen there, or correct its address in the files of HADOOP_CONF_DIR"

@@ -39,6 +39,14 @@ STACK = "\n\tat org.apache.spark.SparkContext.<init>(SparkContext.scala:599)\n"
             " https://server:6443/api/v1/namespaces/sparkdl/pods?watch=true. Message: Forbidden; give Spark's service"
             " account the rights in conf/kubernetes/rights.yaml (docs/kubernetes.md)",
         ),
+        (
+            "io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.\n\tat"
+            " io.fabric8.kubernetes.client.KubernetesClientException.launderThrowable(KubernetesClientException.java)"
+            "\nCaused by: java.net.ConnectException: Failed to connect to /127.0.0.1:9\n\t... 4 more"
+            "\nCaused by: java.net.ConnectException: Connection refused",
+            "Spark did not start: Failed to connect to /127.0.0.1:9; start Kubernetes' API server, or correct its"
+            " address in spark-submit's --master",
+        ),
     ],
 )
 def test_the_cause_and_what_to_do_are_told_in_a_line(said: str, told: str) -> None:
