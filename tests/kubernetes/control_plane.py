@@ -21,6 +21,7 @@ MANIFESTS = Path(__file__).parents[2] / "conf" / "kubernetes"
 NAMESPACE = "sparkdl"
 START_SECONDS = 120
 TOKEN_SECONDS = 7200
+AUDIT = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class ControlPlane:
     def certificate(self) -> Path:
         """By which clients know it."""
         return self.folder / "certificates" / "apiserver.crt"
+
+    @property
+    def audit(self) -> Path:
+        """A line of JSON for each request."""
+        return self.folder / "audit.log"
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str) -> Any:
         """What it answers to an administrator; None for what is not there."""
@@ -65,17 +71,18 @@ class ControlPlane:
             path = f"{base}{space}/{plural}/{names['name']}"
             self.ask("PATCH", path, manifest, "application/apply-patch+yaml", fieldManager="tests", force="true")
 
-    def token(self, account: str) -> str:
-        """One of a service account of the namespace."""
-        spec = {"expirationSeconds": TOKEN_SECONDS}
+    def token(self, account: str, audience: str | None = None) -> str:
+        """One of a service account of the manifests."""
+        spec = {"expirationSeconds": TOKEN_SECONDS} | ({"audiences": [audience]} if audience else {})
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         answer = self.ask("POST", self.of_namespace(f"serviceaccounts/{account}/token"), request)
         return str(answer["status"]["token"])
 
-    def pods(self) -> list[dict[str, Any]]:
-        """All of the namespace."""
-        found: list[dict[str, Any]] = self.ask("GET", self.of_namespace("pods"))["items"]
-        return found
+    def pods(self, **labels: str) -> list[dict[str, Any]]:
+        """Those that have these labels, oldest first."""
+        chosen = ",".join(f"{key.replace('_', '-')}={value}" for key, value in labels.items())
+        found: list[dict[str, Any]] = self.ask("GET", self.of_namespace("pods"), labelSelector=chosen)["items"]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
 
 def list_manifests(file: Path) -> list[dict[str, Any]]:
@@ -89,6 +96,7 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
     etcd_port, peers, port = free_ports(3)
     administrator = secrets.token_hex(16)
     key = folder / "accounts.key"
+    (folder / "audit.yaml").write_text(AUDIT)
     (folder / "tokens.csv").write_text(f'{administrator},administrator,1,"system:masters"\n')
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     store = f"http://127.0.0.1:{etcd_port}"
@@ -122,6 +130,8 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--service-cluster-ip-range=10.96.0.0/16",
+            f"--audit-policy-file={folder / 'audit.yaml'}",
+            f"--audit-log-path={plane.audit}",
         ],
     }
     try:

@@ -81,6 +81,11 @@ class Kubelet(threading.Thread):
                 for pod in pods:
                     self._look(pod, pod["metadata"]["name"])
 
+    def log(self, name: str) -> str:
+        """What a pod's container has printed."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
     def _look(self, pod: dict[str, Any], name: str) -> None:
         container, ending = self.containers.get(name), "deletionTimestamp" in pod["metadata"]
         if container is None:

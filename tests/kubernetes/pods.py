@@ -18,7 +18,7 @@ from sparkdl.java import ensure_java
 
 from ..clusters.trainings import SETTINGS, Training
 from .control_plane import MANIFESTS, NAMESPACE, ControlPlane, control_plane
-from .kubelet import Kubelet
+from .kubelet import Container, Kubelet
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "conf" / "fashion_mnist.yaml"
@@ -36,17 +36,33 @@ class Cluster:
     kubelet: Kubelet
     environment: Mapping[str, str]
 
-    def command(self, script: Path, *arguments: str, account: str = "sparkdl-driver") -> list[str]:
-        """What a user types in client mode, as an account of the namespace."""
+    def command(
+        self,
+        script: Path,
+        *arguments: str,
+        options: Mapping[str, str] | None = None,
+        mode: str = "client",
+        account: str | None = None,
+        server: str | None = None,
+    ) -> list[str]:
+        """What a user types, as the account of the manifests or another one, for this API server or another one."""
+        server = server or self.plane.url
+        account = account or ("sparkdl-driver" if mode == "client" else "sparkdl-submit")
+        who = "spark.kubernetes.authenticate" + ("" if mode == "client" else ".submission")
         settings = {
             "spark.kubernetes.namespace": NAMESPACE,
             "spark.kubernetes.container.image": "registry.example/sparkdl:latest",
+            "spark.kubernetes.driver.podTemplateFile": str(MANIFESTS / "driver-pod.yaml"),
             "spark.kubernetes.executor.podTemplateFile": str(MANIFESTS / "executor-pod.yaml"),
+            "spark.kubernetes.authenticate.driver.serviceAccountName": "sparkdl-driver",
             "spark.kubernetes.authenticate.executor.serviceAccountName": "sparkdl-executor",
-            "spark.kubernetes.authenticate.oauthToken": self.plane.token(account),
-            "spark.kubernetes.authenticate.caCertFile": str(self.plane.certificate),
+            f"{who}.oauthToken": self.plane.token(account),
+            f"{who}.caCertFile": str(self.plane.certificate),
+            "spark.kubernetes.driver.master": server,  # there is no DNS that knows kubernetes.default.svc
+            "spark.kubernetes.submission.waitAppCompletion": "true",
             "spark.executor.instances": "2",
             "spark.driver.memory": "1g",
+            "spark.driver.memoryOverhead": "1600m",
             "spark.executor.memory": "600m",
             "spark.executor.memoryOverhead": "1600m",
             "spark.executor.extraJavaOptions": SHORT_LIVED,
@@ -55,13 +71,14 @@ class Cluster:
             "spark.pyspark.driver.python": sys.executable,
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
         }
-        submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", f"k8s://{self.plane.url}"]
-        submit += PROPERTIES
+        if mode == "client":
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= options or {}
+        submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", f"k8s://{server}"]
+        submit += ["--deploy-mode", mode, *PROPERTIES]
         submit += [part for item in settings.items() for part in ("--conf", "=".join(item))]
-        return [*submit, str(script), *arguments]
+        return [*submit, str(script) if mode == "client" else f"local://{script}", *arguments]
 
     def submit(
         self, script: Path, *arguments: str, check: bool = True, cwd: Path = ROOT, **how: Any
@@ -79,6 +96,12 @@ class Cluster:
         if check and done.returncode:
             pytest.fail(f"{script} ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}")
         return done
+
+    def executors(self) -> dict[str, Container]:
+        """Those that run, by the names of their pods, oldest first."""
+        names = [pod["metadata"]["name"] for pod in self.plane.pods(spark_role="executor")]
+        found = {name: self.kubelet.containers[name] for name in names if name in self.kubelet.containers}
+        return {name: each for name, each in found.items() if each.process.poll() is None}
 
 
 @contextmanager
@@ -104,8 +127,8 @@ def kubernetes(folder: Path) -> Iterator[Cluster]:
 
 
 @contextmanager
-def training_in_pods(cluster: Cluster, dataset: Path, folder: Path) -> Iterator[Training]:
-    """A training with two ranks in two pods, which ends with the block."""
+def training_in_pods(cluster: Cluster, dataset: Path, folder: Path, **how: Any) -> Iterator[Training]:
+    """A training with two ranks in two pods, slow enough for something to happen to them; it ends with the block."""
     runs = folder / "runs"
     tree = {
         "train": SETTINGS | {"dataset": str(dataset), "run_dir": str(runs)},
@@ -114,7 +137,7 @@ def training_in_pods(cluster: Cluster, dataset: Path, folder: Path) -> Iterator[
     }
     (folder / "slow.yaml").write_text(yaml.safe_dump(tree))
     log = folder / "driver.log"
-    command = cluster.command(ROOT / "jobs" / "train.py", str(folder / "slow.yaml"))
+    command = cluster.command(ROOT / "jobs" / "train.py", str(folder / "slow.yaml"), **how)
     with (
         log.open("ab") as output,
         subprocess.Popen(command, env=cluster.environment, stdout=output, stderr=output) as started,
