@@ -12,13 +12,21 @@ TESTS ?= tests
 KILLS ?= 6
 # Those of jobs, which a client of a Spark Connect server runs as well.
 OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train score compress students train_extreme prepare prepare_sparse prepare_faults train_extreme_ranker tasks)
-# One path through each job, for `make check`: the examples, and the command's dry runs.
-PATHS := tests/cluster/test_examples.py tests/cluster/test_pipeline.py
-# What it leaves to `make test`, 3.5 minutes of one core: asynchronous runs, a million row groups, kills, outages, servers, the wheel.
-LONG := tests/unit/training/asynchronous/test_driver.py tests/unit/training/asynchronous/test_inputs.py \
-  tests/unit/training/asynchronous/test_sandblaster.py tests/unit/data/test_scale.py \
-  tests/unit/data/preparing/test_staging.py tests/unit/serving/test_http_server.py \
-  tests/unit/storage/test_failures.py tests/unit/tracking/test_registry.py tests/unit/test_package.py
+# One path through each job, for `make check`: prepare, train, compress and score, a search, MACH, a loop of the user's
+# own, and the command's dry runs.
+PATHS := tests/cluster/test_pipeline.py $(foreach name,make_a_model_lighter search_for_settings very_many_classes run_your_own_loop,\
+  'tests/cluster/test_examples.py::test_it_runs_as_it_stands_and_is_short[$(name)]')
+# What it leaves to `make test` and `make ci`: the files that take a core more than about five seconds, which are three quarters of
+# what `tests/unit` takes. `pytest --durations 0 tests/unit` tells which those are.
+LONG := $(patsubst %,tests/unit/%.py,$(addprefix training/,asynchronous/test_driver asynchronous/test_inputs \
+  asynchronous/test_sandblaster recipes/test_adapters_beside test_fine_tuning tasks/test_tasks) \
+  $(addprefix data/,test_scale test_parquet_bytes preparing/test_staging sources/test_fetch sources/test_xc_lines reading/test_loader) \
+  $(addprefix extreme/test_,decode ensemble clusters linear light_networks ranker meta_model loops) \
+  $(addprefix layouts/test_,pipeline_plan tensor_plan front) $(addprefix models/test_,export packages reference on_disk) \
+  $(addprefix forms/test_,onnx_export network_forms) $(addprefix storage/test_,failures large_files) \
+  $(addprefix tracking/test_,registry run delivery) $(addprefix cluster/test_,logs own_process) \
+  $(addprefix test_,package extras site import forks) \
+  serving/test_http_server collectives/averaging/test_compression planning/test_layout_costs scoring/test_pyfunc)
 # What CI leaves to `make test`, half of it all: demos, notebooks and jobs as they are submitted, kills and outages by the
 # dozen, searches, benchmarks. It has to be done within an hour also on a machine of half the speed.
 LONGEST := tests/end_to_end $(addprefix tests/ranks/training/test_,memory.py sharded_ist.py adapters.py ranking.py named_inputs.py) \

@@ -1,4 +1,4 @@
-"""Ranks on Spark: start them, let them find each other, hear them, bring their results home."""
+"""Ranks on Spark: how they start, find each other, report to the driver, and return their results."""
 
 from sparkdl.cluster.backend import LaunchBackend
 from sparkdl.cluster.barrier import driver_addresses, run_ranks, spark_reason

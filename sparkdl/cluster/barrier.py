@@ -1,4 +1,4 @@
-"""Run one function per rank in one barrier stage of Spark, and bring the results home."""
+"""Run one function per rank in one barrier stage of Spark, and return the results."""
 
 import json
 import re
@@ -259,7 +259,7 @@ def _outcomes(assignment: Assignment, places: Sequence[Place], context: TaskCont
 
 
 def _sent(outcomes: Sequence[RankResult], reusable: bool, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """What a task gives Spark at its end."""
+    """What a task returns to Spark."""
     if reusable:
         for _ in batches:  # Spark uses a Python worker again only if its task has read all of its input
             pass
@@ -289,7 +289,7 @@ def driver_addresses(spark: SparkSession) -> tuple[str, str] | None:
 
 
 def spark_reason(error: Any) -> str:
-    """What Spark says, without the stack of the JVM: the traceback of a Python worker, or a sentence."""
+    """Spark's error without the stack of the JVM: the traceback of a Python worker, or a sentence."""
     text = str(getattr(error, "java_exception", None) or error)
     text = text.partition("\nDriver stacktrace:")[0].partition("finished unsuccessfully.\n")[-1] or text
     if "Traceback (most recent call last)" in text:

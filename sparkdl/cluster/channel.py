@@ -1,4 +1,4 @@
-"""The driver's end of the channel: hears every rank that proves that it belongs to the run, and orders all to stop."""
+"""The driver's end of the channel: it receives the messages of authenticated ranks, and can order all ranks to stop."""
 
 import queue
 import secrets
@@ -132,7 +132,7 @@ class Channel:
             self._drop(client, connection)
 
     def _welcome(self, client: socket.socket, connection: _Connection, topic: str, body: dict[str, Any]) -> None:
-        """Take a stranger for the rank that its hello proves it to be. Raises ValueError for anything else."""
+        """Authenticate a new connection as a rank by its hello. Raises ValueError if the hello is not authentic."""
         rank, nonce = body.get("rank"), body.pop("nonce", None)
         if topic != "hello" or type(rank) is not int or not 0 <= rank < self._size or not isinstance(nonce, str):
             raise ValueError("the first frame is not a rank's hello")

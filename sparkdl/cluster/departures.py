@@ -18,7 +18,7 @@ logger = logging.getLogger("sparkdl")
 
 
 def check_notice(spark: SparkSession) -> None:
-    """Raise :class:`ConfigError` where no executor could be given up for another one."""
+    """Raise :class:`ConfigError` if ranks could not move to other executors."""
     require_classic(spark, "cluster.preemption_notice")
     if is_local(spark):
         raise ConfigError("cluster.preemption_notice is for clusters: local Spark has one host; leave it out")
@@ -38,7 +38,7 @@ class Departures:
         self._noticed = False
 
     def noticed(self) -> bool:
-        """Whether one of the executors gets no more tasks, since it is about to end."""
+        """Whether one of the executors gets no more tasks because it is about to end."""
         if not self._noticed and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_SECONDS
             with suppress(*JVM_ERRORS, OSError):
@@ -46,7 +46,7 @@ class Departures:
         return self._noticed
 
     def give_up(self, partition: int) -> None:
-        """Let Spark give no more tasks to any executor on the host of a task. Those that run there go on."""
+        """Exclude the executors on the host of a task from new tasks. Tasks that run there go on."""
         with suppress(*JVM_ERRORS, OSError):
             for task in self._running():
                 if task.partition == partition:

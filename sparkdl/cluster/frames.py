@@ -1,4 +1,4 @@
-"""The format of what ranks and driver tell each other: authenticated frames of JSON, never pickled.
+"""The format of messages between ranks and driver: authenticated frames of JSON, never pickled.
 
 A frame is the payload's length (4 bytes, big-endian), an HMAC-SHA256 over context, sequence number (8 bytes) and
 payload under the run's secret, and the payload: the JSON of ``[topic, body]``. The context names the direction and

@@ -37,7 +37,7 @@ class StageEnd:
     outcomes: Sequence[RankResult] = ()
     error: str | None = None
     cancelled: bool = False
-    """They were ended from outside."""
+    """The workers were ended from outside."""
 
 
 class Workers(Protocol):

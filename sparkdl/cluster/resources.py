@@ -1,4 +1,4 @@
-"""What each task of a stage needs, where that is not what the application's tasks get. Runs on the driver."""
+"""The resources of a stage's tasks, if they differ from those of the application. Runs on the driver."""
 
 from functools import lru_cache
 

@@ -37,7 +37,7 @@ def check_columns(df: DataFrame, card: ModelCard, key: str | None) -> None:
 
 
 def check_room(df: DataFrame, added: Collection[str]) -> None:
-    """Raise :class:`DataError` if the rows have a column already that is to be added."""
+    """Raise :class:`DataError` if the rows already have a column that scoring would add."""
     same = same_name(df.sparkSession)
     names = {same(name) for name in added}
     taken = [name for name in df.columns if same(name) in names]

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def checked_choice(form: str) -> FormChoice:
-    """What a person asks for. Raises :class:`ConfigError` where that is no form."""
+    """The form of this name. Raises :class:`ConfigError` if there is no such form."""
     for known in get_args(FormChoice):
         if form == known:
             choice: FormChoice = known
@@ -39,9 +39,9 @@ def checked_choice(form: str) -> FormChoice:
 
 
 def check_form(folder: Path, form: FormChoice) -> FormChoice:
-    """The form that is asked for, where the model has it; of ``auto`` the original, where there is no choice.
+    """The form, if the model has it; for ``auto`` the original, if the model has no form to choose instead.
 
-    Raises :class:`ConfigError` for one that it does not have.
+    Raises :class:`ConfigError` for a form that the model does not have.
     """
     known = read_forms(folder)
     if form == "auto":
@@ -61,9 +61,10 @@ def open_network(
 ) -> tuple[nn.Module, str]:
     """The network, and the device that it computes on: ``int8`` and ``onnx`` are for the CPU.
 
-    With ``auto``, that is ``onnx`` where the model has it and it answers a batch sooner than the original, which is
-    tried for a second, and on a GPU the original. Raises :class:`ConfigError` for a form that is not there, or needs
-    packages that are not installed, and :class:`~sparkdl.errors.ModelError` for files that are missing or damaged.
+    With ``auto`` it is ``onnx`` if the model has that form and ONNX Runtime computes a batch faster than the original,
+    which is measured for a second; on a GPU it is the original. Raises :class:`ConfigError` for a form that the model
+    does not have, or that needs packages that are not installed, and :class:`~sparkdl.errors.ModelError` for files that
+    are missing or damaged.
     """
     if form != "auto" and form != "original":
         path = checked_form(folder, form)
@@ -92,7 +93,7 @@ _OPENERS: Mapping[str, Callable[[Path, Form, str], tuple[nn.Module, str]]] = {
 
 
 def _sooner(original: nn.Module, folder: Path, inputs: InputSpec | Mapping[str, InputSpec]) -> nn.Module:
-    """The original or its copy in ONNX, whichever answers a batch of this machine's sooner."""
+    """The original or its copy in ONNX, whichever computes a batch faster on this machine."""
     try:
         exported, _ = _open_onnx(checked_form(folder, "onnx"), read_forms(folder)["onnx"], "cpu")
     except ConfigError as error:

@@ -93,7 +93,7 @@ def _write_new(scored: DataFrame, output: str, format: str) -> None:
 
 
 def existing_table(spark: SparkSession, output: str, format: str) -> str | None:
-    """What SQL calls the table that is there, if one is. Raises :class:`ConfigError` for what is no table's name."""
+    """The SQL name of the output table, if it exists. Raises :class:`ConfigError` for an invalid name of a table."""
     if format == "delta":
         return f"delta.{identifier(spark_url(output))}" if is_delta_table(output) else None
     if format not in TABLE_FORMATS:
@@ -104,7 +104,7 @@ def existing_table(spark: SparkSession, output: str, format: str) -> str | None:
 
 
 def add_predictions(scored: DataFrame, output: str, format: str, table: str, key: str | None) -> WrittenPredictions:
-    """Add rows to a table that is there, in one step of its own; with a ``key``, in the place of those that have it."""
+    """Add rows to an existing table, in one commit; with a ``key``, they replace the rows with the same key."""
     rows = scored.persist(StorageLevel.DISK_ONLY)
     try:
         found = _counted(present_rows(rows), output)

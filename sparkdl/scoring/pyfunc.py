@@ -31,7 +31,7 @@ class PyfuncModel:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.predictor = Predictor.load(folder, form="auto")
-        """That of requests that name no form."""
+        """The form for requests that name none."""
         self._others: dict[str, Predictor] = {}
         self._answer = answer_types(self.predictor.card)
         self._raw, self._only_spark = _open_raw_inputs(folder, self.predictor.card)

@@ -49,7 +49,7 @@ class ScoringTask:
     reads: tuple[tuple[str, int], ...]
     """The raw columns of the model, and which columns they are; or where Spark has preprocessed, the input alone."""
     refused: int | None
-    """Which column says why source or preprocessing refuse a row; None where there is none."""
+    """The column that says why the source or the preprocessing refuses a row; None if there is no such column."""
     preprocessed: bool
     """Whether Spark has preprocessed."""
     top_k: int

@@ -90,7 +90,7 @@ def _options(tree: Any, *section: str) -> list[str]:
 
 
 def _below(tree: Any, *keys: str) -> Any:
-    """What stands under a key of a key; None where there is no such place."""
+    """The value under nested keys; None if there is none."""
     for key in keys:
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree

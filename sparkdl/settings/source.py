@@ -58,7 +58,7 @@ class Source(Section):
 
     @property
     def place(self) -> str:
-        """Where the rows are, in words: the path, or where there is none the format."""
+        """Where the rows are, in words: the path, or the format if there is no path."""
         return self.format if self.path is None else str(self.path)
 
     @property

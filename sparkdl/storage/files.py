@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 PARTIAL = ".part"
-"""How the name of a file ends that is still being written; it also begins with a dot, so that readers pass it by."""
+"""The ending of the name of an unfinished file. Such a name also begins with a dot, so that readers ignore the file."""
 _CHUNK_BYTES = 4 << 20
 """Asked for at a time from a large file."""
 
@@ -47,7 +47,7 @@ def exists(path: str) -> bool:
 
 
 def file_size(path: str) -> int | None:
-    """How many bytes a file has; None where there is none."""
+    """The size of a file in bytes; None if there is no such file."""
     try:
         return _size(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -56,14 +56,14 @@ def file_size(path: str) -> int | None:
 
 @patient
 def glob(path: str) -> list[str]:
-    """The paths that fit a pattern, spelled as it is."""
+    """The paths that match a pattern, each with the scheme of the pattern."""
     filesystem, located = locate(path)
     prefix = path.removesuffix(located) if path.endswith(located) else ""
     return sorted(f"{prefix}{found}" for found in filesystem.glob(located))
 
 
 def expand(path: str) -> list[str]:
-    """The path where there is something, whatever signs are in its name; else those that fit it as a pattern."""
+    """The path itself if it exists, whatever characters its name has; else the paths that match it as a pattern."""
     return [path] if exists(path) else glob(path)
 
 
@@ -83,9 +83,10 @@ def open_file(path: str) -> io.BufferedReader:
 
 @patient
 def write_file(path: str, content: Buffer, *, makes_folder: bool = True) -> None:
-    """Write a whole file or none, in the place of what is there. Several may write the same; any may be killed.
+    """Write a file completely or not at all; an existing file is replaced.
 
-    With ``makes_folder`` false, a folder that is not there is an error: whoever removed it wants nothing there.
+    Several processes may write the same file at once, and any of them may be killed. With ``makes_folder`` false, a
+    missing folder is an error: whoever removed it does not want it to come back.
     """
     filesystem, located = locate(path)
     if not renames(path):
@@ -105,13 +106,13 @@ def write_file(path: str, content: Buffer, *, makes_folder: bool = True) -> None
                 filesystem.rm(located)  # HDFS does not rename onto a file
             filesystem.mv(partial, located)
     except BaseException:
-        with suppress(Exception):  # what went wrong is told; what stays there costs only space
+        with suppress(Exception):  # the first error is the one to report; an unfinished file costs only space
             filesystem.rm(partial)
         raise
 
 
 def check_writable(folder: str) -> None:
-    """Write a small file into a folder, or into the nearest one above that is there, and remove it.
+    """Write a small file into a folder and remove it again; if there is no such folder, in the nearest one above it.
 
     The path is absolute. Raises :class:`~sparkdl.errors.StorageError` where that fails.
     """
@@ -127,10 +128,10 @@ def check_writable(folder: str) -> None:
 
 
 def claim_file(path: str, content: bytes) -> bool:
-    """Write a file unless there is one; whether this very content is in it then.
+    """Write a file unless it exists; whether the file has this content afterwards.
 
-    Object stores decide by themselves who was first (on S3: If-None-Match). Content that nobody else writes tells a
-    claim of one's own, whose answer an outage swallowed, from another's.
+    Object stores decide atomically who was first (on S3: If-None-Match). Each caller has to write a content of its own:
+    if an outage loses the answer to a successful write, that content shows who has written the file.
     """
     with suppress(FileExistsError):
         _create_file(path, content)

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _TAKEN = {EEXIST, EISDIR, ENOTDIR, ENOTEMPTY}
-"""What an operating system says when the place of a folder that is renamed is not free."""
+"""The error codes of operating systems if the new name of a folder is taken."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DirEntry:
 
 @patient
 def list_folder(path: str) -> list[DirEntry]:
-    """What is in a folder, by name. Nothing is, where there is none: object stores have no empty folders."""
+    """The entries of a folder, sorted by name; none if there is no such folder: object stores have no empty ones."""
     filesystem, located = locate(path)
     try:
         found = {str(entry["name"]).rstrip("/"): entry for entry in filesystem.ls(located, detail=True)}
@@ -65,14 +65,14 @@ def list_files(path: str) -> list[str]:
 
 @patient
 def make_folder(path: str) -> None:
-    """Make a folder and those above it where they are missing; object stores have none, and need none."""
+    """Make a folder and the missing ones above it. Does nothing on object stores, which have no folders."""
     filesystem, located = locate(path)
     if renames(path):
         filesystem.makedirs(located, exist_ok=True)
 
 
 def remove_unfinished(path: str) -> None:
-    """Remove what processes that were killed had begun to write in a folder. Call it when no process writes there."""
+    """Remove the unfinished files of killed processes from a folder. Call it only while no process writes there."""
     with suppress(FileNotFoundError):
         for name in _suffixes(path):
             if name.endswith(PARTIAL):
@@ -81,10 +81,11 @@ def remove_unfinished(path: str) -> None:
 
 @patient
 def rename_folder(path: str, target: str) -> bool:
-    """Rename a folder within the folder that it is in, in one step; False where that name is taken.
+    """Rename a folder within its parent folder, in one atomic step; False if the new name is taken.
 
-    On local file systems and HDFS, where several may do it at once and one wins. The old name has to be unique: HDFS
-    moves a folder *into* one that is there, from where only it is removed.
+    For local file systems and HDFS. If several processes rename a folder to the same name at once, one succeeds. The
+    old name has to be unique: if the new name is taken, HDFS moves the folder *into* the existing one, and it is found
+    there by its old name and removed.
     """
     (filesystem, located), (_, place) = locate(path), locate(target)
     try:
@@ -101,7 +102,7 @@ def rename_folder(path: str, target: str) -> bool:
     if filesystem.exists(strayed):
         filesystem.rm(strayed, recursive=True)
         return False
-    return not filesystem.exists(located)  # not after a try that an outage left without its answer, either
+    return not filesystem.exists(located)  # True also if an outage lost the answer to an earlier, successful try
 
 
 def move_files(path: str, target: str) -> None:
@@ -126,7 +127,7 @@ def upload_files(path: str, source: Path) -> None:
 def hash_folder(path: str) -> str:
     """SHA-256 of the names and contents of a folder's files. Raises FileNotFoundError if it has none.
 
-    Hidden ones do not count, nor those that begin with an underscore: Hadoop's copies leave out or add some.
+    Files whose names begin with a dot or an underscore do not count: Hadoop leaves them out of copies, or adds some.
     """
     digest = hashlib.sha256()
     files = [name for name in _suffixes(path) if not name.rpartition("/")[2].startswith((".", "_"))]
@@ -154,7 +155,7 @@ def _move_file(path: str, target: str) -> None:
         filesystem.cp_file(located, place)
         filesystem.rm_file(located)
     except FileNotFoundError:
-        if not filesystem.exists(place):  # otherwise a try before this one came so far
+        if not filesystem.exists(place):  # otherwise an earlier try has copied and removed it
             raise
 
 

@@ -15,7 +15,7 @@ __all__ = ["PATTERN_SIGNS", "cache_folder", "join", "local_path", "locate", "ren
 _DBFS_MOUNT = Path("/dbfs")
 """On Databricks, the folder under which ``dbfs:/`` is mounted on the driver and on every executor."""
 PATTERN_SIGNS = "*?[]{}"
-"""What Hadoop takes for the signs of a pattern."""
+"""The characters of a pattern in paths of Hadoop."""
 _LOCAL = {"file", "local"}
 _HDFS = {"hdfs", "arrow_hdfs", "webhdfs", "webHDFS"}
 
@@ -41,7 +41,7 @@ def locate(path: str) -> tuple[Any, str]:
 
 
 def scheme(path: str) -> str:
-    """What the path begins with before ``://``; ``file`` where nothing stands there."""
+    """What stands before ``://`` in a path; ``file`` if it has no scheme."""
     return path.partition("://")[0] if "://" in path else "file"
 
 
@@ -51,9 +51,9 @@ def join(path: str, *parts: str) -> str:
 
 
 def spark_url(path: str, *, literal: bool = False) -> str:
-    """The same place as Spark spells it: local paths get an explicit ``file://``.
+    """The path as Spark spells it: local paths get an explicit ``file://``.
 
-    Spark's readers take some signs for those of a pattern, unless ``literal``; its writers never do.
+    Spark's readers take some characters for a pattern, which ``literal`` escapes; its writers never do.
     """
     local = None if path.startswith("dbfs:/") else local_path(path)
     url = f"file://{local}" if local else path  # as it is: Hadoop would not decode a %20
@@ -61,7 +61,7 @@ def spark_url(path: str, *, literal: bool = False) -> str:
 
 
 def local_path(path: str) -> Path | None:
-    """The same place for the operating system; None where it is not this machine's to open."""
+    """The path for the operating system; None if it is not on a file system of this machine."""
     if path.startswith("dbfs:/") or scheme(path) in _LOCAL:
         filesystem, located = locate(path)
         return Path(located) if isinstance(filesystem, LocalFileSystem) else None
@@ -69,10 +69,10 @@ def local_path(path: str) -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Where this user keeps what can be made or fetched again; it may not be there yet."""
+    """The folder for what can be made or fetched again, of this user; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkdl"
 
 
 def renames(path: str) -> bool:
-    """Whether a file or a folder is renamed in one step there; object stores copy, but show a file once it is whole."""
+    """Whether storage renames files and folders atomically. Object stores copy, but show only complete files."""
     return local_path(path) is not None or scheme(path) in _HDFS

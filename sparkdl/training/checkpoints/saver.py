@@ -180,7 +180,7 @@ class Saver:
         )
 
     def _write_shards(self, parts: Parts, best: dict[str, torch.Tensor] | None, step: int, epoch: int) -> list[Shard]:
-        """In the background. Nothing is written by a rank whose storage fails; the manifest is missing then."""
+        """Runs in the background. If the storage of a rank fails, neither its file nor the manifest is written."""
         shared, once = parts.shared, best is not None and parts.shared.get("model") is best
         for weights in (parts.own.get("model"), shared.get("model"), None if once else best):
             if weights and not all(_is_finite(weights[name]) for name in self._finite):

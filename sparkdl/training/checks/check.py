@@ -55,7 +55,7 @@ class Checked(TriedRecipe):
     parts: str
     """See :func:`~sparkdl.training.checkpoints.record.parts_of`."""
     teacher: ReadyTeacher | None
-    """That of ``train.teacher``."""
+    """The model that ``train.teacher`` names."""
     start: dict[str, torch.Tensor] | None
     """The weights that ``train.start_from`` begins with, unless there is a checkpoint to go on from."""
     resumed: RunRecord | None
@@ -179,7 +179,7 @@ def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster,
 
 
 def open_dataset(dataset: Dataset | str | None) -> Dataset:
-    """The dataset of a run. Raises :class:`ConfigError` where there is none."""
+    """The dataset of a run. Raises :class:`ConfigError` if the settings name none."""
     if dataset is None:
         raise ConfigError("there is nothing to train on: give a dataset, or set train.dataset or prepare.output")
     return dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)

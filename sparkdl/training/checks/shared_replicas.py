@@ -79,8 +79,8 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
             raise ConfigError(f"train.{each}: {reason}, and {key} gives ranks parts of one; leave it out, {off}")
     if settings.precision == "float16":
         raise ConfigError(
-            "train.precision float16 skips steps that a rank finds too large, and the others of its replica would not;"
-            f" set it to bfloat16 or float32, {off}"
+            "with train.precision float16 a rank skips steps whose gradients overflow, and the others of its replica"
+            f" would not; set it to bfloat16 or float32, {off}"
         )
     if (layout.tensor > 1 or layout.experts > 1) and settings.optimizer in BY_LAYER:
         raise ConfigError(
@@ -88,7 +88,7 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
         )
     if layout.pipeline > 1 and (build_loss(settings, task).takes_batch or task.name == "ranking"):
         what = "the ranking of a group" if task.name == "ranking" else "a train.loss that takes a batch"
-        raise ConfigError(f"{what} is of whole batches, and {key} computes parts of them; change it, {off}")
+        raise ConfigError(f"{what} needs whole batches, and {key} computes parts of them; change it, {off}")
 
 
 def _key(layout: RankLayout) -> str:
@@ -153,8 +153,8 @@ def _compare(
         apart = float((ours - theirs).abs().max()) if ours.shape == theirs.shape else math.inf
         if apart > TOLERANCE * largest:
             raise ModelError(
-                f"{_key(layout)}: the ranks of a replica would answer {apart:.2g} apart from the whole network, of"
-                f" which answers are up to {largest:.2g}; set it to 1"
+                f"{_key(layout)}: outputs of a replica on several ranks would differ from those of the whole network"
+                f" by up to {apart:.2g}, and outputs are at most {largest:.2g}; set it to 1"
             )
 
 
@@ -202,8 +202,8 @@ def _parts_tried(model: nn.Module, rows: Inputs, plan: TensorPlan, staged: Pipel
             raise reason
     except Exception as reason:
         raise ModelError(
-            "cluster.layout.tensor: the network's code does not take parts of its layers; where it divides values"
-            f" among heads, it may say how many there are (let it be -1 there). {type(reason).__name__}: {reason}"
+            "cluster.layout.tensor: the network's code fails on parts of its layers; if it reshapes values to a fixed"
+            f" number of heads, write -1 in place of that number. {type(reason).__name__}: {reason}"
         ) from reason
     return [each.result() for each in found]
 

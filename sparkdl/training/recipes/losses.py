@@ -163,7 +163,7 @@ class Loss:
         return self.of_rows(outputs, targets).reshape(rows, -1).mean(dim=1)
 
     def _shares(self, targets: torch.Tensor) -> torch.Tensor | None:
-        """What each row adds to the divisor of the loss's mean; None where that is one."""
+        """What each row adds to the divisor of the mean loss; None if each adds one."""
         if self.class_weights is None and self.ignored is None:
             return None
         kept = torch.ones_like(targets, dtype=torch.bool) if self.ignored is None else targets != self.ignored

@@ -54,7 +54,7 @@ class SharedPart(OwnPart, Protocol):
 
 
 class KeepsPart:
-    """:class:`~sparkdl.training.strategies.strategy.Sharded` by a part that is there from ``wrap`` on."""
+    """:class:`~sparkdl.training.strategies.strategy.Sharded` for ranks that hold one part each, from ``wrap`` on."""
 
     _part: OwnPart
     optimizer: Optimizer

@@ -153,7 +153,7 @@ def _found(name: str, module: nn.Module) -> list[str]:
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:
-    """Those that have parameters of their own."""
+    """The modules that have parameters of their own."""
     return [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
 
 

@@ -104,7 +104,7 @@ class Task(ABC):
         return None
 
     loss_unit: str = ""
-    """What the loss is measured in; empty where that is the loss's own affair."""
+    """The unit of the loss; empty if it is not known."""
 
     def kept_with_models(self) -> dict[str, Any]:
         """What a model's card says otherwise than that of its dataset."""

@@ -127,7 +127,7 @@ class OfTwo(nn.Module):
     [
         (nn.Linear(6, 3), "the network can be cut into 1 stages with parameters at most, and 2 are asked for"),
         (nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), "torch.nn.GroupNorm"),
-        (Otherwise(), "would answer .* apart from the whole network"),
+        (Otherwise(), "would differ from those of the whole network"),
         (ByValue(), "cannot be traced"),
         (OfTwo(), "takes no other numbers of rows than 2"),
     ],

@@ -104,7 +104,7 @@ class Twice(nn.Module):
         (stack(nn.Linear(6, 3)), "no layer that can be cut leads to '0'"),
         (Twice(), "the input of 'leave' is also used by mean"),
         (nn.Flatten(), "no torch.nn.Linear"),
-        (TwoHeads(), "may say how many there are"),
+        (TwoHeads(), "write -1 in place of that number"),
     ],
     ids=["norm", "softmax", "dropout", "narrow", "one layer", "used twice", "no layer", "heads in its code"],
 )
