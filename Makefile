@@ -16,7 +16,7 @@ OF_JOBS := $(patsubst %,tests/cluster/test_%.py,estimator estimator_inputs train
 # own, and the command's dry runs.
 PATHS := tests/cluster/test_pipeline.py $(foreach name,make_a_model_lighter search_for_settings very_many_classes run_your_own_loop,\
   'tests/cluster/test_examples.py::test_it_runs_as_it_stands_and_is_short[$(name)]')
-# What it leaves to `make test` and `make ci`: the files that take a core more than about five seconds, which are three quarters of
+# What it leaves to `make test`, and most of it to `make ci`: the files that take a core seconds, which are three quarters of
 # what `tests/unit` takes. `pytest --durations 0 tests/unit` tells which those are.
 LONG := $(patsubst %,tests/unit/%.py,$(addprefix training/,asynchronous/test_driver asynchronous/test_inputs \
   asynchronous/test_sandblaster recipes/test_adapters_beside test_fine_tuning tasks/test_tasks) \
