@@ -64,7 +64,7 @@ NAMES = (
     "--kind",
     "kinds",
     multiple=True,
-    type=click.Choice(["wordnet", "debian", "gcide"]),
+    type=click.Choice(["wordnet", "debian", "debian-sources", "gcide"]),
     help="For `extreme`: on which data; may be given several times, by default all.",
 )
 @click.option(

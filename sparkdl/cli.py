@@ -223,7 +223,7 @@ def sync(configuration: str | None, overrides: Sequence[str]) -> None:
 @click.argument("name", metavar="NAME")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def fetch(name: str, folder: Path) -> None:
-    """Get the raw files of a public data set: fashion-mnist or wordnet."""
+    """Get the raw files of a public data set: fashion-mnist, wordnet, gcide, debian or debian-sources."""
     click.echo(sparkdl.fetch(name, folder))
 
 

@@ -41,8 +41,8 @@ class Source(Section):
     Spark session ``avro``, ``delta``, ``iceberg``, ``jdbc``, ``mongodb`` and others. And those of sparkdl: ``idx``, the
     format of MNIST; ``images``, a folder with a sub-folder per class; ``xc``, the format of the Extreme Classification
     Repository; ``wordnet``, the folder with its ``data.*`` files; ``debian``, a folder with an archive's
-    ``Packages.xz``; ``dictionary``, one with a dictionary of dictd's. A file may not name formats of which nobody knows
-    what they load (:mod:`sparkdl.settings.file_options`)."""
+    ``Packages.xz`` or ``Sources.xz``; ``dictionary``, one with a dictionary of dictd's. A file may not name formats of
+    which nobody knows what they load (:mod:`sparkdl.settings.file_options`)."""
     path: str | dict[str, str] | None = None
     """A file, a folder, a glob or a URI that Spark can read; for ``table`` and ``iceberg`` the table's name. ``xc`` and
     ``images`` also take a path for each split, ``{train: ..., test: ...}``; ``jdbc`` and its like take none."""

@@ -456,10 +456,21 @@ Package: hello-doc
 Description: nothing is needed to read it
 """
 
+SOURCES = """Package: hello
+Binary: hello, hello-doc
+Maintainer: Somebody <somebody@example.org>
+Build-Depends: debhelper-compat (= 13), libssl-dev | libgnutls28-dev
+Build-Depends-Indep: python3-sphinx <!nodoc>
+Files:
+ 0123 1000 hello_1.dsc
+Homepage: https://example.org/hello
+Section: devel
+"""
+
 
 def test_a_debian_archive_gives_the_packages_that_each_one_needs(spark: SparkSession, tmp_path: Path) -> None:
     source = Source(format="debian", path=str(tmp_path))
-    with pytest.raises(DataError, match=r"there is no .*Packages\.xz"):
+    with pytest.raises(DataError, match=r"there is no Packages\.xz or Sources\.xz in .*; `debian` expects"):
         open_source(source, spark)
     (tmp_path / "Packages.xz").write_bytes(lzma.compress(ARCHIVE.encode()))
     (row,) = open_source(source, spark).collect()
@@ -474,6 +485,22 @@ def test_a_debian_archive_gives_the_packages_that_each_one_needs(spark: SparkSes
     (tmp_path / "Packages.xz").write_bytes(lzma.compress(b"no field"))
     with pytest.raises(Exception, match=r"Packages\.xz is not the index of a Debian archive: 'no field' is no field"):
         open_source(source, spark).collect()
+    (tmp_path / "Sources.xz").write_bytes(lzma.compress(SOURCES.encode()))
+    with pytest.raises(
+        DataError, match=r"has Packages\.xz and Sources\.xz; `debian` expects a folder with one of them"
+    ):
+        open_source(source, spark)
+    (tmp_path / "Packages.xz").unlink()
+    (row,) = open_source(source, spark).collect()
+    assert row.asDict() == {
+        "package": "hello",
+        "section": "devel",
+        "maintainer": "Somebody <somebody@example.org>",
+        "uploaders": "",
+        "binary": "hello, hello-doc",
+        "homepage": "https://example.org/hello",
+        "build_depends": ["debhelper-compat", "libssl-dev", "python3-sphinx"],
+    }
 
 
 ENTRIES = {

@@ -1,4 +1,4 @@
-"""What is learned: public data of three kinds, each prepared as its file in ``conf/`` says, or what the user names."""
+"""What is learned: public data of four kinds, each prepared as its file in ``conf/`` says, or what the user names."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,8 @@ from sparkdl.extreme.metrics import RankingMetrics, evaluate
 __all__ = ["KINDS", "Task", "first_groups", "prepared_task", "rows_of", "task_of_files"]
 
 KINDS = {
-    "debian": "several labels a row",
+    "debian": "five labels a row",
+    "debian-sources": "eight labels a row",
     "gcide": "short texts, a hundred thousand classes",
     "wordnet": "one label a row",
 }
@@ -51,7 +52,7 @@ def prepared_task(kind: str, folder: Path, spark: SparkSession) -> Task:
     hash, so that numbers say nothing.
     """
     paths = [f"prepare.output={folder / kind}", f"prepare.source.path={RAW}/{kind}"]
-    configured = sparkdl.load_settings(str(CONFIGURATIONS / f"{kind}.yaml"), paths)
+    configured = sparkdl.load_settings(str(CONFIGURATIONS / f"{kind.replace('-', '_')}.yaml"), paths)
     settings = configured.require("prepare")
     sparkdl.fetch(kind, Path(RAW, kind))
     rows = sparkdl.open_source(settings.source, spark)

@@ -1,9 +1,9 @@
-"""The packages of a Debian archive, from its index ``Packages`` (format: the manual page deb-control(5))."""
+"""The packages of a Debian archive, from its indices (format: the manual pages deb-control(5) and dsc(5))."""
 
 import lzma
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -17,48 +17,78 @@ if TYPE_CHECKING:
 
 __all__ = ["read_debian"]
 
-_FILE = "Packages.xz"
-_TEXTS = "package", "section", "maintainer", "tag", "description"
-_SCHEMA = pa.schema([*((name, pa.string()) for name in _TEXTS), ("depends", pa.list_(pa.string()))])
+
+class _Index(NamedTuple):
+    texts: tuple[str, ...]
+    """The fields that say what a package is."""
+    label: str
+    """The column of the packages that it needs."""
+    needs: tuple[str, ...]
+    """The fields that name them."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([*((name, pa.string()) for name in self.texts), (self.label, pa.list_(pa.string()))])
+
+
+_INDICES = {
+    "Packages.xz": _Index(("package", "section", "maintainer", "tag", "description"), "depends", ("depends",)),
+    "Sources.xz": _Index(
+        ("package", "section", "maintainer", "uploaders", "binary", "homepage"),
+        "build_depends",
+        ("build-depends", "build-depends-arch", "build-depends-indep"),
+    ),
+}
+"""Of the packages that are installed, and of the source packages that these are built from."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*")
 
 
 def read_debian(source: Source, spark: "SparkSession") -> "DataFrame":
-    """The task "which packages does this one need". Runs on the driver; a task reads the file ``Packages.xz``.
+    """The task "which packages does this one need". Runs on the driver; a task reads the folder's index.
 
-    One row for each package that depends on others: ``package``, ``section``, ``maintainer``, ``tag`` and
-    ``description`` are texts, and ``depends`` the names of packages, of alternatives the first. Raises
-    :class:`DataError` for a folder without that file, or with a file in another format.
+    One row for each package that needs others. With ``Packages.xz``, ``package``, ``section``, ``maintainer``, ``tag``
+    and ``description`` are texts, and ``depends`` names the packages that it needs to run; with ``Sources.xz``,
+    ``package``, ``section``, ``maintainer``, ``uploaders``, ``binary`` and ``homepage`` are, and ``build_depends``
+    names those that it needs to be built. Of alternatives, the first is named. Raises :class:`DataError` for a folder
+    that does not have exactly one of these files, or has one in another format.
     """
     folder = str(source.path)
-    path = join(str(local_path(folder) or folder), _FILE)  # a task's working directory is not the driver's
-    if not exists(path):
-        raise DataError(f"there is no {path}; `debian` expects a folder with {_FILE}")
+    folder = str(local_path(folder) or folder)  # a task's working directory is not the driver's
+    found = [name for name in _INDICES if exists(join(folder, name))]
+    if len(found) != 1:
+        problem = (
+            f"there is no {' or '.join(_INDICES)} in {folder}" if not found else f"{folder} has {' and '.join(found)}"
+        )
+        raise DataError(f"{problem}; `debian` expects a folder with one of them")
+    (name,) = found
+    path, index = join(folder, name), _INDICES[name]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            yield _read(path)
+            yield _read(path, index)
 
-    columns = ", ".join([*(f"{name} string" for name in _TEXTS), "depends array<string>"])
+    columns = ", ".join([*(f"{name} string" for name in index.texts), f"{index.label} array<string>"])
     return spark.range(1, numPartitions=1).mapInArrow(read, columns).repartition(default_parallelism(spark))
 
 
-def _read(path: str) -> pa.RecordBatch:
+def _read(path: str, index: _Index) -> pa.RecordBatch:
     try:
         text = lzma.decompress(read_file(path)).decode()
-        rows = [row for paragraph in text.split("\n\n") if paragraph.strip() and (row := _parse(paragraph))["depends"]]
+        rows = [_parse(paragraph, index) for paragraph in text.split("\n\n") if paragraph.strip()]
     except (lzma.LZMAError, ValueError) as error:
         raise DataError(f"{path} is not the index of a Debian archive: {error}; fetch it again") from None
-    return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+    return pa.RecordBatch.from_pylist([row for row in rows if row[index.label]], schema=index.schema)
 
 
-def _parse(paragraph: str) -> dict[str, str | list[str]]:
-    """The fields of a package; further lines of a field begin with a space."""
+def _parse(paragraph: str, index: _Index) -> dict[str, str | list[str]]:
+    """The texts of a package, and what it needs; further lines of a field begin with a space."""
     fields = {}
     for line in paragraph.replace("\n ", " ").splitlines():
         name, colon, value = line.partition(":")
         if not colon:
             raise ValueError(f"{line[:40]!r} is no field")
         fields[name.lower()] = value.strip()
-    needed = (_NAME.match(one.strip()) for one in fields.get("depends", "").split(","))
-    return {name: fields.get(name, "") for name in _TEXTS} | {"depends": sorted({one[0] for one in needed if one})}
+    needed = (_NAME.match(one.strip()) for field in index.needs for one in fields.get(field, "").split(","))
+    return {name: fields.get(name, "") for name in index.texts} | {
+        index.label: sorted({one[0] for one in needed if one})
+    }

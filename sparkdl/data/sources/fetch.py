@@ -57,6 +57,12 @@ DATA_SETS = {
         checksums={"Packages.xz": "9e0b5aabb2465b3d2e7a7fe27f9913846277833f7a2826e7767acccff5b588c5"},
         address="http://deb.debian.org/debian/dists/bookworm/main/binary-amd64",
     ),
+    "debian-sources": Published(
+        package=None,
+        folder="/",
+        checksums={"Sources.xz": "92d11a035571df011f06f28c61cb9825130ef1d92abb2f2e0525e8674dc44af8"},
+        address="http://deb.debian.org/debian/dists/bookworm/main/source",
+    ),
     "gcide": Published(
         package="dict-gcide",
         folder="/usr/share/dictd",
@@ -84,7 +90,8 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
 
     Runs on the driver. ``fashion-mnist`` is Xiao, Rasul, Vollgraf (2017), arXiv 1708.07747: 70,000 images in four
     gzipped IDX files. ``wordnet`` is WordNet 3.0 (Fellbaum, 1998): the synsets of nouns, verbs, adjectives and adverbs.
-    ``gcide`` is GNU's Collaborative International Dictionary of English 0.48, ``debian`` the index of Debian 12.15.
+    ``gcide`` is GNU's Collaborative International Dictionary of English 0.48; ``debian`` and ``debian-sources`` are the
+    indices of Debian 12.15's packages and of the source packages that these are built from.
     The files go to ``folder``, by default ``sparkdl/data/<name>`` in the user's cache folder. An
     installed Debian package is used as it is; else the package is downloaded and unpacked there; else the files come
     from the data set's own address. Raises :class:`DataError` for an unknown name, or saying what was tried.
