@@ -5,6 +5,7 @@ import json
 import logging
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -109,7 +110,7 @@ def train_extreme(
             run.log_artifact(Path(scratch, "plan.txt"))
             folder = Path(scratch, "model")
             card = write_model_folder(folder, dataset, settings, records, ranker)
-            evaluations = _evaluate(Ensemble.open(folder), dataset, run)
+            evaluations = _evaluate(Ensemble.open(folder), dataset, _held_out(dataset, settings), run)
             model_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
             metadata = {
                 "repetitions": len(card.repetitions),
@@ -228,14 +229,18 @@ def _log_repetition(run: Run, record: Finished, settings: Extreme) -> None:
     )
 
 
-def _evaluate(ensemble: Ensemble, dataset: Dataset, run: Run) -> dict[str, RankingMetrics]:
-    """The whole ensemble on every split but ``train``, and a picture of how much each repetition adds."""
+def _held_out(dataset: Dataset, settings: Extreme) -> list[str]:
+    """The splits that nothing learns from."""
+    learned = {"train", settings.ranker.label_texts if isinstance(settings.ranker, LinearRankerOptions) else None}
+    return [split for split in dataset.splits if split not in learned]
+
+
+def _evaluate(ensemble: Ensemble, dataset: Dataset, splits: Sequence[str], run: Run) -> dict[str, RankingMetrics]:
+    """The whole ensemble on these splits, and a picture of how much each repetition adds."""
     whole = len(ensemble.repetitions)
     numbers = [2**power for power in range(whole.bit_length()) if 2**power < whole] + [whole]
     evaluations = {}
-    for split in dataset.splits:
-        if split == "train":
-            continue
+    for split in splits:
         found = ensemble.evaluate(dataset, split, k=BEST, repetitions=numbers)
         evaluations[split] = found[whole]
         for number in numbers[:-1]:
@@ -259,8 +264,14 @@ def _checked(dataset: Dataset | str | None, settings: Extreme, tracking: Trackin
         raise DatasetError(f"{dataset.path} {what}; prepare it with `prepare.sparse: true` and without a `task`")
     if dataset.num_classes < 2:
         raise ConfigError(f"{dataset.path} has a single class; there is nothing to tell apart")
+    ranker = settings.ranker
+    if isinstance(ranker, LinearRankerOptions) and ranker.label_texts and ranker.label_texts not in dataset.splits:
+        raise ConfigError(
+            f"extreme.ranker.label_texts is {ranker.label_texts!r}, and {dataset.path} has the splits "
+            f"{', '.join(dataset.splits)}: prepare the texts of the labels as a split of their own"
+        )
     figures = [f"{name}_at_{k}" for name in METRICS for k in range(1, min(BEST, dataset.num_classes) + 1)]
-    check_gate(tracking, [f"{split}_{figure}" for split in dataset.splits if split != "train" for figure in figures])
+    check_gate(tracking, [f"{split}_{figure}" for split in _held_out(dataset, settings) for figure in figures])
     if settings.hash_family == "identity" and settings.buckets < dataset.num_classes:
         raise ConfigError(
             f"extreme.hash_family 'identity' needs a bucket for each of the {dataset.num_classes} classes, not "

@@ -135,6 +135,12 @@ def fit_range(
         pairs.append((classes, places + before, signs))
         parts.append(rows)
         before += rows.rows
+    for group in dataset.row_groups(options.label_texts) if options.label_texts else ():
+        rows = read_rows(verified_content(group))
+        classes, places, signs = _pairs(rows, np.empty((rows.rows, 0), np.int32), first, last)
+        pairs.append((classes, places + before, signs))
+        parts.append(rows)
+        before += rows.rows
     rows = Rows.join(parts)
     classes, places, signs = (np.concatenate(each) for each in zip(*pairs, strict=True))
     by_class = np.argsort(classes, kind="stable")

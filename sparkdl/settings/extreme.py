@@ -30,6 +30,9 @@ class LinearRankerOptions(Section):
     """Weights that are smaller are left out of the model, after training."""
     ensemble_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.35
     """The weight of the meta-models in a class's score, for which they give the mean logarithm of its probability."""
+    label_texts: str | None = None
+    """The split of the dataset whose rows are made of the classes' own names or descriptions, each labelled with its
+    class: a class's classifier learns from them as from further rows of the class, and nothing is evaluated on them."""
 
 
 class NoRankerOptions(Section):
@@ -87,6 +90,12 @@ class Extreme(Section):
                 " learn from labels alone, so there is no such key; an ensemble teaches a network (`train.teacher`)"
             )
         return values
+
+    @model_validator(mode="after")
+    def _label_texts_are_no_training_rows(self) -> Self:
+        if isinstance(self.ranker, LinearRankerOptions) and self.ranker.label_texts == "train":
+            raise ValueError("ranker.label_texts is `train`: the texts of labels must have a split of their own")
+        return self
 
     @model_validator(mode="after")
     def _nothing_to_cluster(self) -> Self:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sparkdl import Extreme, Prepare, Split, Stage, TrainedEnsemble, prepare, train_extreme
 from sparkdl.cluster import run_tasks
 from sparkdl.data import Dataset
-from sparkdl.errors import ModelError, TrainingError
+from sparkdl.errors import ConfigError, ModelError, TrainingError
 from sparkdl.extreme import plan, train_ranker
 from sparkdl.extreme.ensemble import Ensemble
 from sparkdl.extreme.tasks import Pack
@@ -162,3 +162,17 @@ def test_damage_to_the_rankers_file_is_found(trained: TrainedEnsemble, tmp_path:
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(ModelError, match=r"ranker\.safetensors was altered after training"):
         Ensemble.open(folder)
+
+
+def test_what_is_learned_from_texts_of_labels_is_not_evaluated_on_them(
+    spark: SparkSession, dataset: Dataset, tmp_path: Path
+) -> None:
+    def settings(split: str) -> Extreme:
+        return Extreme(run_dir=str(tmp_path), **SETTINGS | {"ranker": {"kind": "linear", "label_texts": split}})
+
+    trained = train_extreme(dataset, settings("test"), spark=spark)
+    assert trained.evaluations == {}
+    with pytest.raises(
+        ConfigError, match=r"label_texts is 'labels', and .* has the splits train, test: prepare the texts"
+    ):
+        train_extreme(dataset, settings("labels"), spark=spark)

@@ -12,7 +12,9 @@ from safetensors.torch import save
 
 from benchmarks.extreme.made_up import Shape, write_dataset
 from sparkdl.data import Dataset, SparseBatch
-from sparkdl.errors import ModelError
+from sparkdl.data.reading.read import verified_content
+from sparkdl.data.sparse_rows import Rows, read_rows
+from sparkdl.errors import ConfigError, ModelError
 from sparkdl.extreme.decode import TopK
 from sparkdl.extreme.ranker import RANKER_NAME, Classifiers, Ranker, RankerCard, TrainedRanker, write_ranker
 from sparkdl.extreme.train_ranker import fit_range
@@ -88,3 +90,29 @@ def test_classes_learn_the_same_however_they_are_divided(dataset: Dataset) -> No
         np.testing.assert_array_equal(one, other)
     assert whole.fit(500, 90)
     assert (np.diff(whole.ends) > 0).mean() > 0.9
+
+
+def test_texts_of_labels_are_further_rows_of_their_classes(tmp_path: Path) -> None:
+    dataset = write_dataset(
+        tmp_path / "data", Shape(rows=400, features=500, classes=90, labels=2, draws=8, test_rows=90)
+    )
+    rows = [group.rows for group in dataset.row_groups("train")]
+
+    def fit(label_texts: str | None) -> Classifiers:
+        options = LinearRankerOptions(random_negatives=5, label_texts=label_texts)
+        return fit_range(dataset, Extreme(), options, partial(nothing, rows), 0, 90)
+
+    with_texts, without = fit("test"), fit(None)
+    texts = Rows.join([read_rows(verified_content(group)) for group in dataset.row_groups("test")])
+    described = np.unique(texts.labels)
+    kept_with, kept_without = (np.diff(each.ends) for each in (with_texts, without))
+    assert (kept_with[described] > kept_without[described]).mean() > 0.9
+    others = np.setdiff1d(np.arange(90), described)
+    np.testing.assert_array_equal(kept_with[others], kept_without[others])
+
+
+def test_texts_of_labels_have_a_split_of_their_own() -> None:
+    with pytest.raises(
+        ConfigError, match=r"label_texts is `train`: the texts of labels must have a split of their own"
+    ):
+        Extreme(ranker={"kind": "linear", "label_texts": "train"})
