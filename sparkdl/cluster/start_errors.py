@@ -22,7 +22,7 @@ _ADVICE = {
         " to write there, or set `spark.yarn.stagingDir`"
     ),
     re.compile(r"Name node is in safe mode"): "the name node has just started; try again when it takes changes",
-    re.compile(r"Received 403 on websocket"): (
+    re.compile(r"Received 403 on websocket|is forbidden: User"): (
         "give Spark's service account the rights in conf/kubernetes/rights.yaml (docs/kubernetes.md)"
     ),
     re.compile(r"KubernetesClientException[\s\S]*(?:ConnectException|UnknownHostException|NoRouteToHostException)"): (

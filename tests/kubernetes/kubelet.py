@@ -118,9 +118,10 @@ class Kubelet(threading.Thread):
         mounts = self.folder / name
         for volume in volumes:
             self._fill(volume, mounts / volume["name"], pod)
-            if "configMap" in volume:
-                for key, text in found_maps[volume["configMap"]["name"]].get("data", {}).items():
-                    (mounts / volume["name"] / key).write_text(text)
+            if source := volume.get("configMap"):
+                paths = {item["key"]: item["path"] for item in source.get("items", [])}
+                for key, text in found_maps[source["name"]].get("data", {}).items():
+                    (mounts / volume["name"] / paths.get(key, key)).write_text(text)
         found = self.image | {each["name"]: _value(each, name, address) for each in specification.get("env", [])}
         # Of an image there is what the manifests put into /opt; each volume is where the pod wants it.
         steps = [f"hostname {name}", "mount -t tmpfs none /opt", "mount -t tmpfs none /run"]

@@ -40,6 +40,15 @@ STACK = "\n\tat org.apache.spark.SparkContext.<init>(SparkContext.scala:599)\n"
             " account the rights in conf/kubernetes/rights.yaml (docs/kubernetes.md)",
         ),
         (
+            "io.fabric8.kubernetes.client.KubernetesClientException: Failure executing: POST at:"
+            " https://server:6443/api/v1/namespaces/sparkdl/configmaps. Message: configmaps is forbidden: User"
+            ' "system:serviceaccount:sparkdl:nobody" cannot create resource "configmaps".',
+            "Spark did not start: Failure executing: POST at: https://server:6443/api/v1/namespaces/sparkdl/configmaps."
+            ' Message: configmaps is forbidden: User "system:serviceaccount:sparkdl:nobody" cannot create resource'
+            ' "configmaps"; give Spark\'s service account the rights in'
+            " conf/kubernetes/rights.yaml (docs/kubernetes.md)",
+        ),
+        (
             "io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.\n\tat"
             " io.fabric8.kubernetes.client.KubernetesClientException.launderThrowable(KubernetesClientException.java)"
             "\nCaused by: java.net.ConnectException: Failed to connect to /127.0.0.1:9\n\t... 4 more"
