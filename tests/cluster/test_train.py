@@ -173,7 +173,7 @@ def test_two_ranks_that_share_experts_train_what_one_rank_trains_which_goes_on_w
     ("changes", "reason"),
     [
         ({"strategy": {"kind": "local_sgd"}}, r"cluster\.layout\.experts is for strategy allreduce"),
-        ({"precision": "float16"}, r"train\.precision float16 skips steps"),
+        ({"precision": "float16"}, r"with train\.precision float16 a rank skips steps"),
         ({"optimizer": "lamb"}, r"train\.optimizer lamb measures whole layers, and cluster\.layout\.experts"),
         ({}, r"cluster\.layout\.experts deals out the experts of .*, and the network has no such layer"),
         (
@@ -200,7 +200,7 @@ def test_what_dealt_experts_cannot_do_is_refused_before_anything_starts(fit, tmp
         ),
         ({"strategy": {"kind": "allreduce", "shard": "all"}}, r"train\.strategy\.shard is of replicas"),
         ({"strategy": {"kind": "allreduce", "compression": "powersgd"}}, r"compression powersgd is of whole layers"),
-        ({"precision": "float16"}, r"train\.precision float16 skips steps"),
+        ({"precision": "float16"}, r"with train\.precision float16 a rank skips steps"),
         ({"compile": True}, r"train\.compile: compile is for a network that one rank computes"),
         ({"optimizer": "lamb"}, r"train\.optimizer lamb measures whole layers"),
         ({"model_options": {"hidden": []}}, "the network has nothing to cut"),
