@@ -126,18 +126,8 @@ def fit_range(
 
     parts, pairs = [], []
     before = 0
-    for number, group in enumerate(dataset.row_groups("train")):
-        rows = read_rows(verified_content(group))
-        random = np.random.default_rng([settings.seed % 2**63, number])
-        drawn = random.integers(dataset.num_classes, size=(rows.rows, options.random_negatives), dtype=np.int32)
-        named = np.concatenate([shortlists(number), drawn], axis=1)
+    for rows, named in _rows_to_learn_from(dataset, settings, options, shortlists):
         classes, places, signs = _pairs(rows, named, first, last)
-        pairs.append((classes, places + before, signs))
-        parts.append(rows)
-        before += rows.rows
-    for group in dataset.row_groups(options.label_texts) if options.label_texts else ():
-        rows = read_rows(verified_content(group))
-        classes, places, signs = _pairs(rows, np.empty((rows.rows, 0), np.int32), first, last)
         pairs.append((classes, places + before, signs))
         parts.append(rows)
         before += rows.rows
@@ -160,6 +150,20 @@ def fit_range(
         options.smallest_weight,
     )
     return Classifiers(*found)
+
+
+def _rows_to_learn_from(
+    dataset: Dataset, settings: Extreme, options: LinearRankerOptions, shortlists: Callable[[int], Shortlists]
+) -> Iterator[tuple[Rows, Shortlists]]:
+    """The rows of each row group, and the classes, of shape (n, S), that each of them is a negative for."""
+    for number, group in enumerate(dataset.row_groups("train")):
+        rows = read_rows(verified_content(group))
+        random = np.random.default_rng([settings.seed % 2**63, number])
+        drawn = random.integers(dataset.num_classes, size=(rows.rows, options.random_negatives), dtype=np.int32)
+        yield rows, np.concatenate([shortlists(number), drawn], axis=1)
+    for group in dataset.row_groups(options.label_texts) if options.label_texts else ():
+        rows = read_rows(verified_content(group))
+        yield rows, np.empty((rows.rows, 0), np.int32)  # what describes a class says nothing of the others
 
 
 def _pairs(
