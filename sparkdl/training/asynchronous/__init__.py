@@ -1,1 +1,1 @@
-"""Training without lockstep: workers that each go as fast as they can, and servers that hold the parameters."""
+"""Asynchronous training: workers compute at their own pace, and parameter servers hold the model."""

@@ -1,7 +1,7 @@
-"""The coordinator of a client that executors cannot reach: rank 0 of a launch of one is what the driver is elsewhere.
+"""The coordinator on an executor, for clients that executors cannot reach: it runs as rank 0 of a launch of one rank.
 
-What it tells comes to the client as what ranks say does (:mod:`sparkdl.cluster.relay`). It cannot start tasks: it asks
-the client for them, and a short task of the client's tells it when one has ended.
+Its messages reach the client as those of ranks do (:mod:`sparkdl.cluster.relay`). It cannot start tasks itself, and
+asks the client to. When a task has ended, the client starts a short task that tells the coordinator.
 """
 
 import socket
@@ -27,18 +27,18 @@ from sparkdl.training.loop import Job, TrainingResult
 
 __all__ = ["Outcome", "train_away"]
 
-SAY_SECONDS = 10.0  # that it may take to tell the coordinator something
-AGAIN_SECONDS = 1.0  # after which the coordinator is told again what it could not be told
+SAY_SECONDS = 10.0  # timeout of a call to the coordinator
+AGAIN_SECONDS = 1.0  # pause before a call that failed is repeated
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the coordinator brings home: what it has trained, or an error that no other attempt would change."""
+    """What the coordinator returns: the result of training, or an error that another attempt would meet again."""
 
     found: TrainingResult | SparkdlError
 
     def result(self) -> TrainingResult:
-        """What it has trained; raises the error."""
+        """The result of training. Raises the error if there was one."""
         if isinstance(self.found, SparkdlError):
             raise self.found
         return self.found
@@ -47,8 +47,9 @@ class Outcome:
 def train_away(job: Job, cluster: Cluster, spark: SparkSession, *, on_message: OnMessage, name: str) -> Outcome:
     """Train from the job's checkpoint, if it has one.
 
-    Runs on the driver. There are as many workers as there are slots now: one that waited would take the slot of what
-    fetches the coordinator's messages. Raises :class:`RankError` when the coordinator is lost.
+    Runs on the driver. The number of workers is limited to the slots that are free now: a worker that waits for one
+    would take the slot of the task that fetches the coordinator's messages. Raises :class:`RankError` when the
+    coordinator is lost.
     """
     size = wait_for_ranks(spark, cluster, servers=cluster.servers)
     cluster = cluster.model_copy(update={"num_ranks": RankRange(min=cluster.ranks.min, max=size)})
@@ -66,14 +67,14 @@ def train_away(job: Job, cluster: Cluster, spark: SparkSession, *, on_message: O
                 timeouts=Timeouts(start_timeout=cluster.start_timeout, silence_timeout=cluster.silence_timeout),
             )
         except RankError as error:
-            raise told(error, "it was the coordinator, without which no worker and no server goes on") from None
+            raise told(error, "it was the coordinator, and workers and servers cannot go on without it") from None
         finally:
             agent.closed = True
     return outcome
 
 
 class _Agent:
-    """Starts and cancels the tasks that the coordinator names, and has it told which have ended. On the driver."""
+    """Starts and cancels tasks for the coordinator, and tells it which have ended. Runs on the driver."""
 
     def __init__(
         self,
@@ -83,29 +84,29 @@ class _Agent:
         credentials: Credentials,
         on_message: OnMessage,
     ) -> None:
-        """``on_message`` is called with all other messages."""
+        """``on_message`` receives the messages that are not requests of the coordinator."""
         self._starter, self._tasks, self._cluster = starter, tasks, cluster
         self._credentials, self._on_message = credentials, on_message
         self._started: list[Future[list[str]]] = []
         self.closed = False
-        """Whether there is no coordinator any more."""
+        """Whether the coordinator has ended."""
 
     def receive(self, rank: int, message: dict[str, Any]) -> None:
-        """Do what the coordinator asks for."""
+        """Carry out a request of the coordinator."""
         match message:
             case {"kind": "start", "role": role, "number": number, "coordinator": coordinator, "answer": answer}:
                 timeouts = self._cluster.silence_timeout, self._cluster.stall_timeout
                 future = self._starter.start(role, number, Invitation(coordinator, self._credentials, *timeouts))
                 future.add_done_callback(partial(self._tell, answer, len(self._started)))
                 self._started.append(future)
-            case {"kind": "cancel", "tasks": tasks}:  # which takes seconds, in which others speak
+            case {"kind": "cancel", "tasks": tasks}:  # in a thread: it takes seconds, and other messages arrive
                 futures = [self._started[task] for task in tasks]
                 threading.Thread(target=self._starter.cancel, args=futures, name="sparkdl-cancel", daemon=True).start()
             case _:
                 self._on_message(rank, message)
 
     def _tell(self, address: str, task: int, ended: Future[list[str]]) -> None:
-        """Have the coordinator told until it has heard it."""
+        """Tell the coordinator that a task has ended; repeat the call until it succeeds."""
 
         def repeat(telling: Future[list[str]]) -> None:
             if telling.exception() and not self.closed:
@@ -127,7 +128,7 @@ def _say(address: str, credentials: Credentials, task: int, error: str | None) -
 
 
 def _coordinate(job: Job, cluster: Cluster, credentials: Credentials, rank: Rank) -> Outcome:
-    """Do what a driver does that tasks reach. Runs on rank 0."""
+    """Coordinate the run, as the driver does where tasks can reach it. Runs on rank 0."""
 
     def tell(_: int, message: dict[str, Any]) -> None:
         if rank.stop_requested:
@@ -153,7 +154,7 @@ def _coordinate(job: Job, cluster: Cluster, credentials: Credentials, rank: Rank
 
 
 class _ClientsStarter:
-    """Has the client start and cancel tasks; used as a context manager on rank 0."""
+    """Asks the client to start and cancel tasks. Used as a context manager on rank 0."""
 
     def __init__(self, rank: Rank, address: str, credentials: Credentials) -> None:
         self._rank = rank
@@ -174,7 +175,7 @@ class _ClientsStarter:
         return self._started[-1]
 
     def cancel(self, *futures: Future[list[str]]) -> None:
-        """The same; a client that has ordered the end does it without being asked."""
+        """See :class:`~sparkdl.training.asynchronous.starter.Starter`. A client that stops the run needs no request."""
         numbers = [number for number, each in enumerate(self._started) if each in futures and not each.done()]
         if numbers and not self._rank.stop_requested:
             self._rank.send("cancel", tasks=numbers)
@@ -182,7 +183,7 @@ class _ClientsStarter:
 
     def _end(self, task: int, error: str | None) -> None:
         future = self._started[task]
-        if future.done():  # it has been told before
+        if future.done():  # a repeated call
             return
         if error is None:
             future.set_result([])

@@ -1,4 +1,4 @@
-"""Who has which portion of the work, and where servers are. No vector passes through it.
+"""The coordinator: which worker has which portion of the work, and where servers are. No tensor passes through it.
 
 Runs where :func:`~sparkdl.training.asynchronous.follow.follow` does.
 """
@@ -16,9 +16,9 @@ from sparkdl.training.asynchronous.portions import Portions
 
 __all__ = ["Coordinator", "Member", "Report"]
 
-MOVES = 2  # of a worker's clock, from one push to the next: it fetches, then pushes
-WAIT_SECONDS = 0.5  # that a call waits for something to happen before the task is asked to call again
-GIVEN_UP = {"end": True, "wait": True}  # the answer to a task that is taken for lost
+MOVES = 2  # ticks of a worker's clock per push: one for the fetch, one for the push
+WAIT_SECONDS = 0.5  # how long a call waits for a change before the task has to call again
+GIVEN_UP = {"end": True, "wait": True}  # the answer to a task that is considered lost
 
 
 @dataclass
@@ -28,15 +28,15 @@ class Member:
     place: str
     """Where it runs, for people."""
     attempt: int
-    """Its number among all that have joined, from 1."""
+    """Counts all tasks that have joined, from 1."""
     heard: float
     """When it last spoke, by ``time.monotonic``."""
     address: str | None = None
-    """Where a server serves; None until it does."""
+    """A server's host and port; None until it serves, and for workers."""
 
 
 class Report(NamedTuple):
-    """That a task has failed, as it tells it."""
+    """A failure that a task has reported."""
 
     role: Role
     number: int
@@ -44,9 +44,9 @@ class Report(NamedTuple):
 
 
 class Coordinator:
-    """Deals portions to workers and tells them where servers are. Its threads answer calls; the main thread deals.
+    """Deals portions to workers and tells them where servers are. Threads answer calls; the main thread deals.
 
-    A portion is done once. What a worker had that is lost, or that joins anew, is dealt to others.
+    Each portion counts once. The portions of a worker that is lost, or joins again, are dealt to others.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Coordinator:
         staleness: int | None,
         credentials: Credentials | None = None,
     ) -> None:
-        """``staleness`` is how many pushes a worker may be ahead of the slowest; None if that does not matter.
+        """``staleness`` is how many pushes a worker may be ahead of the slowest one; None sets no bound.
 
         ``credentials`` are new ones by default.
         """
@@ -67,15 +67,15 @@ class Coordinator:
         self._portions = Portions(())
         self._deals = self._joined = 0
         self._clocks: dict[str, int] = {}
-        """How often workers that have something to do have fetched and pushed, when staleness is bounded."""
+        """By worker that has a portion: how often it has fetched and pushed. Used where staleness is bounded."""
         self._staleness, self._timeout = staleness, cluster.silence_timeout
         self._ended = False
         self.done = 0
-        """Portions that have been done since the beginning."""
+        """Portions that are finished, since the beginning of the run."""
         self.checkpoint: str | None = None
-        """What a server that joins begins from."""
+        """The path of the checkpoint that a server begins from when it joins."""
         self.reports: list[Report] = []
-        """Failures that nobody has dealt with."""
+        """Failures that have not been handled yet."""
         self.credentials = credentials or Credentials.create()
         answers: dict[str, Callable[..., dict[str, Any] | None]] = {
             name: self._answering(getattr(self, f"_answer_{name}"))
@@ -96,7 +96,7 @@ class Coordinator:
         self._endpoint.shutdown()
 
     def deal(self, orders: Sequence[Mapping[str, Any]], *, at_once: int | None = None) -> Portions:
-        """Let workers do these portions, at most ``at_once`` of them; returns what is being done at once."""
+        """Deal these portions to workers, at most ``at_once`` at a time; returns without waiting for them."""
         with self._changed:
             self._portions = Portions(orders, at_once=at_once)
             self._deals += 1
@@ -105,12 +105,12 @@ class Coordinator:
             return self._portions
 
     def wait(self, condition: Callable[[], bool], *, seconds: float) -> None:
-        """Return when the condition has come true, a failure has been reported, or so many seconds are over."""
+        """Return when the condition is true, a failure has been reported, or ``seconds`` have passed."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self.reports) or condition(), timeout=seconds)
 
     def dismiss(self) -> None:
-        """Tell all tasks that there is nothing more to do."""
+        """Tell all tasks to end."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -121,20 +121,20 @@ class Coordinator:
         return all(self._address(server) for server in range(self._servers))
 
     def count(self, role: Role) -> int:
-        """How many tasks of a role are there, as far as one knows."""
+        """How many tasks of a role have joined and are not known to be lost."""
         return sum(each == role for each, _ in self._members)
 
     def has(self, role: Role, number: int) -> bool:
-        """Whether a task has joined, and is not lost."""
+        """Whether a task has joined and is not known to be lost."""
         return (role, number) in self._members
 
     def silent(self) -> list[tuple[Role, int]]:
-        """The tasks that have said nothing for too long."""
+        """The tasks that have not called for longer than the timeout."""
         now = time.monotonic()
         return [key for key, member in list(self._members.items()) if now - member.heard > self._timeout]
 
     def lose(self, role: Role, number: int) -> Member | None:
-        """Note that a task is gone: what a worker had is dealt to others. Returns what was known of it."""
+        """Remove a task that is gone; a worker's portions are dealt to others. Returns its entry, if there is one."""
         with self._changed:
             member = self._members.pop((role, number), None)
             if role == "worker":
@@ -144,7 +144,7 @@ class Coordinator:
             return member
 
     def call_server(self, server: int, name: str, **keywords: Any) -> dict[str, Any]:
-        """Call a server. Raises ConnectionError when it is not there or does not answer."""
+        """Call a server. Raises ConnectionError when it is not running or does not answer."""
         address = self._address(server)
         if address is None:
             raise ConnectionError(f"server {server} is not running")
@@ -159,7 +159,7 @@ class Coordinator:
         return member.address if member else None
 
     def _answering(self, answer: Callable[..., dict[str, Any] | None]) -> Callable[..., dict[str, Any] | None]:
-        """One call after another, each a sign of life. Who was given up as lost is asked to end."""
+        """Answer one call at a time; each is a sign of life. A task that is considered lost is told to end."""
 
         def locked(role: Role, number: int, attempt: int, **keywords: Any) -> dict[str, Any] | None:
             with self._changed:
@@ -175,7 +175,7 @@ class Coordinator:
         return locked
 
     def _answer_join(self, role: Role, number: int, *, host: str, machine: str, process: int) -> dict[str, Any]:
-        self.lose(role, number)  # a task that begins anew has nothing of what it had before
+        self.lose(role, number)  # a task that was restarted has lost its portions
         place = f"host {host} ({machine}, process {process})"
         self._joined += 1
         self._members[role, number] = Member(place, self._joined, time.monotonic())
@@ -195,11 +195,11 @@ class Coordinator:
         return {"wait": True} if address in (None, lost) else {"address": address}
 
     def _answer_next(self, role: Role, number: int) -> dict[str, Any]:
-        """The next portion of a worker; none for one that was lost while it waited, whose answer would reach nobody."""
+        """A worker's next portion; none if the worker was lost while it waited, as nobody would receive it."""
         worker, member = str(number), self._members.get((role, number))
         found = self._portions.take(worker)
         if found is None and not self._portions.has_any(worker):
-            self._clocks.pop(worker, None)  # nobody has to wait for who has nothing to do
+            self._clocks.pop(worker, None)  # others do not wait for a worker without work
 
         def lost() -> bool:
             return self._members.get((role, number)) is not member
@@ -233,7 +233,7 @@ class Coordinator:
             self._clocks[str(number)] += count
 
     def _answer_keep_pace(self, role: Role, number: int) -> dict[str, Any]:
-        """Let a worker go on once it is not too far ahead of the slowest one."""
+        """Answer once the worker is within the staleness bound of the slowest one."""
         ahead = MOVES * (self._staleness or 0)
 
         def near() -> bool:

@@ -1,4 +1,4 @@
-"""The tasks of an asynchronous run: as many servers and workers as are asked for, and others for those that end.
+"""The tasks of an asynchronous run: starts servers and workers, and replaces those that end.
 
 Runs where the coordinator does.
 """
@@ -25,20 +25,20 @@ __all__ = ["Crew"]
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.3  # between two looks at the tasks
-FAREWELL_SECONDS = 5.0  # that tasks have to end by themselves at the end of a run
+POLL_SECONDS = 0.3  # between two checks of the tasks
+FAREWELL_SECONDS = 5.0  # how long tasks may take to end by themselves at the end of a run
 
 
 class Crew:
-    """Servers first, so that they have slots, then workers, as many as there is room for. Used as a context manager.
+    """Starts servers first, so that they get slots, then as many workers as fit. Used as a context manager.
 
-    A task that dies is one of Spark's to try again, and then of the crew. What its code raises comes to the driver at
-    once, which tries it again as often as the budget says.
+    When a task's process dies, Spark retries the task first, and then the crew does. An exception of the task's code
+    is reported to the driver at once, and the crew starts the task again within its budget of restarts.
     """
 
     def __init__(self, cluster: Cluster, starter: Starter, coordinator: Coordinator) -> None:
         self._coordinator, self._cluster, self._starter = coordinator, cluster, starter
-        self._deaths = Budget(cluster.max_restarts * cluster.ranks.max, 0.0)  # an executor takes all its workers along
+        self._deaths = Budget(cluster.max_restarts * cluster.ranks.max, 0.0)  # all workers of an executor die with it
         self._failures = Budget(cluster.max_restarts, 0.0)
         self._running: dict[tuple[Role, int], Future[list[str]]] = {}
         self._started = time.monotonic()
@@ -50,7 +50,7 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all tasks: those that can, in order."""
+        """End all tasks; after a run that succeeded, they get some seconds to end by themselves."""
         self._coordinator.dismiss()
         deadline = time.monotonic() + (FAREWELL_SECONDS if error is None else 0.0)
         while time.monotonic() < deadline and not all(future.done() for future in self._running.values()):
@@ -58,10 +58,10 @@ class Crew:
         self._starter.cancel(*self._running.values())
 
     def wait(self, condition: Callable[[], bool], watch: Callable[[], None]) -> None:
-        """Return when the condition has come true; until then look after the tasks, and call ``watch`` now and then.
+        """Return when the condition is true; until then replace tasks that end, and call ``watch`` regularly.
 
-        Raises :class:`RankError` when tasks fail again and again, :class:`RunCancelledError` when somebody has
-        cancelled them, and what no other attempt would change.
+        Raises :class:`RankError` when tasks fail more often than allowed, :class:`RunCancelledError` when they are
+        cancelled from outside, and what ``watch`` raises.
         """
         while True:
             self._coordinator.wait(condition, seconds=POLL_SECONDS)
@@ -71,7 +71,7 @@ class Crew:
                 return
 
     def wait_for_all(self, watch: Callable[[], None]) -> None:
-        """Return when all servers serve, and as many workers are there as have to be."""
+        """Return when all servers serve and the minimum of workers has joined. Raises :class:`NotEnoughSlotsError`."""
         cluster, coordinator = self._cluster, self._coordinator
         self._started, limit = time.monotonic(), cluster.slot_timeout + cluster.start_timeout
 
@@ -113,10 +113,10 @@ class Crew:
         self._start_missing()
 
     def _start_missing(self) -> None:
-        """Start servers, and when all serve, workers.
+        """Start missing servers, or, when all servers serve, missing workers.
 
-        Of tasks that wait for a slot Spark takes the oldest. Workers that wait would get the slots that servers need,
-        and then wait for these.
+        Spark gives a free slot to the task that has waited longest. Waiting workers would get the slots that
+        servers need, and then wait for those servers.
         """
         servers, workers = self._cluster.servers, self._cluster.ranks.max
         if missing := [number for number in range(servers) if ("server", number) not in self._running]:
@@ -130,7 +130,7 @@ class Crew:
                     self._start("worker", number)
 
     def _lost(self, role: Role, number: int, kind: str, reason: str, text: str) -> None:
-        """Give a task's work to others. Raises :class:`RankError` when that has been done often enough."""
+        """Give a lost task's work to others. Raises :class:`RankError` when the budget of restarts is spent."""
         member, step = self._coordinator.lose(role, number), step_of(self._coordinator.checkpoint)
         place = f" on {member.place}" if member else ""
         lost = f"; its slices go back to step {step}, and what was pushed since is lost" if role == "server" else ""
@@ -138,6 +138,6 @@ class Crew:
         told = f"{text.rstrip()}\n\n{role} {number} failed{place}"
         error = RankError(told, rank=number if role == "worker" else None, exception_type=kind, reason=reason)
         if role == "worker" and kind == PROCESS_DEATH:
-            self._deaths.spend(error, self._coordinator.done)  # nothing is lost, as long as something is done
+            self._deaths.spend(error, self._coordinator.done)  # costs no progress while portions get done
         else:
             self._failures.spend(error, step)

@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo (2026, arXiv 2604.21428): neither workers nor servers wait for all others. Runs in a task."""
+"""Decoupled DiLoCo (2026, arXiv 2604.21428): neither workers nor servers wait for all workers. Runs in a task."""
 
 import torch
 from torch import nn
@@ -13,12 +13,11 @@ __all__ = ["DecoupledDiLoCo"]
 
 
 class DecoupledDiLoCo(ServerExchange):
-    """The replica steps alone. After each period, it pushes what it has changed in one fragment, and fetches the next.
+    """The replica steps alone. After each period, it pushes the change of one fragment and fetches the next.
 
-    Fragments take turns, so that what is pushed is what has changed since the fragment's last turn, weighed by the
-    rows that this took. Servers take outer steps by :class:`~sparkdl.parameters.Outer`, when enough workers have
-    pushed. What comes of it reaches the replica in the fragment's next turn; what the replica has changed since it
-    pushed stays.
+    Fragments take turns. A push has the fragment's change since its last turn, weighted by the rows trained on since
+    then. Servers take an outer step (:class:`~sparkdl.parameters.Outer`) when enough workers have pushed. Its result
+    reaches the replica in the fragment's next turn, and the replica keeps what it has changed since its push.
     """
 
     def __init__(
@@ -35,20 +34,20 @@ class DecoupledDiLoCo(ServerExchange):
         self._optimizer = optimizer
         names = list(self.trained)
         count = max(1, min(options.fragments, len(names)))
-        self._fragments = [names[number::count] for number in range(count)]  # as the servers' partition deals them
+        self._fragments = [names[number::count] for number in range(count)]  # as in the servers' partition
         self._rows = [0.0] * count
-        """Of the steps since each fragment was pushed."""
+        """By fragment: the rows trained on since it was pushed."""
         self._turn = 0
         """The fragment that is pushed next."""
         self._outer: dict[str, torch.Tensor] = {}
-        """What servers have sent last."""
+        """The outer parameters as the servers last sent them."""
         self._pushed: dict[str, torch.Tensor] = {}
-        """The replica's own parameters when they were pushed last, or taken from the servers since."""
+        """The replica's parameters as of their last push, or of the servers' values that it took after that."""
 
     @override
     def begin_step(self) -> None:
         if not self._versions:
-            for fragment in range(len(self._fragments)):  # all at once would end what servers wait for
+            for fragment in range(len(self._fragments)):  # a pull of all would end the servers' wait for pushes
                 self.fetch(fragment)
             self._outer = {name: each.detach().clone() for name, each in self.trained.items()}
             self._pushed = {name: each.clone() for name, each in self._outer.items()}
@@ -79,7 +78,7 @@ class DecoupledDiLoCo(ServerExchange):
         before = {name: self._outer[name].clone() for name in self._fragments[self._turn] if self._outer}
         super()._take()
         if all(torch.equal(self._outer[name], values) for name, values in before.items()):
-            return  # servers still wait for others
+            return  # the servers have not taken an outer step yet
         for name in before:
             own, pushed, outer = self.trained[name], self._pushed[name], self._outer[name]
             own.add_(outer - pushed)

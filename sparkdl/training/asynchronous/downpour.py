@@ -13,14 +13,15 @@ from sparkdl.training.asynchronous.exchange import Pace, ServerExchange, StepNot
 __all__ = ["Downpour"]
 
 SHORT = 1 / 3
-"""Of the time from one exchange to the next: one that takes no longer is waited for. Twice the staleness costs more."""
+"""Share of the time between exchanges: a worker waits for shorter exchanges, because doubled staleness costs more."""
 
 
 class Downpour(ServerExchange):
     """Gradients go to the servers, which step; weights come back (Downpour SGD: Dean et al., 2012, algorithm 1.1).
 
-    What comes while a step is computed is used by the step after it. So a gradient is stale by two steps of each other
-    worker. Where there is an exchange in every step, and it takes little time, it is waited for: by one.
+    Values that arrive during a step are used from the next step on, so that a gradient is stale by two steps of each
+    other worker. Where every step has an exchange, and exchanges are short, the worker waits for them: a gradient is
+    then stale by one.
     """
 
     def __init__(
@@ -37,10 +38,10 @@ class Downpour(ServerExchange):
         self._each_step = pace is None and options.period == options.fetch_period == 1
         self._accrued: dict[str, torch.Tensor] = {}
         self._accrued_from: list[int] = []
-        """The versions of the values that the first of the accrued gradients was computed from."""
+        """Versions of the servers' values from which the first accrued gradient was computed."""
         self._steps = 0
         self._sent = self._between = 0.0
-        """When the last exchange began, and how long after the one before it."""
+        """When the last exchange began, and the seconds between its beginning and that of the one before."""
 
     @override
     def begin_step(self) -> None:
@@ -63,7 +64,7 @@ class Downpour(ServerExchange):
             if name in self._accrued:
                 self._accrued[name].add_(gradient)
             else:
-                self._accrued[name] = gradient  # the next step makes another one
+                self._accrued[name] = gradient  # not copied: the next step allocates a new gradient
             if self._fetch_period > 1:
                 self.trained[name].detach().sub_(gradient, alpha=note.rate)
         fetch = self._pace is None and self._steps % self._fetch_period == 0

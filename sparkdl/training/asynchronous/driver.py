@@ -1,4 +1,4 @@
-"""Where the coordinator of an asynchronous run is: on the driver, if tasks can reach it. Runs on the driver."""
+"""Starts an asynchronous run, with the coordinator on the driver if tasks can reach it. Runs on the driver."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
-"""The epochs of an asynchronous run: what is dealt, evaluated, written and told. Runs where the coordinator does.
+"""The epochs of an asynchronous run: dealing portions, evaluation, checkpoints, messages. Runs with the coordinator.
 
-No vector comes here: workers evaluate the servers' weights and write the best ones, servers write their shards.
+No tensor comes here: workers evaluate the servers' weights and write the best ones, servers write their shards.
 """
 
 import time
@@ -28,14 +28,14 @@ from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["RETRY_SECONDS", "Epochs", "portions_of"]
 
-PORTION_STEPS = 8  # of a portion, at most: little is done again when a worker dies, and a slow one holds up little
-PORTIONS = 64  # of an epoch, at least, if it has as many steps
+PORTION_STEPS = 8  # at most, in a portion: small ones cost little when a worker dies or is slow
+PORTIONS = 64  # at least, in an epoch that has as many steps
 RETRY_SECONDS = 0.2
-EVALUATION_PORTIONS = 4  # for each worker: slow ones do fewer of them
+EVALUATION_PORTIONS = 4  # per worker, so that slow workers can do fewer
 
 
 class Epochs:
-    """One run: how far it has come, and what comes next."""
+    """One run, epoch by epoch, with its progress."""
 
     def __init__(self, job: Job, cluster: Cluster, coordinator: Coordinator, crew: Crew, on_message: OnMessage) -> None:
         self._job, self._settings, self._dataset = job, job.settings, job.dataset
@@ -47,19 +47,19 @@ class Epochs:
         self._again = begun is not None and begun.strategy == job.settings.strategy.model_dump()
         """Whether servers may have merged a part of the first epoch already."""
         self._rows = 0.0
-        """Of the epoch in progress, as far as workers have told."""
+        """Rows of the epoch in progress that workers have reported."""
         if not self._again:
-            self._state.seconds = 0.0  # which begins anew
+            self._state.seconds = 0.0  # the epoch's clock starts again
         self._recorder = Recorder(job, cluster, coordinator, begun)
 
     def run(self) -> TrainingResult:
-        """All epochs that are left, and the figures of the best one."""
+        """Train all epochs that are left; returns the result with the figures of the best epoch."""
         state = self._state
         with closing(self._recorder):
             try:
                 self._crew.wait_for_all(self._beat)
                 if self._again:
-                    state.step -= self._merged().steps  # those of the epoch are counted when it is over
+                    state.step -= self._merged().steps  # this epoch's steps are counted at its end
                 while not self._over():
                     self._one_epoch()
             except (KeyboardInterrupt, SystemExit):
@@ -100,7 +100,7 @@ class Epochs:
         self._crew.wait(saving.done, self._beat)
 
     def _train(self, started: float) -> list[Portions]:
-        """Let workers train on all rows of the epoch that servers have not merged yet."""
+        """Have workers train on all rows of the epoch that servers have not merged yet."""
         state, options = self._state, self._settings.strategy
         assert isinstance(options, SteppingOptions)
         steps, count = portions_of(self._settings, self._dataset.rows("train"))
@@ -121,7 +121,7 @@ class Epochs:
         return dealt
 
     def _finish(self, portions: Portions, *, started: float | None = None) -> None:
-        """Return when portions are done; of those of training tell what workers measure, and save when it is due."""
+        """Return when the portions are done. During training, report the workers' figures, and save when it is due."""
         told = 0
 
         def watch() -> None:
@@ -138,7 +138,7 @@ class Epochs:
         watch()
 
     def _tell(self, results: list[dict[str, Any]]) -> None:
-        """Send the means over each portion, at its first step."""
+        """Report the mean figures of each portion, at the portion's first step."""
         figures = []
         for result in results:
             if result["steps"]:
@@ -152,7 +152,7 @@ class Epochs:
             self._send("steps", steps=figures, rows=int(self._rows))
 
     def _merged(self) -> Merged:
-        """What servers have merged of the epoch, from the one that knows of most rows: one may have come back."""
+        """What servers have merged of the epoch, by the server with the most rows: another may have been restarted."""
         while True:
             try:
                 return Merged.most(self._recorder.at_servers("tally"), self._state.epoch)
@@ -172,7 +172,7 @@ class Epochs:
         return evaluation_of(added, points, self._task)
 
     def _beat(self) -> None:
-        """Let the caller look whether the run is still its own, and hear what has been written."""
+        """Send the caller a sign of life, so that it can check that it owns the run, and messages on checkpoints."""
         self._on_message(0, {"kind": "beat"})
         for message in self._recorder.messages():
             self._on_message(0, message)
@@ -182,7 +182,7 @@ class Epochs:
 
 
 def portions_of(settings: Train, rows: int) -> tuple[int, int]:
-    """The steps of a portion of training, of which the last may be short, and how many portions an epoch has."""
+    """The steps of a portion of training (the last portion may have fewer), and the portions of an epoch."""
     options = settings.strategy
     assert isinstance(options, SteppingOptions)
     steps = ceil(rows / (settings.batch_size * settings.accumulation))

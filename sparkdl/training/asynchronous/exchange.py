@@ -1,7 +1,7 @@
-"""What a worker does about the servers before and after each of its steps. Runs in a task.
+"""A worker's exchange with the servers before and after each of its steps. Runs in a task.
 
-What is sent travels while the next step is computed. It takes along how much the buffers (running means) have changed
-since they came: servers add that up, so that buffers follow the rows of all workers.
+A push travels while the next step is computed. It includes the change of the buffers (running means) since they were
+fetched: servers add these changes up, so that buffers reflect the rows of all workers.
 """
 
 import math
@@ -22,60 +22,60 @@ from sparkdl.settings.strategies import AsyncEASGDOptions
 
 __all__ = ["ElasticAveraging", "Pace", "ServerExchange", "StepNote", "shared_buffers"]
 
-BETA = 0.9  # number of workers x rate of elastic averaging, as in its paper
+BETA = 0.9  # number of workers x rate of elastic averaging, as in the paper of EASGD
 
 
 class Pace(Protocol):
-    """Keeps a worker near the others. Its clock counts how often it has fetched and pushed."""
+    """Bounds how far a worker is ahead of the others. The worker's clock counts its fetches and pushes."""
 
     def advance(self, count: int) -> None:
-        """Let the worker's clock go on."""
+        """Advance the worker's clock by ``count`` ticks."""
 
     def wait(self) -> None:
-        """Return when the clock of no other worker that has something to do is too far behind."""
+        """Return when this worker is within the staleness bound of the slowest one."""
 
 
 class StepNote(NamedTuple):
-    """What is known of a step when its gradients are."""
+    """What is known about a step once its gradients are computed."""
 
     rate: float
     sums: tuple[float, ...]
-    """Figures to be added up with the push that it is part of."""
+    """Sums of figures, which are sent with the push that includes the step."""
     push: Push | None
-    """The push that it completes, with which the step's portion and its place in it are told; None within a period."""
+    """The push that this step completes, with the step's portion and position in it; None within a period."""
 
     @property
     def rows(self) -> float:
-        """Of the step; after them, the last of the figures is one step."""
+        """The step's rows: the last of the sums but one, which counts steps."""
         return self.sums[-2]
 
 
 class ServerExchange(ABC):
-    """One worker's replica and the servers. All but the steps of a model is here."""
+    """The exchange between one worker's replica and the servers; subclasses add the steps of the replica."""
 
     def __init__(self, model: nn.Module, client: ParameterClient, *, share: float, pace: Pace | None) -> None:
-        """``share`` is the part of a change of running means that counts: one of so many workers'."""
+        """``share`` is the factor for changes of running means: 1 / number of workers."""
         self._client, self._share, self._pace = client, share, pace
         self.trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._buffers = shared_buffers(model)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-exchange")
         self._travelling: Future[list[int] | None] | None = None
-        """A push, and what is fetched after it."""
+        """The push in progress, and the fetch after it."""
         self._travelled = math.inf
-        """Seconds that the last one took which has come to its end."""
+        """Seconds that the last completed exchange took."""
         self._versions: list[int] = []
-        """Of the values that the replica has."""
+        """Versions of the servers' values that the replica has."""
         self._before: dict[str, torch.Tensor] = {}
-        """The buffers as they were when their changes were added up."""
+        """The buffers when their changes were last added up."""
         self._changes: dict[str, torch.Tensor] = {}
-        """Of the buffers, not sent yet."""
+        """Changes of the buffers that have not been pushed yet."""
         self._sums: tuple[float, ...] = ()
         self._moves = 0
-        """Of its clock, that have not been told."""
+        """Ticks of the worker's clock that the coordinator has not heard of."""
         self.counted = True
-        """Whether the last push that has come to its end counted: otherwise another worker has done the portion."""
+        """Whether servers counted the last completed push; if not, another worker has finished the portion first."""
         self.seconds_exchanging = self.seconds_held = 0.0
-        """Waiting for what travels, and for slower workers."""
+        """Seconds of waiting for exchanges, and for slower workers."""
 
     @abstractmethod
     def begin_step(self) -> None:
@@ -83,21 +83,21 @@ class ServerExchange(ABC):
 
     @abstractmethod
     def finish_step(self, note: StepNote) -> None:
-        """Called when the gradients of a step are there."""
+        """Called when the gradients of a step have been computed."""
 
     def finish(self) -> None:
-        """Return when all that was pushed has been merged."""
+        """Return when all pushes have been merged."""
         self._arrive()
         if self._pace:
             self._pace.advance(self._moves)
             self._moves = 0
 
     def close(self) -> None:
-        """Give up the thread."""
+        """End the thread of exchanges."""
         self._thread.shutdown(cancel_futures=True)
 
     def fetch(self, fragment: int | None = None) -> None:
-        """Take the servers' values at once, or those of a fragment."""
+        """Fetch the servers' values, or those of one fragment, and wait for them."""
         self._arrive()
         with self._exchanging():
             self._versions = self._client.pull(fragment)
@@ -105,7 +105,7 @@ class ServerExchange(ABC):
         self._take()
 
     def _wait_for_others(self) -> None:
-        """Return when what this worker has pushed is merged and, where staleness is bounded, others are near."""
+        """Return when this worker's pushes are merged and it is within the staleness bound, if there is one."""
         self.finish()
         started = time.perf_counter()
         if self._pace:
@@ -124,16 +124,16 @@ class ServerExchange(ABC):
         fragment: int | None = None,
         versions: list[int] | None = None,
     ) -> None:
-        """Push what servers are to merge, if anything, then fetch, both while the next step is computed.
+        """Start a push (if ``push`` is not None) and then a fetch, both while the next step is computed.
 
-        ``fragment`` is what is fetched, if not all; ``versions`` are those of the values that the tensors were computed
-        from, if not of those that the replica has now.
+        ``fragment`` limits the fetch to one fragment. ``versions`` are those of the servers' values from which the
+        tensors were computed, by default those that the replica has now.
         """
         versions, sent = list(self._versions) if versions is None else versions, dict(tensors)
         if push:
             push = push._replace(sums=self._sums)
             self._sums = ()
-            if not push.fragment:  # buffers belong to the first one
+            if not push.fragment:  # buffers travel with the first fragment
                 self._note_changes()
                 sent |= {name: _scaled(change, self._share) for name, change in self._changes.items()}
                 self._changes = {}
@@ -150,7 +150,7 @@ class ServerExchange(ABC):
         self._travelling = self._thread.submit(travel)
 
     def _arrive(self) -> None:
-        """Wait for what travels, and take what it brings."""
+        """Wait for the exchange in progress, and put the fetched values into the replica."""
         if self._travelling is None:
             return
         with self._exchanging():
@@ -160,19 +160,19 @@ class ServerExchange(ABC):
             self._take()
 
     def _take(self) -> None:
-        """Put what was fetched into the replica."""
+        """Put the fetched values into the replica."""
         self._note_changes()
         self._client.copy_to(self._targets())
         self._before = {name: buffer.clone() for name, buffer in self._buffers.items()}
 
     def _targets(self) -> dict[str, torch.Tensor]:
-        """Where the servers' values go."""
+        """The tensors that the servers' values are copied to."""
         return {**self.trained, **self._buffers}
 
     def _note_changes(self) -> None:
         for name, before in self._before.items():
             now = self._buffers[name]
-            change = torch.where(now == before, 0, now - before)  # a mask of infinities has no difference
+            change = torch.where(now == before, 0, now - before)  # infinity - infinity, as in masks, would be NaN
             self._changes[name] = self._changes[name] + change if name in self._changes else change
             before.copy_(self._buffers[name])
 
@@ -186,14 +186,14 @@ class ServerExchange(ABC):
 
 
 def _scaled(change: torch.Tensor, share: float) -> torch.Tensor:
-    """A part of a change of means; what counts batches counts all of them."""
+    """A worker's share of a change of running means; integers, which count batches, count in full."""
     return change * share if change.is_floating_point() else change
 
 
 class ElasticAveraging(ServerExchange):
-    """The replica steps alone; now and then it and the servers' centre move towards each other.
+    """The replica steps alone; after each period it and the servers' centre move towards each other.
 
-    It is asynchronous EASGD (Zhang et al., 2015, arXiv 1412.6651, algorithm 1), with DeepSpark's period by default
+    This is asynchronous EASGD (Zhang et al., 2015, arXiv 1412.6651, algorithm 1), with DeepSpark's period by default
     (Kim et al., 2016, arXiv 1602.08191).
     """
 
@@ -241,5 +241,5 @@ class ElasticAveraging(ServerExchange):
 
 
 def shared_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that training changes by adding to them: not masks."""
+    """The buffers that training changes by additions, which masks are not."""
     return {name: each for name, each in model.named_buffers() if each.dtype != torch.bool}

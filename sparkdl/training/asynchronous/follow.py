@@ -1,4 +1,4 @@
-"""An asynchronous run, wherever its coordinator is: its tasks, its epochs."""
+"""Runs an asynchronous training where its coordinator is: starts its tasks, follows its epochs."""
 
 from sparkdl.cluster import OnMessage
 from sparkdl.parameters import Credentials
@@ -26,9 +26,9 @@ def follow(
     checkpoint: str | None = None,
     credentials: Credentials | None = None,
 ) -> TrainingResult:
-    """Train with tasks that find the coordinator at ``host``, where it listens at ``bind_address``.
+    """Train with tasks that reach the coordinator at ``host``; it listens on ``bind_address``.
 
-    Runs on the driver, or where tasks do not reach it, on rank 0 of a launch of one
+    Runs on the driver, or, where tasks cannot reach the driver, on rank 0 of a launch of one rank
     (:mod:`sparkdl.training.asynchronous.away`). ``credentials`` are new ones by default.
     """
     options = job.settings.strategy

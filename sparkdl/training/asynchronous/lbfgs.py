@@ -1,7 +1,7 @@
-"""L-BFGS over vectors that live elsewhere: it sees losses and dot products alone. Runs where the coordinator does.
+"""L-BFGS over remote vectors, of which it sees only losses and dot products. Runs where the coordinator does.
 
-The direction is a combination of remembered vectors, whose coefficients follow from the dot products of all pairs of
-them ("vector-free": Chen, Wang and Zhou, 2014, Large-scale L-BFGS using MapReduce, NIPS).
+The direction is a linear combination of remembered vectors. Its coefficients follow from the dot products of all pairs
+of these vectors ("vector-free": Chen, Wang and Zhou, 2014, Large-scale L-BFGS using MapReduce, NIPS).
 """
 
 import math
@@ -16,20 +16,20 @@ from scipy.optimize import line_search
 
 __all__ = ["LBFGS", "Value", "Vectors"]
 
-EVALUATIONS = 20  # on one line, at most
-CURVATURE = 1e-6  # by which a slope has to rise, relative to its size, for a step to tell of the curvature
+EVALUATIONS = 20  # at most, in one line search
+CURVATURE = 1e-6  # least relative rise of the slope for a step to say something of the curvature
 
 
 class Value(NamedTuple):
-    """What is known of the function at a point of a line."""
+    """Loss and slope at one point of a line search."""
 
     loss: float
     slope: float
-    """Of the loss along the line."""
+    """Derivative of the loss along the line."""
 
 
 class Vectors(ABC):
-    """A point, a direction, and the latest steps with what they have changed in the gradient."""
+    """A point, a direction, and the latest steps with the changes of the gradient that they made."""
 
     @abstractmethod
     def move(self, rate: float) -> Value:
@@ -37,30 +37,30 @@ class Vectors(ABC):
 
     @abstractmethod
     def accept(self, *, keep: bool) -> None:
-        """Let where it has gone be the point; ``keep``: remember the step, and what it has changed in the gradient."""
+        """Make the place of the last :meth:`move` the point; ``keep``: remember the step and the gradient's change."""
 
     @abstractmethod
     def products(self) -> NDArray[np.float64]:
-        """The dot products of k steps, k changes of the gradient, both oldest first, and the gradient.
+        """All dot products, (2k + 1, 2k + 1), of k steps, k changes of the gradient, and the gradient.
 
-        Of all pairs of them, so that the shape is (2k + 1, 2k + 1).
+        Steps and changes are in order of age, the oldest first.
         """
 
     @abstractmethod
     def turn(self, coefficients: Sequence[float]) -> None:
-        """Let the direction be the sum of these vectors, each times its coefficient."""
+        """Set the direction to the sum of the vectors of :meth:`products`, each times its coefficient."""
 
 
 class LBFGS:
-    """Minimises a function of many variables without seeing one of them (Nocedal and Wright, 2006, chapter 7)."""
+    """Minimises a function of remote variables by L-BFGS (Nocedal and Wright, 2006, chapter 7)."""
 
     def __init__(self, vectors: Vectors) -> None:
         self._vectors = vectors
         self._loss: float | None = None
         self._straight = False
-        """Whether the next step follows the gradient, since the last one has found nothing."""
+        """Whether the next step follows the gradient, because the last one found no lower loss."""
         self.evaluations = 0
-        """Of loss and gradient, so far."""
+        """How often loss and gradient have been computed so far."""
         self.converged = False
         """Whether no lower loss can be found."""
 
@@ -83,7 +83,7 @@ class LBFGS:
         return self._loss
 
     def _follow(self, start: Value) -> float:
-        """Go along the direction to where the strong Wolfe conditions hold, or else to the lowest point on the way."""
+        """Search the line for a point of the strong Wolfe conditions; if none is found, take the lowest point seen."""
         found = {0.0: start}
         here = 0.0
 
@@ -95,7 +95,7 @@ class LBFGS:
             return found[asked]
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it has found nothing is seen
+            warnings.simplefilter("ignore")  # the result says that none was found
             best = line_search(
                 lambda rate: at(rate).loss,
                 lambda rate: np.array([at(rate).slope]),
@@ -122,12 +122,12 @@ class LBFGS:
 
 
 def _direction(products: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The coefficients of L-BFGS's direction, by its two loops; without steps, of a unit vector down the gradient."""
+    """Coefficients of L-BFGS's direction, by its two-loop recursion; without steps, the negative unit gradient."""
     count = len(products) // 2
     coefficients = np.zeros(len(products))
     coefficients[-1] = -1
     weights = np.zeros(count)
-    with np.errstate(divide="ignore", invalid="ignore"):  # a direction that is no number is not taken
+    with np.errstate(divide="ignore", invalid="ignore"):  # a direction with NaN is not used
         for pair in reversed(range(count)):
             weights[pair] = coefficients @ products[:, pair] / products[pair, count + pair]
             coefficients[count + pair] -= weights[pair]

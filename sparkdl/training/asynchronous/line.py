@@ -1,4 +1,4 @@
-"""A task's line to the coordinator: it asks for work, says that it lives, and hears when it is over. Runs in a task."""
+"""A task's connection to the coordinator: requests, heartbeats, and the end of the run. Runs in a task."""
 
 import os
 import socket
@@ -16,28 +16,28 @@ __all__ = ["Invitation", "Line", "Role", "RunEnded"]
 
 Role = Literal["worker", "server"]
 BEAT_SECONDS = 1.0
-LOST_SECONDS = 20.0  # without the coordinator, after which a task has nobody left to work for
+LOST_SECONDS = 20.0  # without an answer of the coordinator, after which a task ends itself
 
 
 class RunEnded(Exception):  # noqa: N818 - nothing went wrong
-    """The coordinator has nothing more to do for this task."""
+    """The coordinator has no more work for this task."""
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """What a task must know to take part in a run; travels inside Spark's task, as a rank's secret does."""
+    """What a task needs to join a run; it is sent inside Spark's task, as the secret of a rank is."""
 
     address: str
-    """Of the coordinator."""
+    """The coordinator's host and port."""
     credentials: Credentials = field(repr=False)
     timeout: float
-    """Seconds after which a coordinator that does not answer is taken for lost."""
+    """Seconds after which a coordinator that does not answer is considered lost."""
     patience: float
-    """And a server: parameters may travel for long, and a server that is stopped is ended by the coordinator."""
+    """The same for a server, in seconds: transfers may be long, and the coordinator ends a server that hangs."""
 
 
 class Line:
-    """A task's line to the coordinator. When that is gone the process ends: there is nothing left to work for."""
+    """A task's connection to the coordinator. When the coordinator is lost, the process ends."""
 
     def __init__(self, invitation: Invitation, role: Role, number: int) -> None:
         self.invitation, self.role, self.number = invitation, role, number
@@ -49,7 +49,7 @@ class Line:
 
     def __enter__(self) -> Self:
         self.welcome = self._call("join", host=self.own_host, machine=socket.gethostname(), process=os.getpid())
-        """What the coordinator has told it at the beginning."""
+        """The coordinator's answer when the task joined."""
         self._attempt = self.welcome["attempt"]
         self._beating.start()
         return self
@@ -57,28 +57,28 @@ class Line:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Tell what went wrong, and go in peace: the driver decides what becomes of it, and not Spark."""
+        """Report an exception to the coordinator and suppress it: the driver, and not Spark, decides on retries."""
         if isinstance(error, Exception) and not isinstance(error, RunEnded):
             self._call("fail", **describe_failure(error))
         self._closing.set()
-        self._beating.join()  # it may be in the middle of a call
+        self._beating.join()  # it may be in a call
         self._connection.close()
         return isinstance(error, Exception)
 
     @property
     def own_host(self) -> str:
-        """The address of this machine on the way to the driver."""
+        """The address of this machine on its route to the coordinator."""
         return address_towards(self.invitation.address)
 
     @property
     def ended(self) -> bool:
-        """Whether the coordinator needs this task no more."""
+        """Whether the coordinator has told this task to end."""
         return self._ended.is_set()
 
     def ask(self, name: str, **keywords: Any) -> dict[str, Any]:
-        """A call whose answer may take its time: it is repeated as long as the coordinator asks to wait.
+        """Call the coordinator until it answers with something else than to wait.
 
-        Raises :class:`RunEnded`.
+        Raises :class:`RunEnded` when the coordinator ends the task.
         """
         while not self.ended:
             answer = self._call(name, **keywords)
@@ -89,11 +89,11 @@ class Line:
         raise RunEnded
 
     def tell(self, name: str, **keywords: Any) -> None:
-        """A call that is not answered."""
+        """Call the coordinator, and ignore the answer."""
         self._call(name, **keywords)
 
     def find(self, server: int, lost: str | None) -> str:
-        """The address of a server, which is not the one that was lost."""
+        """The address of a server, once it differs from the ``lost`` one."""
         return str(self.ask("find", server=server, lost=lost)["address"])
 
     def _call(self, name: str, **keywords: Any) -> dict[str, Any]:
@@ -109,4 +109,4 @@ class Line:
                 heard = time.monotonic()
             except ConnectionError:
                 if time.monotonic() - heard > LOST_SECONDS and not self._closing.is_set():
-                    os._exit(1)  # the main thread may wait for what never comes
+                    os._exit(1)  # the main thread may wait forever
