@@ -1,4 +1,4 @@
-"""The figures of an epoch without lockstep: what servers have merged, and how workers have spent their time.
+"""The figures of an asynchronous epoch: what servers have merged, and how workers have spent their time.
 
 Runs where the coordinator does.
 """
@@ -15,18 +15,18 @@ __all__ = ["Merged", "figures_of", "times_of"]
 
 
 class Merged(NamedTuple):
-    """What has been merged of an epoch."""
+    """What servers have merged of an epoch."""
 
     totals: list[float]
-    """Summed loss, the sums of the task's figures, and the rows' weight; empty without a row."""
+    """Summed loss, the sums of the task's figures, and the weight of all rows; empty if there were no rows."""
     rows: float
     steps: int
     staleness: Counter[int]
-    """How many pushes have had which."""
+    """The number of pushes, by their staleness."""
 
     @classmethod
     def most(cls, tallies: Iterable[Mapping[str, Any]], epoch: int) -> Self:
-        """Of the servers' tallies, the one with most rows of the epoch."""
+        """The tally of the server that has merged the most rows of the epoch."""
         found = [
             cls(totals, rows, int(steps), Counter(dict(tally["staleness"])))
             for tally in tallies
@@ -39,8 +39,8 @@ class Merged(NamedTuple):
 def figures_of(merged: Merged, dealt: Sequence[Portions], task: Task, *, seconds: float) -> dict[str, float]:
     """Means over the rows that count, and how asynchronous the epoch was.
 
-    ``staleness_p50`` and so on are of the pushes; ``backups_won`` is the share of the portions that were done twice of
-    which the second worker was first.
+    ``staleness_p50`` and so on are quantiles over the pushes; ``backups_won`` is the share of the backup tasks that
+    finished before the worker that had the portion first.
     """
     rows = max(merged.rows, 1.0)
     pushes = sorted(merged.staleness.elements())
@@ -65,7 +65,7 @@ def figures_of(merged: Merged, dealt: Sequence[Portions], task: Task, *, seconds
 
 
 def times_of(dealt: Sequence[Portions]) -> list[RankTimes]:
-    """How each worker that has done something has spent the portions that it has finished."""
+    """By worker that has finished a portion: how it has spent its time, summed over its portions."""
     times: dict[int, RankTimes] = {}
     for portions in dealt:
         for result in portions.results.values():

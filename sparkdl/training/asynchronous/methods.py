@@ -1,4 +1,4 @@
-"""How workers exchange with servers for each asynchronous ``train.strategy``, and how servers merge. Runs in tasks."""
+"""For each asynchronous ``train.strategy``: how workers exchange with servers, and how servers merge. Runs in tasks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,12 +25,12 @@ __all__ = ["METHODS", "Method", "create_exchange", "rule_of"]
 
 
 class Method(NamedTuple):
-    """A kind of ``train.strategy`` without lockstep."""
+    """An asynchronous kind of ``train.strategy``."""
 
     rule: Callable[[Any], Callable[[torch.Tensor], Rule]]
-    """How servers merge pushes, from its options."""
+    """Makes, from the options, the rule by which servers merge pushes."""
     exchange: Callable[..., ServerExchange] | None
-    """What a worker sends and fetches around its steps; None where workers take none."""
+    """Makes a worker's exchange with the servers; None where workers take no steps of their own."""
 
 
 METHODS: dict[type[AsynchronousOptions], Method] = {
@@ -58,7 +58,7 @@ METHODS: dict[type[AsynchronousOptions], Method] = {
     ),
     SandblasterOptions: Method(lambda options: partial(QuasiNewton, memory=options.memory), None),
 }
-"""By their options."""
+"""The methods, by their class of options."""
 
 
 def create_exchange(
@@ -70,12 +70,12 @@ def create_exchange(
     workers: int,
     pace: Pace | None,
 ) -> ServerExchange:
-    """What ``train.strategy`` asks for; ``pace`` is that of the others, if staleness is bounded."""
+    """The exchange of this ``train.strategy``; ``pace`` bounds staleness, if it is not None."""
     create = METHODS[type(options)].exchange
     assert create, "workers of this strategy take no steps of their own"
     return create(options, model, client, optimizer, share=1 / workers, pace=pace)
 
 
 def rule_of(options: AsynchronousOptions) -> Callable[[torch.Tensor], Rule]:
-    """How servers merge what workers push."""
+    """Makes the rule by which servers merge the pushes of workers."""
     return METHODS[type(options)].rule(options)

@@ -1,4 +1,4 @@
-"""A worker's part in Sandblaster: the share of the gradient that a portion of the rows has. Runs in a task."""
+"""A worker's part in Sandblaster: the gradient over one portion of the rows. Runs in a task."""
 
 import time
 from typing import Any
@@ -22,8 +22,8 @@ __all__ = ["PortionGradient"]
 class PortionGradient:
     """Fetches the servers' values once for each evaluation, and pushes the gradients of portions to them.
 
-    The model computes as in evaluation, without dropout: its loss is a function of the weights. Whoever computes a
-    portion finds the same bits, on machines of one kind with equally many threads.
+    The model computes as in evaluation, without dropout, so that the loss is a function of the weights alone. On
+    machines of one kind with equally many threads, every worker computes the same bits for a portion.
     """
 
     def __init__(self, model: nn.Module, client: ParameterClient, settings: Train, task: Task, loss: Loss) -> None:
@@ -31,14 +31,14 @@ class PortionGradient:
         self._loss = loss
         self._trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         self._decays = build_optimizer(settings, model).param_groups
-        """Which parameters decay, and how much."""
+        """The optimizer's groups: which parameters have weight decay, and how much."""
         self._evaluation = -1
         self._versions: list[int] = []
 
     def push(self, order: dict[str, Any], loader: Loader, *, rows: int, waited: float) -> dict[str, Any]:
-        """Push what a portion has in the gradient of the mean loss over all ``rows``; returns what it has in the loss.
+        """Push a portion's share of the gradient of the mean loss over all ``rows``; returns its share of the loss.
 
-        Portions share weight decay by their rows, too. ``waited`` are the seconds before, in which there was no work.
+        Weight decay is shared among portions by their rows, too. ``waited`` are the seconds without work before it.
         """
         started, moved = time.perf_counter(), self._client.bytes_moved
         if order["evaluation"] != self._evaluation:
@@ -55,7 +55,7 @@ class PortionGradient:
         return {"loss": loss, "figures": figures, "times": times}
 
     def _add_up(self, loader: Loader, rows: int) -> tuple[float, list[float]]:
-        """Find the gradients; returns the share of the loss, and the sums of figures and the rows: weight, number."""
+        """Compute the gradients; returns the share of the loss, and the sums of figures, rows' weight and number."""
         self._model.eval()
         self._model.zero_grad()
         loss, sums, weight, seen = 0.0, [0.0] * self._task.sum_size, 0.0, 0

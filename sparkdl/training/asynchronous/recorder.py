@@ -1,4 +1,4 @@
-"""Checkpoints of an asynchronous run: servers write their shards, the coordinator the rest. Runs there."""
+"""Checkpoints of an asynchronous run: servers write shards, the coordinator the rest. Runs with the coordinator."""
 
 import time
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ from sparkdl.training.replica import build_model
 
 __all__ = ["Recorder"]
 
-INTERRUPTED_SECONDS = 8.0  # that an interrupted run may take to write where it is
+INTERRUPTED_SECONDS = 8.0  # how long an interrupted run may take to write a checkpoint
 
 
 class Recorder:
-    """Writes a run's checkpoints while it goes on, one at a time, in the format that a run in lockstep reads, too.
+    """Writes a run's checkpoints in the background, one at a time, in the format of synchronous runs.
 
-    A checkpoint that cannot be written is told, and training goes on: the one before is still there.
+    If a checkpoint cannot be written, a warning is sent and training goes on: the one before it is still there.
     """
 
     def __init__(self, job: Job, cluster: Cluster, coordinator: Coordinator, begun: Manifest | None) -> None:
         self._job, self._coordinator, self._servers = job, coordinator, cluster.servers
         self.best = begun.best if begun else None
-        """The weights of the best epoch so far."""
+        """The file of the weights of the best epoch so far."""
         self._begun_from = coordinator.checkpoint
         self._attempt = uuid4().hex[:8]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint")
@@ -46,19 +46,19 @@ class Recorder:
         self._shapes = partition_of(build_model(job.dataset, job.settings), options, 1).shapes
 
     def close(self) -> None:
-        """Let its threads end when they have done what they are at."""
+        """Let the threads end after their current work."""
         self._thread.shutdown(wait=False)
         self._calls.shutdown(wait=False)
 
     @property
     def best_weights(self) -> str:
-        """The file with the weights of the best epoch."""
+        """The path of the weights of the best epoch. Raises :class:`CheckpointError` if there are none."""
         if self.best is None:
             raise CheckpointError(f"there are no weights of a best epoch in {self._job.folder}")
         return f"{self._job.folder}/{self.best.name}"
 
     def save(self, state: TrainingState) -> "Future[None]":
-        """Begin to write a checkpoint; waits for the one before it."""
+        """Begin to write a checkpoint, after the one before it is written."""
         if self._saving:
             wait([self._saving])
         self._saved, self._saved_step = time.monotonic(), state.step
@@ -67,7 +67,7 @@ class Recorder:
         return self._saving
 
     def save_if_due(self, state: TrainingState, *, steps: int) -> None:
-        """Begin to write a checkpoint in the middle of an epoch, of which so many steps are done, if it is time."""
+        """Begin to write a checkpoint within an epoch, of which ``steps`` are done, if it is due."""
         minutes, every = self._job.settings.checkpoint_minutes, self._job.settings.checkpoint_steps
         due = minutes is not None and time.monotonic() - self._saved >= 60 * minutes
         due = due or (every is not None and (state.step + steps) // every > self._saved_step // every)
@@ -81,12 +81,12 @@ class Recorder:
             wait([self.save(state)], timeout=INTERRUPTED_SECONDS)
 
     def messages(self) -> list[dict[str, Any]]:
-        """What is to be told of checkpoints since the last call."""
+        """The messages on checkpoints since the last call."""
         told, self._messages = self._messages, []
         return told
 
     def at_servers(self, name: str, **keywords: Any) -> list[dict[str, Any]]:
-        """Call all servers at the same time. Raises ConnectionError when one of them is not there."""
+        """Call all servers at the same time. Raises ConnectionError when one is not running."""
         return list(
             self._calls.map(
                 lambda server: self._coordinator.call_server(server, name, **keywords), range(self._servers)
@@ -94,7 +94,7 @@ class Recorder:
         )
 
     def _manifest(self, state: TrainingState, **changes: Any) -> Manifest:
-        """What is known before there are shards. In lockstep one goes on from the beginning of the epoch."""
+        """The manifest without shards. A synchronous run resumes from it at the beginning of the epoch."""
         return Manifest(
             step=state.step,
             epoch=state.epoch,
@@ -112,7 +112,7 @@ class Recorder:
         )
 
     def _write(self, manifest: Manifest) -> None:
-        """In the background."""
+        """Have servers write their shards, then write the manifest and remove old files. Runs in the background."""
         folder, settings = self._job.folder, self._job.settings
         try:
             step = manifest.step + Merged.most(self.at_servers("tally"), manifest.epoch).steps
@@ -131,7 +131,7 @@ class Recorder:
         keep = (kept if self._written < settings.keep_last else set()) | ({self.best.name} if self.best else set())
         try:
             prune(folder, keep_last=settings.keep_last, keep_best=settings.keep_best, written=path, keep=keep)
-        except Exception as error:  # whatever storage raises: the new one is whole, and old ones cost only space
+        except Exception as error:  # any failure of storage: the new one is complete, and old ones cost only space
             self._messages.append({"kind": "warning", "text": f"{error}. Training goes on; old checkpoints stay there"})
 
 

@@ -1,9 +1,9 @@
-"""Sandblaster L-BFGS (Dean et al., 2012): the coordinator sends orders, and no vector comes to it. Runs where that is.
+"""Sandblaster L-BFGS (Dean et al., 2012): the coordinator sends orders and receives scalars. Runs with the coordinator.
 
-Each evaluation of loss and gradient deals all rows, in portions that are far smaller than a worker's share, to whoever
-is free. When all are dealt, those that are not finished are dealt a second time, and the first answer counts. Losses
-are rounded once when they are added up, and gradients are added as whole numbers: both sums are the same to the last
-bit, whoever has computed what.
+Each evaluation of loss and gradient deals all rows to free workers, in portions that are far smaller than a worker's
+share. When all are dealt, unfinished ones are dealt a second time, and the first answer counts. Losses are rounded once
+when they are added up, and gradients are added as integers: both sums are the same to the last bit, whichever worker
+computed which portion.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Sandblaster(Epochs):
-    """A run of which each epoch is a step of L-BFGS. It ends early when no lower loss can be found."""
+    """A run in which each epoch is one step of L-BFGS. It ends early when no lower loss can be found."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -75,19 +75,19 @@ class Sandblaster(Epochs):
         return portions
 
     def _begin_anew(self) -> None:
-        """Let all servers forget their steps, of which those of one that has come back are other ones."""
+        """Have all servers forget their steps: those of a restarted server differ from the others'."""
         while True:
             time.sleep(RETRY_SECONDS)
             self._crew.wait(lambda: self._coordinator.serving, self._beat)
             try:
                 self._recorder.at_servers("forget")
                 return
-            except ConnectionError:  # another one will be there
+            except ConnectionError:  # a replacement will start
                 continue
 
 
 class _VectorsOfServers(Vectors):
-    """The vectors that servers hold. Its methods raise ConnectionError when a server is lost, or has come back."""
+    """The vectors that servers hold. Methods raise ConnectionError when a server is lost or was restarted."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class _VectorsOfServers(Vectors):
         *,
         portions: int,
     ) -> None:
-        """``deal`` has workers do what is ordered, and returns when all of it is done."""
+        """``deal`` has workers carry out orders, and returns when all are done."""
         self._at_servers, self._deal, self._count = at_servers, deal, portions
         self._evaluation = 0
         self.dealt: list[Portions] = []
-        """The evaluations since the list was emptied."""
+        """The portions of each evaluation since the list was emptied."""
 
     def begin(self) -> None:
-        """Number evaluations from the last one on that servers know of."""
+        """Continue the count of evaluations from the last one that servers know."""
         self._evaluation = max(tally["round"] for tally in self._at_servers("tally"))
 
     @override

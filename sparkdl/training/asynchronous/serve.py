@@ -1,4 +1,4 @@
-"""A server of the parameters: what it begins from, and what it writes into a checkpoint. Runs in a task."""
+"""A parameter server: its initial values, its calls, and its shard of a checkpoint. Runs in a task."""
 
 import time
 from collections.abc import Callable
@@ -27,9 +27,9 @@ POLL_SECONDS = 0.2
 
 
 def serve(job: Job, invitation: Invitation, number: int, *, servers: int) -> list[str]:
-    """Hold part ``number`` of the parameters until the coordinator has no more use for it.
+    """Serve part ``number`` of the parameters until the coordinator ends the task.
 
-    It begins from the checkpoint that the coordinator names, or from the initial weights.
+    It starts from the checkpoint that the coordinator names, or else from the initial weights.
     """
     context = TaskContext.get()
     with Line(invitation, "server", number) as line, limited_threads(context.cpus() if context else 1):
@@ -38,7 +38,7 @@ def serve(job: Job, invitation: Invitation, number: int, *, servers: int) -> lis
         rest = _not_shared(model) if number == 0 else {}
 
         def save(place: str) -> dict[str, Any]:
-            """Write a shard of a checkpoint; says which, or why not."""
+            """Write a shard of a checkpoint; returns its description, or an error."""
             state = part.state()
             state["model"] |= rest
             try:
@@ -57,7 +57,7 @@ def serve(job: Job, invitation: Invitation, number: int, *, servers: int) -> lis
 
 
 def starting_model(job: Job) -> nn.Module:
-    """The network as it is before it is trained: the same on every task of a run."""
+    """The network before training, the same in every task of a run."""
     model = build_model(job.dataset, job.settings)
     if job.start_weights:
         load_full_state(model, load_weights(job.start_weights))
@@ -65,14 +65,14 @@ def starting_model(job: Job) -> nn.Module:
 
 
 def partition_of(model: nn.Module, options: AsynchronousOptions, servers: int) -> Partition:
-    """How a model is spread over servers."""
+    """How a model is partitioned over servers."""
     trained = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
     fragments = options.fragments if isinstance(options, DecoupledDiLoCoOptions) else 1
     return Partition(trained, shared_buffers(model), servers=servers, fragments=fragments)
 
 
 def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: int, servers: int) -> Part:
-    """The part of a server, from a checkpoint or from the model; of a checkpoint of others from their consensus."""
+    """A server's part: from its shard, from the consensus if a checkpoint's shards do not fit, or from the model."""
     assert isinstance(job.settings.strategy, AsynchronousOptions)
     partition = partition_of(model, job.settings.strategy, servers)
     shard: dict[str, Any] | None = None
@@ -81,7 +81,7 @@ def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: i
         alike = manifest.strategy == job.settings.strategy.model_dump()
         if alike and len(manifest.shards) == servers:
             shard = load_shard(job.folder, manifest.shards[number])
-        if shard is None or not partition.shapes.keys() <= shard["model"].keys():  # older ones lack some buffers
+        if shard is None or not partition.shapes.keys() <= shard["model"].keys():  # old shards lack some buffers
             shard = None
             shared = load_shared(job.folder, manifest)
             load_full_state(model, consensus_weights(job.folder, manifest, shared))
@@ -94,7 +94,7 @@ def _starting_part(job: Job, model: nn.Module, checkpoint: str | None, number: i
 
 
 def _not_shared(model: nn.Module) -> dict[str, torch.Tensor]:
-    """What training does not change: a checkpoint is to hold the whole model."""
+    """The tensors that training does not change, which complete the model in a checkpoint."""
     changed = {name for name, each in model.named_parameters() if each.requires_grad} | shared_buffers(model).keys()
     return {name: each for name, each in full_state(model).items() if name not in changed}
 

@@ -16,29 +16,29 @@ __all__ = ["Starter", "TaskStarter", "Tasks"]
 
 
 class Tasks(Protocol):
-    """What runs tasks independently of each other: :class:`~sparkdl.cluster.IndependentTasks`."""
+    """Runs independent tasks, as :class:`~sparkdl.cluster.IndependentTasks` does."""
 
     def submit(
         self, work: Callable[[], list[str]], *, description: str, resources: Resources | None = None
     ) -> Future[list[str]]:
-        """Run it in a task that has these resources."""
+        """Run a function in a task that has these resources."""
 
     def cancel(self, *futures: Future[list[str]]) -> None:
         """End tasks; return when they have ended."""
 
 
 class Starter(Protocol):
-    """What starts servers and workers, and ends them."""
+    """Starts and ends servers and workers."""
 
     def start(self, role: Role, number: int, invitation: Invitation) -> Future[list[str]]:
-        """Start a task; what Spark gave up with is the future's exception."""
+        """Start a task; if Spark gives up on it, the future has the exception."""
 
     def cancel(self, *futures: Future[list[str]]) -> None:
         """End tasks; return when they have ended."""
 
 
 class TaskStarter:
-    """Starts them as Spark's tasks."""
+    """Starts servers and workers as Spark tasks."""
 
     def __init__(self, job: Job, cluster: Cluster, tasks: Tasks, *, name: str) -> None:
         self._tasks, self._name, self._resources = tasks, name, cluster.resources

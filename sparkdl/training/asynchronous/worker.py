@@ -1,4 +1,4 @@
-"""A worker: asks for portions of work, and does them as fast as it can. Runs in a task."""
+"""A worker: asks for portions of work and does them at its own pace. Runs in a task."""
 
 import copy
 import itertools
@@ -42,9 +42,9 @@ __all__ = ["work"]
 
 
 def work(job: Job, invitation: Invitation, number: int, *, servers: int, workers: int) -> list[str]:
-    """Do what the coordinator deals until it has nothing more: worker ``number`` of at most ``workers``.
+    """Do portions until the coordinator has no more, as worker ``number`` of at most ``workers``.
 
-    What goes wrong is told to the coordinator.
+    Exceptions are reported to the coordinator.
     """
     context = TaskContext.get()
     device = torch.device(device_of_task(context) if context else "cpu")
@@ -60,7 +60,7 @@ def work(job: Job, invitation: Invitation, number: int, *, servers: int, workers
 
 
 class _Worker:
-    """One worker's replica, and what it does with it."""
+    """One worker with its replica."""
 
     def __init__(self, job: Job, line: Line, device: torch.device, *, servers: int, workers: int) -> None:
         self._job, self._line, self._device = job, line, device
@@ -68,7 +68,7 @@ class _Worker:
         assert isinstance(job.settings.strategy, AsynchronousOptions)
         self._options = job.settings.strategy
         self._model = starting_model(job).to(device)
-        seed_everything(job.settings.seed, 0, 1 + line.number)  # equal weights, but dropout of its own
+        seed_everything(job.settings.seed, 0, 1 + line.number)  # weights are equal, dropout differs
         self._evaluated: nn.Module | None = None
         self._task = task_to_train(job.dataset.card, job.settings)
         self._loss = build_loss(job.settings, self._task, device=device)
@@ -90,13 +90,13 @@ class _Worker:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-next")
 
     def run(self) -> None:
-        """Do one portion after another; while one is done the next one is asked for. Raises :class:`RunEnded`.
+        """Do one portion after another, until :class:`RunEnded` is raised.
 
-        But not where a portion that is kept for later would make others wait.
+        The next portion is requested during the current one, except where holding a portion would make others wait.
         """
         ahead = isinstance(self._options, SteppingOptions) and self._options.staleness is None
         asked = self._ask()
-        wait([asked])  # for the others to come, which is no part of the first portion
+        wait([asked])  # waiting for the other tasks to start is no part of the first portion's time
         while True:
             started = time.perf_counter()
             found = asked.result()
@@ -123,7 +123,7 @@ class _Worker:
                 asked = self._ask()
 
     def close(self) -> None:
-        """End its threads and its lines."""
+        """End threads and connections."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._exchange:
             self._exchange.close()
@@ -133,7 +133,7 @@ class _Worker:
         return self._thread.submit(self._line.ask, "next")
 
     def _train(self, order: dict[str, Any], waited: float) -> dict[str, Any] | None:
-        """Train on the rows of a portion; None if another worker has got ahead meanwhile."""
+        """Train on the rows of a portion; None if another worker has finished it first."""
         settings, options, exchange = self._settings, self._options, self._exchange
         assert isinstance(options, SteppingOptions) and exchange
         spent = _TimeSpent(exchange, self._client)
@@ -169,13 +169,13 @@ class _Worker:
         return {"worker": self._line.number, "times": spent.times(waited), **told}
 
     def _add_to_gradient(self, order: dict[str, Any], waited: float) -> dict[str, Any]:
-        """Push what a portion has in the gradient of the whole split."""
+        """Push a portion's share of the gradient over the whole split."""
         loader = self._loader("train", order, self._settings.batch_size, shuffle=False)
         share = self._gradient.push(order, loader, rows=self._dataset.rows("train"), waited=waited)
         return {"worker": self._line.number, **share}
 
     def _gradients(self, batches: list[Batch]) -> list[float]:
-        """Find the gradients of a step; returns its summed loss, the sums of figures, and the rows: weight, number."""
+        """Compute a step's gradients; returns its summed loss, the sums of figures, and the rows' weight and number."""
         settings, model = self._settings, self._model
         model.zero_grad()
         rows = sum(len(batch.labels) for batch in batches)
@@ -203,7 +203,7 @@ class _Worker:
         return [loss, *map(float, sums), float(weight), float(rows)]
 
     def _evaluate(self, order: dict[str, Any]) -> dict[str, Any]:
-        """What is found of the rows of a portion of a split, with the servers' weights or those in a file."""
+        """Evaluate the rows of a portion of a split, with the servers' weights or those in a file."""
         batch_size = evaluation_batch(self._settings, self._task)
         found = add_up(
             self._pulled(order["weights"]),
@@ -217,12 +217,12 @@ class _Worker:
         return {name: tensor.tolist() for name, tensor in found._asdict().items()}
 
     def _keep_best(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Write the servers' weights as those of the best epoch."""
+        """Write the servers' weights as the best ones; returns the file's description."""
         weights = copied(full_state(self._pulled(None)))
         return save_best(self._job.folder, weights, step=order["step"], epoch=order["epoch"]).model_dump()
 
     def _pulled(self, file: str | None) -> nn.Module:
-        """A model beside the one that is trained, with the servers' weights or those in a file."""
+        """A second model, with the servers' weights or those in a file; the trained one stays as it is."""
         model = self._evaluated = self._evaluated or copy.deepcopy(self._model)
         if file:
             load_full_state(model, best_weights(file, self._device))
@@ -232,7 +232,7 @@ class _Worker:
         return model
 
     def _loader(self, split: str, order: dict[str, Any], batch_size: int, *, shuffle: bool = True) -> Loader:
-        """The rows of a portion: those that one of so many ranks would read."""
+        """A loader of a portion's rows: those that rank ``portion`` of ``portions`` ranks would read."""
         return Loader(
             self._dataset,
             split,
@@ -245,7 +245,7 @@ class _Worker:
 
 
 class _Clock:
-    """A worker's clock, which the coordinator compares with the others'."""
+    """A worker's clock, which the coordinator compares with those of the others."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -259,7 +259,7 @@ class _Clock:
 
 
 class _TimeSpent:
-    """Where the time of a portion goes."""
+    """Measures how the time of a portion is spent."""
 
     def __init__(self, exchange: ServerExchange, client: ParameterClient) -> None:
         self._exchange, self._client = exchange, client
@@ -279,7 +279,7 @@ class _TimeSpent:
             yield batch
 
     def times(self, waited: float) -> RankTimes:
-        """So far; ``waited`` are the seconds before it, in which there was no work."""
+        """The times so far; ``waited`` are the seconds without work before the portion."""
         exchanging, held, moved = (
             now - before
             for now, before in zip(

@@ -1,1 +1,1 @@
-"""Checkpoints and the record of a run: the state between two steps, its shards and manifest, and who may write them."""
+"""Checkpoints and the record of a run: the state between two steps, shards and manifests, and the run's owner."""

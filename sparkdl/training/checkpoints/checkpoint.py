@@ -1,8 +1,8 @@
-"""A checkpoint: shards, and a manifest that says that they are whole.
+"""The files of a checkpoint: shards, and a manifest that makes them a checkpoint.
 
-Every rank writes a shard with what is its own, rank 0 one with what all share, and, when all are written, a manifest.
-Without its manifest a shard is nothing. The manifest's name holds a digest of its content, which holds the digests of
-the shards, so that what is torn or altered is told from what is good. Opening a shard executes nothing.
+Every rank writes a shard with its own state. Rank 0 also writes one with the state that all share, and, when all are
+written, the manifest. Shards without a manifest are ignored. The manifest has the digests of the shards, and its name
+has a digest of its content, so that incomplete or altered files are recognised. Opening a shard executes no code.
 """
 
 import hashlib
@@ -38,8 +38,8 @@ __all__ = [
 
 FORMAT = 3
 NAME = re.compile(r"(?P<kind>step|best)-(?P<step>\d+)-(?P<epoch>\d+)\.(?P<digest>[0-9a-f]{16})\.(?P<ending>json|pt)")
-"""``step-N-E`` is the manifest of all that a run is made of after N optimizer steps and E whole epochs, ``best-N-E``
-the weights alone of what was the best epoch then."""
+"""``step-N-E`` is the manifest of a run's state after N optimizer steps and E complete epochs; ``best-N-E`` has the
+weights of the best epoch up to then."""
 
 
 class Shard(BaseModel):
@@ -53,56 +53,56 @@ class Shard(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a checkpoint consists of, and how far the run had come. The driver reads this alone."""
+    """What a checkpoint consists of, and how far the run had come. The driver reads no other file of it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[2, 3] = 3
-    """Since 3, ``shared`` has no weights where they are the ``best`` ones."""
+    """From format 3 on, ``shared`` has no weights where they equal the ``best`` ones."""
     step: int
     """Optimizer steps since the run began."""
     epoch: int
-    """Epochs that are over."""
+    """Complete epochs."""
     batches: int
-    """Batches of the rest of the epoch in progress that each rank has taken."""
+    """Batches that each rank has taken of the epoch in progress, after its ``phases``."""
     batch_size: int
     phases: list[Phase]
-    """Parts of the epoch in progress that were done with other batches, or by another number of ranks."""
+    """Parts of the epoch in progress that were done with another batch size or number of ranks."""
     seconds: float
-    """Time that the epoch in progress has taken."""
+    """Seconds that the epoch in progress has taken."""
     totals: list[list[float]]
-    """By rank: summed loss, the sums of the task's figures, and the weight of all rows, in the epoch in progress."""
+    """By rank, of the epoch in progress: summed loss, the sums of the task's figures, and the weight of all rows."""
     history: list[dict[str, float]]
-    """One entry per epoch."""
+    """The figures of each complete epoch."""
     best_epoch: int
     best: Shard | None
-    """The weights of the best epoch; none before the first one."""
+    """The file of the best epoch's weights; None before the first epoch is complete."""
     figures: list[list[float]]
-    """Of rank 0's last steps: step, loss, the task's figure, learning rate."""
+    """Step, loss, the task's figure and learning rate of rank 0's last steps."""
     strategy: dict[str, Any]
-    """How replicas agreed, with all options."""
+    """The strategy with all its options."""
     shared: Shard
-    """The consensus of all replicas, and what else is the same on all ranks."""
+    """The shard with the consensus of all replicas and other state that is the same on all ranks."""
     shards: list[Shard]
-    """By rank: what is a rank's own."""
+    """By rank: the shard with the rank's own state."""
 
     @property
     def files(self) -> list[Shard]:
-        """All that has to be there for the checkpoint to be whole."""
+        """All files that a complete checkpoint needs."""
         return [self.shared, *self.shards, *([self.best] if self.best else [])]
 
 
 def save_shard(folder: str, place: str, part: str, state: Mapping[str, Any]) -> Shard:
     """Write tensors and plain values into a folder (path or URI). Runs on ranks.
 
-    ``place`` says when and in which attempt, ``part`` whose it is. The tensors have to stay as they are until it
-    returns. Raises :class:`CheckpointError` when it cannot be written; nothing of it is left then.
+    ``place`` says at which step and in which attempt, ``part`` whose state it is. The tensors must not change until
+    this returns. Raises :class:`CheckpointError` when the file cannot be written, and leaves nothing behind.
     """
     return _save(folder, state, lambda _: f"shard-{place}.{part}.pt")
 
 
 def load_shard(folder: str, shard: Shard, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read a shard without executing anything in it. Runs on ranks.
+    """Read a shard without executing code from it. Runs on ranks.
 
     Raises :class:`DamagedCheckpointError` when it is missing or altered, :class:`CheckpointError` when storage does not
     give it.
@@ -115,9 +115,9 @@ def load_shard(folder: str, shard: Shard, device: torch.device | str = "cpu") ->
 
 
 def load_shared(folder: str, manifest: Manifest, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Read what all ranks shared, the weights too where these are in the file of the best ones. Runs on ranks.
+    """Read the shared state, with the weights, which may be in the file of the best ones. Runs on ranks.
 
-    Raises what :func:`load_shard` does.
+    Raises the errors of :func:`load_shard`.
     """
     shared = load_shard(folder, manifest.shared, device)
     if manifest.best and shared.get("model", {}) is None:
@@ -126,7 +126,7 @@ def load_shared(folder: str, manifest: Manifest, device: torch.device | str = "c
 
 
 def save_manifest(folder: str, manifest: Manifest) -> str:
-    """Write the manifest, last of all; returns its path. Runs on rank 0. Raises :class:`CheckpointError`."""
+    """Write the manifest after all shards; returns its path. Runs on rank 0. Raises :class:`CheckpointError`."""
     content = json.dumps(manifest.model_dump()).encode()
     path = f"{folder}/step-{manifest.step:09d}-{manifest.epoch:05d}.{_digest(content)[:16]}.json"
     _write(path, content)
@@ -161,10 +161,10 @@ def load_manifest(path: str) -> Manifest:
 
 
 def copy_checkpoint(path: str, folder: str) -> str:
-    """Copy a checkpoint into another folder, where a run with the same network goes on from it; returns its path there.
+    """Copy a checkpoint into the folder of another run with the same network; returns the path of the copy.
 
-    Runs on the driver, file by file. Raises :class:`DamagedCheckpointError` when it is not whole, or no longer there,
-    and :class:`CheckpointError` when it cannot be written.
+    Runs on the driver, file by file. Raises :class:`DamagedCheckpointError` when the checkpoint is incomplete or gone,
+    and :class:`CheckpointError` when the copy cannot be written.
     """
     manifest, source = load_manifest(path), path.rpartition("/")[0]
     make_folder(folder)
@@ -178,29 +178,29 @@ def copy_checkpoint(path: str, folder: str) -> str:
 
 
 def save_best(folder: str, weights: Mapping[str, torch.Tensor], *, step: int, epoch: int) -> Shard:
-    """Write the weights of what is the best epoch so far. Runs on rank 0. Raises :class:`CheckpointError`."""
+    """Write the weights of the best epoch so far. Runs on rank 0. Raises :class:`CheckpointError`."""
     return save_best_file(folder, {"model": dict(weights)}, step=step, epoch=epoch)
 
 
 def save_weights(path: str, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write a file that holds a model and nothing else. Runs on the driver."""
+    """Write a file with a model's weights alone. Runs on the driver."""
     folder, _, name = path.rpartition("/")
     _save(folder, {"model": dict(weights)}, lambda _: name)
 
 
 def load_weights(path: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-    """Read the weights in a file without executing anything in it. Runs anywhere. Raises :class:`CheckpointError`."""
+    """Read the weights in a file without executing code from it. Runs anywhere. Raises :class:`CheckpointError`."""
     weights: dict[str, torch.Tensor] = load_best_file(path, device)["model"]
     return weights
 
 
 def save_best_file(folder: str, content: Mapping[str, Any], *, step: int, epoch: int) -> Shard:
-    """Write what leads to the weights of what is the best epoch so far."""
+    """Write the file of the best epoch so far: its weights, or a reference to them."""
     return _save(folder, content, lambda digest: f"best-{step:09d}-{epoch:05d}.{digest[:16]}.pt")
 
 
 def load_best_file(path: str, device: torch.device | str) -> dict[str, Any]:
-    """What :func:`save_best_file` has written."""
+    """Read what :func:`save_best_file` wrote."""
     try:
         content = read_file(path)
     except OSError as error:
@@ -216,7 +216,7 @@ def _digest(content: bytes | memoryview) -> str:
 
 
 def _save(folder: str, state: Mapping[str, Any], name: Callable[[str], str]) -> Shard:
-    """Write a file whose name may depend on its digest. It is never in memory: the tensors must stay as they are."""
+    """Write a file whose name may depend on its digest, without a copy in memory: the tensors must not change."""
     with write_failures(folder), writing(folder) as file:
         torch.save(dict(state), file)
         file.put_as = name(file.sha256)

@@ -1,6 +1,6 @@
-"""The folder of a run's checkpoints: which of them are whole, which is the newest, and which may be removed.
+"""The folder of a run's checkpoints: which are complete, which is the newest, and which may be removed.
 
-A checkpoint is valid when its manifest is there, and all files that this names, with the sizes that it gives.
+A checkpoint is valid when its manifest exists, and all files that the manifest names, with the sizes that it gives.
 """
 
 import logging
@@ -20,21 +20,21 @@ SHARD = re.compile(r"shard-\d+-\d+\.[0-9a-f]{8}\.(shared|rank-\d+)\.pt")
 
 
 def list_manifests(folder: str) -> list[str]:
-    """The manifests in a folder, the newest first, whether they are whole or not. Raises :class:`CheckpointError`."""
+    """The manifests in a folder, valid or not, the newest first. Raises :class:`CheckpointError`."""
     return _names(folder, "step", "json")
 
 
 def list_best(folder: str) -> list[str]:
-    """The weights of epochs that were the best ones, the newest first. Raises :class:`CheckpointError`."""
+    """The files of best weights in a folder, the newest first. Raises :class:`CheckpointError`."""
     return _names(folder, "best", "pt")
 
 
 def latest(folder: str) -> str | None:
-    """The manifest of the newest checkpoint that is there as a whole. Runs on the driver.
+    """The manifest of the newest valid checkpoint, or None. Runs on the driver.
 
-    Damaged ones, and such with missing or torn shards, are passed over, and told. What is in a shard is for the rank to
-    check that reads it. Raises :class:`CheckpointError` when storage does not give a manifest: it may be whole, and
-    without it work would be lost.
+    Damaged checkpoints, and those with missing or incomplete shards, are skipped with a warning. The content of a shard
+    is checked by the rank that reads it. Raises :class:`CheckpointError` when a manifest cannot be read: it may be
+    valid, and to skip it would lose work.
     """
     sizes = _sizes(folder)
     for path in list_manifests(folder):
@@ -57,7 +57,7 @@ def latest(folder: str) -> str | None:
 
 
 def step_of(path: str | None) -> int:
-    """How many optimizer steps a checkpoint holds, by its name; none without one."""
+    """The optimizer steps of a checkpoint, from its name; 0 for None."""
     named = NAME.fullmatch(path.rpartition("/")[2]) if path else None
     return int(named["step"]) if named else 0
 
@@ -65,14 +65,14 @@ def step_of(path: str | None) -> int:
 def prune(
     folder: str, *, keep_last: int, keep_best: int, written: str, keep: Collection[str], in_parts: bool = False
 ) -> None:
-    """Remove old checkpoints, but neither the one just ``written`` nor those to ``keep``, by name. Runs on rank 0.
+    """Remove old checkpoints, except the one just ``written`` and the files to ``keep``, by name. Runs on rank 0.
 
-    As many of the best are kept as of the last, whatever ``keep_best`` says: between two checkpoints an epoch may have
-    become the best one, and the older of them refers to the one before. Those of the same place or a later one do not
-    count: they are damaged, or training would have gone on from there. A checkpoint's weights may be those of the best
-    epoch's file of the same place, which stays as long; with ``in_parts``, it is the other way round.
+    At least ``keep_last`` files of best weights are kept, whatever ``keep_best`` says: each of the last checkpoints may
+    refer to another best epoch. Checkpoints of the same step or a later one do not count: they are damaged, or training
+    would have resumed from them. A checkpoint's weights may be in the file of best weights of the same step, which is
+    then kept as long as the checkpoint; with ``in_parts``, that file refers to the checkpoint, which is kept for it.
 
-    Raises :class:`CheckpointError` when storage does not say what is there.
+    Raises :class:`CheckpointError` when the folder cannot be listed.
     """
     needed: set[str] = set()
     best, manifests = (list_best(folder), max(keep_best, keep_last)), (list_manifests(folder), keep_last)
@@ -86,11 +86,11 @@ def prune(
 
 
 def remove_leftovers(folder: str, *, damaged: str | None = None) -> None:
-    """Remove what an attempt that was killed had begun to write. Runs on the driver while no rank does.
+    """Remove what a killed attempt left behind. Runs on the driver while no rank runs.
 
-    These are unfinished files, shards without a manifest, and the checkpoint that a rank has found ``damaged``.
+    This is unfinished files, shards without a manifest, and the checkpoint that a rank has found ``damaged``.
     """
-    with suppress(OSError, CheckpointError):  # what stays costs only space
+    with suppress(OSError, CheckpointError):  # leftovers cost only space
         if damaged:
             remove(damaged)
         remove_unfinished(folder)
@@ -102,7 +102,7 @@ def remove_leftovers(folder: str, *, damaged: str | None = None) -> None:
 
 
 def _remove(folder: str, path: str) -> None:
-    """Remove a file; of a checkpoint first the manifest, and then its shards."""
+    """Remove a file; if it is a manifest, then also its shards."""
     shards = []
     if path.endswith(".json"):
         with suppress(DamagedCheckpointError):
@@ -114,7 +114,7 @@ def _remove(folder: str, path: str) -> None:
 
 
 def _place(path: str) -> str:
-    """The part of a name that says when it was written."""
+    """The step and epoch in a file's name."""
     named = NAME.fullmatch(path.rpartition("/")[2])
     return f"{named['step']}-{named['epoch']}" if named else ""
 
@@ -126,7 +126,7 @@ def _names(folder: str, kind: str, ending: str) -> list[str]:
 
 
 def _sizes(folder: str) -> dict[str, int]:
-    """How many bytes each file of a folder has."""
+    """The size of each file of a folder, in bytes."""
     try:
         return {entry.name: entry.size for entry in list_folder(folder)}
     except OSError as error:

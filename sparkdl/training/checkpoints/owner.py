@@ -1,9 +1,10 @@
-"""Which driver a run belongs to: one at a time writes to its folder, adopts its checkpoints and registers its model.
+"""The driver that owns a run: only the owner writes to its folder, resumes its checkpoints and registers its model.
 
-The owner has a file in the run's folder and changes it every few seconds. Whoever wants the run watches that file by a
-clock of their own: as long as it changes the owner lives, however the clocks of two machines differ. Each owner's file
-has a number, one more than the file of the owner before, and is created only if nobody has created it: of two drivers
-that want the run of a dead one, one gets it. An owner that was taken for dead finds the higher number, and stops.
+The owner has a file in the run's folder and changes it every few seconds. Another driver that wants the run watches
+that file by its own clock: while the file changes, the owner is alive, even if the clocks of the two machines differ.
+Each owner's file has a number, one more than that of the owner before, and is created only if it does not exist: if two
+drivers want the run of a dead one, only one gets it. An owner that was considered dead finds the higher number and
+stops.
 """
 
 import json
@@ -26,17 +27,17 @@ __all__ = ["Owner"]
 log = logging.getLogger(__name__)
 
 RENEW_SECONDS = 3.0
-DEAD_SECONDS = 20.0  # without a change: several renewals, so that one that is late costs nobody the run
-WATCH_SECONDS = 0.5  # between two looks at another owner's file
-RELEASE_SECONDS = 5.0  # that the end of a driver waits for storage that does not answer
+DEAD_SECONDS = 20.0  # without a change; several renewals, so that one late renewal does not lose the run
+WATCH_SECONDS = 0.5  # between two reads of another owner's file
+RELEASE_SECONDS = 5.0  # how long a driver's end waits for storage that does not answer
 NAME = re.compile(r"owner-(\d{6})\.json")
 
 
 class Owner:
-    """A driver as the owner of at most one run; entered with the folder of a run that is to be continued.
+    """A driver as the owner of at most one run. Created with the folder of a run to resume, if there is one.
 
     Entering and :meth:`claim` raise :class:`~sparkdl.errors.ConfigError` while another driver has the run, and
-    :class:`~sparkdl.errors.CheckpointError` when storage does not take or give the file.
+    :class:`~sparkdl.errors.CheckpointError` when the file cannot be written or read.
     """
 
     def __init__(self, folder: str | None = None) -> None:
@@ -55,20 +56,20 @@ class Owner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let others have the run at once."""
+        """Release the run, so that others need not wait until this owner is considered dead."""
         if self._number:
             self._closing.set()
             self._renewal.join(RELEASE_SECONDS)
 
     def claim(self, folder: str, *, wait: bool = False) -> None:
-        """Take a run's folder, which is made if it is new; with ``wait``, as soon as no other driver has it."""
+        """Own a run's folder, which is created if needed; ``wait``: until no other driver owns it."""
         level = logging.INFO
         try:
             make_folder(folder)
             while not self._took(folder, level):
                 if not wait:
                     raise _taken(folder)
-                level = logging.DEBUG  # whom it waits for has been told
+                level = logging.DEBUG  # the owner has been logged before
         except OSError as error:
             raise CheckpointError(
                 f"cannot write to {folder}: {error.strerror or error}; set train.run_dir to another place"
@@ -76,7 +77,7 @@ class Owner:
         self._renewal.start()
 
     def check(self) -> None:
-        """Raise :class:`~sparkdl.errors.TrainingError` when another driver has taken this one for dead."""
+        """Raise :class:`~sparkdl.errors.TrainingError` when another driver has taken over the run."""
         if self._successor:
             raise TrainingError(
                 f"{self._successor} has taken over the run in {self._folder}: this driver was silent"
@@ -90,20 +91,20 @@ class Owner:
         if not claim_file(join(folder, _name(before + 1)), self._encoded()):
             return False
         self._folder, self._number = folder, before + 1
-        with suppress(OSError):  # what stays costs only space
+        with suppress(OSError):  # old files cost only space
             remove(join(folder, _name(before)))
         return True
 
     def _renew(self) -> None:
         while not self._closing.wait(RENEW_SECONDS):
-            with suppress(OSError):  # of storage that will answer again
+            with suppress(OSError):  # the next renewal may succeed
                 newest = _newest(str(self._folder))
                 if newest > self._number:
                     self._successor = _described(_read(str(self._folder), newest))
                     return
                 self._write()
         self._content["released"] = True
-        with suppress(OSError):  # then others have to watch for a while
+        with suppress(OSError):  # then others wait until this owner is considered dead
             self._write()
 
     def _write(self) -> None:
@@ -120,12 +121,12 @@ def _name(number: int) -> str:
 
 
 def _newest(folder: str) -> int:
-    """The number of the last owner; 0 if there has been none."""
+    """The number of the newest owner; 0 if there has been none."""
     return max((int(found[1]) for entry in list_folder(folder) if (found := NAME.fullmatch(entry.name))), default=0)
 
 
 def _read(folder: str, number: int) -> dict[str, Any]:
-    """What an owner's file says; nothing when it is gone, as after its successor came."""
+    """The content of an owner's file; empty when the file is gone, as its successor removes it."""
     try:
         found = json.loads(read_file(join(folder, _name(number))))
     except (FileNotFoundError, ValueError):
@@ -134,7 +135,7 @@ def _read(folder: str, number: int) -> dict[str, Any]:
 
 
 def _is_alive(folder: str, number: int, level: int) -> bool:
-    """Whether an owner changes its file, or another one comes; watches for as long as a living one may be silent."""
+    """Whether an owner changes its file, or has a successor; watches the file for at most :data:`DEAD_SECONDS`."""
     found = _read(folder, number)
     if found.get("released"):
         return False
@@ -147,7 +148,7 @@ def _is_alive(folder: str, number: int, level: int) -> bool:
             return not now.get("released")
         silent += WATCH_SECONDS
         if time.monotonic() - asked > RENEW_SECONDS:
-            silent = 0.0  # storage that stumbles silences the owner, too
+            silent = 0.0  # failures of storage silence the owner, too
     return False
 
 

@@ -1,6 +1,6 @@
-"""Checkpoints of a network that lies in parts, one on each rank: who writes or reads them has one at a time in memory.
+"""Checkpoints of a network that is split over ranks: a reader or writer has one part at a time in memory.
 
-The best weights are those in the shards of the best epoch's checkpoint; a small file says which these are.
+The best weights stay in the shards of the best epoch's checkpoint; a small file says which shards these are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def load_part(folder: str, shard: Shard, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What ``load_shard`` does, without the file's bytes in memory: it reads the file twice."""
+    """Read a shard as ``load_shard`` does, but without its bytes in memory: the file is read twice."""
     path = f"{folder}/{shard.name}"
     with read_failures(path):
         check_digest(path, hash_file(path), expected=shard.sha256)
@@ -45,13 +45,13 @@ def load_part(folder: str, shard: Shard, device: torch.device | str = "cpu") -> 
 
 
 def save_best_parts(folder: str, shared: Shard, shards: Sequence[Shard], *, step: int, epoch: int) -> Shard:
-    """Write in which shards the best weights are. Runs on rank 0. Raises :class:`CheckpointError`."""
+    """Write the names of the shards with the best weights. Runs on rank 0. Raises :class:`CheckpointError`."""
     parts = {"shared": shared.model_dump(), "shards": [shard.model_dump() for shard in shards]}
     return save_best_file(folder, parts, step=step, epoch=epoch)
 
 
 def best_pieces(path: str, device: torch.device | str = "cpu") -> Iterator[ModelPart]:
-    """The best weights in pieces, or in a single one if ranks had the whole network then. Runs anywhere.
+    """The best weights, part by part, or as one part if each rank had the whole network. Runs anywhere.
 
     Raises :class:`CheckpointError`.
     """
@@ -63,7 +63,7 @@ def best_pieces(path: str, device: torch.device | str = "cpu") -> Iterator[Model
 
 
 def best_weights(path: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-    """The best weights as a whole, for those who have room for them. Runs anywhere. Raises :class:`CheckpointError`."""
+    """All best weights, which have to fit into memory. Runs anywhere. Raises :class:`CheckpointError`."""
     parts, folder = load_best_file(path, device), path.rpartition("/")[0]
     if "model" in parts:
         return dict(parts["model"])
@@ -72,7 +72,7 @@ def best_weights(path: str, device: torch.device | str = "cpu") -> dict[str, tor
 
 
 def parting_of(state: Mapping[str, Any]) -> Parting | None:
-    """Who had which part of a network, by the state of the strategy that kept it in parts; None of any other one."""
+    """How a network was split over ranks, from the strategy's state in a checkpoint; None if it was not."""
     if "ownership" in state:
         return DealtParts.from_state(state)
     cuts = Cuts.from_state(state["tensor_cuts"]) if "tensor_cuts" in state else None
@@ -92,17 +92,17 @@ def pieces_of(
     *,
     moments: bool = True,
 ) -> Iterator[ModelPart]:
-    """What the ranks of a checkpoint kept, one after another, with or without moments. Runs anywhere."""
+    """The parts in the shards of a checkpoint, one after another, with or without moments. Runs anywhere."""
     for rank, shard in enumerate(shards):
         own = load_part(folder, shard, device)
         piece = parting.kept(rank, own) if moments else weights_in(parting.kept(rank, own))
-        del own  # what else is in it is of no use
+        del own  # frees the rest of the shard
         yield parting.regions(rank), piece
         del piece
 
 
 def whole_state(folder: str, parting: Parting, shards: Sequence[Shard], *, moments: bool = True) -> dict[str, Any]:
-    """Weights and moments of a checkpoint in parts as a whole, for those who have room for it. Runs anywhere."""
+    """All weights and moments of a checkpoint in parts, which have to fit into memory. Runs anywhere."""
     whole: dict[str, torch.Tensor] = {}
     others: dict[str, Any] = {}
     shapes, pieces = parting.shapes, pieces_of(folder, parting, shards, moments=moments)

@@ -1,4 +1,4 @@
-"""The random number generators of a rank: seeded for a run, kept in its checkpoints, and set again from there."""
+"""The random number generators of a rank: seeded for a run, saved in checkpoints, and restored from them."""
 
 import random
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def seed_everything(*keys: int) -> None:
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
-    """The states of all generators, as tensors and plain values; of a GPU's where the model is on one."""
+    """The states of all generators, as tensors and plain values, with the GPU's if the model is on one."""
     name, keys, *rest = np.random.get_state()
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -33,7 +33,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
-    """Put them back; a checkpoint is read to where the model is, and all generators take theirs from the host."""
+    """Restore the states. They may be on the model's device, and are moved to the host, as generators need."""
     torch.set_rng_state(states["torch"].cpu())
     name, keys, *rest = states["numpy"]
     np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), *rest))

@@ -1,4 +1,4 @@
-"""What is written down of a run at its start, so that it can be continued on another day. Runs on the driver."""
+"""The record of a run, written at its start, from which it can be resumed later. Runs on the driver."""
 
 import hashlib
 import logging
@@ -24,28 +24,28 @@ log = logging.getLogger(__name__)
 
 NAME = "run.json"
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Where something lies in memory, which is another place in every process."""
+"""A memory address in a ``repr``, which differs between processes."""
 FREE = {"dataset", "run_dir", "task", "outputs", "epochs", "target", "patience", "resume", "start_from"}
 FREE |= {"adapters.registered", "checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best", "strategy.shard"}
-"""Settings that may be others when a run is continued: they do not change what was learned so far."""
+"""Settings that may change when a run is resumed: they do not affect what was learned so far."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run, beside its checkpoints."""
+    """The record of one run, which is kept beside its checkpoints."""
 
     run_id: str
     dataset: str
     """The dataset's digest."""
     recipe: dict[str, str]
     reference: int
-    """The number of ranks that the recipe is for."""
+    """The number of ranks that the learning rate and the batch size are meant for."""
     epochs: int
     finished: bool = False
     parts: str = ""
-    """The digest of what network, loss and optimizer are made of, by which callables that make others are found out."""
+    """A digest of network, loss and optimizer, which shows when a callable makes different ones than before."""
     begun: float = 0.0
-    """When it was begun or last continued, in seconds since 1970 by the driver's clock."""
+    """When the run was started or last resumed, in seconds since 1970 by the driver's clock."""
 
     def save(self, folder: str) -> None:
         """Write it into the run's folder. Raises :class:`CheckpointError` when the folder cannot be written."""
@@ -53,13 +53,13 @@ class RunRecord:
 
     @classmethod
     def load(cls, folder: str) -> "RunRecord":
-        """Read it. Raises :class:`ConfigError` when there is none to read, :class:`CheckpointError` when that fails."""
+        """Read a record. Raises :class:`ConfigError` if there is none, :class:`CheckpointError` if storage fails."""
         return load_record(cls, folder, NAME, of="run")
 
     def check(self, dataset: Dataset, settings: Train, parts: str, *, any_strategy: bool = False) -> None:
-        """Raise :class:`ConfigError` unless the run can be continued with this dataset, recipe and these parts.
+        """Raise :class:`ConfigError` unless the run can be resumed with this dataset, these settings and these parts.
 
-        With ``any_strategy``, replicas may agree in another way from now on: they go on from what they agreed on.
+        With ``any_strategy``, the strategy may change: the run then goes on from the consensus.
         """
         if self.dataset != dataset.digest:
             raise ConfigError(
@@ -72,7 +72,7 @@ class RunRecord:
                 " new run"
             )
         now = recipe_of(settings)
-        then = _defaults_beside(settings) | self.recipe  # keys that sparkdl has learned since then
+        then = _defaults_beside(settings) | self.recipe  # keys that this version has added
         changed = [
             f"train.{key} was {then.get(key, 'not there')} and is {now.get(key, 'not there')}"
             for key in sorted((then.keys() | now.keys()) - FREE)
@@ -91,11 +91,11 @@ class RunRecord:
 
 
 def find_run(dataset: Dataset, settings: Train, parts: str) -> RunRecord | None:
-    """The run that ``train.resume`` asks for; with ``auto``, the unfinished one that was begun last, or None.
+    """The run that ``train.resume`` names; with ``auto``, the newest unfinished run, or None.
 
-    ``parts`` is what :func:`parts_of` says now.
+    ``parts`` is the result of :func:`parts_of`.
 
-    Raises :class:`ConfigError` for a run that does not exist or was another one.
+    Raises :class:`ConfigError` for a run that does not exist or does not fit.
     """
     if settings.resume is None:
         return None
@@ -114,7 +114,7 @@ def find_run(dataset: Dataset, settings: Train, parts: str) -> RunRecord | None:
 
 
 def recipe_of(settings: Train) -> dict[str, str]:
-    """What decides the weights, as text: of a section its kind, if it is one of several, and below it its keys."""
+    """The settings that affect the weights, by key, as text; a section of several kinds has an entry for its kind."""
     recipe: dict[str, str] = {}
     for key, value in settings:
         if key in FREE:
@@ -130,15 +130,15 @@ def recipe_of(settings: Train) -> dict[str, str]:
 
 
 def _defaults_beside(settings: Train) -> dict[str, str]:
-    """The recipe of which only the kinds of sections are chosen, and those as they are now."""
+    """The recipe with all keys at their defaults, except the kinds of sections, which are those of ``settings``."""
     sections = {key: value for key, value in settings if isinstance(value, Section) and key not in FREE}
     kinds = {key: kind for key, section in sections.items() if (kind := section.model_dump().get("kind"))}
-    # Some kinds need several epochs, which are no part of the recipe.
+    # Some kinds are valid only with several epochs; their number is no part of the recipe.
     return recipe_of(Train(**kinds, epochs=settings.epochs + 1))
 
 
 def parts_of(model: nn.Module, settings: Train) -> str:
-    """A digest of the network, whatever its weights are, and of loss and optimizer as far as they can be told."""
+    """A digest of the network without its weights, and of loss and optimizer as far as they can be described."""
     sizes = [(name, tuple(weight.shape)) for name, weight in model.state_dict().items()]
     parts = [_described(model), sizes, _described(settings.loss), _described(settings.optimizer)]
     if isinstance(settings.loss, nn.Module):
@@ -147,7 +147,7 @@ def parts_of(model: nn.Module, settings: Train) -> str:
 
 
 def _described(value: Any) -> str:
-    """The same in every process for what does the same; a function is known by its name."""
+    """A description that is the same in every process; functions are described by their names."""
     if isinstance(value, partial):
         return f"{_described(value.func)}({_described(value.args)}, {_described(value.keywords)})"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A small file of JSON in a run's folder, by which the run or a search can be continued. Runs on the driver."""
+"""A small JSON file in a run's folder, from which a run or a search can be resumed. Runs on the driver."""
 
 import json
 from dataclasses import asdict
@@ -27,9 +27,9 @@ def save_record(record: "DataclassInstance", folder: str, name: str) -> None:
 
 
 def load_record(kind: type[T], folder: str, name: str, *, of: str) -> T:
-    """Read what :func:`save_record` wrote ``of`` a run or a search.
+    """Read what :func:`save_record` wrote; ``of`` says for errors whether it is of a run or a search.
 
-    Raises :class:`ConfigError` when there is none to read, :class:`CheckpointError` when that fails.
+    Raises :class:`ConfigError` when there is no readable record, :class:`CheckpointError` when storage fails.
     """
     path = join(folder, name)
     try:
@@ -38,7 +38,7 @@ def load_record(kind: type[T], folder: str, name: str, *, of: str) -> T:
         raise ConfigError(f"there is no {of} in {folder}, so nothing can be continued") from None
     except PermissionError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except OSError as error:  # it may be the very one that is asked for
+    except OSError as error:  # it may be the one that was asked for
         raise CheckpointError(
             f"cannot read {path}: {error.strerror or error}; try again when the storage gives it"
         ) from None

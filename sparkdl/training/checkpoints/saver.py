@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and writing it while training goes on. Runs on ranks."""
+"""Decides when a checkpoint is due, and writes it while training goes on. Runs on ranks."""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,24 +21,24 @@ from sparkdl.training.replica import Replica
 
 __all__ = ["Order", "Saver"]
 
-POLL_SECONDS = 0.5  # how often rank 0 tells the others what is to be done, and a rank the driver that storage is slow
+POLL_SECONDS = 0.5  # between two decisions of rank 0, and between two beats of a rank that waits for storage
 WORDS = 4  # of 8 bytes, in a SHA-256
 
 
 class Order(NamedTuple):
-    """What rank 0 wants of all ranks now."""
+    """Rank 0's decision for all ranks."""
 
     save: bool = False
     stop: bool = False
-    """The driver has asked for an end."""
+    """Whether to stop, because the driver has asked for it."""
 
 
 class Saver:
     """Writes the checkpoints of a run in the background, at most one at a time. All ranks call it together.
 
-    Each rank writes a shard of its own. Rank 0 decides when a checkpoint is due, and all hear of it at the same step: a
-    clock decides, and no two agree. They ask at most every half second, so that a step costs nothing; the same message
-    tells rank 0 which shards have been written, and when all are, it writes the manifest.
+    Each rank writes a shard of its own. Rank 0 decides by its clock when a checkpoint is due, as clocks differ, and
+    all ranks learn of it at the same step. They exchange this at most every :data:`POLL_SECONDS`, so that it costs
+    steps no time. The same exchange says whose shards are written; when all are, rank 0 writes the manifest.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Saver:
         begun: Manifest | None = None,
         begun_at: str | None = None,
     ) -> None:
-        """Begin to count at this step.
+        """Count from ``step`` on.
 
-        The checkpoint that this attempt has ``begun`` from, ``begun_at``, stays, and its best weights, until as many
-        newer ones as are kept have been written: those that were there already are damaged.
+        The checkpoint that this attempt resumed from (manifest ``begun``, path ``begun_at``) is kept with its best
+        weights until ``keep_last`` newer ones have been written: newer files that exist already are damaged.
         """
         self._folder, self._settings, self._rank, self._replica = folder, settings, rank, replica
         self._batch_size, self._world = batch_size, replica.groups.world
@@ -72,11 +72,11 @@ class Saver:
         self._next_poll = step + 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sparkdl-checkpoint", initializer=roam)
         self._shards: Future[list[Shard]] | None = None
-        """The shards that this rank writes at the moment: its own, and on rank 0 also the shared one."""
+        """The shards that this rank is writing: its own, and on rank 0 also the shared one."""
         self._begun: _Begun | None = None
-        """On rank 0: the checkpoint that waits for them."""
+        """On rank 0: the checkpoint whose shards are being written."""
         self._totals: list[float] = []
-        """What this rank had added up of the epoch then."""
+        """This rank's sums over the epoch when that checkpoint began."""
         self._finishing: Future[None] | None = None
         self._written = 0
         self._unsaved_best: dict[str, torch.Tensor] | None = None
@@ -84,7 +84,7 @@ class Saver:
         self._error: CheckpointError | None = None
         state = sharded.weights() if sharded else full_state(replica.model)
         self._finite = {name for name, tensor in state.items() if _is_finite(tensor)}
-        """What has to stay so: a mask of attention is a buffer that is not."""
+        """Tensors that were finite at the start and have to stay so. Attention masks, for example, are not."""
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +95,7 @@ class Saver:
         self._thread.shutdown(cancel_futures=error is not None)
 
     def poll(self, step: int) -> Order:
-        """After a step: what is to be done now, the same on all ranks."""
+        """The decision after a step, the same on all ranks."""
         if step < self._next_poll:
             return Order()
         decided = self._decide(step) if self._rank.rank == 0 else (0, 0, 0)
@@ -109,15 +109,15 @@ class Saver:
     def save(
         self, state: TrainingState, *, consensus: dict[str, torch.Tensor] | None = None, best: bool = False
     ) -> None:
-        """Take a copy now and write it in the background; ``best``: of the best epoch so far.
+        """Copy the state now and write the copy in the background; ``best``: the last epoch is the best so far.
 
-        ``consensus`` is a copy of the weights that replicas agree on, where it has been found; of the best epoch, rank
-        0 has it. It is written once, though it be the best weights and those that training goes on with.
+        ``consensus`` is a copy of the weights that replicas agree on, if it has been computed; if ``best``, rank 0 has
+        it. It is written once, even if it serves both as the best weights and to resume from.
 
-        Waits for the checkpoint before it. A checkpoint that cannot be written is told, and training goes on: the one
-        before is still there. Weights that are not finite never replace a good checkpoint: the next call raises
-        :class:`~sparkdl.errors.TrainingError`. Of a network that lies in parts no copy is taken, and training waits;
-        :class:`CheckpointError` says that the best one could not be kept.
+        Waits until the checkpoint before it is written. If a checkpoint cannot be written, a warning is sent and
+        training goes on: the one before it is still there. Weights that are not finite never replace a good
+        checkpoint: the next call raises :class:`~sparkdl.errors.TrainingError`. A network that is split over ranks is
+        not copied, and training waits; :class:`CheckpointError` is raised if its best weights could not be written.
         """
         self._complete()
         parts = collect(self._replica, consensus)
@@ -127,14 +127,14 @@ class Saver:
             self._begun = _Begun(self._begin_manifest(state), best_weights)
         self._totals = list(state.totals)
         self._shards = self._thread.submit(self._write_shards, parts, best_weights, state.step, state.epoch)
-        if self._in_parts:  # there is no copy that training could leave behind
+        if self._in_parts:  # without a copy, training has to wait
             self._complete()
             if self._finishing:
                 self._wait_for(self._finishing)
                 self._finishing.result()
 
     def finish(self) -> str:
-        """Return when everything is written: the path of the best weights. All ranks call it together.
+        """Wait until everything is written; returns the path of the best weights. All ranks call it together.
 
         Raises :class:`CheckpointError` on rank 0 if the last checkpoint could not be written.
         """
@@ -147,7 +147,7 @@ class Saver:
         return f"{self._folder}/{self._world.broadcast_object(self._best and self._best.name)}"
 
     def _decide(self, step: int) -> tuple[int, int, int]:
-        """Whether to save, whether to stop, and after which step to ask again."""
+        """Whether to save, whether to stop, and after which step to decide again."""
         now = time.monotonic()
         steps, seconds = step - self._polled_step, now - self._polled
         self._polled, self._polled_step = now, step
@@ -161,7 +161,7 @@ class Saver:
         return int(due or stop), int(stop), step + ahead
 
     def _begin_manifest(self, state: TrainingState) -> Manifest:
-        """All that is known of a checkpoint before its files are written."""
+        """The manifest as far as it is known before the files are written."""
         return Manifest(
             step=state.step,
             epoch=state.epoch,
@@ -180,7 +180,7 @@ class Saver:
         )
 
     def _write_shards(self, parts: Parts, best: dict[str, torch.Tensor] | None, step: int, epoch: int) -> list[Shard]:
-        """Runs in the background. If the storage of a rank fails, neither its file nor the manifest is written."""
+        """Runs in the background. If a rank cannot write its shard, the manifest is not written either."""
         shared, once = parts.shared, best is not None and parts.shared.get("model") is best
         for weights in (parts.own.get("model"), shared.get("model"), None if once else best):
             if weights and not all(_is_finite(weights[name]) for name in self._finite):
@@ -190,12 +190,12 @@ class Saver:
         place = f"{step:09d}-{epoch:05d}.{self._attempt}"
         shards = [save_shard(self._folder, place, f"rank-{self._world.rank}", parts.own)]
         if shared:
-            shared = shared | {"model": None} if once else shared  # they are in the best weights' file
+            shared = shared | {"model": None} if once else shared  # the file of the best weights has them
             shards.append(save_shard(self._folder, place, "shared", shared))
         return shards
 
     def _complete(self) -> None:
-        """Wait for the shards of all ranks, then let rank 0 write the manifest, in the background."""
+        """Wait for the shards of all ranks; then rank 0 writes the manifest in the background."""
         if self._shards is None:
             return
         self._wait_for(self._shards)
@@ -205,7 +205,7 @@ class Saver:
         own = NOT_WRITTEN if failure else self._shards.result()[0]
         rows = self._world.all_gather(_packed(own))
         of_ranks = self._world.all_gather(torch.tensor(self._totals, dtype=torch.float64))
-        totals = of_ranks[:: self._replica.groups.ranks_of_replica]  # which have added up the same
+        totals = of_ranks[:: self._replica.groups.ranks_of_replica]  # ranks of a replica have the same sums
         if self._begun:
             manifest = self._begun.manifest.model_copy(update={"totals": [each.tolist() for each in totals]})
             begun = self._begun._replace(manifest=manifest)
@@ -214,12 +214,12 @@ class Saver:
         self._shards = self._begun = None
 
     def _wait_for(self, writing: Future[Any]) -> None:
-        """Return when it is done. Until then this rank is not stuck: storage may be slow."""
+        """Return when it is done; until then send the driver beats, because slow storage does not mean a stuck rank."""
         while wait([writing], timeout=POLL_SECONDS).not_done:
             self._rank.beat()
 
     def _finish_checkpoint(self, begun: "_Begun", found: list[Shard], written: Future[list[Shard]]) -> None:
-        """Write the best weights, if they are new, and the manifest; then remove what is old. On rank 0."""
+        """Write the best weights, if they are new, and the manifest; then remove old files. Runs on rank 0."""
         manifest, self._error = begun.manifest, None
         if begun.best_weights is not None:
             self._unsaved_best = begun.best_weights
@@ -253,7 +253,7 @@ class Saver:
             prune(
                 self._folder, keep_last=keep_last, keep_best=keep_best, written=path, keep=keep, in_parts=self._in_parts
             )
-        except Exception as error:  # whatever storage raises: the new one is whole, and old ones cost only space
+        except Exception as error:  # any failure of storage: the new one is complete, and old ones cost only space
             self._rank.send("warning", text=f"{error}. Training goes on; old checkpoints stay there")
 
 
@@ -261,17 +261,17 @@ class _Begun(NamedTuple):
     """A checkpoint whose shards are being written."""
 
     manifest: Manifest
-    """Without its shards."""
+    """The manifest without shards."""
     best_weights: dict[str, torch.Tensor] | None
-    """If the last epoch is the best one so far."""
+    """The best weights, if the last epoch is the best one so far."""
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Whether all values of a copy on the host are finite: asked of its extremes, which are NaN if one value is.
+    """Whether all values of a copy on the host are finite, by its minimum and maximum, which are NaN if a value is.
 
-    By NumPy, which computes in this thread alone. PyTorch would give the thread that writes a pool of OpenMP threads of
-    its own, and with more of these than cores OpenMP does not wait actively any more. On two cores that made every step
-    a sixth longer, for the rest of the run.
+    Uses NumPy, which computes in this thread alone. PyTorch would start a second pool of OpenMP threads for the thread
+    that writes, and when there are more threads than cores, OpenMP stops waiting actively. On two cores, this made
+    every step a sixth longer for the rest of the run.
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return True
@@ -284,12 +284,12 @@ NOT_WRITTEN = Shard(name="", sha256="0" * 64, bytes=0)
 
 
 def _packed(shard: Shard) -> torch.Tensor:
-    """Digest and size as numbers: what ranks tell each other of their shards."""
+    """Digest and size of a shard as numbers, which ranks exchange."""
     return torch.frombuffer(bytearray(bytes.fromhex(shard.sha256) + shard.bytes.to_bytes(8, "big")), dtype=torch.uint8)
 
 
 def _unpacked(row: torch.Tensor, own_name: str, rank: int) -> Shard:
-    """The shard of a rank, whose name is rank 0's but for the number."""
+    """The description of a rank's shard, whose name differs from that of rank 0's by the number."""
     content = bytes(row.tolist())
     name = own_name.replace(".rank-0.pt", f".rank-{rank}.pt")
     return Shard(name=name, sha256=content[:32].hex(), bytes=int.from_bytes(content[32:], "big"))

@@ -1,4 +1,4 @@
-"""What can be wrong with a file of a checkpoint, and how it is opened: nothing in it is executed. Runs anywhere."""
+"""Opens files of checkpoints without executing code from them, and turns failures into errors. Runs anywhere."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ __all__ = ["check_digest", "open_shard", "read_failures", "write_failures"]
 
 
 def open_shard(path: str, content: IO[bytes], device: torch.device | str) -> dict[str, Any]:
-    """What is in a shard, of which nothing is executed. Raises :class:`CheckpointError` for anything else in it."""
+    """Read tensors and plain values; no code is executed. Raises :class:`CheckpointError` for other content."""
     try:
         state: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
     except Exception as error:
@@ -21,7 +21,7 @@ def open_shard(path: str, content: IO[bytes], device: torch.device | str) -> dic
 
 
 def check_digest(path: str, digest: str, *, expected: str) -> None:
-    """Raise :class:`DamagedCheckpointError` unless a shard has the digest that its manifest says."""
+    """Raise :class:`DamagedCheckpointError` unless a shard has the digest in its manifest."""
     if digest != expected:
         raise DamagedCheckpointError(f"{path} was altered, or not written to its end")
 

@@ -1,6 +1,6 @@
-"""Everything that a run is made of between two steps, and how it goes into a checkpoint and comes back. Runs on ranks.
+"""The state of a run between two steps, and how it is saved in a checkpoint and restored. Runs on ranks.
 
-Gradients are accumulated within a step, so that there is nothing of them to save between two.
+Gradients are accumulated within a step, so that none have to be saved between two steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,49 +33,49 @@ from sparkdl.training.strategies import strategy_of
 __all__ = ["Parts", "TrainingState", "best_model", "collect", "copied", "go_on", "resume"]
 
 PARTS = "tensor_cuts", "stages"
-"""What says how ranks shared a replica."""
+"""Keys of a strategy's state that describe how ranks share a replica."""
 LARGE = "model", "optimizer", "strategy"
-"""What grows with the network."""
-KEPT_FIGURES = 10_000  # steps that a checkpoint tells, in case a message was lost with the driver or a rank
+"""Keys of a rank's state that grow with the network."""
+KEPT_FIGURES = 10_000  # steps whose figures a checkpoint keeps, in case messages were lost with the driver or a rank
 
 
 @dataclass
 class TrainingState:
-    """How far a run has come, and what it has measured. The loop alone changes it, by these methods."""
+    """How far a run has come, and what it has measured. Only the loop changes it, by these methods."""
 
     epoch: int = 0
-    """Epochs that are over."""
+    """Complete epochs."""
     phases: list[Phase] = field(default_factory=list)
-    """Parts of the epoch in progress that were done with other batches, or by another number of ranks."""
+    """Parts of the epoch in progress that were done with another batch size or number of ranks."""
     batches: int = 0
-    """Batches of the rest of the epoch that each rank has taken."""
+    """Batches that each rank has taken of the epoch in progress, after its ``phases``."""
     step: int = 0
     """Optimizer steps since the run began."""
     totals: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     """Summed loss, the sums of the task's figures (by default one), and the weight of all rows of this rank in the
     epoch in progress."""
     seconds: float = 0.0
-    """Time that the epoch in progress has taken."""
+    """Seconds that the epoch in progress has taken."""
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
-    """Which entry of the history is the best one."""
+    """The index of the best epoch in the history."""
     figures: list[list[float]] = field(default_factory=list)
-    """Of rank 0's last steps, as they were reported: step, loss, the task's figure, learning rate."""
+    """Step, loss, the task's figure and learning rate of rank 0's last steps, as they were reported."""
 
     def finish_step(self, *, batches: int, seconds: float) -> None:
-        """Count a step as done; ``seconds`` is the time that the epoch has taken so far."""
+        """Count a completed step; ``seconds`` is the time that the epoch has taken so far."""
         self.step += 1
         self.batches += batches
         self.seconds = seconds
 
     def measure(self, measured: Measured) -> None:
-        """Take note of what steps have measured, one after another: no sum depends on how many came together."""
+        """Add the figures of steps, one by one, so that no sum depends on how many are reported together."""
         for sums in measured.sums:
             self.totals = [total + more for total, more in zip(self.totals, sums, strict=True)]
         self.figures = (self.figures + measured.steps)[-KEPT_FIGURES:]
 
     def finish_epoch(self, figures: dict[str, float], *, best: bool = False) -> None:
-        """Count the epoch as over; ``best``: it is the best one so far."""
+        """Count the epoch as complete; ``best``: it is the best one so far."""
         if best:
             self.best_epoch = self.epoch
         self.history.append(figures)
@@ -85,21 +85,21 @@ class TrainingState:
 
 
 class Parts(NamedTuple):
-    """What a checkpoint holds of one rank: copies, so that training can go on while they are written."""
+    """A rank's state for a checkpoint: copies, so that training can go on while they are written."""
 
     shared: dict[str, Any]
-    """What is the same everywhere; on rank 0 alone."""
+    """State that is the same on all ranks; empty except on rank 0."""
     own: dict[str, Any]
-    """What is this rank's alone."""
+    """This rank's own state."""
 
 
 def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Parts:
-    """A copy of what a replica is made of; of one that lies in parts the very tensors. All ranks call it together.
+    """A copy of a replica's state; if the network is split over ranks, not a copy. All ranks call it together.
 
-    ``consensus`` is a copy of the weights that replicas agree on, where all have just found it; rank 0's alone is used.
+    ``consensus`` is a copy of the weights that replicas agree on, if they have just computed it; only rank 0's is used.
 
-    Replicas that differ are saved as they are, and nothing is exchanged for it: who goes on from a checkpoint in
-    another way than before finds their consensus by :func:`consensus_weights`.
+    Replicas that differ are saved as they are, without communication. A run that resumes with another strategy or
+    number of ranks computes their consensus by :func:`consensus_weights`.
     """
     strategy, sharded, leads = replica.strategy, replica.strategy.sharded, replica.groups.world.rank == 0
     moments = sharded.moments() if sharded else replica.optimizer.state_dict()
@@ -123,9 +123,9 @@ def collect(replica: Replica, consensus: Mapping[str, Any] | None = None) -> Par
 
 
 def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The model that all replicas of a checkpoint stand for. Runs on a rank, which holds two replicas at a time.
+    """The consensus of all replicas of a checkpoint. Runs on a rank; needs the memory of two replicas.
 
-    It is what the ranks shared, or else what the strategy of the checkpoint makes of their replicas.
+    It is the model in the shared state, or else computed from the replicas by the strategy of the checkpoint.
     """
     if "model" in shared:
         return dict(shared["model"])
@@ -136,9 +136,9 @@ def consensus_weights(folder: str, manifest: Manifest, shared: Mapping[str, Any]
 
 
 def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> TrainingState:
-    """How far the run of a checkpoint had come, for one of ``size`` replicas with such batches.
+    """The progress of a checkpoint's run, for replica ``rank`` of ``size`` with batches of ``batch_size`` rows.
 
-    With another number of them, the rows that are left of the epoch are shared anew.
+    If the number of replicas or the batch size has changed, the remaining rows of the epoch are sharded anew.
     """
     totals = manifest.totals
     state = TrainingState(
@@ -163,9 +163,9 @@ def resume(manifest: Manifest, *, rank: int, size: int, batch_size: int) -> Trai
 
 @contextmanager
 def best_model(replica: Replica, path: str) -> Iterator[nn.Module]:
-    """The model of the best epoch, by the file of its weights, on all ranks or in their parts. All ranks call it."""
+    """The model of the best epoch, from the file of its weights. All ranks call it together."""
     if sharded := replica.strategy.sharded:
-        replica.optimizer.zero_grad()  # the room is needed, and no more steps are taken
+        replica.optimizer.zero_grad()  # frees memory: no more steps are taken
         replica.optimizer.state.clear()
         sharded.adopt(best_pieces(path, replica.device))
         with replica.strategy.consensus() as model:
@@ -176,10 +176,10 @@ def best_model(replica: Replica, path: str) -> Iterator[nn.Module]:
 
 
 def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> Manifest:
-    """Put a replica where those of a checkpoint were; ``alike``: replicas agree as they did then. All ranks call it.
+    """Resume a replica from a checkpoint; ``alike``: the strategy is the same as then. All ranks call it together.
 
-    Returns the manifest with which the run goes on: of one that lay in parts until now, the best weights are a file of
-    their own from now on, since nobody keeps the shards that they were in.
+    Returns the manifest with which the run goes on. If the network was split over ranks and no longer is, the best
+    weights are copied into a file of their own, because the shards that have them will be removed.
     """
     world = replica.groups.world
     shared = load_shared(folder, manifest, replica.device)
@@ -206,7 +206,7 @@ def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> 
     else:
         if "model" in shared:
             load_full_state(replica.model, shared["model"])
-        elif not same:  # one rank reads all replicas, and tells the others
+        elif not same:  # rank 0 reads all replicas, and broadcasts their consensus
             if world.rank == 0:
                 load_full_state(replica.model, consensus_weights(folder, manifest, shared))
             world.broadcast_module(replica.model)
@@ -215,7 +215,7 @@ def go_on(replica: Replica, folder: str, manifest: Manifest, *, alike: bool) -> 
 
 
 def _pieces(replica: Replica, folder: str, manifest: Manifest, shared: Mapping[str, Any]) -> Iterator[ModelPart]:
-    """The model of a checkpoint, with the optimizer's moments where these are of all of it, for who keeps a part."""
+    """The model of a checkpoint, part by part, with the optimizer's moments if they cover the whole network."""
     if parting := parting_of(shared["strategy"]):
         return pieces_of(folder, parting, manifest.shards, replica.device)
     optimizer = shared["optimizer"]["state"] if "optimizer" in shared else {}
@@ -226,22 +226,22 @@ def _pieces(replica: Replica, folder: str, manifest: Manifest, shared: Mapping[s
 def _restore(
     replica: Replica, shared: Mapping[str, Any], read_own: Callable[[], Mapping[str, Any]], *, alike: bool, same: bool
 ) -> None:
-    """Put back what :func:`collect` gave, but for weights that are not this rank's own: those the model has already.
+    """Restore what :func:`collect` returned, except shared weights, which the model already has.
 
-    ``read_own`` reads this rank's shard. ``alike``: replicas agree as they did then. ``same``: there are as many of
-    them, too; each is then as it was, and the run goes on as if nothing had happened. Otherwise all begin with the
-    consensus, and random states start afresh.
+    ``read_own`` reads this rank's shard. ``alike``: the strategy is the same as then. ``same``: so is the number of
+    ranks; each replica is then restored exactly, and the run continues as if uninterrupted. Otherwise all replicas
+    start from the consensus, with new random states.
     """
     replica.strategy.load(shared["strategy"] if alike else None)
     own = read_own()
-    same = same and "strategy" in own  # the first checkpoints held nothing that is a strategy's own
+    same = same and "strategy" in own  # old checkpoints have no state of a rank's strategy
     trainer = own if "optimizer" in own else shared
     with _options_kept(replica):
         if sharded := replica.strategy.sharded:
             sharded.put(own["model"], own["optimizer"])
         elif same and "model" in own:
             load_full_state(replica.model, own["model"])
-        # Moments of a sub-network are none of the whole one, and servers have none that a rank could go on with.
+        # The moments of a sub-network do not fit the whole network, and those of servers do not fit ranks.
         if not sharded and "optimizer" in trainer and _has_shapes(replica.model, own.get("model", {})):
             replica.optimizer.load_state_dict(trainer["optimizer"])
     replica.scaler.load_state_dict(trainer["scaler"])
@@ -254,7 +254,7 @@ def _restore(
 
 @contextmanager
 def _options_kept(replica: Replica) -> Iterator[None]:
-    """Let the optimizer get back moments and counts alone: a trial may go on with other options than before."""
+    """Restore only the optimizer's moments and counts: a trial may resume with other options than before."""
     given = {"weight_decay", *replica.settings.optimizer_options}
     now = [{key: group[key] for key in given if key in group} for group in replica.optimizer.param_groups]
     yield
@@ -268,9 +268,9 @@ def _has_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """The same tree with its tensors copied to the host, so that training can go on while they are written.
+    """A copy of a tree, with its tensors on the host, so that training can go on while it is written.
 
-    NumPy's numbers become Python's: a checkpoint that is opened without executing anything may not hold them.
+    NumPy's numbers become Python's: a checkpoint that is opened without executing code cannot hold NumPy's.
     """
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)

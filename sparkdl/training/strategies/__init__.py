@@ -1,4 +1,4 @@
-"""How replicas agree: one file per strategy."""
+"""How replicas are synchronised: one file per strategy."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -41,14 +41,14 @@ __all__ = ["KINDS", "Kind", "Strategy", "create_strategy", "strategy_of"]
 
 
 class Assembler(Protocol):
-    """Who knows what the shards of a checkpoint stand for; see :meth:`Strategy.assemble`."""
+    """Computes the consensus from the shards of a checkpoint; see :meth:`Strategy.assemble`."""
 
     def assemble(self, state: Mapping[str, Any], replicas: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
-        """The weights of the consensus."""
+        """Compute the weights of the consensus."""
 
 
 class StrategyContext(NamedTuple):
-    """What a strategy is created with, besides its options."""
+    """What a strategy is created from, besides its options."""
 
     settings: Train
     communicator: Communicator
@@ -60,9 +60,9 @@ class Kind(NamedTuple):
     """A kind of ``train.strategy``."""
 
     create: Callable[[Any, StrategyContext], Strategy]
-    """From its options. All ranks call it together."""
+    """Creates the strategy from its options. All ranks call it together."""
     assembler: Assembler = Strategy
-    """Of its checkpoints."""
+    """Computes the consensus from the strategy's checkpoints."""
 
 
 def _allreduce(options: AllReduceOptions, context: StrategyContext) -> Strategy:
@@ -114,19 +114,19 @@ KINDS: dict[type[Averaging], Kind] = {
     ISTOptions: Kind(_ist, IST),
     ResISTOptions: Kind(_resist, ResIST),
 }
-"""Those of ranks in lockstep, by their options."""
+"""The synchronous strategies, by their class of options."""
 SERVED = "downpour", "async_easgd", "decoupled_diloco", "sandblaster"
-"""Those of workers that have servers, of which checkpoints hold the slices."""
+"""Strategies with parameter servers, whose checkpoints have the servers' slices of the model."""
 
 
 def create_strategy(settings: Train, groups: Groups, part: SharedPart | None = None) -> Strategy:
-    """The strategy that ``train.strategy`` asks for, for the ranks that each have a replica. All call it together.
+    """Create the strategy of ``train.strategy`` for the ranks that each have a replica. All ranks call it together.
 
-    Where ranks have a ``part`` of a network, it is all-reduce.
+    Where each rank has a ``part`` of a replica, the strategy is all-reduce.
     """
     options = settings.strategy
     if not isinstance(options, Averaging):
-        raise TypeError(f"{type(options).__qualname__} is for workers that have servers, and not for ranks in lockstep")
+        raise TypeError(f"{type(options).__qualname__} needs parameter servers, and cannot run on ranks in lockstep")
     context = StrategyContext(settings, groups.data, create_averager(options, groups.data))
     if isinstance(part, ExpertParallel):
         return ExpertAllReduce(groups.data, context.averager, part, create_averager(options, part.alike))
@@ -136,7 +136,7 @@ def create_strategy(settings: Train, groups: Groups, part: SharedPart | None = N
 
 
 def strategy_of(kind: str) -> Assembler:
-    """Who assembles the consensus in a checkpoint of this kind of strategy."""
+    """Computes the consensus from a checkpoint of this kind of strategy."""
     if kind in SERVED:
         return SlicedModel
     assemblers = {options.model_fields["kind"].default: each.assembler for options, each in KINDS.items()}

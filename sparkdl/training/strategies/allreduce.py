@@ -1,7 +1,7 @@
 """Synchronous data parallelism: every step applies the average gradient of all ranks.
 
 Horovod (Sergeev and Del Balso, 2018, arXiv 1802.05799) runs the ring all-reduce of the last layers' gradients while
-back-propagation goes on with the layers before.
+back-propagation continues through the layers before them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +21,9 @@ __all__ = ["AllReduce"]
 class AllReduce(Strategy):
     """All replicas take the same step, so that their parameters never differ.
 
-    Buffers (running means of batch normalisation) do, until the end of an epoch; there, all take their mean. The
-    averager says what the gradient of all is, by default their mean. Tables whose gradients are sparse get those of the
-    rows that some rank has.
+    Buffers (running means of batch normalisation) differ until the end of an epoch, when all take their mean. The
+    averager defines how gradients are combined, by default as their mean. For embedding tables with sparse gradients,
+    only the rows that occur on some rank are exchanged.
     """
 
     _agreed = False
@@ -39,7 +39,7 @@ class AllReduce(Strategy):
         return model, optimizer
 
     def _averagers_of(self, model: nn.Module) -> list[GradientAverager]:
-        """Who averages the gradients: each those of other parameters."""
+        """The averagers of gradients, each for other parameters."""
         tables = sparse_tables(model)
         return [GradientAverager(model.parameters(), self.averager, tables=tables, noise=self._noise)]
 

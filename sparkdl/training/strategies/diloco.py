@@ -1,6 +1,6 @@
-"""DiLoCo (Douillard et al., 2023, arXiv 2311.08105): what ranks change in many steps is a gradient for an outer step.
+"""DiLoCo (Douillard et al., 2023, arXiv 2311.08105): the ranks' mean change over many steps is an outer gradient.
 
-Streaming DiLoCo (2025, arXiv 2501.18512) lets fragments of the change travel one after another while steps go on.
+Streaming DiLoCo (2025, arXiv 2501.18512) sends the change fragment by fragment while steps go on.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,18 +21,18 @@ __all__ = ["DiLoCo"]
 
 @dataclass
 class _Fragment:
-    """Some of the parameters: this rank's own, the outer ones, and the change that is on its way, if one is."""
+    """Some of the parameters: this rank's own, the outer ones, and the transfer of their change in progress, if any."""
 
     own: list[nn.Parameter]
     outer: list[torch.Tensor]
     optimizer: SGD
     left_at: int | None = None
-    """The step after which the change left."""
+    """The step after which the change was sent; None if no transfer is in progress."""
     wait: Wait | None = None
 
 
 class DiLoCo(SteppingAlone):
-    """The outer step is SGD with Nesterov's momentum on the mean of what ranks have changed since the last one.
+    """The outer step is SGD with Nesterov momentum on the mean change of all ranks since the last outer step.
 
     Each rank holds the outer parameters and their momentum. Between outer steps, the consensus is the mean of all
     replicas. A single rank takes its outer steps, too.
@@ -56,7 +56,7 @@ class DiLoCo(SteppingAlone):
         super().after_step()
         options = self._options
         for number, fragment in enumerate(self._fragments):
-            turn = options.period * (number + 1) // len(self._fragments)  # the last one's at the end of the period
+            turn = options.period * (number + 1) // len(self._fragments)  # the last one is sent at the period's end
             if self._steps % options.period == turn % options.period:
                 self._send(number, fragment)
             if fragment.left_at is not None and self._steps == fragment.left_at + options.delay:
@@ -65,7 +65,7 @@ class DiLoCo(SteppingAlone):
     @override
     def state(self) -> dict[str, Any]:
         for fragment in self._fragments:
-            _arrive(fragment)  # what is on its way is the same on all ranks, and is written down
+            _arrive(fragment)  # completes transfers, after which the state is the same on all ranks
         fragments = [
             {
                 "outer": [tensor.detach() for tensor in fragment.outer],
@@ -118,7 +118,7 @@ class DiLoCo(SteppingAlone):
 
 
 def _arrive(fragment: _Fragment) -> None:
-    """Wait until the change of a fragment is the mean of all ranks', if it is on its way."""
+    """Wait until a fragment's mean change has arrived, if its transfer is in progress."""
     if fragment.wait:
         fragment.wait()
         fragment.wait = None

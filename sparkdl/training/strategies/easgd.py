@@ -1,4 +1,4 @@
-"""Elastic averaging (Zhang et al., 2015, arXiv 1412.6651), synchronous; with its period and rate also DeepSpark's.
+"""Synchronous elastic averaging (EASGD: Zhang et al., 2015, arXiv 1412.6651), and DeepSpark's period and rate for it.
 
 Every ``period`` steps, rank i and the centre move towards each other: d = rate * (x_i - centre), x_i -= d, and the
 centre gains the sum of all d. With rate = 0.9 / ranks the centre moves as far as the paper's beta = 0.9 says.
@@ -23,7 +23,7 @@ BETA = 0.9  # the paper's: ranks x rate
 
 
 class EASGD(SteppingAlone):
-    """The centre, of which every rank holds a copy, is the consensus. A single rank follows its own slower centre."""
+    """The consensus is the centre, of which every rank holds a copy. A single rank has one, too."""
 
     replicas_differ: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Synchronous data parallelism of ranks that share the experts of a network: :mod:`sparkdl.layouts.expert_parallel`."""
+"""Synchronous data parallelism with expert parallelism: :mod:`sparkdl.layouts.expert_parallel`."""
 
 from collections.abc import Callable
 
@@ -14,15 +14,16 @@ __all__ = ["ExpertAllReduce"]
 
 
 class ExpertAllReduce(PartAllReduce):
-    """The steps of :class:`~sparkdl.training.strategies.allreduce.AllReduce`, each rank of them with its rows.
+    """The steps of :class:`~sparkdl.training.strategies.allreduce.AllReduce`, where each rank has rows of its own.
 
-    All ranks average the gradients of what all have, and those that have the same experts average those of them.
+    The gradients of shared parameters are averaged over all ranks, those of experts over the ranks that have the same
+    experts.
     """
 
     def __init__(
         self, communicator: Communicator, averager: Averager, part: ExpertParallel, of_experts: Averager
     ) -> None:
-        """``communicator`` are all ranks, and ``of_experts`` averages over those that have the same experts."""
+        """``communicator`` has all ranks; ``of_experts`` averages over the ranks that have the same experts."""
         super().__init__(communicator, averager, part, everyone=communicator)
         self._experts, self._of_experts = part, of_experts
 
@@ -33,7 +34,7 @@ class ExpertAllReduce(PartAllReduce):
 
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
-        self.model, self.optimizer = model, make_optimizer(model)  # ranks agreed before experts were dealt
+        self.model, self.optimizer = model, make_optimizer(model)  # weights were broadcast before they were split
         self._averagers = self._averagers_of(model)
         return self.model, self.optimizer
 
@@ -51,4 +52,4 @@ class ExpertAllReduce(PartAllReduce):
         super().finish_gradients()
         for parameter in self._experts.of_experts.values():
             if parameter.grad is not None:
-                parameter.grad /= self._experts.sharing  # of whose rows it is the sum, where others are the mean
+                parameter.grad /= self._experts.sharing  # a sum over the rows of the sharing ranks, to become a mean

@@ -17,13 +17,13 @@ __all__ = ["Hogwild"]
 
 
 class Hogwild(SteppingAlone):
-    """The weights of a host lie in memory that its ranks share. Every ``period`` steps, hosts take the mean of theirs.
+    """The weights of a host are in memory that its ranks share. Every ``period`` steps, hosts average their weights.
 
-    A step may read weights of which another rank has written a part, and what two ranks add to one weight at the same
-    time may count once: sparse gradients, which touch few weights, seldom meet. So weights differ from run to run,
-    unless each host has one rank, which makes it local SGD. Ranks wait for each other only where hosts take their mean,
-    and where the consensus is asked for; in it, a host counts as often as it has ranks. Buffers, such as running means,
-    are each rank's own.
+    A step may read weights that another rank is writing, and of two updates of one weight at the same time, one may be
+    lost; sparse gradients, which touch few weights, seldom collide. Therefore weights differ from run to run, unless
+    each host has one rank, which is local SGD. Ranks wait for each other only when hosts average their weights, and
+    when the consensus is computed. In the mean, a host is weighted by its number of ranks. Buffers, such as running
+    means, are each rank's own.
     """
 
     def __init__(self, options: HogwildOptions, communicator: Communicator) -> None:
@@ -31,9 +31,9 @@ class Hogwild(SteppingAlone):
         self._period = options.period
         self._host, self._leaders = split_by_memory(communicator)
         self._leads = self._host.rank == 0
-        """Whether this rank speaks for its host with the leaders of the others."""
+        """Whether this rank exchanges its host's weights with the leaders of other hosts."""
         self._share = self._host.size * self._leaders.size / communicator.size
-        """What this host counts in a mean over hosts."""
+        """This host's share of all ranks, times the number of hosts: its factor before hosts average."""
         self._several_hosts = self._host.size < communicator.size
         self._between = create_averager(options, self._leaders)
         self._shared = False
@@ -54,7 +54,7 @@ class Hogwild(SteppingAlone):
 
     @override
     def begin_epoch(self, epoch: int) -> None:
-        if not self._shared:  # only now: what a checkpoint gives to ranks of a host may come from several others
+        if not self._shared:  # not before: a checkpoint may restore the ranks of a host from several hosts
             trained = list(self.trained.values())
             for parameter, shared in zip(trained, shared_copies(self._host, trained), strict=True):
                 parameter.data = shared
@@ -74,12 +74,12 @@ class Hogwild(SteppingAlone):
             self._average()
             agree(self.communicator, self.model.buffers(), name="consensus")
             yield self.model
-            self._host.barrier()  # all have read what the leader now overwrites
+            self._host.barrier()  # all ranks have read what the leader now overwrites
         self._host.barrier()
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Give all hosts the mean of their weights, while none of their ranks steps."""
+        """Set the weights of all hosts to their mean, while no rank steps."""
         self._host.barrier()
         if self._leads and self._several_hosts:
             for parameter in self.trained.values():

@@ -1,7 +1,7 @@
 """Independent subnet training (Yuan et al., 2019, arXiv 1910.02120): each rank trains a part of the network's neurons.
 
-A round deals the neurons of all hidden layers to the ranks. For some steps, each rank trains the network that its
-neurons make up by themselves: it computes with fewer of them, and sends 1/n² of the weights between two hidden layers.
+In each round, the neurons of all hidden layers are dealt to the n ranks. For some steps, each rank trains the
+sub-network of its neurons: it computes with 1/n of them, and sends 1/n² of the weights between two hidden layers.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ __all__ = ["IST"]
 
 
 class IST(Rounds[ISTOptions]):
-    """Rounds of neurons: a sub-network's are those that its rank was dealt of each hidden layer.
+    """Rounds in which each rank's sub-network has the neurons that the rank was dealt of each hidden layer.
 
-    A sub-network's weights are larger than the same ones in the whole network as its neurons read fewer inputs; fresh
-    weights are made smaller for it, so that sub-networks begin with the variance that the network has.
+    In a sub-network, weights are scaled up, because neurons read fewer inputs. Initial weights are scaled down, so that
+    sub-networks begin with the variance of the whole network.
     """
 
     _part: ClassVar[type[Cut]] = Cut

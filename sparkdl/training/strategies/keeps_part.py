@@ -1,4 +1,4 @@
-"""What strategies have in common by which each rank keeps a part of a model."""
+"""The common part of strategies in which each rank keeps a part of a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -17,40 +17,40 @@ class OwnPart(Protocol):
 
     @property
     def parting(self) -> Parting:
-        """Who has what."""
+        """How the model is split over ranks."""
 
     @property
     def rank(self) -> int:
-        """Which part this is."""
+        """The index of this rank's part."""
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The part, and what is whole on all, by name: the very tensors."""
+        """By name, the part's tensors and those that all ranks have whole, not copied."""
 
     def moments(self, optimizer: Optimizer) -> dict[str, Any]:
-        """What the optimizer keeps of it, by name: the very tensors."""
+        """By name, the optimizer's state of the part, not copied."""
 
     def put(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Overwrite what :meth:`weights` gives, or some of it."""
+        """Overwrite the tensors of :meth:`weights`, or some of them."""
 
     def put_moments(self, optimizer: Optimizer, moments: Mapping[str, Any]) -> None:
-        """Overwrite what :meth:`moments` gives."""
+        """Overwrite the optimizer's state of :meth:`moments`."""
 
 
 class SharedPart(OwnPart, Protocol):
-    """The part of a replica that a rank keeps, where several have one together. Runs on ranks."""
+    """A rank's part of a replica that several ranks share. Runs on ranks."""
 
     model: nn.Module
-    """With the part's parameters; it answers as the whole network does, and all ranks of a replica call it."""
+    """Has the part's parameters and returns the whole network's outputs. All ranks of a replica call it together."""
 
     @property
     def front(self) -> Sequence[str]:
         """The parameters whose gradients have to be averaged over all ranks of the run: see :class:`TensorParallel`."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint says of the parts, as plain values."""
+        """A description of the parts for a checkpoint, as plain values."""
 
     def clip_gradients(self, largest: float) -> None:
-        """Shrink gradients whose norm, of all parts together, is larger."""
+        """Scale gradients down if their norm over all parts is larger."""
 
 
 class KeepsPart:
@@ -66,7 +66,7 @@ class KeepsPart:
 
     @property
     def replicas_differ(self) -> bool:
-        """A checkpoint has to hold what each rank keeps."""
+        """True, because a checkpoint has to hold the part of each rank."""
         return True
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -87,4 +87,4 @@ class KeepsPart:
         parting = self._part.parting
         weights = {name: value for name, value in self.weights().items() if name in parting.shapes}
         rest, moments = fill_with_moments(weights, parting.regions(self._part.rank), parting.shapes, pieces)
-        self.put(rest, moments)  # weights are filled where they are
+        self.put(rest, moments)  # the other weights were filled in place

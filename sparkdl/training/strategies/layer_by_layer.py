@@ -1,4 +1,4 @@
-"""A network of which each rank has a part, evaluated by all ranks together. Runs on ranks."""
+"""Evaluates a network that is split over ranks, with all ranks together. Runs on ranks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,11 +16,11 @@ __all__ = ["LayerByLayer"]
 
 
 class LayerByLayer(nn.Module):
-    """The whole of a plain stack, as a module that all ranks call equally often, each with its own rows or with none.
+    """The whole network of a plain stack, as a module that all ranks call equally often, with their own rows or none.
 
-    The rows of one rank after the other visit all: each rank computes its neurons of a layer, all gather what these
-    answer, and the outputs are the sum of what each rank's neurons add to them. A rank holds all neurons' answers for
-    one batch, and no weights but those that it keeps.
+    The rows of each rank in turn are broadcast. For each hidden layer, every rank computes its neurons' activations,
+    which are all-gathered; the outputs are an all-reduced sum. A rank holds the activations of one layer for one batch,
+    and no weights but its own.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class LayerByLayer(nn.Module):
         owners: Sequence[Neurons],
         communicator: Communicator,
     ) -> None:
-        """``model`` has this rank's parts, all columns of the hidden layers included; it is not copied."""
+        """``model`` has this rank's parts, with all columns of hidden layers; it is not copied."""
         super().__init__()
-        self._model = [model]  # whose parameters are not this module's
+        self._model = [model]  # in a list, so that its parameters are not this module's
         self._cuts, self._owners, self._communicator = cuts, owners, communicator
         self._outputs = [layer for _, layer in layers_of(model) if isinstance(layer, nn.Linear)][-1].out_features
 
@@ -56,7 +56,7 @@ class LayerByLayer(nn.Module):
         return answer
 
     def _compute(self, values: torch.Tensor) -> torch.Tensor:
-        before: str | None = None  # the layer of whose neurons ``values`` has only this rank's
+        before: str | None = None  # the layer of which ``values`` has only this rank's neurons
         for name, layer in layers_of(self._model[0]):
             if isinstance(layer, WordVectors):
                 values, before = layer(values), f"{name}.table"
@@ -72,7 +72,7 @@ class LayerByLayer(nn.Module):
         raise AssertionError("the last layer's neurons are the outputs")
 
     def _gathered(self, values: torch.Tensor, layer: str) -> torch.Tensor:
-        """What all neurons of a layer answer, of which ``values`` has this rank's."""
+        """The activations of all neurons of a layer; ``values`` are those of this rank's neurons."""
         shares = [neurons[layer] for neurons in self._owners]
         longest = max(map(len, shares))
         found = self._communicator.all_gather(functional.pad(values, (0, longest - values.shape[1])))

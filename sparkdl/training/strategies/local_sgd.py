@@ -1,6 +1,6 @@
-"""Local SGD (Stich, 2019, arXiv 1805.09767): ranks step alone, and take the mean of their weights now and then.
+"""Local SGD (Stich, 2019, arXiv 1805.09767): ranks step alone, and average their weights every few steps.
 
-SparkNet (Moritz et al., 2016, arXiv 1511.06051) is the same with a longer period, and solvers that keep their momentum.
+SparkNet (Moritz et al., 2016, arXiv 1511.06051) is the same with a longer period; each solver keeps its own momentum.
 """
 
 from typing import ClassVar
@@ -15,10 +15,10 @@ __all__ = ["LocalSGD"]
 
 
 class LocalSGD(SteppingAlone):
-    """Every ``period`` steps all replicas become their mean: parameters, buffers and, if asked for, moments.
+    """Every ``period`` steps, all replicas are set to their mean: parameters, buffers and, if configured, moments.
 
-    The number of means follows from the number of steps, which is the same on all ranks: one that has no rows left
-    keeps its weights for a step and takes part. A single rank trains as if it had no strategy.
+    All ranks count the same steps, so that they average equally often: a rank without rows left keeps its weights for a
+    step and takes part. A single rank trains as without a strategy.
     """
 
     replicas_differ: ClassVar[bool] = True
@@ -43,13 +43,13 @@ class LocalSGD(SteppingAlone):
             start_means(self.averager, moments, name="moments")()
 
     def _everyone_has(self, moments: list[torch.Tensor]) -> bool:
-        """Whether all ranks have moments: one that had no rows yet has taken no step, and has none."""
+        """Whether all ranks have moments; a rank that has had no rows yet has none."""
         counts = self.communicator.all_reduce(torch.tensor([float(bool(moments))]), op="sum")
         return bool(counts == self.communicator.size)
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The optimizer's state that is shaped like the parameters: momentum, Adam's moments."""
+    """The optimizer's state in the shape of the parameters: momentum, Adam's moments."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     states = [(parameter, optimizer.state.get(parameter, {})) for parameter in parameters]
     return [

@@ -1,4 +1,4 @@
-"""Synchronous data parallelism of replicas that several ranks have together: :mod:`sparkdl.layouts`."""
+"""Synchronous data parallelism of replicas that are each split over several ranks: :mod:`sparkdl.layouts`."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ __all__ = ["PartAllReduce"]
 
 
 class PartAllReduce(KeepsPart, AllReduce):
-    """The steps of :class:`AllReduce`: those that have the same part of a replica average the gradients of it.
+    """The steps of :class:`AllReduce`: ranks that have the same part of a replica average its gradients.
 
-    Gradients of the front's parameters are averaged over all ranks of the run, each of which has seen other rows.
+    Gradients of the parameters in ``front`` are averaged over all ranks of the run, since each has rows of its own.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Networks that may be in parts: plain stacks of layers, which are drawn and computed part by part.
+"""Networks that sharded IST can split: plain stacks of layers, initialised and computed part by part.
 
 Such a network is built without its weights (on PyTorch's device ``meta``), so that only its shapes are known.
 """
@@ -29,22 +29,22 @@ BY_NEURON = (
 )
 """Layers without weights that treat each neuron by itself."""
 BEFORE = ScaledImages, nn.Flatten
-"""Layers that may stand before the first one that has weights, besides."""
+"""Layers without weights that may also come before the first layer with weights."""
 DRAWN_BYTES = 8 << 20
-"""Of a weight that are drawn at a time."""
+"""Bytes of a weight that are drawn at a time."""
 NORMAL_NUMBERS = 16
-"""Normal numbers that PyTorch's CPU draws together: it makes them of as many uniform ones."""
+"""PyTorch's CPU generator draws normal numbers in groups of this size, from as many uniform ones."""
 Drawn = tuple[tuple[int, ...], str, tuple[float, ...]]
-"""A shape, the operation that gave a tensor of it other values, and this one's numbers."""
+"""A tensor's shape, the operation that initialised it, and the operation's numbers."""
 NARROW = 2
-"""Neurons of each hidden layer of a network that only stands for a wide one."""
+"""Neurons of each hidden layer of the narrow network that is tried in place of a wide one."""
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers of a plain stack in their order, by name.
 
-    Raises :class:`ModelError` for a network of anything else than linear layers, the vectors of words before them, and
-    what treats each neuron by itself.
+    Raises :class:`ModelError` for a network of other layers than linear ones, word vectors before them, and layers
+    that act on each neuron separately.
     """
     found = list(_leaves("", model))
     linear = [place for place, (_, layer) in enumerate(found) if type(layer) is nn.Linear]
@@ -63,18 +63,18 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
         )
     if linear and linear[-1] != len(found) - 1:
         raise ModelError(
-            f"train.strategy.sharded: the last layer has to be a torch.nn.Linear, and {found[-1][0]!r} is none"
+            f"train.strategy.sharded: the last layer has to be a torch.nn.Linear, and {found[-1][0]!r} is not"
         )
     weights = [layer.weight for _, layer in found if isinstance(layer, nn.Linear)]
     if len({id(weight) for weight in weights}) < len(weights):
         raise ModelError(
-            "train.strategy.sharded: each torch.nn.Linear has to have weights of its own; two share theirs"
+            "train.strategy.sharded: each torch.nn.Linear needs weights of its own; two layers share theirs"
         )
     return found
 
 
 def ownership_of(model: nn.Module, *, seed: int, ranks: int = 1) -> Ownership:
-    """Who keeps what of a plain stack that was built without its weights. Raises :class:`ModelError` for others."""
+    """How a plain stack, built without weights, is split over ranks. Raises :class:`ModelError` for other networks."""
     layers_of(model)
     cuts, tensors = find_cuts(model, choose_layers(model)), tensors_of(model)
     counts = count_neurons(cuts, tensors)
@@ -82,10 +82,10 @@ def ownership_of(model: nn.Module, *, seed: int, ranks: int = 1) -> Ownership:
 
 
 def draw_parts(model: nn.Module, ownership: Ownership, neurons: Neurons, *, seed: int) -> dict[str, torch.Tensor]:
-    """A rank's parts of the initial weights, by name: those that the whole network would have with this seed.
+    """A rank's parts of the initial weights, by name, equal to those of the whole network with this seed.
 
-    Layers draw their weights from one stream of numbers; a rank draws all of it, some rows at a time, and keeps what is
-    its own.
+    Layers draw their weights from one stream of random numbers. A rank draws all of it, some rows at a time, and keeps
+    its own part.
     """
     generator = torch.Generator().manual_seed(seed)
     parts = {}
@@ -113,7 +113,7 @@ def draw_parts(model: nn.Module, ownership: Ownership, neurons: Neurons, *, seed
 
 
 def narrowed(model: nn.Module, ownership: Ownership) -> nn.Module:
-    """A network like it with few neurons in each hidden layer: on it can be tried what the width does not change."""
+    """The same network with few neurons in each hidden layer, for trials that do not depend on the width."""
     few = {layer: torch.arange(min(NARROW, count)) for layer, count in ownership.counts.items()}
     narrow = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(0)
@@ -127,7 +127,7 @@ def narrowed(model: nn.Module, ownership: Ownership) -> nn.Module:
 
 
 def replace_parameters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
-    """Give a network parameters in the place of those that only have a shape."""
+    """Replace parameters that only have a shape by these."""
     for name, value in values.items():
         owner, _, key = name.rpartition(".")
         layer = model.get_submodule(owner)
@@ -136,18 +136,18 @@ def replace_parameters(model: nn.Module, values: Mapping[str, torch.Tensor]) -> 
 
 @contextmanager
 def recorded_draws() -> Iterator[list[Drawn]]:
-    """Take down what is drawn while a network is built without its weights."""
+    """Record how weights are initialised while a network is built without them."""
     recorder = _Recorder()
     with recorder:
         yield recorder.drawn
 
 
 def check_draws(model: nn.Module, drawn: list[Drawn]) -> None:
-    """Raise :class:`ModelError` for a network that gives its layers other weights than they have by themselves."""
+    """Raise :class:`ModelError` for a network that initialises its layers in another way than they do by default."""
     if drawn != [each for draw in _draws(model) for each in draw.recorded]:
         raise ModelError(
-            "train.strategy.sharded draws the initial weights in parts, as torch.nn.Linear does by itself, one layer"
-            " after another; the network draws them otherwise. Leave them as they are, or set it to false"
+            "train.strategy.sharded draws the initial weights in parts, as torch.nn.Linear does by default, one layer"
+            " after another; the network initialises them in another way. Keep the default, or set it to false"
         )
 
 
@@ -168,24 +168,24 @@ def _leaves(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     if type(module) is not nn.Sequential:
         yield name, module
         return
-    for key, child in module._modules.items():  # also one that stands there twice
+    for key, child in module._modules.items():  # also a module that occurs twice
         assert child is not None
         yield from _leaves(f"{name}.{key}" if name else key, child)
 
 
 class _Draw(NamedTuple):
-    """How a parameter comes by its first values, in a layer's own way."""
+    """How a layer initialises a parameter by default."""
 
     name: str
     parameter: torch.Tensor
     bound: float | None
-    """Up to which number they are uniform. None for the vectors of words, which are normal."""
+    """The bound of a uniform distribution; None for word vectors, which are normal."""
 
     @property
     def blocks(self) -> list[tuple[int, ...]]:
-        """The shapes of the rows that are drawn at a time.
+        """The shapes of the blocks of rows that are drawn one after another.
 
-        The last block has the rest, too: of fewer numbers than it makes together PyTorch draws others.
+        The last block includes the remainder: PyTorch would draw other numbers for a block of less than a group.
         """
         rows, *others = self.parameter.shape
         some = DRAWN_BYTES // (prod(others) * self.parameter.element_size()) if others else rows
@@ -195,14 +195,14 @@ class _Draw(NamedTuple):
         return [(some, *others)] * (count - 1) + [(rows - (count - 1) * some, *others)]
 
     def fill(self, values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Draw those of a block, in place."""
+        """Draw the values of a block, in place."""
         if self.bound is None:
             return values.normal_(generator=generator)
         return values.uniform_(-self.bound, self.bound, generator=generator)
 
     @property
     def recorded(self) -> list[Drawn]:
-        """What is taken down of it."""
+        """The records that this initialisation makes."""
         shape = tuple(self.parameter.shape)
         if self.bound is None:
             return [(shape, "normal_", ()), (shape[1:], "fill_", (0,))]

@@ -1,8 +1,8 @@
-"""How residual blocks are found in a network, and left out of it: a block adds something to what it is given.
+"""Finds residual blocks in a network and leaves them out: a residual block adds something to its input.
 
-A block is a module that hands on its input unchanged when its last layer is zero, such as the blocks of a residual
-network (He et al., 2016, arXiv 1512.03385) that do not change the shape; or one that returns zeros then, which the
-network adds to its input. Layers come in the order in which the network names its modules.
+A block is a module that returns its input unchanged when its last layer is zero, such as the blocks of a residual
+network (He et al., 2016, arXiv 1512.03385) that keep the shape; or one that then returns zeros, which the network adds
+to the input. The order of layers is that in which the network names its modules.
 """
 
 import copy
@@ -23,9 +23,9 @@ from sparkdl.training.strategies.symmetry import random_rows
 __all__ = ["BLOCKS", "BlockCut", "check_blocks", "choose_blocks", "cut_blocks", "let_skip"]
 
 BLOCKS = "blocks"
-"""What is dealt, in place of a layer's neurons."""
+"""The key under which blocks are dealt, where a layer's name would be for neurons."""
 PIXELS = 8
-"""Of each side of an image, or words of a text, on which a module is tried."""
+"""The side of an image in pixels, or the length of a text in words, on which a module is tried."""
 
 
 class BlockCut(NamedTuple):
@@ -34,23 +34,23 @@ class BlockCut(NamedTuple):
     block: int
     """The number of the block."""
     larger: int = 1
-    """How many times as large it is in a sub-network: what the block adds is in proportion to its last layer."""
+    """The factor of the tensor in a sub-network. It scales the last layer, and so what the block adds."""
 
     def take(self, whole: torch.Tensor, neurons: Neurons) -> torch.Tensor:
-        """A copy for the sub-network of some blocks, without any numbers if it lacks this one."""
+        """A copy for a sub-network with these blocks, which is empty if this block is not one of them."""
         return whole * self.larger if self._is_in(neurons) else whole.new_empty(self.shape(whole, neurons))
 
     def put(self, part: torch.Tensor, whole: torch.Tensor, neurons: Neurons) -> None:
-        """Overwrite it by what :meth:`take` gave, or what training has made of it."""
+        """Write the result of :meth:`take`, as training has changed it, back into ``whole``."""
         if self._is_in(neurons):
             whole.copy_(part if self.larger == 1 else part / self.larger)
 
     def shape(self, whole: torch.Tensor, neurons: Neurons) -> tuple[int, ...]:
-        """The shape of what :meth:`take` gives."""
+        """The shape of the result of :meth:`take`."""
         return tuple(whole.shape) if self._is_in(neurons) else (0, *whole.shape[1:])
 
     def make_fresh(self, whole: torch.Tensor, *, ranks: int) -> None:
-        """Make initial weights smaller in place: sub-networks then begin with those that the network would have."""
+        """Scale initial weights down in place, so that in sub-networks they have their usual size."""
         if self.larger != 1:
             whole /= ranks
 
@@ -59,9 +59,9 @@ class BlockCut(NamedTuple):
 
 
 def choose_blocks(model: nn.Module, blocks: Sequence[str] | None = None) -> Sequence[str]:
-    """The names of the blocks that are dealt: ``blocks``, by default all that hand on their input, the outermost ones.
+    """The names of the blocks that are dealt: ``blocks``, by default all that can return their input, outermost only.
 
-    Raises :class:`ModelError` when there are none, or for a name that is none of a residual block.
+    Raises :class:`ModelError` when there are none, or for a name that is not that of a residual block.
     """
     if blocks is None:
         if found := _found("", model):
@@ -83,7 +83,7 @@ def choose_blocks(model: nn.Module, blocks: Sequence[str] | None = None) -> Sequ
 
 
 def cut_blocks(model: nn.Module, blocks: Sequence[str], *, ranks: int) -> dict[str, BlockCut]:
-    """How the parameters and buffers of a network are cut, by name; those of no block stay whole."""
+    """How the parameters and buffers of blocks are cut, by name; all others stay whole."""
     cuts = {}
     for number, block in enumerate(blocks):
         module = model.get_submodule(block)
@@ -96,7 +96,7 @@ def cut_blocks(model: nn.Module, blocks: Sequence[str], *, ranks: int) -> dict[s
 
 
 def let_skip(model: nn.Module, blocks: Sequence[str]) -> None:
-    """Let blocks whose parameters have no numbers do nothing."""
+    """Make blocks with empty parameters return their input, or zeros."""
     for name in blocks:
         block = model.get_submodule(name)
         forward = partial(_forward, stand_in=_stand_in(block) or _same)
@@ -104,9 +104,9 @@ def let_skip(model: nn.Module, blocks: Sequence[str]) -> None:
 
 
 def check_blocks(model: nn.Module, rows: Inputs, blocks: Sequence[str] | None, *, ranks: int) -> None:
-    """Try to leave out of a network what a rank has not been dealt; ``rows`` are like its inputs. Runs on the driver.
+    """Try to compute a network without its blocks; ``rows`` are like its inputs. Runs on the driver.
 
-    Raises :class:`ModelError` when it has no residual blocks or fewer than ranks, or when it cannot do without them.
+    Raises :class:`ModelError` when it has no residual blocks or fewer than ranks, or cannot be computed without them.
     """
     chosen = choose_blocks(model, blocks)
     if len(chosen) < ranks:
@@ -130,8 +130,8 @@ def check_blocks(model: nn.Module, rows: Inputs, blocks: Sequence[str] | None, *
         ) from None
     if torch.equal(answers[0], answers[1]) and not torch.equal(whole[0], whole[1]):
         raise ModelError(
-            f"without its residual blocks ({names}) the network answers the same to all rows: nothing passes by one of"
-            " them, which train.strategy.blocks should not name"
+            f"without its residual blocks ({names}) the network has the same outputs for all rows: at least one of"
+            " them is not bypassed. Leave it out of train.strategy.blocks"
         )
 
 
@@ -159,9 +159,9 @@ def _layers(module: nn.Module) -> list[nn.Module]:
 
 @torch.no_grad()
 def _stand_in(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What a module does to positive inputs when its last layer is zero: nothing, or zeros that are added to them.
+    """What replaces a module whose last layer is zero, by trying it on positive inputs: the identity, or zeros.
 
-    None for a module that does something else, and so is no residual block.
+    None for a module that is not a residual block.
     """
     if not _layers(module):
         return None
@@ -170,7 +170,7 @@ def _stand_in(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor] | Non
     weight = next(layers[0].parameters(recurse=False))
     features = weight.shape[1] * int(getattr(layers[0], "groups", 1)) if weight.ndim > 1 else weight.numel()
     generator = torch.Generator().manual_seed(0)
-    for tensor in tensors_of(tried).values():  # blocks that are zero at first would hide behind each other
+    for tensor in tensors_of(tried).values():  # blocks that are zero initially could not be told apart
         if tensor.is_floating_point():
             random = torch.rand(tensor.shape, generator=generator) + 0.5
             tensor.copy_(random / max(tensor[0].numel(), 1) if tensor.ndim > 1 else random)
@@ -179,10 +179,10 @@ def _stand_in(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor] | Non
     for place in range(4):  # vectors, series, images, volumes
         shape = (2, features, *[PIXELS] * place)
         inputs = torch.rand(shape, generator=generator).to(weight)
-        for values in (inputs, inputs.movedim(1, -1)) if place == 1 else (inputs,):  # or texts
+        for values in (inputs, inputs.movedim(1, -1)) if place == 1 else (inputs,):  # a text has its features last
             try:
                 answer = tried(values)
-            except Exception:  # whatever a module may raise that takes other shapes
+            except Exception:  # modules may raise anything for a wrong shape
                 continue
             for stand_in in (_same, torch.zeros_like):
                 if isinstance(answer, torch.Tensor) and torch.equal(answer, stand_in(values)):

@@ -1,8 +1,7 @@
 """Independent subnet training of residual networks (ResIST: Dun et al., 2021, arXiv 2107.00961).
 
-A round deals the residual blocks to the ranks, each block to one of them. For some steps, each rank trains the
-shallower network that its blocks and all other layers make up: it neither computes nor sends what the other ranks'
-blocks hold.
+In each round, every residual block is dealt to one rank. For some steps, each rank trains the shallower network of its
+blocks and all other layers: it neither computes nor sends the blocks of other ranks.
 """
 
 from collections.abc import Mapping
@@ -19,10 +18,10 @@ __all__ = ["ResIST"]
 
 
 class ResIST(Rounds[ResISTOptions]):
-    """Rounds of residual blocks: values pass by those that another rank has. All other layers become their mean.
+    """Rounds in which a rank skips the residual blocks of other ranks. All other layers are averaged.
 
-    In the whole network a block adds 1/n of what it adds in a sub-network: the mean over the n ranks, of which one has
-    it.
+    In the whole network, a block adds 1/n of what it adds in a sub-network, which is the mean over the n ranks, as only
+    one has the block.
     """
 
     _part: ClassVar[type[BlockCut]] = BlockCut

@@ -1,4 +1,4 @@
-"""Rounds in which each rank trains the part of the network that it was dealt; then all have the whole again."""
+"""Rounds in which each rank trains the sub-network that it was dealt; after a round all have the whole network."""
 
 import itertools
 from abc import abstractmethod
@@ -24,7 +24,7 @@ from sparkdl.training.strategies.sub_networks import Cut, Neurons, deal, overwri
 __all__ = ["STATISTICS_BATCHES", "Rounds"]
 
 STATISTICS_BATCHES = 8
-"""Training batches on each rank from which the means of batch normalisation are found again."""
+"""Training batches of each rank from which the statistics of batch normalisation are computed anew."""
 
 
 Options = TypeVar("Options", bound=RoundsOptions)
@@ -33,13 +33,13 @@ Options = TypeVar("Options", bound=RoundsOptions)
 class Rounds(Strategy, Generic[Options]):
     """Between rounds all ranks have the whole network, which is the consensus; in a round each has its sub-network.
 
-    The parameters stay the same objects: in a round they have the sub-network's sizes. What is not cut becomes the mean
-    of all ranks. A round has at most ``period`` steps, and ends with the epoch. Its optimizer begins anew: moments
-    belong to what another rank may have now. Which parts there are is a subclass's to say.
+    The parameters stay the same objects; in a round they have the sub-network's sizes. Tensors that are not cut are
+    averaged over all ranks. A round has at most ``period`` steps, and ends with the epoch. Each round starts with a new
+    optimizer state, because moments belong to parts that another rank may have now. Subclasses define the parts.
     """
 
     _part: ClassVar[type[Cut] | type[BlockCut]]
-    """What says which part of a tensor a sub-network has."""
+    """The class that describes which part of a tensor a sub-network has."""
 
     def __init__(
         self, options: Options, communicator: Communicator, averager: Averager, *, seed: int, epochs: int
@@ -49,17 +49,17 @@ class Rounds(Strategy, Generic[Options]):
         self._epochs = range(options.allreduce_first, epochs - options.allreduce_last)
         self._allreduce = AllReduce(communicator, averager)
         self._dealing = 0 in self._epochs
-        """Whether the epoch is one of sub-networks."""
+        """Whether sub-networks are trained in this epoch."""
         self._round = 0
-        """Rounds that are over."""
+        """Completed rounds."""
         self._steps = 0
-        """In the round."""
+        """Steps of the round in progress."""
         self._whole: dict[str, torch.Tensor] = {}
-        """In a round: what is cut, as it was at its beginning, the same on all ranks."""
+        """In a round: the tensors that are cut, as of its beginning, the same on all ranks."""
 
     @abstractmethod
     def _cut_up(self, model: nn.Module) -> tuple[Mapping[str, Cut | BlockCut], Mapping[str, int]]:
-        """How its tensors are cut, by name, and how many parts there are to deal, by layer."""
+        """How the network's tensors are cut, by name, and the number of parts to deal, by layer."""
 
     @property
     @override
@@ -87,7 +87,7 @@ class Rounds(Strategy, Generic[Options]):
     def begin_epoch(self, epoch: int) -> None:
         self._dealing = epoch in self._epochs
         if self._whole and not self._dealing:
-            self._end_round()  # of an epoch that was to be another one before the run was continued
+            self._end_round()  # the run was resumed with other epochs of sub-networks
 
     @override
     def begin_step(self) -> None:
@@ -213,7 +213,7 @@ class Rounds(Strategy, Generic[Options]):
         restart(self.optimizer, self._make_optimizer(self.model))
 
     def _assemble(self, whole: dict[str, torch.Tensor]) -> None:
-        """Bring the parts of all ranks together in ``whole``, and give it to the model."""
+        """Assemble the parts of all ranks in ``whole``, and put it into the model."""
         tensors, shares = tensors_of(self.model), self._deal()
         kinds = [
             [(whole[name].dtype, cut.shape(whole[name], own)) for name, cut in self._cuts.items()] for own in shares

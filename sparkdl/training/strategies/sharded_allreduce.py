@@ -18,9 +18,9 @@ __all__ = ["ShardedAllReduce"]
 
 
 class ShardedAllReduce(KeepsPart, Strategy):
-    """The steps of :class:`~sparkdl.training.strategies.allreduce.AllReduce`, each rank of them its shard.
+    """The steps of :class:`~sparkdl.training.strategies.allreduce.AllReduce`, where each rank updates its shard.
 
-    Buffers are each rank's own until an epoch ends, as there.
+    As there, buffers are each rank's own until the end of an epoch.
     """
 
     def __init__(self, communicator: Communicator, averager: Averager, *, shard: Literal["optimizer", "all"]) -> None:
@@ -37,7 +37,7 @@ class ShardedAllReduce(KeepsPart, Strategy):
     @override
     def place(self, model: nn.Module, device: torch.device) -> nn.Module:
         self._device = device
-        return model  # one shard after another is put there
+        return model  # shards are moved there one after another
 
     @override
     def wrap(self, model: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer]) -> tuple[nn.Module, Optimizer]:
@@ -51,7 +51,7 @@ class ShardedAllReduce(KeepsPart, Strategy):
 
     @override
     def row_weight(self, *, own_rows: int, global_rows: int) -> float:
-        return 1 / global_rows  # gradients are added up
+        return 1 / global_rows  # gradients are summed over ranks
 
     @override
     def end_epoch(self) -> None:
@@ -60,7 +60,7 @@ class ShardedAllReduce(KeepsPart, Strategy):
     @override
     @contextmanager
     def consensus(self) -> Iterator[nn.Module]:
-        """The whole network, whose layers come together one after another; all ranks call it equally often."""
+        """The whole network, whose layers are gathered one after another; all ranks call it equally often."""
         with kept(self.model.buffers()):
             agree(self.communicator, self.model.buffers(), name="consensus")
             yield self.model

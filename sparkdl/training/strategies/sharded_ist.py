@@ -1,8 +1,8 @@
-"""Independent subnet training of a network that no rank ever has as a whole (Yuan et al., 2019, arXiv 1910.02120).
+"""Independent subnet training of a network that is never whole on any rank (Yuan et al., 2019, arXiv 1910.02120).
 
-The mathematics is that of :mod:`sparkdl.training.strategies.ist`, to the last bit of the weights: the same neurons are
-dealt to the same ranks. Between rounds a rank keeps the neurons that it has trained, and hands them to their next
-owners, piece by piece, when the next round begins.
+Weights are the same, to the last bit, as with :mod:`sparkdl.training.strategies.ist`: the same neurons are dealt to the
+same ranks. After a round a rank keeps the neurons that it has trained, and sends them to their next owners, piece by
+piece, when the next round begins.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,22 +29,23 @@ __all__ = ["ShardedIST"]
 
 
 class ShardedIST(SteppingAlone):
-    """In a round each rank has its sub-network; between rounds it has the parts of the network that it keeps.
+    """In a round each rank has its sub-network; between rounds it has its part of the whole network.
 
-    Of a layer that reads another hidden one, a rank keeps its neurons' rows, whose columns are all neurons before; in a
-    round the parameter has the columns of the rank's own, and the rows wait beside it.
+    For a layer that reads another hidden layer, a rank keeps the rows of its neurons, with a column for every neuron of
+    the layer before. In a round, the parameter has only the columns of the rank's own neurons, and the complete rows
+    are kept aside.
     """
 
     def __init__(self, options: ISTOptions, communicator: Communicator, averager: Averager, *, seed: int) -> None:
         super().__init__(communicator, averager)
         self._options, self._seed = options, seed
         self.ownership: Ownership
-        """Who keeps what of the network."""
+        """How the network is split over ranks."""
         self._round = 0
-        """Rounds that have begun."""
+        """Started rounds."""
         self._in_round = False
         self._waiting: dict[str, torch.Tensor] = {}
-        """In a round: what is kept of the parameters of which the sub-network has less."""
+        """In a round: this rank's part of parameters of which the sub-network has fewer columns."""
 
     @property
     @override
@@ -58,12 +59,12 @@ class ShardedIST(SteppingAlone):
 
     @override
     def place(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """Give a network that was built without its weights this rank's parts of the initial ones."""
+        """Give a network that was built without weights this rank's parts of the initial weights."""
         self.ownership = ownership_of(model, seed=self._seed, ranks=self.communicator.size)
         parts = draw_parts(model, self.ownership, self._own(0), seed=self._seed)
         for name, cut in self.ownership.cuts.items():
             if cut.columns:
-                parts[name] /= sqrt(self.communicator.size)  # sub-networks begin with the network's variance, as in IST
+                parts[name] /= sqrt(self.communicator.size)  # sub-networks start with the network's variance, as in IST
         replace_parameters(model, parts)
         return model.to(device)
 
@@ -92,9 +93,9 @@ class ShardedIST(SteppingAlone):
     @override
     @contextmanager
     def consensus(self) -> Iterator[nn.Module]:
-        """The whole network, computed by all ranks together; between rounds."""
+        """The whole network, computed by all ranks together. Raises RuntimeError within a round."""
         if self._in_round:
-            raise RuntimeError("the ranks of a sharded network compute it together between two rounds only")
+            raise RuntimeError("a sharded network can be computed as a whole only between two rounds")
         yield LayerByLayer(self.model, self.ownership.cuts, self._owners, self.communicator)
 
     @override
@@ -104,7 +105,7 @@ class ShardedIST(SteppingAlone):
 
     @override
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from such a state of as many ranks, whose parts come next; until then there are none in memory."""
+        """Resume from a state of as many ranks. Parameters are empty until the rank's part is put back."""
         self._round, self._steps, self._in_round = 0, 0, False
         if state:
             self._round, self._steps, self._in_round = state["round"], state["steps"], state["in_round"]
@@ -127,12 +128,12 @@ class ShardedIST(SteppingAlone):
         return full_state(self.model)
 
     def moments(self) -> dict[str, Any]:
-        """See :class:`Sharded`. They are those of a round."""
+        """See :class:`Sharded`. Moments belong to the round in progress."""
         return self.optimizer.state_dict()
 
     def put(self, weights: Mapping[str, torch.Tensor], moments: Mapping[str, Any]) -> None:
         """See :class:`Sharded`."""
-        overwrite(self.model, weights)  # without a second copy
+        overwrite(self.model, weights)  # needs no second copy
         self.optimizer.load_state_dict(dict(moments))
 
     def adopt(self, pieces: Iterable[ModelPart]) -> None:
@@ -146,13 +147,13 @@ class ShardedIST(SteppingAlone):
             tensors[name].data.copy_(value)
 
     def _leave_room(self) -> None:
-        """Give up gradients and moments, which each round begins anew; some optimizers have these before a step."""
+        """Free gradients and moments, which each round starts anew; some optimizers allocate moments before a step."""
         self.optimizer.zero_grad()
         self.optimizer.state.clear()
 
     @property
     def _owners(self) -> list[Neurons]:
-        """By rank, who has which neurons now: as they were dealt for the last round, at first for the first one."""
+        """By rank, the neurons that it has now: those dealt for the last round, and before any round for the first."""
         return self.ownership.owners(max(self._round - 1, 0))
 
     def _own(self, number: int) -> Neurons:

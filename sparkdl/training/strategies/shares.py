@@ -1,8 +1,9 @@
-"""The parts of a network that no rank holds as a whole: what a rank keeps, and how neurons go from rank to rank.
+"""The parts of a network in sharded IST: what each rank keeps, and how neurons move between ranks.
 
-Each neuron of a hidden layer has one owner, who keeps its row of the layer's weight and bias (of an embedding, its
-number of each vector), and, of the last hidden layer, its column of the outputs' weight. So n ranks keep 1/n of the
-network each. What belongs to no hidden layer (the outputs' bias) is on all of them.
+Each neuron of a hidden layer has one owner. The owner keeps the neuron's row of the layer's weight and bias (for an
+embedding, its component of each vector) and, for the last hidden layer, its column of the output layer's weight. So
+each of n ranks keeps 1/n of the network. Parameters that belong to no hidden layer (the bias of the outputs) are on
+all ranks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,17 +19,17 @@ from sparkdl.training.strategies.sub_networks import Cut, Neurons, deal
 __all__ = ["DealtParts", "Ownership", "grow", "kept_of", "move_neurons", "reads_few", "shrink"]
 
 PIECE_BYTES = 8 << 20
-"""Of a tensor that are in memory at a time, beside its parts, while neurons change their owners."""
+"""Bytes of a tensor that are in memory at a time, beside a rank's part, while neurons move between ranks."""
 
 
 class Ownership(NamedTuple):
-    """What has to be known of a network to say which rank keeps what of it, in any round."""
+    """Determines which rank keeps which part of a network, in every round."""
 
     cuts: Mapping[str, Cut]
     shapes: Mapping[str, tuple[int, ...]]
-    """Of the parameters that are cut, in the whole network."""
+    """Shapes, in the whole network, of the parameters that are cut."""
     counts: Mapping[str, int]
-    """By hidden layer, its neurons."""
+    """The number of neurons of each hidden layer."""
     seed: int
     ranks: int
 
@@ -37,19 +38,19 @@ class Ownership(NamedTuple):
         return deal(self.counts, size=self.ranks, seed=self.seed, number=number)
 
     def regions(self, neurons: Neurons) -> Regions:
-        """Where the part of the owner of some neurons lies."""
+        """Where the part of the owner of these neurons lies in the whole network."""
         kept = {name: kept_of(cut, neurons) for name, cut in self.cuts.items()}
         return {name: Region(dim, index) for name, (index, dim) in kept.items()}
 
     def state(self) -> dict[str, Any]:
-        """As plain values."""
+        """The ownership as plain values."""
         cuts = {name: list(cut) for name, cut in self.cuts.items()}
         shapes = {name: list(shape) for name, shape in self.shapes.items()}
         return {**self._asdict(), "cuts": cuts, "shapes": shapes, "counts": dict(self.counts)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Ownership":
-        """The same again."""
+        """The ownership from its :meth:`state`."""
         cuts = {name: Cut(*cut) for name, cut in state["cuts"].items()}
         shapes = {name: tuple(shape) for name, shape in state["shapes"].items()}
         return cls(cuts, shapes, state["counts"], state["seed"], state["ranks"])
@@ -60,7 +61,7 @@ class DealtParts(NamedTuple):
 
     ownership: Ownership
     number: int
-    """Of the round for which neurons were dealt last."""
+    """The number of the round for which neurons were dealt last."""
     in_round: bool
 
     @property
@@ -73,7 +74,7 @@ class DealtParts(NamedTuple):
         return self.ownership.regions(self.ownership.owners(self.number)[rank])
 
     def kept(self, rank: int, own: Mapping[str, Any]) -> dict[str, Any]:
-        """See :class:`~sparkdl.layouts.Parting`. Without moments, which each round begins anew."""
+        """See :class:`~sparkdl.layouts.Parting`. Without moments, which each round starts anew."""
         kept = dict(own["model"])
         if self.in_round:
             neurons = self.ownership.owners(self.number)[rank]
@@ -82,7 +83,7 @@ class DealtParts(NamedTuple):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "DealtParts":
-        """From what the strategy has written."""
+        """The parts from the strategy's state."""
         return cls(Ownership.from_state(state["ownership"]), max(state["round"] - 1, 0), state["in_round"])
 
 
@@ -94,7 +95,7 @@ def kept_of(cut: Cut, neurons: Neurons) -> tuple[torch.Tensor, int]:
 
 
 def reads_few(cut: Cut) -> bool:
-    """Whether a sub-network has less of the parameter than its owner keeps: of all inputs only those of its neurons."""
+    """Whether a sub-network has fewer columns of the parameter than its owner keeps: only those of its own neurons."""
     return bool(cut.rows and cut.columns)
 
 
@@ -107,10 +108,10 @@ def move_neurons(
     after: torch.Tensor,
     communicator: Communicator,
 ) -> None:
-    """Overwrite what this rank keeps of a parameter by the part of the neurons that it owns from now on.
+    """Replace this rank's part of a parameter, in place, by the part of the neurons that it owns next.
 
-    ``before`` are by rank the neurons that each has owned, ``after`` as many of them as this rank had, in any order.
-    All ranks call it together. What a rank holds besides are some pieces of :data:`PIECE_BYTES`.
+    ``before`` has the neurons that each rank owned; ``after`` has those that this rank owns next, equally many. All
+    ranks call it together. Needs the memory of a few pieces of :data:`PIECE_BYTES`.
     """
     order = torch.cat(list(before))
     place = torch.empty_like(order)
@@ -130,9 +131,9 @@ def move_neurons(
 def grow(
     ownership: Ownership, neurons: Neurons, kept: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """From what an owner keeps, the weights of its sub-network, and what waits in the meantime; in place where it can.
+    """From an owner's part, the weights of its sub-network, and the complete rows to keep aside; in place if possible.
 
-    What :meth:`Cut.take` does with the whole.
+    Does for a part what :meth:`Cut.take` does for the whole network.
     """
     parts, waiting = {}, {}
     for name, cut in ownership.cuts.items():
@@ -149,7 +150,7 @@ def grow(
 def shrink(
     ownership: Ownership, neurons: Neurons, parts: Mapping[str, torch.Tensor], waiting: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """From the weights of a sub-network what its owner keeps, in place: what :meth:`Cut.put` does with the whole."""
+    """From the weights of a sub-network, its owner's part, in place: the inverse of :func:`grow`."""
     kept = {}
     for name, cut in ownership.cuts.items():
         part = parts[name]

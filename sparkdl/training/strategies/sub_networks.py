@@ -1,9 +1,9 @@
-"""How a network is cut into sub-networks: which neurons each of them has, and which weights belong to these.
+"""How a network is cut into sub-networks: which neurons each sub-network has, and which weights belong to them.
 
 The neurons (of a convolution: the channels) of each hidden layer are dealt without replacement. A sub-network has the
-rows of its neurons in the weights of their layer, and their columns in the weights of the layer that reads them:
-between two dealt layers a block (Yuan et al., 2019, arXiv 1910.02120, section 3). Of an embedding each neuron is one
-number of every vector, so that its part of the table are columns.
+rows of its neurons in their layer's weight, and their columns in the weight of the layer that reads them: a block of
+the weight between two dealt layers (Yuan et al., 2019, arXiv 1910.02120, section 3). A neuron of an embedding is one
+component of every vector, so that its part of the table is a column.
 """
 
 import math
@@ -31,43 +31,43 @@ __all__ = [
 DENSE = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
 """Layers with a weight of shape (neurons, inputs, ...), each of whose neurons reads all inputs."""
 TABLE = nn.EmbeddingBag
-"""A layer with a weight of shape (vectors, neurons), which reads numbers of vectors, and no neurons."""
+"""A layer with a weight of shape (vectors, neurons), which reads indices of vectors, and no neurons."""
 
 Neurons = Mapping[str, torch.Tensor]
-"""By hidden layer: the numbers of some of its neurons."""
+"""By hidden layer: the indices of some of its neurons."""
 
 
 class Cut(NamedTuple):
-    """Which part of a tensor goes with which neurons."""
+    """Which part of a tensor belongs to which neurons."""
 
     rows: str | None = None
     """The hidden layer that has a neuron for each index of the first dimension."""
     columns: str | None = None
     """The hidden layer whose neurons are read along the second dimension."""
     width: int = 1
-    """Columns of each of these neurons: a channel that is flattened has one for each pixel."""
+    """Columns per neuron of ``columns``: a flattened channel has one for each pixel."""
     vectors: str | None = None
     """The hidden layer, an embedding, that has a neuron for each index of the second dimension."""
 
     @property
     def own(self) -> str | None:
-        """The hidden layer whose own the tensor is: that which it makes, and not that which it reads."""
+        """The hidden layer that the tensor belongs to, which is not the layer that it reads."""
         return self.rows or self.vectors
 
     def take(self, whole: torch.Tensor, neurons: Neurons) -> torch.Tensor:
-        """A copy of the part that goes with some neurons.
+        """A copy of the part that belongs to some neurons.
 
-        Weights grow as the inputs that they read become fewer, so that their sum stays about what it was.
+        Weights are scaled up as their neuron reads fewer inputs, so that the weighted sum keeps its size.
         """
         part = self.part(whole, neurons)
         return part * (whole.shape[1] / part.shape[1]) if self.columns else part
 
     def part(self, whole: torch.Tensor, neurons: Neurons) -> torch.Tensor:
-        """The same, with weights as they are."""
+        """The same part, without scaling."""
         return whole[self._place(neurons, whole.device)]
 
     def put(self, part: torch.Tensor, whole: torch.Tensor, neurons: Neurons) -> None:
-        """Overwrite that part by what :meth:`take` gave, or what training has made of it."""
+        """Write the result of :meth:`take`, as training has changed it, back into ``whole``."""
         if self.columns:
             part = part * (part.shape[1] / whole.shape[1])
         whole[self._place(neurons, whole.device)] = part
@@ -84,7 +84,7 @@ class Cut(NamedTuple):
         return tuple(shape)
 
     def make_fresh(self, whole: torch.Tensor, *, ranks: int) -> None:
-        """Make initial weights smaller in place: sub-networks then begin with the variance that the network would."""
+        """Scale initial weights down in place, so that sub-networks start with the variance of the whole network."""
         if self.columns:
             whole /= math.sqrt(ranks)
 
@@ -102,7 +102,7 @@ class Cut(NamedTuple):
 def choose_layers(model: nn.Module, layers: Sequence[str] | None = None) -> Sequence[str]:
     """The names of the layers whose neurons are dealt: ``layers``, by default all hidden ones.
 
-    Raises :class:`ModelError` when there are none, or for a name that is none of theirs.
+    Raises :class:`ModelError` when there are none, or for a name that is not that of a hidden layer.
     """
     hidden = hidden_layers(model)
     if not hidden:
@@ -120,21 +120,21 @@ def choose_layers(model: nn.Module, layers: Sequence[str] | None = None) -> Sequ
 
 
 def hidden_layers(model: nn.Module) -> list[str]:
-    """All layers with neurons that others may read: the last one's are the outputs."""
+    """All layers with neurons except the last, whose neurons are the outputs."""
     return list(_weights(model))[:-1]
 
 
 def find_cuts(model: nn.Module, layers: Collection[str]) -> dict[str, Cut]:
-    """How the parameters and buffers of a network are cut, by name; those that are not named stay whole.
+    """How the parameters and buffers of a network are cut, by name; all others stay whole.
 
-    The neurons of ``layers`` are taken to be read by the layer that follows in the order in which the network names its
-    modules, and by nothing else. What lies between, and has a number for each neuron, goes with them: batch
-    normalisation. Raises :class:`ModelError` when the next layer does not have an input for each neuron.
+    Assumes that the neurons of each of ``layers`` are read by the next layer, in the order in which the network names
+    its modules, and by nothing else. Modules between them with a value for each neuron (batch normalisation) are cut,
+    too. Raises :class:`ModelError` when the next layer does not have an input for each neuron.
     """
     tensors, weights = tensors_of(model), _weights(model)
     cuts: dict[str, Cut] = {}
     before: str | None = None  # the dealt layer whose neurons come out at this place
-    neurons = 0  # of it
+    neurons = 0  # of that layer
     for name, module in model.named_modules():
         if name in weights:
             rows = name if name in layers else None
@@ -156,10 +156,10 @@ def find_cuts(model: nn.Module, layers: Collection[str]) -> dict[str, Cut]:
 
 
 def deal(counts: Mapping[str, int], *, size: int, seed: int, number: int) -> list[Neurons]:
-    """The neurons of each of ``size`` sub-networks in a round, each neuron once: a function of seed and round alone.
+    """The neurons of each of ``size`` sub-networks in round ``number``, each neuron once; depends on seed and round.
 
-    ``counts`` are the neurons by hidden layer. Sub-networks have as many of them each, or one more, the same
-    ones in every round; with a single one, it is the network.
+    ``counts`` has the number of neurons of each hidden layer. The sizes of sub-networks differ by at most one neuron
+    per layer, and stay the same in every round. With ``size`` 1, the sub-network is the whole network.
     """
     shares: list[dict[str, torch.Tensor]] = [{} for _ in range(size)]
     for place, (layer, count) in enumerate(counts.items()):
@@ -170,7 +170,7 @@ def deal(counts: Mapping[str, int], *, size: int, seed: int, number: int) -> lis
 
 
 def count_neurons(cuts: Mapping[str, Cut], tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """By dealt layer, how many neurons it has in the whole network."""
+    """The number of neurons, in the whole network, of each dealt layer."""
     return {cut.own: tensors[name].shape[1 if cut.vectors else 0] for name, cut in cuts.items() if cut.own}
 
 
@@ -180,7 +180,7 @@ def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def overwrite(model: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
-    """Give parameters and buffers other values, of other shapes, too: they stay the same objects."""
+    """Replace the values of parameters and buffers, which stay the same objects but may change their shapes."""
     tensors = tensors_of(model)
     for name, value in values.items():
         tensors[name].data = value

@@ -1,4 +1,4 @@
-"""Whether the neurons of a network can be dealt: the network has to be the same in whatever order they stand.
+"""Checks that a network's neurons can be dealt: its outputs must not depend on their order.
 
 Runs on the driver, before anything starts.
 """
@@ -24,22 +24,22 @@ from sparkdl.training.strategies.sub_networks import (
 
 __all__ = ["check_counts", "check_sub_networks", "may_be_permuted", "random_rows"]
 
-TOLERANCE = 1e-3  # of float32; what depends on the order of neurons differs by its own size
+TOLERANCE = 1e-3  # relative, in float32; outputs that depend on the order of neurons differ by their whole size
 
 
 def check_sub_networks(model: nn.Module, rows: Inputs, layers: Sequence[str] | None, *, ranks: int) -> None:
-    """Try to cut a network into a sub-network for each rank; ``rows`` are like its inputs, at least two of them.
+    """Try to cut a network into a sub-network for each rank; ``rows`` are at least two rows like its inputs.
 
-    Raises :class:`ModelError` when it has no hidden layers or one with fewer neurons than ranks, when something else
-    than the next layer reads their neurons, or when a sub-network cannot be computed.
+    Raises :class:`ModelError` when it has no hidden layer, when a hidden layer has fewer neurons than there are ranks,
+    when anything but the next layer reads its neurons, or when a sub-network cannot be computed.
     """
     rows, chosen = random_rows(rows), choose_layers(model, layers)
     if not may_be_permuted(model, rows, chosen):
         fitting = [layer for layer in hidden_layers(model) if may_be_permuted(model, rows, [layer])]
         raise ModelError(
-            "train.strategy ist deals the neurons of hidden layers, each of which the next layer alone reads, and what"
-            f" is between treats all alike. The network is otherwise at {', '.join(chosen)}; set train.strategy.layers"
-            f" to some of those where it is not: {', '.join(fitting) or 'there is none'}"
+            "train.strategy ist deals neurons of hidden layers that only the next layer reads, and modules between"
+            f" that treat all neurons alike. That is not so for {', '.join(chosen)}; set train.strategy.layers to some"
+            f" of the layers that can be dealt: {', '.join(fitting) or 'there are none'}"
         )
     cuts, tensors = find_cuts(model, chosen), tensors_of(model)
     counts = count_neurons(cuts, tensors)
@@ -69,16 +69,16 @@ def check_counts(counts: Mapping[str, int], *, ranks: int) -> None:
 def may_be_permuted(
     model: nn.Module, rows: Inputs, layers: Sequence[str], *, groups: Mapping[str, int] | None = None
 ) -> bool:
-    """Whether the network stays the same function when the neurons of these layers change places.
+    """Whether the network stays the same function when the neurons of these layers are permuted.
 
-    ``groups`` says by layer into how many groups its neurons fall, within which they change places.
+    ``groups`` has for a layer the number of groups of neurons; neurons are permuted within their group.
     """
     network = copy.deepcopy(model).eval()
     tensors = tensors_of(network)
     generator = torch.Generator().manual_seed(0)
-    for tensor in tensors.values():  # what all neurons have alike at first, as a mean of zero, would hide their order
+    for tensor in tensors.values():  # values equal for all neurons, as initial means of zero, would hide their order
         if tensor.is_floating_point() and tensor.ndim:
-            spread = torch.rand(tensor.shape, generator=generator) + 0.5  # positive, as a variance has to be
+            spread = torch.rand(tensor.shape, generator=generator) + 0.5  # positive, because it may be a variance
             if tensor.ndim > 1:
                 spread = torch.randn(tensor.shape, generator=generator) / max(tensor[0].numel(), 1) ** 0.5
             tensor.data = spread.to(tensor.dtype)
@@ -102,10 +102,10 @@ def _permuted(count: int, groups: int, generator: torch.Generator) -> torch.Tens
 
 
 def random_rows(rows: Inputs) -> Inputs:
-    """Rows as different from each other as rows are, of the same shapes and types; the same ones every time.
+    """Random rows of the same shapes and types; the same rows on every call.
 
-    None of their numbers is negative, so that they may be those of words; masks stay as they are, and whole numbers are
-    no larger than the largest one there, which is the last that an embedding may know.
+    No value is negative, as values may be indices of words. Masks stay as they are, and integers are not larger than
+    the largest integer in ``rows``, since an embedding may have no larger index.
     """
     generator = torch.Generator().manual_seed(0)
 

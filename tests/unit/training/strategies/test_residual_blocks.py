@@ -143,7 +143,7 @@ ROWS = torch.zeros(2, 4)
             lambda: mlp(input_shape=(4,), num_classes=3, hidden=(4, 4)),
             ROWS,
             ["1", "3"],
-            "passes by one of them",
+            "at least one of them is not bypassed",
         ),
         (lambda: mlp(input_shape=(4,), num_classes=3, hidden=(8, 4)), ROWS, ["1"], r"'1' is no residual.*are none$"),
         (network, IMAGES, ["0.layers.5"], "'0.layers.5' is no residual block.*are 0.layers.3, 0.layers.4, 0.layers.6$"),
