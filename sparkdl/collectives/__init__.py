@@ -1,4 +1,4 @@
-"""What ranks say to each other, through Horovod or torch.distributed."""
+"""Communication between ranks, through Horovod or torch.distributed."""
 
 from sparkdl.collectives.averaging import Averager, Ring, create_averager
 from sparkdl.collectives.averaging.packing import message_of, parts_of

@@ -1,4 +1,4 @@
-"""What a library has to answer so that ranks can exchange tensors through it."""
+"""The interface of the libraries by which ranks exchange tensors."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
@@ -11,7 +11,7 @@ __all__ = ["Backend", "Meeting", "Seat"]
 
 
 class Seat(Protocol):
-    """Where a rank is among the others, in Horovod's words."""
+    """A rank's position among the others, in Horovod's terms."""
 
     @property
     def rank(self) -> int: ...  # noqa: D102
@@ -32,7 +32,7 @@ class Seat(Protocol):
 class Meeting(Protocol):
     """The server on the driver where the ranks of a run find each other's addresses.
 
-    Its clients show a token. ``interface`` is the network interface through which this rank reaches it, and on which
+    Its clients send a token. ``interface`` is the network interface through which this rank reaches it, and on which
     the rank is to listen; ``own_address`` is the rank's address there.
     """
 
@@ -52,29 +52,29 @@ class Backend(ABC):
     """A library by which ranks exchange tensors. It is small and can be pickled: the driver sends it to every rank."""
 
     name: ClassVar[str]
-    """What ``cluster.backend`` calls it."""
+    """The value of ``cluster.backend`` for this library."""
     modules: ClassVar[tuple[str, ...]]
-    """The modules in which a rank waits for other ranks, by the beginning of their names."""
+    """Prefixes of the names of modules in which a rank waits for other ranks."""
 
     @abstractmethod
     def environment(self, place: Seat, meeting: Meeting, device: str) -> dict[str, str]:
-        """The environment variables from which :meth:`connect` learns where the other ranks are. Runs on a rank.
+        """The environment variables from which :meth:`connect` reads how to reach the other ranks. Runs on a rank.
 
         ``device`` is the rank's own: ``cpu`` or ``cuda:i``.
         """
 
     @abstractmethod
     def connect(self, device: torch.device | None = None) -> Communicator:
-        """Meet all other ranks of the launch; without a launch, a single rank. Runs on every rank.
+        """Connect to all other ranks of the launch; without a launch, there is a single rank. Runs on every rank.
 
-        ``device`` is where tensors will lie. The communicator is used as a context manager, which disconnects. Raises
-        :class:`~sparkdl.errors.ConfigError` where NCCL is to exchange them and ranks have not a GPU each.
+        ``device`` is where tensors will be. The communicator is used as a context manager, which disconnects. Raises
+        :class:`~sparkdl.errors.ConfigError` where NCCL is used and ranks do not have a GPU each.
         """
 
     @abstractmethod
     def is_echo(self, error: BaseException) -> bool:
-        """Whether an error says only that another rank has failed."""
+        """Whether an error only means that another rank has failed."""
 
     @abstractmethod
     def disconnect(self) -> None:
-        """Close the connections of this process, if there are any: ranks that wait for this one fail at once."""
+        """Close this process's connections, if there are any, so that ranks that wait for this one fail at once."""

@@ -1,4 +1,4 @@
-"""Which library ranks exchange tensors by. Runs on the driver, once for a job."""
+"""Chooses the library by which ranks exchange tensors. Runs on the driver, once per job."""
 
 from importlib.util import find_spec
 from typing import Literal
@@ -15,8 +15,8 @@ __all__ = ["create_backend"]
 def create_backend(name: Literal["auto", "horovod", "torch"], *, needs_torch: str | None = None) -> Backend:
     """The backend that ``cluster.backend`` names; ``auto`` is Horovod where it is installed, else torch.
 
-    ``needs_torch`` is what ``train.strategy`` asks for that Horovod cannot do: ``auto`` is torch then. Raises
-    :class:`ConfigError` when Horovod is asked for and cannot do that, or is not installed.
+    ``needs_torch`` says what ``train.strategy`` needs that Horovod cannot do; ``auto`` is then torch. Raises
+    :class:`ConfigError` when Horovod is requested but cannot do that, or is not installed.
     """
     if needs_torch and name == "horovod":
         raise ConfigError(

@@ -1,8 +1,8 @@
 """Exchange by torch.distributed (Li et al., 2020, arXiv 2006.15704): Gloo between CPUs, NCCL between GPUs.
 
-Its processes meet through a store. Here that is the run's own meeting place on the driver, which answers nobody but the
-ranks of the run. Gloo itself asks nobody who they are: whoever connects to a rank's port before another rank does takes
-that rank's place. So ranks prove to each other that they know the run's token before anything else is exchanged.
+Processes find each other through a store. Here this is the run's rendezvous server on the driver, which answers only
+ranks of the run. Gloo itself has no authentication: a process that connects to a rank's port before another rank does
+takes that rank's place. Therefore ranks first prove to each other that they know the run's token.
 """
 
 import hashlib
@@ -31,20 +31,20 @@ from sparkdl.errors import ConfigError
 
 __all__ = ["ExchangeError", "TorchBackend", "TorchCommunicator"]
 
-MEETING_SECONDS = 120  # a rank may import for a minute before it meets the others
+MEETING_SECONDS = 120  # a rank may import for a minute before it connects
 PROOF_SECONDS = 30
-EXCHANGE_SECONDS = 7 * 24 * 3600  # heartbeats notice a rank that does not answer; Gloo would give up after this
-MEETING = "SPARKDL_MEETING"  # the variable that says where ranks meet: host:port/token
+EXCHANGE_SECONDS = 7 * 24 * 3600  # Gloo's timeout; heartbeats notice a rank that does not answer much earlier
+MEETING = "SPARKDL_MEETING"  # variable with the address of the rendezvous server: host:port/token
 _met: Counter[str] = Counter()
-"""How often this process has met others in one place: each time needs keys of its own."""
+"""How often this process has used each rendezvous server: each use needs its own keys."""
 
 
 class ExchangeError(RuntimeError):
-    """An exchange between ranks has failed: another rank has ended, or is not one of the run's."""
+    """An exchange between ranks has failed: another rank has ended, or does not belong to the run."""
 
 
 class TorchBackend(Backend):
-    """torch.distributed, as a launch needs it. It sets the variables that PyTorch's own launcher sets, too."""
+    """torch.distributed as a backend. It also sets the environment variables of PyTorch's own launcher."""
 
     name: ClassVar[str] = "torch"
     modules: ClassVar[tuple[str, ...]] = ("torch.distributed",)
@@ -106,10 +106,10 @@ class TorchCommunicator(Messenger):
     ) -> None:
         super().__init__(parent)
         self._group = group
-        self._store = store  # the group calls it as long as it lives, and does not keep Python from collecting it
+        self._store = store  # the group uses it, but keeps no reference that prevents its collection
 
     def allow(self, seconds: float) -> None:
-        """Let each exchange from now on take so long at most."""
+        """Set the timeout of all later exchanges."""
         self._group.set_timeout(timedelta(seconds=seconds))
 
     @property
@@ -127,13 +127,13 @@ class TorchCommunicator(Messenger):
         colors = [int(each) for each in self.all_gather(torch.tensor(color))]
         ranks = distributed.get_process_group_ranks(self._group)
         members = [rank for rank, other in zip(ranks, colors, strict=True) if other == color]
-        # Its name comes from its members: otherwise groups that are split at the same time take each other's addresses.
+        # The members are in its name: otherwise groups that are split at the same time would mix up their addresses.
         group = distributed.new_group(members, use_local_synchronization=True)
         return TorchCommunicator(group, self._store, parent=self)
 
     @override
     def all_reduce(self, tensor: torch.Tensor, *, op: ReduceOp = "mean") -> torch.Tensor:
-        if tensor.dtype in (torch.bfloat16, torch.float16):  # their sums overflow, or are rounded at every rank
+        if tensor.dtype in (torch.bfloat16, torch.float16):  # their sums would overflow, or be rounded at every rank
             return self.all_reduce(tensor.float(), op=op).to(tensor.dtype)
         total = tensor.clone(memory_format=torch.contiguous_format)
         with self._counted(tensor), _failures_named():
@@ -145,7 +145,7 @@ class TorchCommunicator(Messenger):
     @override
     def start_mean(self, tensors: Sequence[torch.Tensor], *, name: str) -> Wait:
         message = joined(tensors)
-        message.div_(self.size)  # before the sum, which may overflow otherwise
+        message.div_(self.size)  # before the sum, which might overflow otherwise
         with self._counted(*tensors), _failures_named():
             work = distributed.all_reduce(message, group=self._group, async_op=True)
 
@@ -201,22 +201,22 @@ class TorchCommunicator(Messenger):
 
     @property
     def group(self) -> distributed.ProcessGroup:
-        """The same ranks as PyTorch's own ways to exchange want them."""
+        """The process group of these ranks, for PyTorch's own functions."""
         return self._group
 
     def mesh(self, device: torch.device) -> DeviceMesh:
-        """The same ranks as PyTorch's own ways to spread a model over ranks want them, with tensors on such devices."""
+        """The device mesh of these ranks, for PyTorch's sharded models with tensors on such devices."""
         return DeviceMesh.from_group(self._group, device.type)
 
     def gather_into(self, whole: torch.Tensor, own: torch.Tensor) -> None:
-        """Overwrite a tensor by those of all ranks, one after another; ``own`` may be this rank's place in it."""
+        """Overwrite ``whole`` with the tensors of all ranks, concatenated; ``own`` may be this rank's view of it."""
         with self._counted(own), _failures_named():
             distributed.all_gather_single(whole, own, group=self._group)
 
     def scatter_sum(self, own: torch.Tensor, whole: torch.Tensor) -> None:
-        """Overwrite a tensor by this rank's part of the sum over ranks of a tensor that is as many times larger.
+        """Reduce-scatter: overwrite ``own`` with this rank's part of the sum of ``whole`` over ranks.
 
-        Gloo's own sends as much as the sum of everything for all; between CPUs, each rank adds up what is its own.
+        Gloo's own implementation sends as much as an all-reduce; between CPUs, each rank sums its own part instead.
         """
         with self._counted(whole), _failures_named():
             if whole.is_cuda:
@@ -227,9 +227,9 @@ class TorchCommunicator(Messenger):
         torch.sum(parts.view(self.size, -1), dim=0, out=own.view(-1))
 
     def all_to_all(self, rows: torch.Tensor, *, sent: Sequence[int], taken: Sequence[int]) -> torch.Tensor:
-        """The rows that all ranks have for this one, by rank, of any type that PyTorch has.
+        """Send rows to all ranks, and return the rows that all ranks send to this one, by rank; of any PyTorch type.
 
-        The first ``sent[0]`` of ``rows`` are for rank 0, and so on; ``taken`` says how many come from each rank.
+        The first ``sent[0]`` of ``rows`` are for rank 0, and so on; ``taken`` has the number of rows from each rank.
         """
         arrived = rows.new_empty(sum(taken), *rows.shape[1:])
         size = rows.element_size() * prod(rows.shape[1:])
@@ -245,7 +245,7 @@ class TorchCommunicator(Messenger):
 
     @override
     def close(self) -> None:
-        # Ranks that are not neighbours of one that has died wait on until its neighbours give the group up.
+        # If a rank has died, ranks that are not its neighbours wait until its neighbours close the group.
         if distributed.is_initialized() and self._group == distributed.group.WORLD:
             distributed.destroy_process_group()
 
@@ -259,14 +259,14 @@ class TorchCommunicator(Messenger):
 
 
 def _check_device(tensor: torch.Tensor) -> None:
-    if tensor.is_cuda:  # NCCL takes turns, and two ranks that both receive first would wait for each other
+    if tensor.is_cuda:  # NCCL runs one operation at a time: two ranks that both receive first would deadlock
         raise ConfigError("ranks with GPUs do not send messages in pairs; set train.strategy.topology to ring")
 
 
 def _prove(communicator: TorchCommunicator, token: bytes) -> None:
-    """Let all ranks show each other that they know the token; raises :class:`ExchangeError` when one does not.
+    """Have all ranks prove to each other that they know the token. Raises :class:`ExchangeError` when one does not.
 
-    Each proof covers the nonces of all ranks, so that none can be recorded and sent again.
+    Each proof covers the nonces of all ranks, so that proofs cannot be recorded and replayed.
     """
     try:
         nonces = b"".join(_gathered(communicator, secrets.token_bytes(16)))
@@ -295,11 +295,11 @@ def _gathered(communicator: TorchCommunicator, content: bytes) -> list[bytes]:
 
 @contextmanager
 def _failures_named() -> Iterator[None]:
-    """Let whatever an exchange fails with be told from errors in the user's code."""
+    """Raise failures of exchanges as :class:`ExchangeError`, to distinguish them from errors in the user's code."""
     try:
         yield
     except ExchangeError:
         raise
     except RuntimeError as error:
-        # Of Gloo's message neither its source file nor its advice is of use here.
+        # Removes the source file and the advice from Gloo's message, which do not help here.
         raise ExchangeError(re.sub(r"^\[\S+\] |\. This is .*", "", str(error).partition("\n")[0])) from error

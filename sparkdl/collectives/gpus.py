@@ -1,4 +1,4 @@
-"""Whether each rank has a GPU of its own: asked before NCCL is, which would crash after a while, or wait for ever."""
+"""Checks that each rank has a GPU of its own, before NCCL is used, which would crash late or wait forever."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def check_is_there(device: torch.device | None) -> None:
 def check_each_has_its_own(communicator: Communicator, device: torch.device | None) -> None:
     """Raise :class:`ConfigError`, on all ranks, unless no two share a GPU, and all or none have one.
 
-    All ranks call it together; what they tell each other lies on the CPU.
+    All ranks call it together; the tensors that they exchange are on the CPU.
     """
     if communicator.size > 1:
         on_gpu = device is not None and device.type == "cuda"
@@ -33,7 +33,7 @@ def check_each_has_its_own(communicator: Communicator, device: torch.device | No
 
 
 def check_names(gpus: Sequence[str]) -> None:
-    """The same for the names of GPUs by rank, which are empty for ranks without one."""
+    """Raise the same error for the names of GPUs by rank, which are empty for ranks without a GPU."""
     place: dict[str, int] = {}
     for rank, gpu in enumerate(gpus):
         if bool(gpu) != bool(gpus[0]):

@@ -1,11 +1,11 @@
 """Gradients averaged over ranks while back-propagation still runs.
 
-Parameters are packed into buckets, those of the last layers first; a bucket is reduced as soon as back-propagation has
-produced all of its gradients and all buckets before it have left (Li et al., 2020, "PyTorch Distributed", arXiv
-2006.15704, section 3.2). So all ranks reduce in one order, also when a branch of the network was used by some of them
-alone. A parameter that fills a bucket has it for itself: alone it is reduced in place, where several are copied
-together and back. Which gradients travel together depends on the network alone, so that sums are taken in the same
-order in every run. Sparse gradients of tables, which belong to the first layers, travel last, all of them together.
+Parameters are packed into buckets, those of the last layers first. A bucket is reduced as soon as back-propagation has
+produced all its gradients and all buckets before it have been sent (Li et al., 2020, "PyTorch Distributed", arXiv
+2006.15704, section 3.2). So all ranks reduce in the same order, even if only some of them used a branch of the network.
+A parameter that fills a bucket is alone in it, so that it is reduced in place, while several are copied together and
+back. The buckets depend on the network alone, so that sums are taken in the same order in every run. Sparse gradients
+of embedding tables, which belong to the first layers, are sent last, all together.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,16 +20,16 @@ from sparkdl.collectives.sparse_gradients import exchange_rows, values_of
 __all__ = ["GradientAverager"]
 
 BUCKET_BYTES = 8 << 20
-"""From here on a bucket is full: the network's bandwidth counts then and not its latency."""
+"""A bucket of this size is full: its time depends on the network's bandwidth, and no longer on latency."""
 FIRST_BUCKET_BYTES = 1 << 20
-"""The first bucket's share, so that ranks begin to exchange early (and small networks before the end)."""
+"""The size of the first bucket, so that the exchange starts early, and in small networks before the end."""
 
 
 class GradientAverager:
-    """The gradients of some parameters become their means over ranks, as an averager finds them. Runs on ranks.
+    """Replaces the gradients of some parameters by their means over ranks, by an averager. Runs on ranks.
 
-    A gradient that a rank does not have (no rows, an unused branch) counts as zero, so that no rank waits in vain.
-    Sparse gradients of ``tables`` stay sparse where the averager has values travel as they are; others are made dense.
+    A gradient that a rank does not have (no rows, an unused branch) counts as zero, so that no rank waits for it.
+    Sparse gradients of ``tables`` stay sparse if the averager does not compress; others are made dense.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GradientAverager:
         noise: GradientNoise | None = None,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        """Each bucket is seen by ``noise``, if it is given, before and after it is averaged."""
+        """``noise``, if given, measures each bucket before and after it is averaged."""
         self._averager, self._noise = averager, noise
         exchanged = [] if averager.is_identity else [parameter for parameter in parameters if parameter.requires_grad]
         self._by_rows = averager.gathers_rows
@@ -53,24 +53,24 @@ class GradientAverager:
         self._bucket_of = {parameter: index for index, bucket in enumerate(self._buckets) for parameter in bucket}
         self._missing: list[int] = []
         self._left: list[Exchange] = []
-        """The exchanges of the buckets that have left, in their order."""
+        """The exchanges of buckets that have been sent, in order."""
         self._last_pass = False
         for parameter in exchanged:
             parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def begin_last_pass(self) -> None:
-        """Say that the back-propagation that follows completes the gradients: they can be reduced as they come."""
+        """Announce that the next back-propagation completes the gradients, which can then be reduced as they arrive."""
         self._missing = [len(bucket) for bucket in self._buckets]
         self._last_pass = True
 
     def finish(self) -> None:
-        """Reduce what was not reduced on the way, and wait until every gradient is the mean."""
+        """Reduce the remaining buckets, and wait until every gradient is the mean."""
         self._last_pass = False
         while len(self._left) < len(self._buckets):
             self._start_next()
         finish(self._left)
         self._left.clear()
-        if self._noise and self._bucket_of:  # a rank that is alone exchanges nothing
+        if self._noise and self._bucket_of:  # a single rank exchanges nothing
             gradients = (parameter.grad for parameter in self._bucket_of)
             self._noise.after(values_of(gradient) for gradient in gradients if gradient is not None)
 
@@ -103,7 +103,7 @@ class GradientAverager:
 
 
 def _buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
-    """The parameters in buckets that are full, in the order in which they fill, and a last one that may not be."""
+    """The parameters in buckets, in the order in which these fill; all but the last are full."""
     full: list[list[nn.Parameter]] = []
     rest: list[nn.Parameter] = []
     for parameter in parameters:
@@ -122,7 +122,7 @@ def _buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list
 
 
 def _dense_gradient(parameter: nn.Parameter) -> torch.Tensor:
-    """The gradient, from now on laid out in memory like the parameter: ranks add up what lies at the same place."""
+    """The gradient, converted to the parameter's memory layout, because ranks add up memory element by element."""
     gradient = parameter.grad
     if gradient is None:
         gradient = parameter.grad = torch.zeros_like(parameter)

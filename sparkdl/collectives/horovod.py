@@ -17,12 +17,12 @@ from sparkdl.extras import require
 
 __all__ = ["HorovodBackend", "HorovodCommunicator"]
 
-GLOO_TIMEOUT_SECONDS = 120  # a rank may import for a minute before it meets the others; Horovod allows 30 s
+GLOO_TIMEOUT_SECONDS = 120  # a rank may import for a minute before it connects; Horovod's default is 30 s
 ECHOES = ("Horovod has been shut down", "Horovod initialization failed", "Horovod has not been initialized")
 
 
 class HorovodBackend(Backend):
-    """Horovod, as a launch needs it. ``hvd.init()`` in the user's function meets the other ranks, too."""
+    """Horovod as a backend. ``hvd.init()`` in a function of the user's own finds the other ranks, too."""
 
     name: ClassVar[str] = "horovod"
     modules: ClassVar[tuple[str, ...]] = ("horovod",)
@@ -46,11 +46,11 @@ class HorovodBackend(Backend):
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(GLOO_TIMEOUT_SECONDS),
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
-            # With cached responses each rank decides by itself which gradients to fuse; ranks that decide differently
+            # With cached responses, each rank decides by itself which gradients to fuse; ranks that decide differently
             # crash in Gloo ("op.preamble.length <= op.nbytes"). Without, rank 0 decides for all, at the same speed.
             "HOROVOD_CACHE_CAPACITY": "0",
-            # Tensors that were sent as one message are never joined by others that happen to be ready: the order of a
-            # sum over three or more ranks would otherwise depend on timing.
+            # A message is never fused with other tensors that happen to be ready: otherwise the order of a sum over
+            # three or more ranks would depend on timing.
             "HOROVOD_DISABLE_GROUP_FUSION": "1",
             "HOROVOD_DYNAMIC_PROCESS_SETS": "1",  # so that a communicator can be split
         }
@@ -61,7 +61,7 @@ class HorovodBackend(Backend):
         check_is_there(device)
         hvd.init()
         communicator = HorovodCommunicator(hvd, hvd.global_process_set)
-        if hvd.nccl_built():  # Gloo takes what lies on a GPU over the host's memory
+        if hvd.nccl_built():  # Gloo copies tensors on a GPU through the host's memory
             check_each_has_its_own(communicator, device)
         return communicator
 
@@ -83,7 +83,7 @@ class HorovodCommunicator(Communicator):
         super().__init__(parent)
         self._hvd, self._process_set = hvd, process_set
         self._known: dict[tuple[int, ...], Any] = parent._known if parent else {tuple(range(self.size)): process_set}
-        """The process sets that there are, by their ranks: Horovod makes none twice."""
+        """The existing process sets, by their ranks, because Horovod refuses to create one twice."""
 
     @property
     @override
@@ -100,7 +100,7 @@ class HorovodCommunicator(Communicator):
         colors = [int(each) for each in self.all_gather(torch.tensor(color))]
         ranks = list(zip(self._process_set.ranks or range(self.size), colors, strict=True))
         groups = {}
-        for each in sorted(set(colors)):  # all ranks make all groups, in one order
+        for each in sorted(set(colors)):  # all ranks create all groups, in the same order
             groups[each] = members = tuple(rank for rank, other in ranks if other == each)
             if members not in self._known:
                 self._known[members] = self._hvd.add_process_set(members)
@@ -146,7 +146,7 @@ class HorovodCommunicator(Communicator):
     def broadcast(self, tensor: torch.Tensor, *, root: int = 0) -> torch.Tensor:
         copy = tensor.clone(memory_format=torch.contiguous_format)
         members = self._process_set.ranks
-        with self._counted(tensor):  # Horovod wants the number that the root has among all ranks
+        with self._counted(tensor):  # Horovod expects the root's number among all ranks
             world_root = members[root] if members else root
             self._hvd.broadcast_(bytes_of(copy), world_root, process_set=self._process_set)
         return copy

@@ -10,13 +10,13 @@ from sparkdl.collectives.communicator import Communicator, Wait, is_expanded
 
 __all__ = ["agree", "start_means"]
 
-MESSAGE_BYTES = 8 << 20  # from here on the network's bandwidth counts, and not its latency
+MESSAGE_BYTES = 8 << 20  # from here on, the time depends on the network's bandwidth, and no longer on latency
 
 
 def start_means(averager: Averager, tensors: Iterable[torch.Tensor], *, name: str) -> Wait:
-    """Begin to overwrite floating-point tensors by their means over ranks; calling the result waits. Runs on ranks.
+    """Begin to overwrite floating-point tensors with their means over ranks; calling the result waits. Runs on ranks.
 
-    Nobody touches the tensors until the wait is over. All ranks give tensors of the same shapes, in the same order.
+    The tensors must not be used until the wait is over. All ranks pass tensors of the same shapes in the same order.
     """
     messages = enumerate(_messages(tensors))
     exchanges = [averager.exchange(message, key=f"{name}.{number}") for number, message in messages]
@@ -29,10 +29,10 @@ def start_means(averager: Averager, tensors: Iterable[torch.Tensor], *, name: st
 def agree(
     communicator: Communicator, tensors: Iterable[torch.Tensor], *, name: str, averager: Averager | None = None
 ) -> None:
-    """Overwrite floating-point tensors by their means over ranks, and others, which have none, by rank 0's.
+    """Overwrite floating-point tensors with their means over ranks, and tensors of other types with rank 0's.
 
-    The averager finds the means, by default the backend's own ring. Expanded tensors are left alone: a forward pass
-    made them, and there is nothing in them to agree on.
+    The averager computes the means, by default by the backend's own ring. Expanded tensors are skipped: they are
+    results of a forward pass, and have no values of their own.
     """
     found = [tensor.detach() for tensor in tensors if not is_expanded(tensor)]
     floating = (tensor for tensor in found if tensor.is_floating_point())
@@ -43,7 +43,7 @@ def agree(
 
 
 def _messages(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """The tensors in their order, as many together as fit into a message; each message has one type and device."""
+    """The tensors in order, as many per message as fit; a message has one type and device."""
     message: list[torch.Tensor] = []
     for tensor in tensors:
         alike = message and (message[0].dtype, message[0].device) == (tensor.dtype, tensor.device)

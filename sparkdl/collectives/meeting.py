@@ -1,4 +1,4 @@
-"""The run's meeting place on the driver, in the form in which torch.distributed asks for one. Runs on ranks."""
+"""The run's rendezvous server on the driver, as a store of torch.distributed. Runs on ranks."""
 
 import http.client
 import time
@@ -12,13 +12,13 @@ from typing_extensions import override
 
 __all__ = ["MeetingStore"]
 
-POLL_SECONDS = 0.01  # between two looks at a key that another rank will set
+POLL_SECONDS = 0.01  # between two reads of a key that another rank will set
 WAIT_SECONDS = 120.0
 REQUEST_SECONDS = 10.0
 
 
 class MeetingStore(distributed.Store):  # type: ignore[misc]
-    """Keys and values that all ranks see. Every request carries the run's token; others are not answered."""
+    """Keys and values that all ranks see. Every request carries the run's token; others are refused."""
 
     def __init__(self, address: str, token: str) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class MeetingStore(distributed.Store):  # type: ignore[misc]
                     raise TimeoutError(f"another rank did not connect in time (key {key})")
                 time.sleep(POLL_SECONDS)
 
-    # The meeting place drops whoever waits longest when strangers flood it; a request that comes again changes nothing.
+    # Under a flood of foreign connections, the server drops those that wait longest; requests may safely be repeated.
     @retry(
         retry=retry_if_exception_type(ConnectionResetError),
         wait=wait_random(0, 0.1),
@@ -54,7 +54,7 @@ class MeetingStore(distributed.Store):  # type: ignore[misc]
         reraise=True,
     )
     def _request(self, method: str, key: str, body: bytes | None = None) -> bytes | None:
-        """What the meeting place answers; None for a key that nobody has set."""
+        """The server's answer; None for a key that is not set."""
         connection = http.client.HTTPConnection(self._address, timeout=REQUEST_SECONDS)
         try:
             connection.request(method, f"/{self._token}/{quote(key, safe='')}", body)

@@ -1,10 +1,10 @@
-"""How much the gradients of ranks differ, and what that says of the batch size. Runs on ranks.
+"""How much the gradients of ranks differ, and what this says about the batch size. Runs on ranks.
 
 Two numbers suffice: the mean over ranks of |g|², for the gradient g of a rank's own rows, and |mean g|². The gradient
 noise scale is the trace of the covariance of one row's gradient over the squared norm of the true gradient: a batch far
 below it learns nearly as much from each row as a small one, a batch far above it wastes rows (McCandlish et al., 2018,
-arXiv 1812.06162, appendix A.1). Gradient diversity is the first number over the second: 1 if all ranks say the same,
-and their number if no two have anything in common (Yin et al., 2018, arXiv 1706.05699).
+arXiv 1812.06162, appendix A.1). Gradient diversity is the first number over the second: 1 if the gradients of all ranks
+are equal, and the number of ranks if they are orthogonal (Yin et al., 2018, arXiv 1706.05699).
 """
 
 from collections.abc import Iterable
@@ -22,38 +22,38 @@ class GradientNoise:
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
         self._rows = 0.0
-        """Of a rank in a full step."""
+        """Rows of a rank in a full step."""
         self._full = False
         self._step: list[torch.Tensor] = []
-        """Of this rank, of each bucket of the step in progress."""
+        """This rank's squared norms of the step in progress, by bucket."""
         self._own: list[torch.Tensor] = []
         self._mean: list[torch.Tensor] = []
 
     def begin_step(self, global_rows: int) -> None:
-        """Begin a step over so many rows of all ranks; one of fewer rows than others is left out."""
+        """Begin a step over this many rows of all ranks; a step with fewer rows than others is skipped."""
         rows = global_rows / self._communicator.size
         self._full = rows >= self._rows
         self._rows = max(rows, self._rows)
 
     def before(self, gradients: Iterable[torch.Tensor]) -> None:
-        """Take note of gradients of this rank that are about to be averaged."""
+        """Measure gradients of this rank before they are averaged."""
         if self._full:
             self._step.append(_squared_norm(gradients))
 
     def after(self, gradients: Iterable[torch.Tensor]) -> None:
-        """Take note of the means of all gradients of a step; one that overflowed, as in float16, counts for nothing."""
+        """Measure the mean gradients of a step; a step that overflowed, as in float16, does not count."""
         if self._full:
             mean, own = _squared_norm(gradients), torch.stack(self._step).sum()
             self._mean.append(torch.where(mean.isfinite(), mean, 0.0))
             self._own.append(torch.where(mean.isfinite(), own, 0.0))
         self._step = []
-        self._full = False  # who has no rows begins no step
+        self._full = False  # a rank without rows does not begin the next step
 
     def figures(self) -> dict[str, float]:
         """``gradient_diversity`` and ``gradient_noise_scale`` (rows) of the steps since the last call.
 
         All ranks call it together. Both are ratios of sums: the mean of ratios would be biased. The noise scale is
-        missing where a rank is alone, or steps were too noisy to tell.
+        missing for a single rank, and where steps were too noisy to estimate it.
         """
         size = self._communicator.size
         of_rank, mean = (float(torch.stack(each).sum()) if each else 0.0 for each in (self._own, self._mean))

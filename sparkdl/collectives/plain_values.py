@@ -1,7 +1,7 @@
-"""A value as the tensor of bytes in which it travels between ranks.
+"""Converts values into tensors of bytes, as which they are sent between ranks.
 
-Ranks meet at ports that a stranger may reach first, so that no byte that arrives may decide what is executed: the
-format is that of a checkpoint, which PyTorch opens without running anything (``weights_only``).
+A foreign process may connect to a rank's port first, so that received bytes must not be able to execute code. The
+format is that of checkpoints, which PyTorch opens without executing code (``weights_only``).
 """
 
 import io
@@ -20,12 +20,12 @@ def as_bytes(value: Any) -> torch.Tensor:
 
 
 def from_bytes(content: torch.Tensor, *, sender: int) -> Any:
-    """The value that rank ``sender`` made bytes of, its tensors on the CPU.
+    """The value in the bytes of rank ``sender``, with its tensors on the CPU.
 
-    Raises TypeError for what holds more than tensors and plain values (numbers, texts, lists, tuples, dicts).
+    Raises TypeError for anything but tensors and plain values (numbers, strings, lists, tuples, dicts).
     """
     try:
         return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a pickle, or bytes that are none, may bring about
+    except Exception as error:  # invalid bytes may raise anything
         reason = str(error).partition("\n")[0]
         raise TypeError(f"rank {sender} sent something other than tensors and plain values: {reason}") from None

@@ -1,4 +1,4 @@
-"""Tensors that the ranks of one host have in common: one copy in memory, which all of them read and write."""
+"""Tensors in memory that the ranks of one host share: one copy, which all of them read and write."""
 
 import mmap
 import os
@@ -16,10 +16,10 @@ ALIGNMENT = 64  # bytes: no two tensors share a line of a CPU's cache
 
 
 def split_by_memory(communicator: Communicator) -> tuple[Communicator, Communicator]:
-    """The ranks that can share memory with this one, and the ranks that have the same number as this one in theirs.
+    """The group of the ranks that share memory with this one, and the group of those with this rank's number in theirs.
 
-    The second group of each first rank is that of all first ranks: one for each host. All ranks call it together.
-    Ranks share memory when they are on one host and see each other's processes, which those of two containers do not.
+    So the second group of a first rank has the first rank of each host. All ranks call it together. Ranks share memory
+    when they are on one host and see each other's processes, which ranks in different containers do not.
     """
     process_spaces = communicator.all_gather_object(Path("/proc/self/ns/pid").stat().st_ino)
     places = list(zip(communicator.hosts(), process_spaces, strict=True))
@@ -29,9 +29,9 @@ def split_by_memory(communicator: Communicator) -> tuple[Communicator, Communica
 
 @torch.no_grad()
 def shared_copies(host: Communicator, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors like these, with rank 0's values, in memory that all ranks of a host share. They call it together.
+    """Copies of rank 0's tensors in memory that all ranks of a host share. The ranks call it together.
 
-    The memory has no name: the kernel frees it with the last process that has mapped it, however processes end, and the
+    The memory has no name: the kernel frees it with the last process that maps it, however processes end, and the
     size of ``/dev/shm``, which containers keep small, does not limit it.
     """
     offsets = [0, *accumulate(-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors)]

@@ -1,8 +1,8 @@
-"""Gradients of a few rows of large tables become their means over ranks as indices and values.
+"""Averages sparse gradients of large embedding tables over ranks, as indices and values.
 
-Of an embedding with millions of vectors a batch reads some thousand, and PyTorch makes its gradient of these alone
-(``sparse=True``). Every rank receives the rows of all and adds them up, as with Horovod's sparse tensors (Sergeev and
-Del Balso, 2018, arXiv 1802.05799): neither a message nor a sum is as long as a table.
+A batch reads some thousand vectors of an embedding with millions, and with ``sparse=True`` PyTorch's gradient has only
+these. Every rank receives the rows of all ranks and adds them up, as with Horovod's sparse tensors (Sergeev and Del
+Balso, 2018, arXiv 1802.05799): neither messages nor sums are as long as a table.
 """
 
 import warnings
@@ -17,28 +17,28 @@ from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["exchange_rows", "sparse_tables", "values_of"]
 
-# PyTorch says so once in each process, of tensors that its own optimizers make of gradients that it has made.
+# PyTorch warns of this once per process, for tensors that its own optimizers create.
 warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled", category=UserWarning)
 
 
 def sparse_tables(model: nn.Module) -> list[nn.Parameter]:
-    """The weights of embeddings whose gradients PyTorch makes sparse, in the model's order."""
+    """The weights of embeddings with sparse gradients, in the model's order."""
     embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
     found = {id(each.weight): each.weight for each in embeddings if each.sparse and each.weight.requires_grad}
     return [weight for weight in found.values() if isinstance(weight, nn.Parameter)]
 
 
 def exchange_rows(communicator: Communicator, tables: Sequence[nn.Parameter], *, key: str) -> Exchange:
-    """Give each table the mean of its gradients on all ranks, as a sparse one. All ranks call it together.
+    """Set each table's gradient to the mean over ranks, as a sparse tensor. All ranks call it together.
 
-    A rank sends the rows that it has, those of all tables in one message, after another one with their numbers: a
-    message is as long as the longest of any rank. One without a gradient sends no rows. The sum of a row is taken in
-    the order of ranks, the same on all.
+    A rank first sends its numbers of rows, then its rows of all tables in one message, padded to the length of the
+    longest message of any rank. A rank without a gradient sends no rows. Rows are summed in the order of ranks, so that
+    the result is the same on all.
     """
     own = [_rows_and_values(table) for table in tables]
     counts = torch.tensor([len(rows) for rows, _ in own], device=tables[0].device)
     arriving = communicator.start_all_gather(counts, name=f"{key}.counts")
-    # Divided before they are added up, as dense gradients are: a sum may overflow.
+    # Divided before the sum, which might overflow otherwise, as for dense gradients.
     message = message_of(*(part for rows, values in own for part in (rows, values / communicator.size)))
     yield
     of_ranks = [[int(count) for count in each] for each in arriving()]
@@ -59,12 +59,12 @@ def exchange_rows(communicator: Communicator, tables: Sequence[nn.Parameter], *,
 
 
 def values_of(gradient: torch.Tensor) -> torch.Tensor:
-    """The numbers of a gradient that may not be zero: of a sparse one, which has each row once, those of its rows."""
+    """The values of a gradient; for a sparse one, which has each row once, only those of its rows."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _rows_and_values(table: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows that a table has a gradient for, each once, and their gradients."""
+    """The indices of the rows for which a table has a gradient, each once, and their gradients."""
     kind = torch.int32 if len(table) <= torch.iinfo(torch.int32).max else torch.int64
     gradient = table.grad
     if gradient is None:
@@ -78,7 +78,7 @@ def _rows_and_values(table: nn.Parameter) -> tuple[torch.Tensor, torch.Tensor]:
 def _kinds(
     own: Sequence[tuple[torch.Tensor, torch.Tensor]], counts: Sequence[int]
 ) -> list[tuple[torch.dtype, tuple[int, ...]]]:
-    """The types and shapes of what a rank sends that has so many rows of each table."""
+    """Types and shapes in the message of a rank with ``counts`` rows of each table."""
     found: list[tuple[torch.dtype, tuple[int, ...]]] = []
     for (rows, values), count in zip(own, counts, strict=True):
         found += [(rows.dtype, (count,)), (values.dtype, (count, values.shape[1]))]

@@ -1,4 +1,4 @@
-"""What PyTorch's launcher, torchrun, sets for a program: a program of the user's own finds the other ranks by it.
+"""The environment variables of PyTorch's launcher, torchrun, by which the user's program finds the other ranks.
 
 See https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables.
 """
@@ -22,19 +22,19 @@ __all__ = ["TorchrunBackend"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 USE_CPU = "ACCELERATE_USE_CPU"
-"""Without it Accelerate, and so transformers' Trainer, take each rank for the only one where there is no GPU."""
+"""Without this variable and without GPUs, Accelerate (and transformers' Trainer) assumes that each rank is alone."""
 
 
 @dataclass
 class TorchrunBackend(TorchBackend):
     """torch.distributed for programs that call ``init_process_group`` themselves.
 
-    Rank 0 holds PyTorch's own store, which is at ``MASTER_ADDR`` and ``MASTER_PORT``, for as long as its function runs.
-    PyTorch would listen on all interfaces; this store does on that one by which ranks and driver speak.
+    Rank 0 runs PyTorch's own store, at ``MASTER_ADDR`` and ``MASTER_PORT``, as long as its function runs. PyTorch would
+    listen on all interfaces; this store listens only on the interface through which ranks and driver communicate.
     """
 
     variables: Mapping[str, str]
-    """What the program finds in its environment besides."""
+    """Further environment variables for the program."""
     _store: distributed.Store | None = field(default=None, init=False)
 
     @override
@@ -70,7 +70,7 @@ class TorchrunBackend(TorchBackend):
         self._store = None
 
     def _listen(self, address: str, size: int) -> str:
-        """Start the store; ``address:port``. PyTorch's ``init_process_group`` on rank 0 finds it by the port."""
+        """Start the store; returns ``address:port``. On rank 0, ``init_process_group`` finds it by the port."""
         listener = socket.create_server((address, 0))
         port = listener.getsockname()[1]
         self._store = distributed.TCPStore(
@@ -80,9 +80,9 @@ class TorchrunBackend(TorchBackend):
 
 
 def _gpus_of_host(place: Seat, device: str, ranks: MeetingStore) -> str:
-    """The GPUs of a host's ranks by local rank, so that ``LOCAL_RANK`` is the number of a rank's own GPU in PyTorch.
+    """The GPUs of a host's ranks by local rank, so that ``LOCAL_RANK`` is the index of a rank's own GPU in PyTorch.
 
-    Raises :class:`ConfigError` where the process has used GPUs already, and would not notice another order.
+    Raises :class:`ConfigError` where the process has used GPUs already, and would ignore another order.
     """
     visible = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     index = int(device.partition(":")[2])

@@ -1,7 +1,7 @@
-"""A sharded parameter server: servers that each hold a part of every parameter, and what workers reach them by.
+"""A sharded parameter server: servers that each hold a slice of every parameter, and the clients of workers.
 
-The transport is Arrow Flight: TLS with a certificate made for the run, and a token in every call. Within a host it is
-a Unix socket.
+The transport is Arrow Flight over TLS, with a certificate made for the run and a token in every call; within a host it
+is a Unix socket.
 """
 
 from sparkdl.parameters.calls import Connection, Credentials, Endpoint

@@ -1,7 +1,7 @@
 """How the tasks of a run call each other: Arrow Flight, with the run's own certificate and token. Runs anywhere.
 
-What a call carries and answers is JSON. Who has not the token is refused before anything is read; who has another
-certificate is not even spoken to. Within a host, calls of servers go through a Unix socket instead.
+Arguments and answers are JSON. A call without the token is refused before its content is read, and a client does not
+talk to a process with another certificate. Within a host, calls to servers use a Unix socket instead.
 """
 
 import datetime
@@ -24,16 +24,16 @@ from sparkdl.parameters.unix_socket import find_socket
 __all__ = ["Connection", "Credentials", "Endpoint"]
 
 NAME = "sparkdl"
-"""Whom the certificate is for: not a host, since any task of the run may have it."""
-CERTIFICATE_DAYS = 365  # longer than any run; it is worth nothing after its run
+"""The certificate's subject, which is not a host, since any task of the run may have the certificate."""
+CERTIFICATE_DAYS = 365  # longer than any run; the certificate is useless after its run
 DIRECTLY = [("grpc.enable_http_proxy", 0)]
-"""gRPC would ask the proxy of ``http_proxy``, ``https_proxy`` or ``grpc_proxy`` for the tasks of this very run."""
-CLOCK_DAYS = 1  # by which the clocks of two hosts may differ
+"""Without this, gRPC would connect to tasks of the run through the proxy in ``http_proxy`` and similar variables."""
+CLOCK_DAYS = 1  # allowed difference between the clocks of two hosts
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What the tasks of one run know each other by; travels to them as the run's secret does."""
+    """Certificate, key and token by which the tasks of a run authenticate; sent to them as the run's secret is."""
 
     certificate: bytes
     """In PEM; the only one that a :class:`Connection` trusts."""
@@ -42,7 +42,7 @@ class Credentials:
 
     @classmethod
     def create(cls) -> Self:
-        """New ones. Runs on the driver, once for a run."""
+        """Create new credentials. Runs on the driver, once per run."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
         now = datetime.datetime.now(datetime.UTC)
@@ -63,12 +63,12 @@ class Credentials:
 
 
 class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
-    """Answers the calls of those who have the run's token, each in a thread of its own. Listens when it is made."""
+    """Answers calls with the run's token, each in a thread of its own. Listens from its creation on."""
 
     def __init__(
         self, host: str, credentials: Credentials, answers: Mapping[str, Callable[..., Mapping[str, Any] | None]]
     ) -> None:
-        """``answers`` are functions by the name of the call, of the keywords that it carries."""
+        """``answers`` has, by name of the call, the function that is called with the call's keywords."""
         self._middleware = {"token": _TokenCheck(credentials.token)}
         super().__init__(
             f"grpc+tls://{host}:0",
@@ -77,7 +77,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         )
         self._answers = answers
         self.address = f"{host}:{self.port}"
-        """Where it is found: host and port."""
+        """Host and port."""
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         """Answer a call; Flight's name for it."""
@@ -100,10 +100,10 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class Connection:
-    """A line to an :class:`Endpoint`; may be used by several threads.
+    """A client of an :class:`Endpoint`; may be used by several threads.
 
-    Its methods raise ConnectionError when nobody answers within ``timeout`` seconds, and PermissionError, which names
-    the cause, when one of both does not belong to the run.
+    Methods raise ConnectionError when there is no answer within ``timeout`` seconds, and PermissionError, with the
+    cause, when one of the two processes does not belong to the run.
     """
 
     def __init__(self, address: str, credentials: Credentials, *, timeout: float) -> None:
@@ -123,7 +123,7 @@ class Connection:
         self.options = flight.FlightCallOptions(headers=headers, timeout=timeout)
 
     def call(self, name: str, **keywords: Any) -> dict[str, Any]:
-        """What the other side answers; both are what JSON can hold. An error there is a RuntimeError here."""
+        """Call a function of the endpoint, with JSON values both ways. An error there raises RuntimeError here."""
         action = flight.Action(name, json.dumps(keywords).encode())
         with self.explained():
             (result,) = self._client.do_action(action, self.options)
@@ -131,17 +131,17 @@ class Connection:
         return answer
 
     def close(self) -> None:
-        """Give the line up."""
+        """Close the connection."""
         self._client.close()
 
     @property
     def client(self) -> Any:
-        """Flight's own client, for streams; use it within :meth:`explained`, with :attr:`options`."""
+        """Flight's own client, for streams. Use it within :meth:`explained`, with :attr:`options`."""
         return self._client
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn Flight's errors into those that this class promises."""
+        """Turn Flight's errors into those documented for this class."""
         try:
             yield
         except flight.FlightUnauthenticatedError as error:

@@ -1,4 +1,4 @@
-"""A worker's end of the servers of parameters: pull all values, push to all. Runs in a task."""
+"""A worker's client of the parameter servers: pulls values and pushes changes. Runs in a task."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,34 +19,34 @@ T = TypeVar("T")
 
 
 class Directory(Protocol):
-    """Who knows where servers are."""
+    """Finds servers."""
 
     def find(self, server: int, lost: str | None) -> str:
-        """The address of a server, which is not the one that was lost; waits until there is one."""
+        """The address of a server; waits until it differs from ``lost``, the address that no longer answers."""
 
 
 class ParameterClient:
-    """Speaks to all servers at the same time. A server that is lost is looked for again, and the call is repeated.
+    """Calls all servers at the same time. If a server is lost, waits for its replacement and repeats the call.
 
     One thread uses it at a time.
     """
 
     def __init__(self, partition: Partition, credentials: Credentials, directory: Directory, *, timeout: float) -> None:
-        """A server that does not answer for ``timeout`` seconds is taken for lost."""
+        """A server that does not answer for ``timeout`` seconds is considered lost."""
         self._partition, self._credentials, self._directory, self._timeout = partition, credentials, directory, timeout
         self._lines: list[Connection | None] = [None] * partition.servers
         self._received: dict[int | None, list[Memory]] = {}
-        """What servers have sent, by fragment: the same memory each time."""
+        """By fragment: the buffers for values of servers, reused for each pull."""
         self._sent: dict[int | None, list[Memory]] = {}
-        """What they were sent."""
+        """By fragment: the buffers for pushes to servers."""
         self._pulled: list[Memory] = []
-        """What of it has come last."""
+        """The buffers of the last pull."""
         self._pool = ThreadPoolExecutor(partition.servers, thread_name_prefix="sparkdl-parameters")
         self.bytes_moved = 0
-        """Of all pulls and pushes."""
+        """Bytes of all pulls and pushes."""
 
     def pull(self, fragment: int | None = None) -> list[int]:
-        """Fetch all values, or those of a fragment, for :meth:`copy_to`; their versions by server."""
+        """Fetch all values, or those of a fragment, for :meth:`copy_to`; returns their versions by server."""
         self._pulled = self._memories(self._received, fragment)
 
         def fetch(server: int, line: Connection) -> int:
@@ -60,9 +60,9 @@ class ParameterClient:
         self._partition.join(self._pulled, tensors)
 
     def push(self, tensors: Mapping[str, torch.Tensor], push: Push, versions: list[int]) -> bool:
-        """Send what servers are to merge, computed from values of these versions; says whether it counted.
+        """Send tensors to be merged, computed from values of these versions; returns whether the push counted.
 
-        Tensors that are not there are zeros. When it returns all servers have it, or had it before.
+        Missing tensors count as zeros. When this returns, all servers have the push, or had it before.
         """
         memories = self._memories(self._sent, push.fragment)
         for server, memory in enumerate(memories):
@@ -83,13 +83,13 @@ class ParameterClient:
         return min(self._at_all_servers(ask))
 
     def close(self) -> None:
-        """Give up all lines."""
+        """Close all connections."""
         self._pool.shutdown()
         for line in filter(None, self._lines):
             line.close()
 
     def _memories(self, known: dict[int | None, list[Memory]], fragment: int | None) -> list[Memory]:
-        """Memory for what travels between this worker and each server, which is made once."""
+        """Buffers for the messages between this worker and each server, allocated once."""
         if fragment not in known:
             known[fragment] = [self._partition.new_memory(each, fragment) for each in range(self._partition.servers)]
         return known[fragment]

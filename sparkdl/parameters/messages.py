@@ -1,4 +1,4 @@
-"""A vector of bytes as a stream of Arrow's record batches, and back."""
+"""Sends and receives a vector of bytes as a stream of Arrow record batches."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +10,11 @@ import torch
 __all__ = ["SCHEMA", "receive", "stream"]
 
 SCHEMA = pa.schema([("content", pa.uint8())])
-BATCH_BYTES = 1 << 20  # while one is encrypted the one before is on its way
+BATCH_BYTES = 1 << 20  # small, so that encryption of one batch overlaps with sending the one before
 
 
 def stream(content: torch.Tensor) -> Iterator[pa.RecordBatch]:
-    """The batches of a vector of bytes, which are not copied."""
+    """The record batches of a vector of bytes, without a copy."""
     buffer = pa.py_buffer(content.numpy())
     array = pa.Array.from_buffers(pa.uint8(), content.numel(), [None, buffer])
     for begin in range(0, content.numel(), BATCH_BYTES):
@@ -22,7 +22,7 @@ def stream(content: torch.Tensor) -> Iterator[pa.RecordBatch]:
 
 
 def receive(reader: Any, content: torch.Tensor) -> None:
-    """Fill a vector of bytes. Raises ValueError unless exactly as many come: the other side has another model."""
+    """Fill a vector of bytes. Raises ValueError if their number differs: the other side has another model."""
     target, end = content.numpy(), 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A server of parameters: a :class:`Part` behind Arrow Flight. Runs in a task."""
+"""A parameter server: a :class:`Part` behind Arrow Flight. Runs in a task."""
 
 import json
 from collections import defaultdict
@@ -18,7 +18,7 @@ __all__ = ["ParameterServer"]
 
 
 class ParameterServer(Endpoint):
-    """Workers pull its values by Flight's ``do_get`` and push by its ``do_put``; ``answers`` are further calls."""
+    """Workers pull values by Flight's ``do_get`` and push by ``do_put``; ``answers`` has further calls."""
 
     def __init__(
         self,
@@ -30,11 +30,11 @@ class ParameterServer(Endpoint):
         super().__init__(host, credentials, answers)
         self._part = part
         self._received: defaultdict[int | None, list[Memory]] = defaultdict(list)
-        """By fragment: memory of pushes that have been merged. New memory costs more than to merge a push."""
+        """By fragment: buffers of merged pushes, for reuse, because allocation takes longer than merging."""
         self._unix_socket = open_socket(self, self.address, credentials.token, self._middleware)
 
     def shutdown(self) -> None:
-        """Answer no more calls, once those in progress are answered."""
+        """Stop after the calls in progress are answered."""
         if self._unix_socket:
             self._unix_socket.shutdown()
         super().shutdown()
@@ -47,7 +47,7 @@ class ParameterServer(Endpoint):
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(schema, batches))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Merge a push, which the descriptor describes; answers whether it counted."""
+        """Merge the push that the descriptor describes; answers whether it counted."""
         push = Push(*json.loads(descriptor.command))
         free = self._received[push.fragment]
         try:

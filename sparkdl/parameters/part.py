@@ -1,7 +1,7 @@
-"""What one server holds: its slices of all values, and what has been merged into them. Runs on a server.
+"""The state of one server: its slices of all values, and which pushes have been merged. Runs on a server.
 
-A push is known by the portion of rows that it was computed from and its number within that portion. So it counts once,
-whoever computes it and however often it arrives: workers may repeat pushes, and do each other's portions again.
+A push is identified by its portion of rows and its number within the portion. So each push counts once, no matter which
+worker computes it and how often it arrives: workers may repeat pushes, and do each other's portions again.
 """
 
 import threading
@@ -20,41 +20,41 @@ __all__ = ["Part", "Push", "Tally"]
 
 
 class Push(NamedTuple):
-    """What a push says about itself."""
+    """The description of a push."""
 
     round: int
-    """The epoch: pushes of an older one than the newest come too late."""
+    """The epoch. Pushes of an epoch before the newest are too late and do not count."""
     portion: int
     sequence: int
     """Its number within the portion, from 0."""
     version: int
-    """Of the values that it was computed from."""
+    """The version of the values that the push was computed from."""
     rate: float
     sums: tuple[float, ...]
-    """Figures that are added up over the pushes that count, for example rows and their summed loss."""
+    """Figures that servers add up over the pushes that count, for example rows and their summed loss."""
     fragment: int | None = None
-    """The only one that it is for; None: for all."""
+    """The fragment that the push is for; None: all fragments."""
     weight: float = 1.0
-    """Beside other pushes, where their mean is merged."""
+    """The weight of the push, for rules that merge a mean of several pushes."""
 
 
 @dataclass
 class Tally:
-    """What has been merged in a round."""
+    """The pushes that have been merged in a round."""
 
     round: int = 0
     applied: dict[int, int] = field(default_factory=dict)
-    """By portion: how many of its pushes."""
+    """By portion: how many of its pushes have been merged."""
     sums: list[float] = field(default_factory=list)
     staleness: Counter[int] = field(default_factory=Counter)
-    """How many pushes have had which staleness."""
+    """The number of pushes, by their staleness."""
 
 
 class Part:
-    """Values of one server, and the rules by which pushes change them. Its methods may be called by several threads."""
+    """A server's values, and the rules by which pushes change them. Methods may be called by several threads."""
 
     def __init__(self, partition: Partition, server: int, memory: Memory, rule: Callable[[torch.Tensor], Rule]) -> None:
-        """``rule`` is for what is trained; changes of buffers are added."""
+        """``rule`` merges pushes of trained parameters; changes of buffers are added."""
         self._partition, self._server, self._memory = partition, server, memory
         self._rules: dict[Block, Rule] = {
             block: (rule if block.trained else Additive)(values)
@@ -66,13 +66,13 @@ class Part:
 
     @contextmanager
     def paused(self) -> Iterator[list[Rule]]:
-        """The rules of what is trained, between two pushes."""
+        """The rules of the trained parameters, while no push is merged."""
         with self._lock:
             yield [rule for block, rule in self._rules.items() if block.trained]
 
     @property
     def bytes(self) -> int:
-        """Of its values, and of each push."""
+        """The size of the values, and of each push."""
         return self._memory.content.numel()
 
     def new_memory(self, fragment: int | None = None) -> Memory:
@@ -80,9 +80,9 @@ class Part:
         return self._partition.new_memory(self._server, fragment)
 
     def pull(self, fragment: int | None = None) -> tuple[int, torch.Tensor]:
-        """A copy of all values, or of a fragment's, as they are between two pushes, and their version.
+        """The version, and a consistent copy of all values or of a fragment's.
 
-        Who asks for all values gets them with all that was pushed, also where a rule waits for more.
+        A pull of all values first merges all pushes, even if a rule waits for more of them.
         """
         copy = self.new_memory(fragment)
         with self._lock:
@@ -92,14 +92,14 @@ class Part:
             return self._version, copy.content
 
     def push(self, push: Push, pushed: Memory) -> bool:
-        """Merge a push; says whether it counted, and had not been merged before."""
+        """Merge a push; returns whether it counted: it was in time, and had not been merged before."""
         with self._lock:
             tally = self._tally
             if push.round > tally.round:
                 tally = self._tally = Tally(push.round)
             if push.round < tally.round or push.sequence < tally.applied.get(push.portion, 0):
                 return False
-            staleness = max(0, self._version - push.version)  # a server that has come back counts from a checkpoint
+            staleness = max(0, self._version - push.version)  # a restarted server counts from its checkpoint
             for block, vector in zip(pushed.layout, pushed.blocks, strict=True):
                 self._rules[block].merge(vector, rate=push.rate, staleness=staleness, weight=push.weight)
             self._version += 1
@@ -114,12 +114,12 @@ class Part:
             return {"pushes": self._tally.applied.get(portion, 0) if self._tally.round == round else 0}
 
     def tally(self) -> dict[str, Any]:
-        """How far the round has come, as plain values."""
+        """The tally of the round, as plain values."""
         with self._lock:
             return self._plain_tally()
 
     def state(self) -> dict[str, Any]:
-        """A copy of all that it is made of between two pushes: tensors and plain values."""
+        """A consistent copy of the part's state: tensors and plain values."""
         with self._lock:
             return {
                 "model": {name: each.clone() for name, each in self._slices().items()},
@@ -129,7 +129,7 @@ class Part:
             }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` gave, of the same server of the same partition under the same rule."""
+        """Restore the result of :meth:`state` of the same server, partition and rule."""
         with self._lock:
             for name, values in self._slices().items():
                 values.copy_(state["model"][name])

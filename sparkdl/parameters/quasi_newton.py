@@ -1,4 +1,4 @@
-"""What a server does for L-BFGS: it holds the vectors, and adds up gradients in whatever order they come."""
+"""A server's part of L-BFGS: it holds slices of the vectors, and sums gradients independently of their order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,32 +14,32 @@ from sparkdl.parameters.rules import Rule
 __all__ = ["QuasiNewton", "answers_of"]
 
 FRACTION_BITS = 44
-"""Of the whole numbers that gradients are added up as. Their sum does not depend on the order of what is added, unlike
-one of floating-point numbers. The last bit is 6e-14."""
+"""Fraction bits of the fixed-point numbers as which gradients are summed. Unlike floating-point sums, these do not
+depend on the order. The last bit is 6e-14."""
 LARGEST = 2.0**18
-"""Sums of gradients are smaller than this, or they are no numbers."""
+"""Sums of gradients that may exceed this become NaN."""
 
 
 class QuasiNewton(Rule):
-    """The values are where loss and gradient are asked for: a point, or a place on a line through it.
+    """The values are those at which loss and gradient are evaluated: the point, or a place on a line through it.
 
-    Pushes are shares of the gradient there. All other vectors are of float64.
+    Pushes are shares of the gradient there. All other vectors are float64.
     """
 
     def __init__(self, values: torch.Tensor, *, memory: int) -> None:
-        """``memory`` is how many steps are remembered."""
+        """``memory`` is the number of steps that are remembered."""
         super().__init__(values)
         self._memory = memory
         self._point = values.clone()
         self._direction = torch.zeros_like(values, dtype=torch.float64)
         self._gradient = torch.zeros_like(self._direction)
-        """At the point."""
+        """The gradient at the point."""
         self._sum = torch.zeros_like(values, dtype=torch.int64)
         """The gradient at the values, times 2 to the power of ``FRACTION_BITS``."""
         self._bound = 0.0
-        """No value of the sum is larger than this."""
+        """An upper bound of the sum's values."""
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Steps, and what each has changed in the gradient; oldest first."""
+        """Steps, each with its change of the gradient; the oldest first."""
 
     @override
     def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
@@ -48,7 +48,7 @@ class QuasiNewton(Rule):
             self._sum += pushed.double().mul_(2.0**FRACTION_BITS).round_().long()
 
     def move(self, rate: float) -> None:
-        """Let the values be the point + rate * direction, where nothing of the gradient is known."""
+        """Set the values to point + rate * direction, and the sum of gradients to zero."""
         self.values.copy_(self._point + rate * self._direction)
         self._sum.zero_()
         self._bound = 0.0
@@ -58,7 +58,7 @@ class QuasiNewton(Rule):
         return float(self._found().dot(self._direction))
 
     def accept(self, *, keep: bool) -> None:
-        """Let the values be the point."""
+        """Make the values the point; ``keep``: remember the step."""
         step, gradient = self.values.double() - self._point, self._found()
         if keep:
             self._pairs = [*self._pairs, (step, gradient - self._gradient)][-self._memory :]
@@ -66,16 +66,16 @@ class QuasiNewton(Rule):
         self._gradient = gradient
 
     def forget(self) -> None:
-        """Remember no step."""
+        """Forget all steps."""
         self._pairs.clear()
 
     def products(self) -> torch.Tensor:
-        """The dot products of all pairs of steps, changes and gradient."""
+        """The dot products of all pairs of vectors: steps, changes and gradient."""
         vectors = torch.stack(self._vectors())
         return vectors @ vectors.T
 
     def turn(self, coefficients: Sequence[float]) -> None:
-        """Let the direction be a sum of steps, changes and gradient."""
+        """Set the direction to a linear combination of steps, changes and gradient."""
         self._direction = torch.tensor(coefficients, dtype=torch.float64) @ torch.stack(self._vectors())
 
     @override
@@ -99,9 +99,9 @@ class QuasiNewton(Rule):
 
 
 def answers_of(part: Part) -> dict[str, Callable[..., dict[str, Any]]]:
-    """What a server answers to the one who minimises, for all its vectors of type :class:`QuasiNewton`.
+    """The calls by which the coordinator minimises, over all of a server's rules of type :class:`QuasiNewton`.
 
-    Each answer has the number of the evaluation for which the values are; a server that has come back has none.
+    Each answer has the number of the evaluation that the values belong to, which a restarted server does not know.
     """
     evaluation: int | None = None
 

@@ -1,4 +1,4 @@
-"""How a server merges what workers push into a vector of values. Runs on a server, one push after another."""
+"""The rules by which a server merges pushes into a vector of values. Runs on a server, one push after another."""
 
 import time
 from abc import ABC, abstractmethod
@@ -9,11 +9,11 @@ from typing_extensions import override
 
 __all__ = ["RULES", "Adagrad", "Additive", "DynSGD", "Outer", "PlainSGD", "Rule"]
 
-EPSILON = 1e-10  # as in torch.optim.Adagrad: the first push of an element has nothing to be divided by
+EPSILON = 1e-10  # as in torch.optim.Adagrad: avoids division by zero
 
 
 class Rule(ABC):
-    """What happens to a vector of values when another one of its shape is pushed."""
+    """Merges pushed vectors into a vector of values of the same shape."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values
@@ -23,18 +23,18 @@ class Rule(ABC):
     def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
         """Change the values; ``staleness`` is how many pushes were merged since the pusher fetched them.
 
-        ``weight`` is that of what was pushed in a mean with others.
+        ``weight`` is the push's weight in a mean with others.
         """
 
     def settle(self, *, at_once: bool) -> None:
-        """Merge what still waits for other pushes, if it has waited long enough or it has to be ``at_once``."""
+        """Merge the pushes that wait for others, if they have waited long enough or ``at_once`` is true."""
 
     def state(self) -> dict[str, torch.Tensor]:
-        """What it remembers: vectors beside the values, and not copies of them."""
+        """The rule's vectors beside the values, not copied."""
         return {}
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Restore the result of :meth:`state`."""
         for name, vector in self.state().items():
             vector.copy_(state[name])
 
@@ -48,7 +48,7 @@ class PlainSGD(Rule):
 
 
 class DynSGD(Rule):
-    """SGD with a rate that is divided by the gradient's staleness + 1 (Jiang et al., 2017, SIGMOD)."""
+    """SGD with its rate divided by the gradient's staleness + 1 (Jiang et al., 2017, SIGMOD)."""
 
     @override
     def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
@@ -56,7 +56,7 @@ class DynSGD(Rule):
 
 
 class Adagrad(Rule):
-    """Downpour's: each value has a rate of its own, rate / sqrt(sum of its squared gradients) (Dean et al., 2012)."""
+    """The rule of Downpour SGD: each value's rate is rate / sqrt(sum of its squared gradients) (Dean et al., 2012)."""
 
     def __init__(self, values: torch.Tensor) -> None:
         super().__init__(values)
@@ -73,7 +73,7 @@ class Adagrad(Rule):
 
 
 class Additive(Rule):
-    """Pushes are changes: values += change. It is what moves EASGD's centre, and running means."""
+    """Pushes are changes: values += change. It is used for EASGD's centre and for running means."""
 
     @override
     def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
@@ -81,11 +81,10 @@ class Additive(Rule):
 
 
 class Outer(Rule):
-    """An outer step of SGD with Nesterov's momentum on the mean of what some workers have changed.
+    """An outer step of SGD with Nesterov momentum on the weighted mean of the changes that some workers have pushed.
 
-    As in Decoupled DiLoCo (2026, arXiv 2604.21428), a quorum has to have pushed, a grace is waited for others, and
-    each push counts by its weight. The grace does not adapt, unlike there. What is pushed is values that a worker had
-    minus those that it has.
+    As in Decoupled DiLoCo (2026, arXiv 2604.21428), the step waits for a quorum of pushes, and then for a grace period
+    for others; unlike there, the grace period does not adapt. A push has the worker's old values minus its new ones.
     """
 
     def __init__(
@@ -98,20 +97,20 @@ class Outer(Rule):
         grace: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``quorum`` is a number of pushes, ``grace`` seconds of the ``clock``."""
+        """``quorum`` is a number of pushes, ``grace`` a time in seconds of ``clock``."""
         super().__init__(values)
         self._rate, self._momentum, self._quorum, self._grace, self._clock = rate, momentum, quorum, grace, clock
         self._sum = torch.zeros_like(values)
-        """Of what waits, times its weight."""
+        """The weighted sum of the pushes that wait."""
         self._velocity = torch.zeros_like(values)
         self._waiting = torch.zeros(2, dtype=torch.float64)
-        """How many pushes wait, and their weight."""
+        """The number of pushes that wait, and the sum of their weights."""
         self._complete: float | None = None
-        """When the quorum was there."""
+        """When the quorum was reached; None if it is not."""
 
     @override
     def merge(self, pushed: torch.Tensor, *, rate: float, staleness: int, weight: float) -> None:
-        self.settle(at_once=False)  # this one has come too late for a mean whose grace is over
+        self.settle(at_once=False)  # this push is too late for a mean whose grace period is over
         self._sum.add_(pushed, alpha=weight)
         self._waiting += torch.tensor([1.0, weight], dtype=torch.float64)
         if self._complete is None and self._waiting[0] >= self._quorum:
@@ -141,4 +140,4 @@ class Outer(Rule):
 
 
 RULES: dict[str, type[Rule]] = {"adagrad": Adagrad, "sgd": PlainSGD, "dynsgd": DynSGD, "elastic": Additive}
-"""By the name that settings have for what is done to trained parameters."""
+"""The rules for trained parameters, by their names in the settings."""

@@ -1,6 +1,6 @@
-"""A second way to a server for tasks of its own host and user: a Unix socket, over which nothing need be encrypted.
+"""A Unix socket for the calls of tasks on a server's own host and of the same user, which need no encryption.
 
-It lies in a folder that only this user can enter, and whose name only those can calculate who have the run's token.
+It is in a folder that only this user can enter, and whose name is computed from the run's token.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from pyarrow import flight
 
 __all__ = ["UnixSocket", "address_towards", "find_socket", "open_socket"]
 
-LONGEST_PATH = 100  # bytes; the system takes 107
+LONGEST_PATH = 100  # bytes; the system's limit is 107
 PREFIX = "sparkdl-socket-"
-OPENING_SECONDS = 60.0  # that a server may take between making a folder and listening in it
+OPENING_SECONDS = 60.0  # at most, between a server's creation of the folder and its listening there
 
 
 class UnixSocket(flight.FlightServerBase):  # type: ignore[misc]
-    """Hands calls on to the server that it belongs to."""
+    """Forwards calls to its server."""
 
     def __init__(self, server: flight.FlightServerBase, path: Path, middleware: Mapping[str, Any]) -> None:
         super().__init__(f"grpc+unix://{path}", middleware=middleware)
@@ -46,7 +46,7 @@ class UnixSocket(flight.FlightServerBase):  # type: ignore[misc]
         self._server.do_put(context, descriptor, reader, writer)
 
     def shutdown(self) -> None:
-        """Close it, and remove its folder."""
+        """Close the socket and remove its folder."""
         super().shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -54,9 +54,9 @@ class UnixSocket(flight.FlightServerBase):  # type: ignore[misc]
 def open_socket(
     server: flight.FlightServerBase, address: str, token: str, middleware: Mapping[str, Any]
 ) -> UnixSocket | None:
-    """A Unix socket of a server, for clients that know its address and the token. None where there can be none.
+    """Open a Unix socket for clients that know the server's address and the token; None if that is not possible.
 
-    What servers of this user left behind when they were killed is removed.
+    Removes the sockets of servers of this user that were killed.
     """
     _sweep()
     path = _path(address, token)
@@ -65,27 +65,27 @@ def open_socket(
     try:
         path.parent.mkdir(mode=0o700)
         return UnixSocket(server, path, middleware)
-    except (OSError, pa.ArrowException):  # a disk that is full or takes no sockets, a name that Flight cannot read
+    except (OSError, pa.ArrowException):  # a full disk, one without sockets, or a name that Flight cannot read
         shutil.rmtree(path.parent, ignore_errors=True)
-        return None  # the other way is only slower
+        return None  # TLS works too, only slower
 
 
 def find_socket(address: str, token: str) -> Path | None:
-    """The Unix socket of the server at an address, if that is this host's and a server of this user answers there."""
+    """The Unix socket of the server at an address, if it is on this host and a server of this user answers there."""
     path = _path(address, token)
     try:
         folder = path.parent.stat()
     except OSError:
         return None
     if folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) != 0o700:
-        return None  # somebody else's, who waits for the token
+        return None  # of another user, who may want to read the token
     if address_towards(address) != address.rpartition(":")[0]:
-        return None  # hosts may share a folder, and be networks apart
+        return None  # hosts in separate networks may share the folder
     return path if _is_open(path) else None
 
 
 def address_towards(address: str) -> str:
-    """The address of this host on the way to another one, which is given with a port."""
+    """The address of this host on the route to ``address`` (host and port)."""
     host, _, port = address.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, int(port)))  # UDP: picks a route, sends nothing
@@ -93,10 +93,10 @@ def address_towards(address: str) -> str:
 
 
 def _sweep() -> None:
-    """Remove the folders of sockets in which nobody listens any more."""
+    """Remove the folders of sockets on which no process listens any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # it goes while we look
-            made = folder.lstat()  # of a link, which is somebody's trap, and not of where it leads
+        with suppress(OSError):  # its server may remove it meanwhile
+            made = folder.lstat()  # not of a link's target: a link may be a trap
             old = time.time() - made.st_mtime > OPENING_SECONDS
             if made.st_uid == os.geteuid() and old and not _is_open(folder / "server"):
                 shutil.rmtree(folder)

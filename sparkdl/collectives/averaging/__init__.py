@@ -1,4 +1,4 @@
-"""What travels when ranks take the mean of their tensors, and where it is added up: one file per answer."""
+"""How ranks average tensors: compressions of the messages, and topologies of the sum, one file each."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,11 +43,11 @@ TOPOLOGIES: dict[str, Callable[[Messenger], Averager]] = {
     "server": Server,
     "sharded_servers": ShardedServers,
 }
-"""Those that send messages between pairs of ranks, but for ``two_levels``, which has a ring of its own."""
+"""Topologies of messages between pairs of ranks, except ``two_levels``, which also has a ring."""
 
 
 def create_averager(options: Averaging, communicator: Communicator) -> Averager:
-    """What these options ask for, among the ranks of a communicator. Runs on ranks, on all of them together."""
+    """Create the averager of these options for the ranks of a communicator. Runs on all ranks together."""
     compression = options.compression if isinstance(options, CompressedAveraging) else None
     if options.topology == "ring":
         return _compressing(compression, Ring(communicator), communicator)
@@ -65,7 +65,7 @@ def create_averager(options: Averaging, communicator: Communicator) -> Averager:
 
 
 def _compressing(compression: Compression | None, plain: Averager, communicator: Communicator) -> Averager:
-    """The averager that sends less; ``plain`` adds up what can be added up on the way."""
+    """The averager with compression; ``plain`` averages those messages that can be added up."""
     if compression is None:
         return plain
     if create := ADDED_UP.get(type(compression)):
@@ -83,7 +83,7 @@ ADDED_UP: dict[type[Compression], Callable[[Any, Averager, Communicator], Averag
     PowerSGDOptions: lambda options, plain, _: PowerSGD(plain, rank=options.rank),
     AtomoOptions: lambda options, _, communicator: Atomo(communicator, atoms=options.atoms),
 }
-"""Compressions whose messages are added up on the way, by their options."""
+"""Compressions whose messages can be added up, by their class of options."""
 GATHERED: dict[type[Compression], Callable[[Any, Communicator], Gathered]] = {
     Int8Options: lambda _, communicator: Int8(communicator),
     QSGDOptions: lambda options, communicator: QSGD(communicator, bits=options.bits),
@@ -93,4 +93,4 @@ GATHERED: dict[type[Compression], Callable[[Any, Communicator], Gathered]] = {
     SignOptions: lambda _, communicator: Sign(communicator),
     DeMoOptions: lambda options, communicator: DeMo(communicator, coefficients=options.coefficients),
 }
-"""Those of which each rank receives the messages of all."""
+"""Compressions in which each rank receives the messages of all ranks, by their class of options."""

@@ -1,8 +1,8 @@
-"""ATOMO (Wang et al., 2018, arXiv 1806.04090): a matrix is a sum of atoms, and few of them travel, drawn at random.
+"""ATOMO (Wang et al., 2018, arXiv 1806.04090): a matrix is a sum of atoms, and a few atoms, drawn at random, are sent.
 
-The atoms are a matrix's singular vectors. One with the singular value s is drawn with a probability p in proportion to
-s, as far as p stays below 1, and sent as s / p: the expected message is the matrix, and its variance the least that so
-many atoms can have.
+The atoms are pairs of singular vectors. An atom with the singular value s is drawn with a probability p proportional to
+s, but at most 1, and sent as s / p: the expected message is the matrix, with the least variance for that number of
+atoms.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["Atomo", "probabilities"]
 
-SEED = 0  # of the sums that find a matrix's factors: which they are does not matter
-FIRST_WIDTH = 128  # of the factors that are tried first: as many rows have usual batches at most
-PROBES = 4  # random vectors that tell how much of a matrix its factors lack
-FAR_SHORTER = 4  # times at least: for less, as the last layer's few outputs have to offer, the noise is not worth it
-LOST = 1e-4  # the part of a matrix's norm that may be missing: rounding errors of float32 are below it
+SEED = 0  # of the random sums that find a matrix's factors; any seed would do
+FIRST_WIDTH = 128  # of the factors that are tried first: batches seldom have more rows
+PROBES = 4  # random vectors that estimate the error of the factors
+FAR_SHORTER = 4  # least compression: for less, as in a last layer with few outputs, it does not justify the noise
+LOST = 1e-4  # allowed error of the factors, relative to the matrix's norm; above float32's rounding errors
 
 
 class Atomo(Averager):
-    """As many atoms of each matrix travel, and whole what that would not make far shorter."""
+    """Sends ``atoms`` atoms of each matrix, and tensors whole that this would not make far shorter."""
 
     def __init__(self, communicator: Communicator, *, atoms: int) -> None:
         self._communicator, self._atoms = communicator, atoms
@@ -54,13 +54,13 @@ class Atomo(Averager):
 
     def _drawn(self, matrix: torch.Tensor) -> list[torch.Tensor]:
         """Atoms drawn from a matrix: their columns, shape ``(atoms, rows)``, and rows, shape ``(atoms, columns)``."""
-        if not matrix.norm().isfinite():  # nor are its products; whoever looks at the gradient shall see that
+        if not matrix.norm().isfinite():  # sent as it is, so that the checks of gradients see it
             return [matrix.new_full((self._atoms, size), torch.nan) for size in matrix.shape]
         if len(matrix) > matrix.shape[1]:
             return self._drawn(matrix.T)[::-1]
         left, rows = _singular(matrix)
         chances = probabilities(rows.norm(dim=1), self._atoms)
-        # Points at distance one on a line, on which each atom has the length of its chance: always as many are hit.
+        # Systematic sampling: points at distance one on a line where each atom's length is its probability.
         ends = chances.cumsum(0).add_(torch.rand((), dtype=chances.dtype)).floor_()
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
         drawn = (ends > starts).nonzero().squeeze(1)[: self._atoms]
@@ -71,7 +71,7 @@ class Atomo(Averager):
 
 
 def probabilities(values: torch.Tensor, count: int) -> torch.Tensor:
-    """With which each of some falling singular values is drawn, so that ``count`` of them are; in float64."""
+    """The probability of each singular value (in falling order) when ``count`` of them are drawn; in float64."""
     values = values.double()
     chances = (values > 0).double()
     if chances.sum() <= count:
@@ -85,10 +85,10 @@ def probabilities(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _singular(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix of at least as many columns as rows as a product: left singular vectors, and right ones by their values.
+    """Left singular vectors, and right ones times their values, of a matrix with at least as many columns as rows.
 
-    Eigenvectors of what the rows have in common take a part of the time of a decomposition of the matrix. In the
-    direction of small values they are less exact; but being at right angles, they always have the matrix as product.
+    Eigenvectors of matrix @ matrix.T take less time than a singular value decomposition. They are less exact for small
+    values; but because they are orthogonal, the product of both results is always the matrix.
     """
     basis, inside = _factors(matrix) or (None, matrix)
     _, turns = torch.linalg.eigh((inside @ inside.T).double())
@@ -97,11 +97,11 @@ def _singular(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _factors(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """A matrix as a product of few columns at right angles and few rows; None where it has no far lower rank.
+    """A matrix as a product of a few orthogonal columns and a few rows; None where its rank is not far lower.
 
-    A gradient has at most the rank of its batch's rows. Its columns are then found from few of their sums, and its rows
-    by least squares from some more: it is read, but never multiplied with another large one (Clarkson and Woodruff,
-    2013, arXiv 1207.6365).
+    A gradient's rank is at most the number of the batch's rows. Its column space is found from a few random sums of
+    columns, and the rows by least squares from some more sums: the matrix is read, but never multiplied with another
+    large one (Clarkson and Woodruff, 2013, arXiv 1207.6365).
     """
     width, generator = FIRST_WIDTH, torch.Generator().manual_seed(SEED)
     while 2 * width <= len(matrix):
@@ -117,13 +117,13 @@ def _factors(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
 
 
 def _signs(matrix: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """For each row, a random one."""
+    """A random sign for each row."""
     return torch.randint(2, (len(matrix), 1), generator=generator).to(matrix) * 2 - 1
 
 
 def _sums(matrix: torch.Tensor, signs: torch.Tensor, count: int) -> torch.Tensor:
-    """So many sums of a matrix's rows, each of which is in one of them, with its sign."""
-    sums = torch.zeros_like(matrix[:count])  # and laid out like it, which is several times as fast
+    """``count`` sums of a matrix's rows; each row is in one of them, with its sign."""
+    sums = torch.zeros_like(matrix[:count])  # in the matrix's memory layout, which is several times as fast
     for rows, own in zip(matrix.split(count), signs.split(count), strict=True):
         sums[: len(rows)].addcmul_(rows, own)
     return sums

@@ -1,4 +1,4 @@
-"""Few bits for each value, and for each block of values a step of their own: a value is so many steps."""
+"""Quantisation by blocks: each block of values has a step size, and each value a code of few bits, in steps."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["BLOCK", "Blockwise", "blocks_of"]
 
-BLOCK = 512  # values that share a step: QSGD's own, so that steps are one percent of a message of 8 bits
+BLOCK = 512  # values that share a step, as in QSGD: steps are then one percent of a message of 8 bits
 PIECE = 1024  # blocks, 2 MB of float32
 
 
 class Blockwise(Gathered):
-    """Codes are whole numbers from zero; the code ``zero``, which need not be whole, stands for the value zero."""
+    """Codes are integers from 0; the value 0 has the code ``zero``, which may be a fraction."""
 
     def __init__(self, communicator: Communicator, *, bits: int, zero: float) -> None:
         super().__init__(communicator)
@@ -26,11 +26,11 @@ class Blockwise(Gathered):
 
     @abstractmethod
     def steps(self, blocks: torch.Tensor, count: int) -> torch.Tensor:
-        """Of each block, shape ``(blocks, 1)``; ``count`` of all numbers are values, the last ones may not be."""
+        """The steps of blocks, shape ``(blocks, 1)``; the first ``count`` numbers are values, the rest is padding."""
 
     @abstractmethod
     def codes(self, blocks: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """Of some blocks with these steps, whole numbers of the same shape."""
+        """The codes of blocks with these steps, of the same shape."""
 
     @override
     def encode(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
@@ -53,17 +53,17 @@ class Blockwise(Gathered):
         return result.view(-1)[: len(like)]
 
     def _kinds(self, vector: torch.Tensor) -> list[tuple[torch.dtype, tuple[int, int]]]:
-        """What a message for this vector has: the steps of its blocks, and the packed codes."""
+        """Types and shapes in a message for this vector: the steps of its blocks, and the packed codes."""
         count = -(-len(vector) // BLOCK)
         return [(vector.dtype, (count, 1)), (torch.uint8, (count, BLOCK * self._bits // 8))]
 
 
 def _pieces(count: int) -> Iterator[slice]:
-    """So many blocks, some at a time: with all that becomes of them they fit into a processor's cache."""
+    """Slices of ``count`` blocks, small enough that all their intermediate results fit into a processor's cache."""
     return (slice(first, first + PIECE) for first in range(0, count, PIECE))
 
 
 def blocks_of(vector: torch.Tensor) -> torch.Tensor:
-    """A vector's values, shape ``(blocks, 512)``; what is left of the last block is zero. A copy only if that is."""
+    """A vector's values, shape ``(blocks, 512)``, the last block padded with zeros. Copies only if it needs padding."""
     missing = -len(vector) % BLOCK
     return (pad(vector, (0, missing)) if missing else vector).view(-1, BLOCK)

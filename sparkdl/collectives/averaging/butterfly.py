@@ -1,7 +1,7 @@
 """The plain mean by recursive halving and doubling (Rabenseifner, 2004; Thakur et al., 2005), the butterfly.
 
-Of k bytes a rank sends 2 k (n - 1) / n as in a ring, in 2 log2(n) messages instead of 2 (n - 1). Neighbours are the
-first partners: ranks of one host follow each other, so that the largest parts stay inside hosts.
+For k bytes a rank sends 2 k (n - 1) / n bytes, as in a ring, but in 2 log2(n) messages instead of 2 (n - 1). The first
+partners are neighbours: ranks of one host have consecutive numbers, so that the largest messages stay within hosts.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ __all__ = ["Butterfly"]
 
 
 class Butterfly(PointToPoint):
-    """In each round a rank and its partner each take one half of what they have, and add it up.
+    """In each round a rank and its partner each add up one half of their values; then they exchange the halves back.
 
-    Then they give it back, in the opposite order. What is more than a power of two ranks leaves its values with one of
-    the others, and receives the result from it.
+    If the number of ranks is no power of two, each surplus rank sends its values to another rank, and receives the
+    result from it.
     """
 
     def __init__(self, messenger: Messenger) -> None:

@@ -1,6 +1,6 @@
-"""Values of 16 bits: half of the bytes.
+"""Values as 16-bit floating-point numbers: half of the bytes of float32.
 
-bfloat16 has the range of float32 and three digits. float16 has four, and loses what is below 6e-8.
+bfloat16 has the range of float32 and three digits. float16 has four digits, and loses values below 6e-8.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ __all__ = ["Casting"]
 
 
 class Casting(Averager):
-    """Tensors travel in another type, and may be added up anywhere."""
+    """Tensors are sent in another type, with any topology."""
 
     def __init__(self, plain: Averager, *, dtype: torch.dtype) -> None:
         self._plain, self._dtype = plain, dtype

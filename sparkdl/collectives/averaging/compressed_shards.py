@@ -1,7 +1,7 @@
-"""Sharded servers to which compressed values travel, and from which their mean travels compressed again.
+"""Sharded servers that receive compressed values, and send back their mean, compressed again.
 
-Of k bytes in a message for all values a rank sends 2 k (n - 1) / n, however many ranks there are. Both ways lose
-something, and both carry it along (Tang et al., 2019, DoubleSqueeze, arXiv 1905.05957).
+If the compressed values are k bytes, a rank sends 2 k (n - 1) / n. Both directions lose something, and both have error
+feedback (Tang et al., 2019, DoubleSqueeze, arXiv 1905.05957).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ __all__ = ["CompressedShards"]
 
 
 class CompressedShards(PointToPoint):
-    """Each rank is the server of its part of the values. A single rank compresses, too."""
+    """Each rank is the server of its slice of the values. A single rank compresses, too."""
 
     def __init__(self, messenger: Messenger, compression: Gathered) -> None:
         super().__init__(messenger)

@@ -1,7 +1,7 @@
 """Decoupled momentum (DeMo; Peng, Quesnelle and Kingma, 2024, arXiv 2411.19870).
 
-Each rank keeps a momentum of its own. What of it is large after a cosine transform is common to many values and moves
-fast: it is sent, and taken out of the momentum. All ranks step by the sign of what they have received.
+Each rank keeps a momentum of its own. The largest coefficients of its cosine transform, which change fast and are
+common to many values, are sent and subtracted from the momentum. All ranks step by the sign of the mean.
 """
 
 import math
@@ -18,12 +18,12 @@ from sparkdl.collectives.communicator import Communicator
 
 __all__ = ["DeMo"]
 
-SIDE = 64  # of the tiles that are transformed, as in the authors' code
+SIDE = 64  # of the square tiles that are transformed, as in the authors' code
 TILE = SIDE * SIDE
 
 
 class DeMo(Gathered):
-    """The ``coefficients`` largest of each tile's 4,096 travel; the result is the sign of their mean.
+    """Sends the ``coefficients`` largest of each tile's 4,096 coefficients; the result is the sign of their mean.
 
     Tiles are cut from the vector in its order, 64 rows of 64 values each.
     """
@@ -55,7 +55,7 @@ class DeMo(Gathered):
 
     @override
     def result(self, mean: torch.Tensor, *, key: str) -> torch.Tensor:
-        return torch.where(mean.isfinite(), mean.sign(), mean)  # what is no number has no sign, and shall be seen
+        return torch.where(mean.isfinite(), mean.sign(), mean)  # NaN and infinities are kept, so that checks see them
 
 
 def _cosines(like: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Messages that cannot be added up on the way: every rank receives those of all ranks, and adds up what they mean."""
+"""Messages that cannot be added up: every rank receives the messages of all ranks, and adds up their decoded values."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ __all__ = ["Gathered"]
 
 
 class Gathered(Averager):
-    """A vector becomes a shorter message, of a length that depends on the vector's length alone.
+    """Encodes a vector as a shorter message, whose length depends on the vector's length alone.
 
-    Of k bytes in a message, a rank receives k (n - 1): this is for methods that send a small part of the values.
+    For messages of k bytes, a rank receives k (n - 1) bytes: this suits methods that send a small part of the values.
     """
 
     memory: ClassVar[float] = 0.0
-    """What part of all that messages have not said so far is added to the next vector. 1 is error feedback (Stich et
-    al., 2018, arXiv 1809.07599), without which the mean of biased messages leads elsewhere; 0 is for unbiased ones."""
+    """The factor with which the errors of earlier messages are added to the next vector. 1 is error feedback (Stich et
+    al., 2018, arXiv 1809.07599), which biased messages need to converge; 0 is for unbiased messages."""
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
@@ -34,14 +34,14 @@ class Gathered(Averager):
 
     @abstractmethod
     def total(self, messages: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        """The sum of what messages say, as a new vector like this one."""
+        """The sum of decoded messages, as a new vector like this one."""
 
     def added(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
-        """What is added for a vector to what is to be sent."""
+        """What a vector adds to the values to be sent: by default, the vector itself."""
         return vector
 
     def result(self, mean: torch.Tensor, *, key: str) -> torch.Tensor:
-        """What stands for the mean of what all messages say."""
+        """The result of an exchange, from the mean of all decoded messages."""
         return mean
 
     @override
@@ -54,7 +54,7 @@ class Gathered(Averager):
         put_back(self.result(mean, key=key), tensors)
 
     def message(self, vector: torch.Tensor, *, key: str) -> torch.Tensor:
-        """What travels for a vector and for what was left of those before it; what it does not say is kept."""
+        """The message for a vector and the errors of earlier ones; keeps the message's own error."""
         if not self.memory:
             return self.encode(vector, key=key)
         unsent = self._unsent.setdefault(key, torch.zeros_like(vector))

@@ -12,12 +12,12 @@ __all__ = ["PointToPoint"]
 
 
 class PointToPoint(Averager):
-    """The plain mean, by messages from one rank to another one."""
+    """The plain mean, by messages between pairs of ranks."""
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
         self._share = 1 / messenger.size
-        """What the values of each rank are multiplied by: before the sum, which may overflow otherwise."""
+        """The factor of each rank's values, applied before the sum, which might overflow otherwise."""
         self._tags: dict[str, int] = {}
 
     @property
@@ -26,15 +26,15 @@ class PointToPoint(Averager):
         return self._messenger.size == 1
 
     def tag(self, key: str) -> int:
-        """What tells the messages of an exchange from those of others that are under way.
+        """The tag of an exchange, which distinguishes its messages from those of other exchanges in progress.
 
-        One rank may be a round ahead of another, so that the order of messages does not tell. All ranks begin exchanges
-        in the same order, and number them alike.
+        The order of messages is not enough, because one rank may be a round ahead of another. All ranks begin exchanges
+        in the same order, and so number them alike.
         """
         return self._tags.setdefault(key, len(self._tags))
 
     def start_swaps(self, given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], *, tag: int) -> Wait:
-        """Begin to give to each other rank what is for it, and to take what it gives; both are by rank."""
+        """Begin to send ``given[r]`` to each other rank r, and to receive ``taken[r]`` from it."""
         peers = [peer for peer in range(self._messenger.size) if peer != self._messenger.rank]
         waits = [self._messenger.start_swap(given[peer], taken[peer], peer=peer, tag=tag) for peer in peers]
 

@@ -1,7 +1,7 @@
-"""PowerSGD (Vogels et al., 2019, arXiv 1905.13727): a matrix travels as the product of two thin ones.
+"""PowerSGD (Vogels et al., 2019, arXiv 1905.13727): a matrix is sent as the product of two thin matrices.
 
-They are found by one step of power iteration, which begins where the last one ended. Both are means over ranks, so that
-they may be added up anywhere. What a rank's own thin matrices do not say is added to its next gradient.
+The thin matrices are found by one step of power iteration, which starts from the result of the last one. Both are means
+over ranks, and may be computed in any topology. The error of a rank's own thin matrices is added to its next gradient.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,22 @@ from sparkdl.collectives.averaging.matrices import as_matrix, shrinks
 
 __all__ = ["PowerSGD"]
 
-SEED = 0  # of the first bases: the same on all ranks
+SEED = 0  # of the initial bases, which are the same on all ranks
 
 
 class PowerSGD(Averager):
-    """Both thin matrices of each matrix travel, and whole what that would not shrink.
+    """Sends both thin matrices of each matrix, and tensors whole that this would not shrink.
 
-    The plain averager adds up, anywhere. Thin matrices lie here on their sides, with few long rows: products with few
-    short columns take libraries up to ten times as long.
+    The plain averager computes the means. Thin matrices are stored transposed, with few long rows, because products
+    with few short columns take libraries up to ten times as long.
     """
 
     def __init__(self, plain: Averager, *, rank: int) -> None:
         self._plain, self._rank = plain, rank
         self._bases: dict[str, torch.Tensor] = {}
-        """Where the next power iteration of each matrix begins, shape ``(rank, columns)``; the same on all ranks."""
+        """By matrix: where its next power iteration starts, shape ``(rank, columns)``, the same on all ranks."""
         self._unsent: dict[str, torch.Tensor] = {}
-        """The part of each matrix that is still to be sent by this rank."""
+        """By matrix: this rank's error, which is added to its next gradient."""
 
     @override
     def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:

@@ -1,7 +1,8 @@
-"""Few bits for each value: whole multiples of a step that a block of values has in common.
+"""Values as integer multiples of a step size, which each block of values has for itself.
 
 QSGD (Alistarh et al., 2017, arXiv 1610.02132) rounds up with the probability of the remainder, so that the expected
-message is the vector: it needs no memory. The largest value of a block sets its step, as in the paper's experiments.
+message is the vector, and no error feedback is needed. The largest value of a block sets its step, as in the paper's
+experiments.
 """
 
 from abc import abstractmethod
@@ -19,12 +20,12 @@ __all__ = ["QSGD", "Int8"]
 class _Quantised(Blockwise):
     def __init__(self, communicator: Communicator, *, bits: int) -> None:
         self._levels = 2 ** (bits - 1) - 1
-        """How many multiples of the step are above zero, and how many below."""
+        """The largest multiple of the step, above zero and below."""
         super().__init__(communicator, bits=bits, zero=self._levels)
 
     @abstractmethod
     def round(self, values: torch.Tensor) -> torch.Tensor:
-        """The whole numbers by which values travel; may overwrite the argument."""
+        """Round values, in steps, to integers; may overwrite the argument."""
 
     @override
     def steps(self, blocks: torch.Tensor, count: int) -> torch.Tensor:
@@ -37,7 +38,7 @@ class _Quantised(Blockwise):
 
 
 class Int8(_Quantised):
-    """The nearest of 255 multiples; what is lost by that is carried along."""
+    """Rounds to the nearest of 255 multiples, with error feedback."""
 
     memory: ClassVar[float] = 1.0
 
@@ -50,7 +51,7 @@ class Int8(_Quantised):
 
 
 class QSGD(_Quantised):
-    """One of the two multiples around, so that the mean over many tries is the value itself."""
+    """Rounds randomly to one of the two nearest multiples, so that the expected result is the value."""
 
     @override
     def round(self, values: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The plain mean by the backend's own all-reduce: a ring, in which each rank sends to the next one.
 
-Of k bytes each of n ranks sends 2 k (n - 1) / n (Patarasuk and Yuan, 2009), to one neighbour.
+For k bytes, each of n ranks sends 2 k (n - 1) / n bytes to one neighbour (Patarasuk and Yuan, 2009).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ __all__ = ["Ring"]
 
 
 class Ring(Averager):
-    """Values travel as they are, all tensors of an exchange in one message."""
+    """Sends values without compression, all tensors of an exchange in one message."""
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator

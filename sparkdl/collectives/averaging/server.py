@@ -1,6 +1,6 @@
 """The plain mean by one server: rank 0 receives the values of all ranks, and sends them their mean.
 
-Of k bytes each of n - 1 ranks sends k, but the server receives and sends k (n - 1).
+For k bytes, each of n - 1 ranks sends k, but the server receives and sends k (n - 1).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ __all__ = ["Server"]
 
 
 class Server(PointToPoint):
-    """All ranks send at once, and the server answers all when it has their sum."""
+    """All ranks send at the same time, and the server answers all when it has their sum."""
 
     @override
     def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
@@ -45,5 +45,5 @@ class Server(PointToPoint):
             put_back(answer, tensors)
 
     def agree(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:
-        """What the server does with the sum before it answers: nothing, if it is the only one."""
+        """Called with the sum before the server answers; does nothing if it is the only server."""
         yield from ()

@@ -1,6 +1,6 @@
-"""The plain mean by sharded servers: every rank is the server of its part of the values.
+"""The plain mean by sharded servers: every rank is the server of its slice of the values.
 
-Of k bytes a rank sends 2 k (n - 1) / n, in two rounds of n - 1 messages at once.
+For k bytes a rank sends 2 k (n - 1) / n, in two rounds of n - 1 simultaneous messages.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ __all__ = ["ShardedServers"]
 
 
 class ShardedServers(PointToPoint):
-    """Each rank sends to each server what it is the server of, and receives the mean from it."""
+    """Each rank sends every server that server's slice, and receives the slice's mean from it."""
 
     @override
     def exchange(self, tensors: Sequence[torch.Tensor], *, key: str) -> Exchange:

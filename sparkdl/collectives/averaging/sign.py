@@ -1,9 +1,9 @@
-"""One bit for each value, its sign, and a majority decides (Bernstein et al., 2019, arXiv 1810.05291).
+"""One bit for each value, its sign, with a majority vote of ranks (Bernstein et al., 2019, arXiv 1810.05291).
 
-Signs alone do not converge everywhere. With a size that values have in common, and with what was lost added to the next
-vector, they do (Karimireddy et al., 2019, arXiv 1901.09847). Gradients of different layers differ in size, so that each
-block of values has one of its own (Zheng et al., 2019, arXiv 1905.10936). The majority loses something, too: all ranks
-know what, and carry it along (Tang et al., 2019, DoubleSqueeze, arXiv 1905.05957).
+Signs alone do not always converge. With a common magnitude and error feedback, they do (Karimireddy et al., 2019, arXiv
+1901.09847). Since gradients of different layers differ in magnitude, each block of values has its own (Zheng et al.,
+2019, arXiv 1905.10936). The vote loses something, too: all ranks know its error, and add it to the next result (Tang et
+al., 2019, DoubleSqueeze, arXiv 1905.05957).
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ __all__ = ["Sign"]
 
 
 class Sign(Blockwise):
-    """A rank's vote counts as much as its values are large on average: the code is 0 or 1, the step twice that size."""
+    """A rank's vote is weighted by its values' mean magnitude: the code is 0 or 1, the step twice that magnitude."""
 
     memory: ClassVar[float] = 1.0
 
@@ -54,7 +54,7 @@ class Sign(Blockwise):
 
 
 def _sizes(blocks: torch.Tensor, count: int) -> torch.Tensor:
-    """How large the values of each block are on average, shape ``(blocks, 1)``; ``count`` of all are values."""
+    """The mean magnitude of each block's values, shape ``(blocks, 1)``; the first ``count`` numbers are values."""
     sizes: torch.Tensor = torch.linalg.vector_norm(blocks, ord=1, dim=1, keepdim=True) / BLOCK
     sizes[-1:] *= BLOCK / (1 + (count - 1) % BLOCK)  # the last one may have fewer values
     return sizes

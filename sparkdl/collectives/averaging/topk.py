@@ -1,8 +1,8 @@
-"""Only the largest values travel, the others are kept until they have grown (Stich et al., 2018, arXiv 1809.07599).
+"""Only the largest values are sent; the others accumulate until they are large (Stich et al., 2018, arXiv 1809.07599).
 
-Deep Gradient Compression (Lin et al., 2018, arXiv 1712.01887) adds two things. Momentum is applied by each rank before
-values are chosen, and forgotten where a value was sent: after the mean it would repeat what arrives late. And training
-begins with more values, since gradients change fast then.
+Deep Gradient Compression (Lin et al., 2018, arXiv 1712.01887) adds two things. Each rank applies momentum before values
+are chosen, and resets it where a value was sent; applied after the mean, momentum would repeat values that arrive late.
+And training starts with more values, because gradients change fast then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from sparkdl.collectives.communicator import Communicator
 __all__ = ["DGC"]
 
 FIRST_RATIO = 0.25  # of the values in the first epoch of the warm-up, as DGC has it
-SAMPLE = 1 << 14  # values from which the size of the smallest that travels is guessed
-MARGIN = 1.5  # of the sample, so that the guess is seldom too large
+SAMPLE = 1 << 14  # values from which the threshold is estimated
+MARGIN = 1.5  # more of the sample's values, so that the estimate is seldom too high
 
 
 class DGC(Gathered):
-    """The part ``ratio`` of a vector's values that are the largest, with their places."""
+    """Sends the largest values of a vector, a fraction ``ratio`` of them, with their indices."""
 
     memory: ClassVar[float] = 1.0
 
@@ -78,7 +78,7 @@ class DGC(Gathered):
         self._velocities = dict(own["velocities"])
 
     def _count(self, length: int) -> int:
-        """How many of so many values travel in this epoch: fewer by the same factor each, until the warm-up is over."""
+        """How many of ``length`` values are sent in this epoch; it shrinks by a factor per epoch of the warm-up."""
         ratio = self._ratio
         if self._epochs < self._warmup_epochs and ratio < FIRST_RATIO:
             ratio = FIRST_RATIO * (ratio / FIRST_RATIO) ** (self._epochs / self._warmup_epochs)
@@ -90,14 +90,14 @@ def _type_of_places(vector: torch.Tensor) -> torch.dtype:
 
 
 def _largest(sizes: torch.Tensor, count: int) -> torch.Tensor:
-    """The places of the ``count`` largest values.
+    """The indices of the ``count`` largest values.
 
-    Sorting all of a long vector takes ten times as long as choosing among those that are likely: a sample says which.
+    For a long vector, values below a threshold, estimated from a sample, are excluded first: ten times as fast.
     """
     sample = sizes[:: max(1, len(sizes) // SAMPLE)]
     likely = int(MARGIN * count * len(sample) / max(1, len(sizes))) + 1
     if likely < len(sample) // 2:
-        unlikely = sizes < sample.topk(likely).values[-1]  # false for what is no number, which counts as the largest
+        unlikely = sizes < sample.topk(likely).values[-1]  # false for NaN, which counts as the largest
         candidates = unlikely.logical_not_().nonzero().squeeze(1)
         if len(candidates) >= count:
             return candidates[sizes[candidates].topk(count).indices]

@@ -1,7 +1,7 @@
-"""Two levels: first inside each host, then between hosts, so that a slow network carries each value once a host.
+"""Two levels: first within each host, then between hosts, so that a slow network carries each value once per host.
 
-Of k bytes a host sends 2 k (h - 1) / h to another one, h being the number of hosts. A ring over all n ranks that goes
-from host to host once sends 2 k (n - 1) / n there.
+For k bytes and h hosts, a host sends 2 k (h - 1) / h bytes to another one. A ring over all n ranks that visits each
+host once sends 2 k (n - 1) / n bytes from host to host.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ __all__ = ["TwoLevels"]
 
 
 class TwoLevels(Server):
-    """One rank of each host is the server of the others. Servers agree by an averager of their own, which may compress.
+    """One rank of each host is the server of the others. Servers average among themselves, with compression if set.
 
-    ``hosts`` says by rank on which host it is, the same on all ranks. After another attempt that begins on other hosts,
-    what a server had not sent yet is lost.
+    ``hosts`` has each rank's host, the same on all ranks. If an attempt starts on other hosts, the errors that servers
+    had kept for feedback are lost.
     """
 
     def __init__(self, messenger: Messenger, hosts: Sequence[str], between: Callable[[Communicator], Averager]) -> None:
