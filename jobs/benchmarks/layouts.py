@@ -39,8 +39,7 @@ from sparkdl.planning.stage_costs import stages_of_ranks
 from sparkdl.settings import Train
 from sparkdl.training.checks.shared_replicas import tried_plan
 from sparkdl.training.groups import Groups
-from sparkdl.training.loop import EXCHANGED_BYTES
-from sparkdl.training.pipelined_replica import make_replica
+from sparkdl.training.pipelined_replica import EXCHANGED_BYTES, make_replica
 from sparkdl.training.tasks import Classification
 
 __all__ = ["LAYOUTS", "NETWORKS", "SIZE", "Launch", "measure", "on_this_machine", "report", "run", "settings_of"]

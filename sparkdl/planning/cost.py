@@ -35,6 +35,10 @@ class Traffic(NamedTuple):
     messages: float
     bytes: float
 
+    def times(self, count: float) -> "Traffic":
+        """The same exchange, so many times."""
+        return Traffic(count * self.messages, count * self.bytes)
+
 
 @dataclass(frozen=True)
 class Link:

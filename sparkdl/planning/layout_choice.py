@@ -11,8 +11,12 @@ from sparkdl.tables import aligned
 __all__ = ["Choice", "Choices"]
 
 SAME = 1.05
-"""How many times as many rows a second a layout has to learn from to be taken instead of a simpler one: a prediction is
-not more exact than that."""
+"""How many times as many rows a second a layout has to learn from to be taken instead of a simpler one: neither a
+prediction nor a few steps are more exact than that."""
+WORTH_TRYING = 2.0
+"""A layout may be the best if the fastest prediction is at most so many times as fast: predictions err by a third in
+the median, and by up to a half."""
+MOST_TRIES = 4
 
 
 class Choice(NamedTuple):
@@ -20,14 +24,18 @@ class Choice(NamedTuple):
 
     layout: RankLayout
     strategy: AllReduceOptions
-    seconds: float
-    """Of a step."""
+    predicted: float
+    """Seconds of a step."""
     rows: int
     """That a step learns from."""
     memory: float
     """Bytes that a rank holds in a step, over Python and its libraries."""
     sent: float
     """Bytes that a rank sends in a step."""
+    batches: int = 1
+    """That a replica accumulates in a step."""
+    measured: float | None = None
+    """Seconds of a step, where ranks have tried it."""
 
     @property
     def name(self) -> str:
@@ -40,12 +48,13 @@ class Choice(NamedTuple):
         """As a command line says it."""
         shard = self.strategy.shard
         strategy = f' "train.strategy={{kind: allreduce, shard: {shard}}}"' if shard else ""
-        return f'"cluster.layout={layout_name(self.layout)}"{strategy}'
+        accumulation = f" train.accumulation={self.batches}" if self.batches > 1 else ""
+        return f'"cluster.layout={layout_name(self.layout)}"{strategy}{accumulation}'
 
     @property
     def speed(self) -> float:
-        """Rows a second."""
-        return self.rows / self.seconds
+        """Rows a second: as measured, or else as predicted."""
+        return self.rows / (self.measured or self.predicted)
 
 
 class Choices(NamedTuple):
@@ -58,11 +67,32 @@ class Choices(NamedTuple):
     """Bytes of memory that each rank may take, over Python and its libraries."""
 
     @property
+    def worth_trying(self) -> list[Choice]:
+        """Those that fit and may be the best: several, the fastest prediction first; none if there is no choice."""
+        fastest = sorted(self._fitting, key=lambda each: each.speed, reverse=True)
+        near = [each for each in fastest if WORTH_TRYING * each.speed >= fastest[0].speed]
+        return near[:MOST_TRIES] if len(near) > 1 else []
+
+    def replaced(self, choice: Choice, by: Choice | str) -> "Choices":
+        """After a try: the choice with what was measured, or among those that cannot be had, with the reason."""
+        if isinstance(by, str):
+            possible = [each for each in self.possible if each is not choice]
+            return self._replace(possible=possible, refused={**self.refused, choice.name: by})
+        return self._replace(possible=[by if each is choice else each for each in self.possible])
+
+    @property
     def best(self) -> Choice | None:
-        """The simplest of those that fit and are about as fast as the fastest one; None if none fits."""
-        fitting = [each for each in self.possible if each.memory <= self.room]
-        most = max((each.speed for each in fitting), default=0.0)
-        return next((each for each in fitting if SAME * each.speed >= most), None)
+        """The simplest of those that fit and are about as fast as the fastest one; None if none fits.
+
+        Where ranks have tried some, it is one of these.
+        """
+        compared = [each for each in self._fitting if each.measured] or self._fitting
+        most = max((each.speed for each in compared), default=0.0)
+        return next((each for each in compared if SAME * each.speed >= most), None)
+
+    @property
+    def _fitting(self) -> list[Choice]:
+        return [each for each in self.possible if each.memory <= self.room]
 
     @property
     def advice(self) -> str:
@@ -70,6 +100,9 @@ class Choices(NamedTuple):
         left = f"each rank has {self.room / 1e6:,.0f} MB left"
         if best := self.best:
             return f"{left}; of the layouts that fit, {best.name} learns from most rows a second: {best.overrides}"
+        if not self.possible:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.refused.items())
+            return f"{left}, and no layout works: {reasons}"
         least = min(self.possible, key=lambda each: each.memory)
         return (
             f"{left}, and no layout fits: {least.name} takes {least.memory / 1e6:,.0f} MB; take more ranks, fewer rows"
@@ -79,9 +112,11 @@ class Choices(NamedTuple):
     @property
     def table(self) -> str:
         """A line for each."""
-        lines = [["cluster.layout", "ms a step", "rows/s", "MB a rank", "MB sent in a step", "rows of a step"]]
+        columns = "ms predicted", "ms measured", "rows/s", "MB a rank", "MB sent in a step", "rows of a step"
+        lines = [["cluster.layout", *columns]]
         for each in self.possible:
-            speed = f"{1e3 * each.seconds:,.1f}", f"{each.speed:,.0f}"
+            measured = f"{1e3 * each.measured:,.1f}" if each.measured else "-"
+            speed = f"{1e3 * each.predicted:,.1f}", measured, f"{each.speed:,.0f}"
             sizes = f"{each.memory / 1e6:,.0f}", f"{each.sent / 1e6:,.2f}", f"{each.rows:,}"
             lines.append([each.name, *speed, *sizes])
         reasons: dict[str, list[str]] = {}

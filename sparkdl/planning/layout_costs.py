@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 from sparkdl.cluster import limited_threads
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, repeated
-from sparkdl.layouts import ExpertPlan, GridPlan, PipelinePlan, exchanged_bytes, part_alone
+from sparkdl.layouts import ExpertPlan, GridPlan, PipelinePlan, SharingPlan, exchanged_bytes, part_alone
 from sparkdl.models import Experts
 from sparkdl.planning.cores import Cores
 from sparkdl.planning.cost import Traffic, exchange, gathered, together
@@ -21,6 +21,7 @@ from sparkdl.planning.stage_costs import seconds_of_turns, stages_of_ranks
 from sparkdl.settings import RankLayout, Train
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.training.checks.shared_replicas import check_shared_replicas, tried_plan
+from sparkdl.training.recipes.batching import Batching, batching
 from sparkdl.training.tasks import Task
 
 __all__ = ["LayoutCost", "LayoutCosts", "costs_of_layouts", "layout_name", "sharing_name"]
@@ -31,7 +32,7 @@ class LayoutCost(NamedTuple):
 
     layout: RankLayout
     batch: int
-    """Rows of a step of one replica, or of each rank of those that share experts."""
+    """Rows of a batch of one replica, or of each rank of those that share experts."""
     memory: float
     """Bytes in a step, over Python and its libraries."""
     computing: float
@@ -46,6 +47,8 @@ class LayoutCost(NamedTuple):
     """Of a step, with the ranks that compute the same stage of a pipeline."""
     exposed: float = 1.0
     """The share of what is sent to ranks of the replica that ranks wait for; the rest travels while they compute."""
+    batches: int = 1
+    """That a replica accumulates in a step: a step learns from as many rows as with whole replicas."""
 
     def on(self, ranks: int) -> "LayoutCost":
         """The same on so many ranks, which have more replicas or fewer."""
@@ -55,7 +58,7 @@ class LayoutCost(NamedTuple):
     @property
     def rows(self) -> int:
         """That a step learns from."""
-        return self.batch * self.layout.replicas
+        return self.batch * self.batches * self.layout.replicas
 
     @property
     def traffic(self) -> Traffic:
@@ -86,6 +89,8 @@ class LayoutCosts(NamedTuple):
     possible: dict[str, LayoutCost]
     refused: dict[str, str]
     """With the reasons."""
+    plans: dict[str, SharingPlan | None]
+    """How ranks share a replica; None where each has a whole one."""
     seconds: float
     """What a whole replica computes in a step on the driver, which does nothing else."""
 
@@ -103,12 +108,14 @@ def costs_of_layouts(
     axes += ["experts"] if any(isinstance(each, Experts) for each in model.modules()) else []
     with limited_threads(cores.threads):
         whole = _Whole(model, rows, settings, cores)
-        costs = LayoutCosts({}, {}, whole.seconds)
+        costs = LayoutCosts({}, {}, {}, whole.seconds)
         for layout in tqdm(list(_layouts(ranks, axes)), desc="layouts", unit="layout", leave=False, disable=None):
+            name = layout_name(layout)
             try:
-                costs.possible[layout_name(layout)] = _cost(whole, task, layout)
+                costs.plans[name] = _plan(whole, task, layout)
+                costs.possible[name] = _cost(whole, layout, costs.plans[name])
             except (ConfigError, ModelError) as reason:
-                costs.refused[layout_name(layout)] = str(reason)
+                costs.refused[name] = str(reason)
     return costs
 
 
@@ -144,34 +151,45 @@ class _Whole:
         self.trained = _trained(model)
         self._optimizer = seconds_of_optimizer(settings)
         self.seconds_of_passes = pass_seconds(model, rows, settings.batch_size)
-        self.seconds = self.seconds_of_passes + self._optimizer * self.trained
+        self.seconds = settings.accumulation * self.seconds_of_passes + self._optimizer * self.trained
 
-    def share(self, seconds: float, trained: float) -> float:
-        """How many times as long as a step here passes take and the optimizer's step over so many numbers."""
-        return (seconds + self._optimizer * trained) / self.seconds
+    def share(self, seconds: float, batches: int, trained: float) -> float:
+        """How many times as long as a step here so many passes take and the optimizer's step over so many numbers."""
+        return (batches * seconds + self._optimizer * trained) / self.seconds
 
 
 def _trained(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _cost(whole: _Whole, task: Task, layout: RankLayout) -> LayoutCost:
+def _plan(whole: _Whole, task: Task, layout: RankLayout) -> SharingPlan | None:
+    """How ranks share a replica. Raises :class:`ConfigError` or :class:`ModelError` where they cannot."""
+    if not layout.has_parts:
+        return None
+    check_shared_replicas(whole.settings, task, layout)
+    return tried_plan(whole.model, whole.rows, layout, batch_size=_batching(whole, layout).batch_size)
+
+
+def _batching(whole: _Whole, layout: RankLayout) -> Batching:
+    return batching(whole.settings, size=layout.replicas, reference=layout.data * layout.sharing)
+
+
+def _cost(whole: _Whole, layout: RankLayout, plan: SharingPlan | None) -> LayoutCost:
     model, rows, settings = whole.model, whole.rows, whole.settings
-    batch, replicas = settings.batch_size, layout.data
-    if layout.sharing == 1:
-        memory = memory_of_rank(model, rows, settings, ranks=replicas, batch=batch)
-        return LayoutCost(layout, batch, memory.total, 1.0, Traffic(0, 0), memory.gradients)
-    check_shared_replicas(settings, task, layout)
-    plan = tried_plan(model, rows, layout, batch_size=batch)
+    shape = _batching(whole, layout)
+    batch, batches = shape.batch_size, shape.accumulation
+    if plan is None:
+        memory = memory_of_rank(model, rows, settings, ranks=layout.data, batch=batch)
+        return LayoutCost(layout, batch, memory.total, 1.0, Traffic(0, 0), memory.gradients, batches=batches)
     if isinstance(plan, PipelinePlan):
         return _cost_of_stages(whole, model, plan, layout)
     if isinstance(plan, GridPlan):
         return _cost_of_stages(whole, part_alone(model, plan.tensor), plan.pipeline, layout)
     if isinstance(plan, ExpertPlan):
         return _cost_of_experts(whole, layout)
-    part, of_step = part_alone(model, plan), repeated(rows, batch)  # a front sees a share of them
-    memory = memory_of_rank(part, of_step, settings, ranks=replicas, batch=batch)
-    found = exchanged_bytes(model, plan, of_step)
+    part, of_batch = part_alone(model, plan), repeated(rows, batch)  # a front sees a share of them
+    memory = memory_of_rank(part, of_batch, settings, ranks=layout.data, batch=batch)
+    found = exchanged_bytes(model, plan, of_batch)
     gathers = [exchange(size, plan.ranks, gathered) for size in found.shares]
     parameters = dict(model.named_parameters())
     front = sum(parameters[name].nbytes for name in plan.front if parameters[name].requires_grad)
@@ -179,10 +197,11 @@ def _cost(whole: _Whole, task: Task, layout: RankLayout) -> LayoutCost:
         layout,
         batch,
         memory=memory.total,
-        computing=whole.share(pass_seconds(part, rows, batch), _trained(part)),
-        shared=together([*(exchange(size, plan.ranks) for size in found.sums), *gathers]),
+        computing=whole.share(pass_seconds(part, rows, batch), batches, _trained(part)),
+        shared=together([*(exchange(size, plan.ranks) for size in found.sums), *gathers]).times(batches),
         gradients=memory.gradients - front,
         common_gradients=front,
+        batches=batches,
     )
 
 
@@ -194,7 +213,9 @@ def _cost_of_stages(whole: _Whole, part: nn.Module, plan: PipelinePlan, layout: 
     arXiv 2104.04473, section 2.2). Messages travel while ranks compute, but for those of the parts that are waited for.
     Where ranks share cores, messages take some of them.
     """
-    rows, settings, batch = whole.rows, whole.settings, whole.settings.batch_size
+    shape = _batching(whole, layout)
+    batch, batches = shape.batch_size, shape.accumulation
+    rows, settings = whole.rows, whole.settings
     found = stages_of_ranks(part, rows, settings, plan, tensor=layout.tensor, replicas=layout.data, batch=batch)
     waiting = (plan.ranks - 1) * plan.ranks / plan.stages
     turns = plan.microbatches + waiting
@@ -204,28 +225,32 @@ def _cost_of_stages(whole: _Whole, part: nn.Module, plan: PipelinePlan, layout: 
         layout,
         batch,
         memory=max(each.memory.total for each in found),
-        computing=whole.share(seconds, max(each.trained for each in found)),
-        shared=max((each.sent for each in found), key=lambda sent: sent.bytes),
+        computing=whole.share(seconds, batches, max(each.trained for each in found)),
+        shared=max((each.sent for each in found), key=lambda sent: sent.bytes).times(batches),
         gradients=max(each.memory.gradients for each in found),
-        stage_sums=Traffic(turns * sums.messages, turns * sums.bytes),
+        stage_sums=sums.times(batches * turns),
         exposed=1 - max(0.0, 1 - waiting / plan.microbatches) / whole.cores.slowdown,
+        batches=batches,
     )
 
 
 def _cost_of_experts(whole: _Whole, layout: RankLayout) -> LayoutCost:
     """Ranks compute as much as with whole replicas: for rows of all, by the experts that they have."""
-    model, settings, batch = whole.model, whole.settings, whole.settings.batch_size
+    shape = _batching(whole, layout)
+    model, settings, batch, batches = whole.model, whole.settings, shape.batch_size, shape.accumulation
     memory = memory_of_rank(model, whole.rows, settings, ranks=layout.replicas, batch=batch)
     experts = bytes_of_experts(model, layout.experts)
     given = bytes_of_rows(model, repeated(whole.rows, batch))
     others = layout.experts - 1
+    # There and back, in the forward pass and in the back-propagation.
+    rows = Traffic(4 * others * len(given), 4 * sum(given) * others / layout.experts)
     return LayoutCost(
         layout,
         batch,
         memory=memory_with_experts(memory, experts).total,
-        computing=whole.share(whole.seconds_of_passes, whole.trained * experts.kept(memory.gradients)),
-        # There and back, in the forward pass and in the back-propagation.
-        shared=Traffic(4 * others * len(given), 4 * sum(given) * others / layout.experts),
+        computing=whole.share(whole.seconds_of_passes, batches, whole.trained * experts.kept(memory.gradients)),
+        shared=rows.times(batches),
         gradients=experts.own,
         common_gradients=memory.gradients - experts.all,
+        batches=batches,
     )

@@ -20,10 +20,11 @@ from sparkdl.settings.averaging import Averaging, CompressedAveraging, Topology
 from sparkdl.settings.section import Section
 from sparkdl.settings.strategies import AllReduceOptions, RoundsOptions
 from sparkdl.training.groups import Groups
+from sparkdl.training.recipes.batching import Batching, batching
 from sparkdl.training.replica import Replica, build_for_ranks, build_model
 from sparkdl.training.task_to_train import task_to_train
 
-__all__ = ["Measurement", "adds_up", "measure", "ring_exchanges", "topology_seconds"]
+__all__ = ["Measurement", "adds_up", "batches_of_steps", "measure", "ring_exchanges", "topology_seconds"]
 
 SIZES = (4 << 10, 128 << 10, 2 << 20, 8 << 20)
 """Bytes: one exchange that is nothing but its start, one of a few activations, two that are more than a switch takes
@@ -151,7 +152,8 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
     groups, task = Groups(world, world), task_to_train(dataset.card, settings)
     build = build_for_ranks if in_shards(options) else build_model
     replica = Replica(build(dataset, changed), changed, task, groups, device)
-    batches = _batches(dataset, changed, world)
+    shape = batching(changed, size=world.size, reference=world.size)
+    batches = batches_of_steps(dataset, world, shape)
     for group in itertools.islice(batches, WARM_UP_STEPS):
         replica.step(group, rate=settings.learning_rate)
     world.barrier()
@@ -190,9 +192,9 @@ def _usual(seconds: list[float], period: int) -> float:
     return (first + last + between * (period - 2)) / period
 
 
-def _batches(dataset: Dataset, settings: Train, world: Communicator) -> Iterator[list[Batch]]:
-    """The batches of each step, for as many epochs as are asked for."""
-    loader = Loader(dataset, "train", batch_size=settings.batch_size, rank=world.rank, size=world.size)
+def batches_of_steps(dataset: Dataset, data: Communicator, shape: Batching) -> Iterator[list[Batch]]:
+    """The batches of each step on this rank, for as many epochs as are asked for."""
+    loader = Loader(dataset, "train", batch_size=shape.batch_size, rank=data.rank, size=data.size)
     batches = itertools.chain.from_iterable(map(loader.epoch, itertools.count()))
     while True:
-        yield list(itertools.islice(batches, settings.accumulation))
+        yield list(itertools.islice(batches, shape.accumulation))

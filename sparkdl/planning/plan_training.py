@@ -1,14 +1,15 @@
 """Measure a cluster and a network, and say what follows from it. Runs on the driver."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pyspark.sql import SparkSession
 from torch import nn
 
-from sparkdl.cluster import get_session, run_ranks
+from sparkdl.cluster import Rank, get_session, run_ranks
 from sparkdl.collectives import Backend, TorchBackend, create_backend
 from sparkdl.data import Dataset
 from sparkdl.errors import ConfigError, ModelError
@@ -16,6 +17,7 @@ from sparkdl.inputs.tensors import Inputs, moved
 from sparkdl.layouts import check_may_be_sharded
 from sparkdl.planning.cost import Link, fit_link
 from sparkdl.planning.layout_costs import costs_of_layouts
+from sparkdl.planning.layout_tries import tried
 from sparkdl.planning.links import Links
 from sparkdl.planning.measure import Measurement, measure
 from sparkdl.planning.memory import memory_of_rank
@@ -38,6 +40,8 @@ from sparkdl.training.checks.tried_model import check_model, tried_model
 from sparkdl.training.task_to_train import task_to_train
 
 __all__ = ["plan_layout", "plan_training"]
+
+T = TypeVar("T")
 
 STRATEGIES: tuple[Averaging, ...] = (
     AllReduceOptions(),
@@ -96,12 +100,15 @@ def plan_training(
     found = _measured(subject, backend, cluster, spark)
     links = _links(found, measuring)
     if ranks is None:
-        return _plan(subject, found, links, measured_by=measuring, ranks=measuring)
+        plan = _plan(subject, found, links, measured_by=measuring, ranks=measuring)
+        return _with_tries(plan, subject, backend, cluster, spark) if isinstance(backend, TorchBackend) else plan
     return _plan(subject, found, _elsewhere(links, ranks, hosts, bandwidth), measured_by=measuring, ranks=ranks)
 
 
 def plan_layout(dataset: Dataset, settings: Train, cluster: Cluster, spark: SparkSession | None) -> TrainingPlan:
     """What there is to know for ``cluster.layout: auto``: only what has the steps of whole replicas is measured.
+
+    Ranks take some steps in the layouts that may be the best by prediction, since predictions err.
 
     Runs on the driver, and raises what :func:`plan_training` raises.
     """
@@ -112,7 +119,8 @@ def plan_layout(dataset: Dataset, settings: Train, cluster: Cluster, spark: Spar
     compared = (AllReduceOptions(), *(SHARDED if _may_be_sharded(model, settings) else ()))
     subject = _Subject(dataset, settings, model, rows, compared)
     found = _measured(subject, backend, cluster, spark)
-    return _plan(subject, found, _links(found, ranks), measured_by=ranks, ranks=ranks)
+    plan = _plan(subject, found, _links(found, ranks), measured_by=ranks, ranks=ranks)
+    return _with_tries(plan, subject, backend, cluster, spark)
 
 
 class _Subject(NamedTuple):
@@ -181,15 +189,29 @@ def _measured(subject: _Subject, backend: Backend, cluster: Cluster, spark: Spar
         memory=subject.memory(ranks),
         model_bytes=weights,
     )
+    return _on_ranks(work, backend, cluster, spark)[0]
+
+
+def _on_ranks(work: Callable[[Rank], T], backend: Backend, cluster: Cluster, spark: SparkSession | None) -> list[T]:
     return run_ranks(
         work,
-        ranks,
+        cluster.ranks.max,
         spark=spark or get_session(cluster),
         backend=backend,
         description="sparkdl plan-training",
         slot_timeout=cluster.slot_timeout,
         resources=cluster.resources,
-    )[0]
+    )
+
+
+def _with_tries(
+    plan: TrainingPlan, subject: _Subject, backend: Backend, cluster: Cluster, spark: SparkSession | None
+) -> TrainingPlan:
+    """The plan, after ranks have tried the layouts that may be the best."""
+    if not plan.layouts:
+        return plan
+    launch = partial(_on_ranks, backend=backend, cluster=cluster, spark=spark)
+    return replace(plan, tried=tried(plan.choices, plan.layouts, subject.dataset, subject.settings, backend, launch))
 
 
 def _links(found: Measurement, ranks: int) -> Links:

@@ -9,7 +9,6 @@ from sparkdl.planning.cost import TOPOLOGIES, Link, StepCost, exchange
 from sparkdl.planning.layout_choice import Choice, Choices
 from sparkdl.planning.layout_costs import LayoutCosts
 from sparkdl.planning.links import Links
-from sparkdl.settings import RankLayout
 from sparkdl.settings.averaging import Averaging
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.tables import aligned
@@ -45,6 +44,8 @@ class TrainingPlan:
     """What as many ranks could do together, as far as it was looked at."""
     room: float = math.inf
     """Bytes of memory that each rank may take, over Python and its libraries."""
+    tried: Choices | None = None
+    """The layouts, once ranks have tried those that may be the best."""
 
     def __str__(self) -> str:
         parts = [self.table, self.advice] if self.strategies else [self._measured + self._assumed]
@@ -67,29 +68,31 @@ class TrainingPlan:
 
     @property
     def choices(self) -> Choices:
-        """Layouts of as many ranks, and shards, with what is predicted of each: simple ones first."""
+        """Layouts of as many ranks, and shards, with what is predicted and measured of each: simple ones first."""
+        if self.tried:
+            return self.tried
         if not self.layouts:
             return Choices([], {}, self.room)
         costs = list(self.layouts.possible.values())
         found = [
             Choice(
                 *(cost.layout, AllReduceOptions(), cost.seconds(self.links, self.whole), cost.rows),
-                *(cost.memory, cost.traffic.bytes),
+                *(cost.memory, cost.traffic.bytes, cost.batches),
             )
             for cost in costs
         ]
         refused = dict(self.layouts.refused)
-        return Choices([*found[:1], *self._in_shards(costs[0].rows), *found[1:]], refused, self.room)
+        return Choices([*found[:1], *self._in_shards(found[0]), *found[1:]], refused, self.room)
 
-    def _in_shards(self, rows: int) -> list[Choice]:
+    def _in_shards(self, whole: Choice) -> list[Choice]:
         """Replicas in shards, as far as they were measured."""
         found = []
         for options in SHARDED:
             name = name_of_strategy(options)
             if name in self.strategies:
                 sent = exchange(self.strategies[name].payload, self.ranks).bytes
-                layout = RankLayout(data=self.ranks)
-                found.append(Choice(layout, options, self.seconds(name), rows, self.memory[name], sent))
+                seconds, memory = self.seconds(name), self.memory[name]
+                found.append(whole._replace(strategy=options, predicted=seconds, memory=memory, sent=sent))
         return found
 
     @property

@@ -8,18 +8,17 @@ mean over all of them.
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 
 import torch
 from torch import nn
 
-from sparkdl.cluster import Rank, returned_memory
+from sparkdl.cluster import Rank
 from sparkdl.collectives import Backend
 from sparkdl.data import Batch, Dataset, Loader
 from sparkdl.inputs.tensors import Inputs, count_rows, moved
-from sparkdl.layouts import ExpertPlan, SharingPlan
+from sparkdl.layouts import SharingPlan
 from sparkdl.models import full_state, load_full_state
 from sparkdl.settings import Train
 from sparkdl.training.best import is_better, is_over
@@ -29,7 +28,7 @@ from sparkdl.training.checkpoints.saver import Saver
 from sparkdl.training.checkpoints.state import TrainingState, best_model, copied, go_on, resume
 from sparkdl.training.evaluation import Evaluation, evaluate
 from sparkdl.training.groups import Groups
-from sparkdl.training.pipelined_replica import make_replica
+from sparkdl.training.pipelined_replica import make_replica, ranks_of_replica, returning_memory
 from sparkdl.training.recipes.batching import Batching, batching
 from sparkdl.training.recipes.losses import build_loss
 from sparkdl.training.recipes.recipe import autocast, rate_at
@@ -39,10 +38,8 @@ from sparkdl.training.task_to_train import task_to_train
 from sparkdl.training.tasks import Task
 
 EVALUATION_ROWS = 512
-EXCHANGED_BYTES = 1 << 16
-"""What ranks that share a replica exchange is this large or larger: kept by glibc, it grew by 0.3 MB a step."""
 
-__all__ = ["EXCHANGED_BYTES", "Job", "TrainingResult", "evaluation_batch", "train_epoch", "train_rank"]
+__all__ = ["Job", "TrainingResult", "evaluation_batch", "train_epoch", "train_rank"]
 
 
 class StopRequested(Exception):  # noqa: N818 - nothing went wrong
@@ -98,9 +95,8 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
     Raises :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number; the last good checkpoint stays.
     """
     settings, device = job.settings, torch.device(rank.device)
-    with job.backend.connect(device) as world, _returned_memory(job):
-        together = 1 if job.plan is None or isinstance(job.plan, ExpertPlan) else job.plan.ranks
-        groups = Groups.of(world, ranks_of_replica=together)
+    with job.backend.connect(device) as world, returning_memory(settings, job.plan):
+        groups = Groups.of(world, ranks_of_replica=ranks_of_replica(job.plan))
         task = task_to_train(job.dataset.card, settings)
         model = build_for_ranks(job.dataset, settings, on_disk=job.plan is not None)
         if job.start_weights and not job.checkpoint and rank.rank == 0:
@@ -135,13 +131,6 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
         with best_model(replica, best) as found:
             evaluations = {split: evaluate_split(replica, found, job.dataset, split, reporter) for split in held_out}
     return TrainingResult(state.history, state.best_epoch, best, evaluations) if rank.rank == 0 else None
-
-
-def _returned_memory(job: Job) -> AbstractContextManager[None]:
-    """Where memory is what there is little of, a rank keeps none that is free."""
-    if job.plan:
-        return returned_memory(EXCHANGED_BYTES)
-    return returned_memory() if job.settings.in_parts else nullcontext()
 
 
 def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> tuple[Manifest | None, TrainingState]:

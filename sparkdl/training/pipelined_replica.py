@@ -1,11 +1,13 @@
 """A replica that several ranks share, and the steps of one that they have in stages. Runs on ranks."""
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
 from torch import nn
 from typing_extensions import override
 
+from sparkdl.cluster import returned_memory
 from sparkdl.collectives import TorchCommunicator
 from sparkdl.data import Batch
 from sparkdl.inputs.tensors import moved, sliced
@@ -17,7 +19,22 @@ from sparkdl.training.replica import BatchFigures, Replica
 from sparkdl.training.strategies.keeps_part import SharedPart
 from sparkdl.training.tasks import Task
 
-__all__ = ["PipelinedReplica", "make_replica"]
+__all__ = ["EXCHANGED_BYTES", "PipelinedReplica", "make_replica", "ranks_of_replica", "returning_memory"]
+
+EXCHANGED_BYTES = 1 << 16
+"""What ranks that share a replica exchange is this large or larger: kept by glibc, it grew by 0.3 MB a step."""
+
+
+def ranks_of_replica(plan: SharingPlan | None) -> int:
+    """How many ranks compute one replica together. Ranks that share experts have a replica each."""
+    return 1 if plan is None or isinstance(plan, ExpertPlan) else plan.ranks
+
+
+def returning_memory(settings: Train, plan: SharingPlan | None) -> AbstractContextManager[None]:
+    """Around training: where ranks share a network, each returns free memory to the system at once."""
+    if plan:
+        return returned_memory(EXCHANGED_BYTES)
+    return returned_memory() if settings.in_parts else nullcontext()
 
 
 def make_replica(

@@ -38,13 +38,16 @@ def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None
     ]
     assert not found.refused
     assert found.possible["{data: 4}"].traffic.bytes == 2 * (4 * LAYER + LAST) * 3 / 4
-    # Two blocks of two layers: what each gives is added up, and the gradient of what the second one is given.
-    assert found.possible["{data: 1, tensor: 4}"].traffic.bytes == 2 * 3 * VALUES * 3 / 4
+    # Two blocks of two layers: what each gives is added up, and the gradient of what the second one is given. The one
+    # replica computes the batches of four.
+    assert found.possible["{data: 1, tensor: 4}"].traffic.bytes == 4 * 2 * 3 * VALUES * 3 / 4
     middle = found.possible["{data: 1, pipeline: 4}"]
-    assert middle.traffic.bytes == 2 * VALUES  # a stage sends values to the next one, and gradients to the one before
+    # A stage sends values to the next one, and gradients to the one before.
+    assert middle.traffic.bytes == 4 * 2 * VALUES
     memory = [cost.memory for cost in found.possible.values()]
     assert memory[0] == max(memory) and memory[3] < memory[1]
-    assert [cost.rows for cost in found.possible.values()] == [64, 32, 32, 16, 16, 16]
+    assert [cost.batches for cost in found.possible.values()] == [1, 2, 2, 4, 4, 4]
+    assert {cost.rows for cost in found.possible.values()} == {64}
 
 
 def test_ranks_of_a_stage_have_half_of_it_and_add_up_what_its_blocks_give() -> None:
@@ -52,9 +55,10 @@ def test_ranks_of_a_stage_have_half_of_it_and_add_up_what_its_blocks_give() -> N
         network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES
     ).possible
     stages, halves = layouts["{data: 2, pipeline: 2}"], layouts["{data: 1, tensor: 2, pipeline: 2}"]
-    assert halves.memory < stages.memory and halves.shared == stages.shared
-    # Of eight parts of a batch, and of the one that is waited for: one sum of values at least, and one of gradients.
-    assert VALUES * 9 / 8 < halves.stage_sums.bytes <= 2 * VALUES * 9 / 8
+    assert halves.memory < stages.memory and halves.shared == stages.shared.times(2)
+    # Of eight parts of each of four batches, and of the one that is waited for: one sum of values at least, and one of
+    # gradients.
+    assert 4 * VALUES * 9 / 8 < halves.stage_sums.bytes <= 4 * 2 * VALUES * 9 / 8
     assert halves.seconds(LINKS, 0.0) > stages._replace(layout=halves.layout).seconds(LINKS, 0.0)
 
 
@@ -67,8 +71,8 @@ def test_of_convolutions_a_rank_computes_its_rows_and_sends_their_values_and_its
     ).possible
     values, answers, front, parts = 2 * VALUES, 4 * BATCH * CLASSES, 4 * 8 * 9, (2 * LAYER + LAST) / 2
     # Values there and their gradients back, what the block gives, the convolutions' gradients of all ranks.
-    assert found["{data: 1, tensor: 4}"].traffic.bytes == 2 * 3 / 4 * (values + answers + front)
-    assert found["{data: 2, tensor: 2}"].traffic.bytes == values + answers + 2 * 3 / 4 * front + parts
+    assert found["{data: 1, tensor: 4}"].traffic.bytes == 2 * 3 / 4 * (4 * (values + answers) + front)
+    assert found["{data: 2, tensor: 2}"].traffic.bytes == 2 * (values + answers) + 2 * 3 / 4 * front + parts
     whole = found["{data: 4}"].memory
     assert whole > found["{data: 2, tensor: 2}"].memory > found["{data: 1, tensor: 4}"].memory
 
@@ -79,20 +83,20 @@ def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
     assert whole.computing == 1 and whole.traffic == (2, 4 * LAYER + LAST)
     links = Links.of_one_host(LINK, ranks=2)
     assert whole.seconds(links, 0.5) == 0.5 + 2 * LINK.start + whole.traffic.bytes / LINK.bandwidth
-    # Of the eight parts of a batch, a rank waits for one more.
+    # Of the eight parts of each of two batches, a rank waits for one more.
     stages = found.possible["{data: 1, pipeline: 2}"]
-    assert stages.traffic == (8, VALUES) and stages.computing > 0
-    sent = 8 * LINK.start + VALUES / LINK.bandwidth
+    assert stages.traffic == (16, 2 * VALUES) and stages.computing > 0
+    sent = 16 * LINK.start + 2 * VALUES / LINK.bandwidth
     assert stages._replace(computing=1.0).seconds(links, 0.5) == pytest.approx(0.5 + sent / 8)
     assert stages._replace(computing=1.0).seconds(links, 0.0) == pytest.approx(sent)  # a link that is the limit
-    assert found.possible["{data: 1, tensor: 2}"].traffic.messages == 3 * 2
+    assert found.possible["{data: 1, tensor: 2}"].traffic.messages == 2 * 3 * 2
 
 
 def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> None:
     found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES)
     shared = found.possible["{data: 1, tensor: 2}"]
     many = shared.on(64)
-    assert (many.layout.data, many.layout.tensor, many.rows) == (32, 2, 32 * BATCH)
+    assert (many.layout.data, many.layout.tensor, many.rows) == (32, 2, 64 * BATCH)
     assert (many.shared, many.memory, many.computing) == (shared.shared, shared.memory, shared.computing)
     links = Links.of_one_host(LINK, ranks=64)
     averaging = many.seconds(links, 0.5) - shared.seconds(links, 0.5)

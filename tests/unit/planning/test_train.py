@@ -31,7 +31,7 @@ def room(monkeypatch, clouds):
             link=LINK,
             strategies={"allreduce": StepCost(0.1, 1e6), "allreduce, shard: all": StepCost(0.15, 1.5e6)},
             memory={"allreduce": 1e9, "allreduce, shard: all": 7e8},
-            layouts=LayoutCosts({"{data: 2}": WHOLE, "{data: 1, tensor: 2}": SHARED}, {}, seconds=0.1),
+            layouts=LayoutCosts({"{data: 2}": WHOLE, "{data: 1, tensor: 2}": SHARED}, {}, {}, seconds=0.1),
             room=size,
         )
 

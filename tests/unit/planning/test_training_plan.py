@@ -52,7 +52,7 @@ def test_the_table_has_a_line_for_each_strategy_and_a_column_for_each_topology()
 def test_the_picture_shows_exchanges_and_steps_up_to_a_thousand_ranks() -> None:
     whole = LayoutCost(RankLayout(data=4), 32, 1e9, 1.0, Traffic(0, 0), MODEL)
     shared = LayoutCost(RankLayout(data=1, tensor=4), 32, 5e8, 0.3, Traffic(6, 1e6), MODEL / 4)
-    layouts = LayoutCosts({"{data: 4}": whole, "{data: 1, tensor: 4}": shared}, {}, seconds=0.1)
+    layouts = LayoutCosts({"{data: 4}": whole, "{data: 1, tensor: 4}": shared}, {}, {}, seconds=0.1)
     exchanges, steps, speeds = growth_figure(plan(12e6, layouts)).axes
     lines = {line.get_label(): line for line in exchanges.lines}
     assert lines["ring"].get_xdata()[-1] == 1024
@@ -74,7 +74,7 @@ def test_a_plan_for_other_hosts_says_what_it_assumes() -> None:
 
 
 def test_what_a_whole_replica_computes_is_known_where_none_fits() -> None:
-    layouts = LayoutCosts({}, {}, seconds=0.7)
+    layouts = LayoutCosts({}, {}, {}, seconds=0.7)
     assert plan(1e9, layouts).whole == 0.1
     sharded = {"allreduce, shard: all": StepCost(0.2, MODEL)}
     assert replace(plan(1e9, layouts), strategies=sharded).whole == 0.2
