@@ -44,6 +44,6 @@ def report(steps: Sequence[Step]) -> Report:
             Target("rows/s of the hybrid over allreduce", measured, 2.0),
             Target("relative error of what is predicted of that", abs(predicted / measured - 1), 0.1, at_most=True),
         ],
-        note=f"{whole.link}. Medians of {STEPS - WARM_UP} steps, Adam, float32. A replica learns from {NETWORK.rows}"
-        " rows in a step: whole replicas from those of each rank.",
+        note=f"{whole.link}. Medians of {STEPS - WARM_UP} steps, Adam, float32. A replica computes {NETWORK.rows}"
+        " rows at a time, and a step learns from as many in each layout.",
     )

@@ -80,6 +80,12 @@ class Network(NamedTuple):
     """Of a step, of all ranks."""
     width: int
     """Numbers of a row."""
+    batch: int | None = None
+    """Rows of a batch of one replica, which takes several in a step; by default it takes its rows at once."""
+
+    def batch_of(self, layout: "Layout") -> int:
+        """Rows of a batch of each replica."""
+        return self.batch or self.rows // layout.replicas
 
 
 class Encoder(nn.Module):
@@ -162,15 +168,16 @@ class Measured(NamedTuple):
     """Milliseconds of a step without those in which it waits for other ranks, of ours."""
 
 
-def batches(network: Network, layout: Layout, rank: int) -> Iterator[Batch]:
-    """The rows of this rank's replica: those of all are the same in each layout."""
-    replica = rank // layout.ranks_of_replica
+def batches(network: Network, layout: Layout, rank: int) -> Iterator[list[Batch]]:
+    """Those of each step of this rank's replica: the rows of all replicas are the same in each layout."""
+    replica, size = rank // layout.ranks_of_replica, network.batch_of(layout)
     generator = torch.Generator().manual_seed(1)
     while True:
         rows = torch.rand(network.rows, network.width, generator=generator)
         labels = rows[:, :CLASSES].argmax(dim=1)
-        mine = slice(replica * network.rows // layout.replicas, (replica + 1) * network.rows // layout.replicas)
-        yield Batch(rows[mine], labels[mine], network.rows)
+        begin, end = (place * network.rows // layout.replicas for place in (replica, replica + 1))
+        parts = zip(rows[begin:end].split(size), labels[begin:end].split(size), strict=True)
+        yield [Batch(own, of_own, layout.replicas * len(own)) for own, of_own in parts]
 
 
 def first_steps() -> None:

@@ -158,7 +158,7 @@ def settings_of(layout: Layout) -> Train:
 def _predicted(network: Network, layout: Layout) -> float:
     torch.manual_seed(0)
     rows = torch.rand(2, network.width)
-    own, model = network.rows // layout.replicas, network.build()
+    own, model = network.batch_of(layout), network.build()
     plan = _plan(model, network, layout)
     if isinstance(plan, ExpertPlan):
         whole = memory_of_rank(model, rows, settings_of(layout), ranks=layout.replicas, batch=own)
@@ -175,9 +175,9 @@ def _predicted(network: Network, layout: Layout) -> float:
 
 
 def _plan(model: nn.Module, network: Network, layout: Layout) -> SharingPlan | None:
-    axes = layout.axes
-    own = network.rows // layout.replicas
-    return tried_plan(model, torch.rand(2, network.width), axes, batch_size=own) if axes.has_parts else None
+    if not layout.axes.has_parts:
+        return None
+    return tried_plan(model, torch.rand(2, network.width), layout.axes, batch_size=network.batch_of(layout))
 
 
 def _train(network: Network, layout: Layout, plan: SharingPlan | None, steps: int, rank: Rank) -> Measured:
@@ -191,12 +191,12 @@ def _train(network: Network, layout: Layout, plan: SharingPlan | None, steps: in
         groups = Groups.of(world, ranks_of_replica=layout.ranks_of_replica)
         replica = make_replica(model, settings, Classification(CLASSES), groups, device, plan=plan)
         seconds, computing, loss = [], [], 0.0
-        for batch in itertools.islice(batches(network, layout, rank.rank), steps):
+        for group in itertools.islice(batches(network, layout, rank.rank), steps):
             world.barrier()
             started, waited = time.perf_counter(), world.seconds_waited
-            (figures,) = replica.step([batch], rate=settings.learning_rate)
+            figures = replica.step(group, rate=settings.learning_rate)
             seconds.append(time.perf_counter() - started)
             computing.append(seconds[-1] - (world.seconds_waited - waited))
-            loss = float(world.all_reduce(figures.loss))
+            loss = float(world.all_reduce(torch.stack([each.loss for each in figures]).mean()))
     taken, computed = (1000 * median(each[WARM_UP:]) for each in (seconds, computing))
     return Measured(loss, taken, peak[0], computed)

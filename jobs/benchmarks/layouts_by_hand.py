@@ -48,7 +48,7 @@ def trained_by_hand(network: Network, layout: Layout, steps: int, rank: Rank) ->
         # Fused steps and those of lists take no mixture of DTensors and others.
         optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=bool(layout.shard), foreach=False)
         seconds, mean = [], torch.zeros(())
-        for batch in itertools.islice(batches(network, layout, rank.rank), steps):
+        for (batch,) in itertools.islice(batches(network, layout, rank.rank), steps):
             distributed.barrier()
             started = time.perf_counter()
             optimizer.zero_grad()
@@ -74,7 +74,7 @@ def staged_by_hand(network: Network, layout: Layout, steps: int, rank: Rank) -> 
         parts = min(MICROBATCHES * layout.pipeline, network.rows)
         schedule: Any = Schedule1F1B(stage, parts, loss_fn=functional.cross_entropy)
         seconds, mean = [], torch.zeros(())
-        for batch in itertools.islice(batches(network, layout, rank.rank), steps):
+        for (batch,) in itertools.islice(batches(network, layout, rank.rank), steps):
             distributed.barrier()
             started = time.perf_counter()
             optimizer.zero_grad()

@@ -17,11 +17,14 @@ def build(width: int) -> nn.Module:
 SMALL = Network("small", partial(build, 16), rows=8, width=16)
 
 
-def test_each_layout_has_predicted_and_measured_milliseconds() -> None:
+def test_each_layout_has_predicted_and_measured_milliseconds_of_the_same_rows_and_one_is_chosen() -> None:
     layouts = [Layout("allreduce", 2), Layout("tensor: 2", 2, tensor=2), Layout("pipeline: 2", 2, pipeline=2)]
     steps = measured_steps("this machine", SMALL, on_this_machine, layouts=layouts, steps=8)
-    assert [(step.layout, step.rows) for step in steps] == [("allreduce", 16), ("tensor: 2", 8), ("pipeline: 2", 8)]
+    assert [(step.layout, step.rows) for step in steps] == [("allreduce", 16), ("tensor: 2", 16), ("pipeline: 2", 16)]
     assert all(step.predicted > 0 and step.measured > 0 for step in steps)
+    (chosen,) = (step for step in steps if step.chosen)
+    tried = [step for step in steps if step.tried]
+    assert not tried or chosen in tried
 
 
 @pytest.mark.parametrize(("predicted", "reached"), [((10.0, 20.0), [True] * 3), ((30.0, 10.0), [False] * 3)])
@@ -29,7 +32,7 @@ def test_the_order_of_layouts_and_the_one_that_is_chosen_are_compared(
     predicted: tuple[float, float], reached: list[bool]
 ) -> None:
     steps = [
-        Step("here", "small", name, guess, measured, 8)
+        Step("here", "small", name, guess, measured, 8, chosen=guess == min(predicted))
         for name, guess, measured in zip("ab", predicted, (10.0, 20.0), strict=True)
     ]
     assert [target.reached for target in report(steps).targets] == reached

@@ -18,7 +18,7 @@ def test_convolutions_are_computed_by_rows_and_both_wide_layers_are_cut() -> Non
 
 def test_speeds_are_compared_for_the_same_rows() -> None:
     whole = Step("slow", "small", "allreduce", 100.0, 100.0, 128)
-    table = report([whole, Step("slow", "small", "tensor: 2", 25.0, 20.0, 64)])
+    table = report([whole, Step("slow", "small", "tensor: 2", 50.0, 40.0, 128)])
     assert [target.value for target in table.targets] == pytest.approx([2.5, 0.2])
     assert [row[4] for row in table.rows] == [1280, 3200]
     assert [target.reached for target in table.targets] == [True, False]
