@@ -134,7 +134,7 @@ class Hadoop(StandaloneCluster):
         """The hosts of the node managers that are in a state."""
         with suppress(OSError):
             found = self.ask(f"nodes?states={state}")["nodes"]
-            listed = found["node"] if isinstance(found, dict) else found or []
+            listed = found.get("node", []) if isinstance(found, dict) else found or []
             return [each["nodeHTTPAddress"].partition(":")[0] for each in listed]
         return []
 
