@@ -43,7 +43,7 @@ from sparkdl.training.tasks import Classification
 __all__ = ["Step", "between_hosts", "measured_steps", "report", "run"]
 
 MEGABITS = 200.0
-STEPS, TRIED_STEPS = 30, 8
+STEPS, TRIED_STEPS = 15, 8
 APART = 1.1
 """How many times as long one layout has to take as another for their order to count."""
 SUBJECTS = (
