@@ -49,8 +49,9 @@ def test_blocks_that_repeat_are_dealt_out_evenly_whatever_disturbs_the_timing(mo
     clock = time.perf_counter
     late = accumulate(cycle([0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 0.0]))
     monkeypatch.setattr("time.perf_counter", lambda: clock() + next(late))
-    network = nn.Sequential(*(nn.Linear(64, 64) for _ in range(16)))
-    assert find_stages(network, torch.randn(2, 64), 4, count=32) == (4, 8, 12)
+    # Wide, so that a layer takes longer than sending its values does: the last stage, which sends none, would get more.
+    network = nn.Sequential(*(nn.Linear(512, 512) for _ in range(16)))
+    assert find_stages(network, torch.randn(2, 512), 4, count=32) == (4, 8, 12)
 
 
 def test_every_stage_has_parameters_to_learn() -> None:
