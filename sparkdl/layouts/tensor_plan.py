@@ -5,9 +5,10 @@ given whole values and of which each rank computes some outputs, what happens to
 the heads of attention), and a linear layer that is given these outputs and whose results are added up.
 """
 
+import fnmatch
 from collections.abc import Iterable, Mapping
 from math import gcd
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -21,6 +22,9 @@ from sparkdl.models import LOGITS, OnlyTensors, in_mode
 
 __all__ = ["CutBlock", "TensorPlan", "find_plan"]
 
+Style = Literal["colwise", "rowwise"]
+"""By which dimension of its weight, as PyTorch writes it, a layer is cut: its outputs, or its inputs; of an embedding
+``rowwise`` cuts the words."""
 LARGE_TABLE = 1 << 20
 """Numbers of an embedding that is worth an exchange of its own."""
 SMALL_BLOCK = 0.01
@@ -55,10 +59,14 @@ class TensorPlan(NamedTuple):
     every rank computes it for all of them."""
 
 
-def find_plan(model: nn.Module, rows: Inputs, ranks: int) -> TensorPlan:
+def find_plan(model: nn.Module, rows: Inputs, ranks: int, given: Mapping[str, Style] | None = None) -> TensorPlan:
     """The plan for so many ranks, from the graph of the network in training for some rows.
 
-    Raises :class:`ModelError` for a network that cannot be traced, and for one that has nothing to cut.
+    Without a ``given`` plan all layers are cut that can be and are worth it. A given one has styles by the names of
+    layers, in which ``*`` stands for anything, as in the plans of PyTorch's ``parallelize_module`` and of transformers.
+
+    Raises :class:`ModelError` for a network that cannot be traced, for one that has nothing to cut, and for a given
+    plan that does not fit it.
     """
     graph, inputs, weights = _traced(model, rows)
     layers = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, nn.Embedding)}
@@ -72,14 +80,10 @@ def find_plan(model: nn.Module, rows: Inputs, ranks: int) -> TensorPlan:
         if name in layers and counts[id(layers[name].weight)] == 1 and len(_weight(node).users) == 1:
             named[node] = name
     linear = {node: name for node, name in named.items() if isinstance(layers[name], nn.Linear)}
-    blocks, reasons = _blocks(linear, ranks)
-    tables = [name for node, name in named.items() if node not in linear and _is_large_table(layers[name], ranks)]
-    if not blocks and not tables:
-        raise ModelError(
-            "cluster.layout.tensor: the network has nothing to cut, such as two torch.nn.Linear with an activation"
-            f" between them, or attention; set it to 1. Found: {'; '.join(reasons) or 'no torch.nn.Linear'}"
-        )
-    blocks = _large_ones(blocks, tables, layers)
+    if given:
+        blocks, tables = _given(given, named, linear, layers, ranks)
+    else:
+        blocks, tables = _found(named, linear, layers, ranks)
     taken = {name for block in blocks for name in block.layers}
     columns = [node for node, name in linear.items() if blocks and name in blocks[0].columns]
     cut = {node for node, name in named.items() if name in taken or name in tables}
@@ -87,6 +91,71 @@ def find_plan(model: nn.Module, rows: Inputs, ranks: int) -> TensorPlan:
     if any(counts[id(parameters[name])] > 1 for name in front):  # what shares it may compute all rows
         front = ()
     return TensorPlan(ranks, tuple(blocks), tuple(tables), front)
+
+
+def _found(
+    named: dict[fx.Node, str], linear: dict[fx.Node, str], layers: Mapping[str, nn.Module], ranks: int
+) -> tuple[list[CutBlock], list[str]]:
+    """Blocks and embeddings that can be cut and are worth it. Raises :class:`ModelError` where there are none."""
+    blocks, reasons = _blocks(linear, ranks)
+    embeddings = [name for node, name in named.items() if node not in linear]
+    tables = [name for name in embeddings if _may_be_dealt(layers[name], ranks) and _is_large(layers[name])]
+    if not blocks and not tables:
+        raise ModelError(
+            "cluster.layout.tensor: the network has nothing to cut, such as two torch.nn.Linear with an activation"
+            f" between them, or attention; set it to 1. Found: {'; '.join(reasons) or 'no torch.nn.Linear'}"
+        )
+    return _large_ones(blocks, tables, layers), tables
+
+
+def _given(
+    given: Mapping[str, Style],
+    named: dict[fx.Node, str],
+    linear: dict[fx.Node, str],
+    layers: Mapping[str, nn.Module],
+    ranks: int,
+) -> tuple[list[CutBlock], list[str]]:
+    """Those of a plan. Raises :class:`ModelError` where the network cannot be cut like that."""
+    styles: dict[str, Style] = {}
+    for pattern, style in given.items():
+        matching = fnmatch.filter(named.values(), pattern)
+        if not matching:
+            raise _misfit(
+                f"no torch.nn.Linear or Embedding with a weight of its own has the name {pattern!r}. There are"
+                f" {', '.join(named.values()) or 'none'}"
+            )
+        styles |= dict.fromkeys(matching, style)
+    blocks, tables = [], []
+    for node, name in named.items():
+        if node in linear and styles.get(name) == "rowwise":
+            blocks.append(_given_block(node, linear, styles, ranks))
+        elif node not in linear and name in styles:
+            if styles[name] == "colwise" or not _may_be_dealt(layers[name], ranks):
+                raise _misfit(
+                    f"the embedding {name!r} can only be cut by rowwise, into as many parts as it has words, and if its"
+                    " gradients are dense and it has no max_norm"
+                )
+            tables.append(name)
+    cut = {name for block in blocks for name in block.layers}
+    if left := [name for node, name in named.items() if node in linear and name in styles and name not in cut]:
+        raise _misfit(f"{left[0]!r} is cut by colwise, and no layer that takes its outputs is cut by rowwise")
+    return blocks, tables
+
+
+def _given_block(row: fx.Node, linear: dict[fx.Node, str], styles: Mapping[str, Style], ranks: int) -> CutBlock:
+    try:
+        block = _block_for(row, linear, ranks)
+    except WholeError as reason:
+        raise _misfit(str(reason)) from None
+    if other := [name for name in block.columns if styles.get(name) != "colwise"]:
+        raise _misfit(
+            f"{block.row!r} is cut by rowwise, so the layer before it, {other[0]!r}, has to be cut by colwise"
+        )
+    return block
+
+
+def _misfit(reason: str) -> ModelError:
+    return ModelError(f"cluster.layout.plan does not fit the network: {reason}. Change it, or leave it out")
 
 
 def _traced(model: nn.Module, rows: Inputs) -> tuple[fx.Graph, list[fx.Node], dict[fx.Node, str]]:
@@ -129,9 +198,7 @@ def _blocks(linear: dict[fx.Node, str], ranks: int) -> tuple[list[CutBlock], lis
     reasons = []
     for row in linear:
         try:
-            block = _block_before(row, linear)
-            if block.units < ranks:
-                raise WholeError(f"{block.row!r} has {block.units} units before it, fewer than {ranks} ranks")
+            block = _block_for(row, linear, ranks)
         except WholeError as reason:
             reasons.append(str(reason))
             continue
@@ -139,6 +206,14 @@ def _blocks(linear: dict[fx.Node, str], ranks: int) -> tuple[list[CutBlock], lis
             blocks.append(block)
             taken.update(block.layers)
     return blocks, reasons
+
+
+def _block_for(row: fx.Node, linear: dict[fx.Node, str], ranks: int) -> CutBlock:
+    """The block that ends in a linear layer, for so many ranks. Raises :class:`WholeError`."""
+    block = _block_before(row, linear)
+    if block.units < ranks:
+        raise WholeError(f"{block.row!r} has {block.units} units before it, fewer than {ranks} ranks")
+    return block
 
 
 def _large_ones(blocks: list[CutBlock], tables: list[str], layers: Mapping[str, nn.Module]) -> list[CutBlock]:
@@ -152,10 +227,13 @@ def _numbers(layers: Mapping[str, nn.Module], names: Iterable[str]) -> int:
     return sum(parameter.numel() for name in names for parameter in layers[name].parameters())
 
 
-def _is_large_table(layer: nn.Module, ranks: int) -> bool:
+def _may_be_dealt(layer: nn.Module, ranks: int) -> bool:
     assert isinstance(layer, nn.Embedding)
-    plain = not layer.sparse and layer.max_norm is None
-    return plain and layer.weight.numel() >= LARGE_TABLE and layer.num_embeddings >= ranks
+    return not layer.sparse and layer.max_norm is None and layer.num_embeddings >= ranks
+
+
+def _is_large(table: nn.Module) -> bool:
+    return _numbers({"table": table}, ["table"]) >= LARGE_TABLE
 
 
 def _block_before(row: fx.Node, linear: dict[fx.Node, str]) -> CutBlock:

@@ -43,6 +43,10 @@ class RankLayout(Section):
     """For a pipeline: ``1f1b`` starts the backward pass of a microbatch as soon as it can, and keeps the activations of
     few; ``gpipe`` runs the forward passes of all of them first. ``interleaved`` is ``1f1b`` with two stages on each
     rank that do not follow each other: ranks wait less, and send twice as much."""
+    plan: dict[str, Literal["colwise", "rowwise"]] | None = None
+    """For ``tensor``: which layers are cut and how, as in the plans of PyTorch's ``parallelize_module`` and of
+    transformers: ``{"blocks.*.linear1": colwise, "blocks.*.linear2": rowwise}``. By default, a plan is found in the
+    network's graph."""
 
     @model_validator(mode="after")
     def _experts_alone(self) -> Self:
@@ -51,6 +55,10 @@ class RankLayout(Section):
             raise ValueError(
                 f"experts is {self.experts} and {' and '.join(others)}, and ranks that share experts have all other"
                 " layers as a whole; set experts to 1, or the others"
+            )
+        if self.plan and self.tensor == 1:
+            raise ValueError(
+                "plan says which layers tensor cuts, and tensor is 1; set it to 2 or more, or leave plan out"
             )
         if self.pipeline == 1 and self.model_fields_set & {"microbatches", "schedule"}:
             raise ValueError(

@@ -213,6 +213,11 @@ def test_a_mistake_in_a_section_of_several_kinds_is_answered_for_that_kind(said:
             "Cluster: layout has 2 x 2 = 4 ranks, and num_ranks is 3; leave num_ranks out",
         ),
         (
+            lambda: Cluster(layout={"data": 2, "plan": {"0": "colwise"}}),  # type: ignore[arg-type]
+            "Cluster: layout: plan says which layers tensor cuts, and tensor is 1; set it to 2 or more, or leave"
+            " plan out",
+        ),
+        (
             lambda: Cluster(num_ranks="two"),  # type: ignore[arg-type]
             "Cluster: num_ranks: input should be a valid integer, unable to parse string as an integer (got 'two')",
         ),

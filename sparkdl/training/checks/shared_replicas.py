@@ -113,7 +113,7 @@ def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size
         staged = _pipeline_plan(model, rows, layout, batch_size)
         _compare(model, rows, layout, lambda: [_Tried(answer_by_stages(model, staged))])
         return staged
-    plan = find_plan(model, rows, layout.tensor)
+    plan = find_plan(model, rows, layout.tensor, layout.plan)
     if layout.pipeline > 1:
         plan = plan._replace(front=())  # stages are of ranks that have the same rows
         staged = _pipeline_plan(part_alone(model, plan), rows, layout, batch_size)

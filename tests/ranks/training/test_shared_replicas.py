@@ -165,6 +165,7 @@ def test_an_interruption_in_the_middle_of_an_epoch_changes_no_bit(trained: Train
         ("whole", TENSOR, {}),
         ("tensor", WHOLE, {}),
         ("tensor", RankLayout(data=REPLICAS, tensor=3), {}),
+        ("tensor", RankLayout(data=REPLICAS, tensor=2, plan={"3": "colwise", "5": "rowwise"}), {}),
         ("tensor", WHOLE, {"strategy": {"kind": "allreduce", "shard": "all"}}),
         ("tensor", PIPELINE, {}),
         ("pipeline", WHOLE, {}),
@@ -175,7 +176,8 @@ def test_an_interruption_in_the_middle_of_an_epoch_changes_no_bit(trained: Train
         ("grid", TENSOR, {}),
     ],
     ids=[
-        *("whole, then tensor", "tensor, then whole", "tensor, otherwise", "tensor, then shards"),
+        *("whole, then tensor", "tensor, then whole", "tensor, otherwise", "tensor, then a given plan"),
+        "tensor, then shards",
         *("tensor, then pipeline", "pipeline, then whole", "pipeline, otherwise", "pipeline, then tensor"),
         *("pipeline, then grid", "grid, then whole", "grid, then tensor"),
     ],

@@ -1,5 +1,6 @@
 """What is found to be cut in networks, and that ranks which share it answer as the whole network."""
 
+import re
 from typing import Any
 
 import pytest
@@ -111,6 +112,43 @@ class Twice(nn.Module):
 def test_what_cannot_be_cut_is_refused_with_the_reason(network: nn.Module, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         tried_plan(network, ROWS, RankLayout(tensor=2), batch_size=2)
+
+
+PAIRS = stack(*(layer for width in (10, 9, 8, 7) for layer in (nn.LazyLinear(width), nn.ReLU())), nn.LazyLinear(3))
+PAIRS(ROWS)
+
+
+def test_a_given_plan_cuts_the_layers_that_it_names() -> None:
+    plan = {"2": "colwise", "4": "rowwise"}
+    assert tried_plan(PAIRS, ROWS, RankLayout(tensor=2, plan=plan), batch_size=2).blocks == (CutBlock(("2",), "4", 9),)
+
+
+def test_names_of_a_given_plan_may_stand_for_many_as_in_those_of_transformers() -> None:
+    feed_forward = {"*.intermediate.dense": "colwise", "*.layer.?.output.dense": "rowwise"}
+    table = {"bert.embeddings.word_embeddings": "rowwise"}
+    found = tried_plan(transformer("bert"), WORDS, RankLayout(tensor=2, plan=feed_forward | table), batch_size=2)
+    layers = [f"bert.encoder.layer.{number}" for number in range(2)]
+    assert [block.layers for block in found.blocks] == [
+        (f"{layer}.intermediate.dense", f"{layer}.output.dense") for layer in layers
+    ]
+    assert found.embeddings == ("bert.embeddings.word_embeddings",)
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (
+            {"9": "colwise"},
+            "no torch.nn.Linear or Embedding with a weight of its own has the name '9'. There are 0, 2, 4, 6, 8",
+        ),
+        ({"2": "colwise"}, "'2' is cut by colwise, and no layer that takes its outputs is cut by rowwise"),
+        ({"4": "rowwise"}, "'4' is cut by rowwise, so the layer before it, '2', has to be cut by colwise"),
+        ({"0": "rowwise"}, "no layer that can be cut leads to '0'"),
+    ],
+)
+def test_a_given_plan_that_does_not_fit_is_refused_with_the_reason(plan: Any, reason: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(f"cluster.layout.plan does not fit the network: {reason}")):
+        tried_plan(PAIRS, ROWS, RankLayout(tensor=2, plan=plan), batch_size=2)
 
 
 def test_a_weight_that_two_layers_share_is_not_cut() -> None:
