@@ -1,4 +1,4 @@
-"""MACH: many classes hashed into few buckets, many small models, and the way back from buckets to classes.
+"""MACH: many classes hashed into few buckets, many small models, and the decoding from buckets to classes.
 
-Nothing is imported here: tasks import this room too, and have no use for MLflow.
+Nothing is imported here, because tasks import this package, too, and do not need MLflow.
 """

@@ -1,9 +1,9 @@
-"""Buckets of classes that are alike, for repetitions that do not fill theirs at random. Runs in a task.
+"""Buckets of similar classes, for repetitions that do not hash classes randomly. Runs in a task.
 
-A class is the sum of its training rows, and classes are split into balanced halves by spherical 2-means (Dhillon and
-Modha, 2001, "Concept decompositions"), these into halves again, until there is one part for each bucket: the tree of
-Parabel (Prabhu et al., 2018), of which the last level alone is kept. Each repetition begins from other random classes
-and so has other clusters.
+A class is represented by the sum of its training rows. Classes are split into balanced halves by spherical 2-means
+(Dhillon and Modha, 2001, "Concept decompositions"), and these into halves again, until there is one part per bucket.
+This is the tree of Parabel (Prabhu et al., 2018), of which only the last level is kept. Each repetition starts from
+other random classes and so has other clusters.
 """
 
 import numpy as np
@@ -19,11 +19,11 @@ __all__ = ["class_sums", "cluster_classes"]
 
 MOST_PASSES = 10
 SMALLEST = 0.03
-"""Smaller features of a class are left out: of a frequent one's tens of thousands, at most a thousand are larger."""
+"""Smaller features of a class are dropped. A frequent class has tens of thousands, of which at most 1,000 are kept."""
 SETTLED = 0.01
-"""A part is split for good when a smaller share of its classes than this changes sides."""
+"""A split has converged when a smaller share of its classes than this changes sides."""
 LEAST = 1e-30
-"""What a squared norm is taken for that rounds to zero."""
+"""Replaces a squared norm that rounds to zero."""
 
 
 def class_sums(dataset: Dataset) -> sparse.csr_array:
@@ -42,7 +42,7 @@ def class_sums(dataset: Dataset) -> sparse.csr_array:
 def cluster_classes(sums: sparse.csr_array, num_buckets: int, *, seed: int, repetition: int) -> npt.NDArray[np.int32]:
     """The bucket of each class, of shape (K,), the same for the same seed and repetition.
 
-    Buckets have equally many classes, but for one more or less; a class without rows falls into one at random.
+    The sizes of buckets differ by at most one class; a class without rows is in a random bucket.
     """
     random = np.random.default_rng([seed % 2**63, repetition])
     buckets: npt.NDArray[np.int32] = random.integers(num_buckets, size=sums.shape[0], dtype=np.int32)
@@ -57,7 +57,7 @@ def cluster_classes(sums: sparse.csr_array, num_buckets: int, *, seed: int, repe
             continue
         half = number // 2
         cut = len(classes) * half // number
-        random.shuffle(classes)  # the first two are where the clusters begin
+        random.shuffle(classes)  # the first two are the initial clusters
         if 0 < cut < len(classes):
             _separate(*arrays, classes, cut, workplace)
         parts += [(classes[:cut], first, half), (classes[cut:], first + half, number - half)]
@@ -66,9 +66,9 @@ def cluster_classes(sums: sparse.csr_array, num_buckets: int, *, seed: int, repe
 
 @compiled()
 def _separate(features, values, ends, classes, cut, sums):  # type: ignore[no-untyped-def]
-    """Order classes so that the first ``cut`` are one cluster and the others another one; begin with the first two.
+    """Order classes so that the first ``cut`` are one cluster and the others another one; start from the first two.
 
-    ``sums``, of shape (features, 2), is where the two clusters' sums are computed; before and after it is zero.
+    ``sums``, of shape (features, 2), is scratch memory for the two clusters' sums, zero before and after the call.
     """
     similar = np.empty((len(classes), 2), np.float64)
     _add(features, values, ends, classes[0], 0, sums)
@@ -79,7 +79,7 @@ def _separate(features, values, ends, classes, cut, sums):  # type: ignore[no-un
             for entry in range(ends[number], ends[number + 1]):
                 for side in range(2):
                     similar[place, side] += values[entry] * sums[features[entry], side]
-        # A sum's squared norm is what its own members have in common with it.
+        # A sum's squared norm is the sum of its members' dot products with it.
         left = similar[:cut, 0].sum() if taken else 1.0
         right = similar[cut:, 1].sum() if taken else 1.0
         scores = similar[:, 1] / np.sqrt(max(right, LEAST)) - similar[:, 0] / np.sqrt(max(left, LEAST))

@@ -24,8 +24,8 @@ the row's normaliser. The first needs no exponentials and is faster.
 by p_r(k) s_r(k)^w, where s_r(k) is the share of k in the (add-one smoothed) training counts of its bucket, and w is
 :func:`prior_weight` of that repetition. For logits, w log s_r(k) is added.
 
-Decoding is exact and runs where the logits are, on a CPU or a GPU, in a task or on the driver. Classes are taken in
-blocks, and no block's scores are larger than they may be.
+Decoding is exact and runs where the logits are, on a CPU or a GPU, in a task or on the driver. Classes are processed in
+blocks, whose scores stay within a limit of memory.
 """
 
 import math
@@ -47,16 +47,16 @@ Estimator = Literal["mean_probability", "sum_logits", "mean_log_probability", "m
 Activation = Literal["softmax", "sigmoid"]
 
 ADDITIVE = ("sum_logits", "mean_log_probability")
-"""Estimators to which a prior adds one constant per class. On a CPU they have compiled loops."""
+"""Estimators to which a prior adds one constant per class, and which have compiled loops on a CPU."""
 ROWS = {"cpu": 32, "cuda": 1024}
 """Rows whose scores are computed together: on a CPU the values of their buckets should fit into a core's cache (R B x
 32 floats are 1 MB for R = 16, B = 512), and 32 floats fill the registers of a vectorised sum."""
 GROUP = 64
-"""Blocks are padded to whole groups of this many classes, of which the best ones are searched first."""
+"""Blocks are padded to whole groups of this many classes; the best groups are found first."""
 CLASSES_IN_LOOPS = 1 << 20
-"""Classes in a block of the compiled loops, which keep no scores but the best."""
+"""Classes in a block of the compiled loops, which keep only the best scores."""
 KEPT_BYTES = 1 << 30
-"""The buckets of all classes are kept from call to call if they fit in here, and hashed again otherwise."""
+"""The buckets of all classes are kept between calls if they fit into this, and hashed again otherwise."""
 CLUSTERS_WEIGHT = 0.3
 """The exponent of the shares in buckets that are clusters, chosen on held-out rows."""
 _COUNTED_AT_ONCE = 1 << 20
@@ -69,7 +69,7 @@ class TopK(NamedTuple):
     classes: torch.Tensor
     """int64 of shape (n, k)."""
     scores: torch.Tensor
-    """float32 of shape (n, k): what the estimator says; logarithms for ``mean_log_probability``."""
+    """float32 of shape (n, k): the estimator's scores, which are logarithms for ``mean_log_probability``."""
 
 
 class Prior(NamedTuple):
@@ -82,7 +82,7 @@ class Prior(NamedTuple):
 
 
 class Decoder:
-    """Turns bucket logits into classes. Cheap to make; tables are computed at first use, for the logits' device.
+    """Turns bucket logits into classes. Cheap to create; tables are computed at first use, for the logits' device.
 
     With ``counts``, the training frequencies of the classes, it is prior-aware; without them it is published MACH.
     ``prior`` replaces the exponents that :func:`prior_weight` chooses. ``block_bytes`` limits the scores that are
@@ -144,11 +144,11 @@ class Decoder:
         return TopK(best.classes, self._estimates(best.scores, logits))
 
     def _in_loops(self, logits: torch.Tensor) -> bool:
-        """Whether there are compiled loops for this."""
+        """Whether compiled loops apply to these logits and this estimator."""
         return logits.device.type == "cpu" and self.estimator in ADDITIVE
 
     def _add_in_loops(self, logits: torch.Tensor, best: TopK) -> None:
-        """Find the best sums over repetitions; logits that go through a softmax are normalised afterwards."""
+        """Find the best sums over repetitions; softmax logits are normalised afterwards."""
         softmax = self.estimator == "mean_log_probability" and self.activation == "softmax"
         values = logits if softmax else _bucket_values(logits, self.estimator, self.activation, dim=2)
         prior = self._prior(logits.device) or Prior(
@@ -180,12 +180,12 @@ class Decoder:
                 _keep_best(best, rows, *_best_of_columns(scores, best.scores.shape[1]), first=first)
 
     def _values(self, logits: torch.Tensor) -> torch.Tensor:
-        """What is reduced, of shape (R B + 1, n): rows lie beside each other; the last line is for padding."""
+        """The values to reduce, of shape (R B + 1, n): one column per row; the last line is padding."""
         repetitions, rows, num_buckets = logits.shape
         values = logits.new_empty((repetitions * num_buckets + 1, rows), dtype=torch.float32)
         values[-1] = -math.inf
         inner = values[:-1].view(repetitions, num_buckets, rows)
-        for target, source in zip(inner, logits, strict=True):  # a transposed copy of a matrix has a kernel of its own
+        for target, source in zip(inner, logits, strict=True):  # copies of single matrices are faster
             target.copy_(source.t())
         inner.copy_(_bucket_values(inner, self.estimator, self.activation, dim=1))
         prior = self._prior(logits.device)
@@ -194,7 +194,7 @@ class Decoder:
         return values
 
     def _with_prior(self, values: torch.Tensor, term: torch.Tensor, *, times: int = 1) -> torch.Tensor:
-        """Values with one term of the prior, which is a logarithm, in place; sums contain it so many ``times``."""
+        """Add one term of the prior, a logarithm, to values, in place; ``times``: how often sums contain it."""
         return values.add_(term, alpha=times) if self.estimator in ADDITIVE else values.mul_(term.exp())
 
     def _reduce(self, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -251,27 +251,27 @@ class Decoder:
                 counts = self._counts[start : start + _COUNTED_AT_ONCE]
                 for total, row in zip(totals, table(self._hashes, start + len(counts), start=start), strict=True):
                     total += np.bincount(row, weights=counts, minlength=self.num_buckets)
-            totals[totals == 0] = 1  # of a bucket that no class falls into, and nobody asks for
+            totals[totals == 0] = 1  # for buckets without classes, whose value is never used
             terms = self._weights.mean() * np.log(self._counts), -self._weights[:, None] * np.log(totals)
             self._priors[device] = Prior(*(torch.from_numpy(term).float().to(device) for term in terms))
         return self._priors[device]
 
 
 def prior_weight(buckets: Buckets, repetitions: int) -> float:
-    """The exponent w of the shares in one of so many repetitions, between 0 (ignore frequencies) and 1 (trust them).
+    """The exponent w of the shares in one of R repetitions, between 0 (ignore frequencies) and 1 (trust them).
 
-    With one repetition the frequencies are all that tells the classes of a bucket apart, and w = 1 is Bayes' rule. Each
-    further repetition tells more of them apart by itself, and what it sees already contains the prior: the weight falls
-    with the fifth power of their number. On rows of WordNet's training split that were held out, P@1 with it was 15.5,
-    35.4 and 37.4 for 1, 2 and 4 repetitions, and 4.9, 34.1 and 37.4 without; the third power cost 0.05 points at 4.
+    With one repetition, only the frequencies distinguish the classes of a bucket, and w = 1 is Bayes' rule. Each
+    further repetition distinguishes more classes by itself, and its outputs already contain the prior: the weight falls
+    with the fifth power of R. On held-out rows of WordNet's training split, P@1 with it was 15.5, 35.4 and 37.4 for 1,
+    2 and 4 repetitions, and 4.9, 34.1 and 37.4 without; the third power cost 0.05 points at 4.
 
-    Where buckets are clusters, other repetitions have buckets of nearly the same classes, and do not tell them apart.
+    Where buckets are clusters, repetitions have buckets of nearly the same classes, and do not distinguish these.
     """
     return CLUSTERS_WEIGHT if isinstance(buckets, BucketTable) else 1.0 / repetitions**5
 
 
 def _bucket_values(logits: torch.Tensor, estimator: Estimator, activation: Activation, *, dim: int) -> torch.Tensor:
-    """What the estimator adds up (or takes the minimum or median of) for each bucket; these are along ``dim``."""
+    """The values that the estimator sums (or takes the minimum or median of), by bucket, which are along ``dim``."""
     if estimator == "sum_logits":
         return logits
     if estimator == "mean_log_probability":

@@ -1,4 +1,4 @@
-"""All meta-models and their ranker as one classifier: a folder of files, and what it says of rows."""
+"""All meta-models and their ranker as one classifier, which is stored in a folder of files."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -39,33 +39,33 @@ ROWS = 1024
 
 
 class Networks(Protocol):
-    """Those of an ensemble, however their weights are kept."""
+    """The networks of an ensemble, in any form of storage."""
 
     buckets: Sequence[Buckets]
-    """Of each repetition, from class to bucket."""
+    """The mapping from class to bucket of each repetition."""
 
     def logits(self, batch: SparseBatch) -> torch.Tensor:
         """Bucket logits of shape (repetitions, rows, buckets)."""
 
 
 class Ensemble:
-    """Finished repetitions and the way from their buckets to classes. Runs on the driver or in a task."""
+    """Finished repetitions and the decoding from their buckets to classes. Runs on the driver or in a task."""
 
     def __init__(self, folder: Path, card: EnsembleCard, networks: Networks, ranker: Ranker | None) -> None:
         self.card = card
         self.ranker = ranker
-        """What orders the likeliest classes anew, if there is such a thing."""
+        """The ranker of the likeliest classes, if there is one."""
         self.repetitions = tuple(sorted(card.repetitions))
         self.label_counts = _read_counts(folder, card)
-        """Training rows that have each class."""
+        """By class: the training rows that have it."""
         self.buckets = networks.buckets
-        """Those of each repetition."""
+        """The mapping from class to bucket of each repetition."""
         self._networks = networks
         self._decoders: dict[int, Decoder] = {}
 
     @classmethod
     def open(cls, folder: str | Path, form: FormChoice = "original") -> Self:
-        """The ensemble in a folder, whose checksums are verified; in a lighter form, that alone is opened.
+        """Open the ensemble in a folder, whose checksums are verified; of a lighter form, only its own file is opened.
 
         Raises :class:`ModelError` for files that are missing, altered or do not fit together, and
         :class:`~sparkdl.errors.ConfigError` for a form that is not there.
@@ -88,7 +88,7 @@ class Ensemble:
         return self._networks.logits(batch)
 
     def decode(self, logits: torch.Tensor, k: int) -> TopK:
-        """The k classes that the first so many repetitions find likeliest, from their bucket logits."""
+        """The k likeliest classes by the logits of the first repetitions, of shape (repetitions, rows, buckets)."""
         number = len(logits)
         if number not in self._decoders:
             self._decoders[number] = Decoder(
@@ -101,7 +101,7 @@ class Ensemble:
         return self._decoders[number].top_k(logits, k)
 
     def top_k(self, batch: SparseBatch, logits: torch.Tensor, k: int) -> TopK:
-        """The k best classes of a batch's rows, as the ranker has them, if there is one; k classes, that is."""
+        """The k best classes of a batch's rows, reordered by the ranker if there is one."""
         if self.ranker is None:
             return self.decode(logits, k)
         candidates = min(max(self.ranker.card.candidates, k), self.card.labels.classes)
@@ -110,10 +110,10 @@ class Ensemble:
     def evaluate(
         self, dataset: Dataset, split: str, *, k: int = 5, repetitions: Sequence[int] = ()
     ) -> dict[int, RankingMetrics]:
-        """All metrics up to k on one split, for the first so many ``repetitions`` each (by default all of them).
+        """All metrics up to k on one split, for each of these numbers of first ``repetitions`` (by default all).
 
-        Labels that training never saw count as missed, and so do rows that give no finite result, of which a warning
-        tells: one of them is no reason to lose an ensemble.
+        Labels that training never saw count as missed. So do rows without a finite result, of which a warning gives
+        the number: a single one should not fail the training.
         """
         predicted: dict[int, list[torch.Tensor]] = {number: [] for number in repetitions or [len(self.repetitions)]}
         labels, ends = [], [torch.zeros(1, dtype=torch.int64)]
@@ -141,11 +141,11 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class EnsembleModel:
-    """What an ensemble says of a column of vectors. Runs anywhere; scoring asks it.
+    """Predicts a column of vectors by an ensemble. Runs anywhere, for example in scoring.
 
-    A class's probability is the geometric mean of what the repetitions give its bucket, or what the ranker makes of it
-    (:meth:`Ranker.order`): what classes are ordered by, and at most 1, but not a distribution over all classes, of
-    which most are never looked at.
+    A class's probability is the geometric mean of the repetitions' probabilities of its bucket, or the ranker's score
+    (:meth:`Ranker.order`). It is what classes are ordered by, and at most 1, but the probabilities of all classes need
+    not add up to 1.
     """
 
     ensemble: Ensemble
@@ -157,7 +157,7 @@ class EnsembleModel:
         """The k likeliest classes of each row and their probabilities, both of shape (n, k).
 
         ``column`` holds Spark's vectors as :func:`sparkdl.data.decode_sparse` reads them. Raises :class:`DataError` for
-        rows that are null, of another width, not finite, or give no finite result.
+        rows that are null, of another width, not finite, or without a finite result.
         """
         indices, values, offsets = decode_sparse(column, self.input)
         require_finite(values, self.input)
@@ -175,7 +175,7 @@ class EnsembleModel:
 
 
 def open_model(folder: Path, input: InputSpec, num_classes: int, *, form: FormChoice = "original") -> EnsembleModel:
-    """The ensemble in a model's folder, or a lighter form of it; nothing there is executed.
+    """Open the ensemble in a model's folder, or a lighter form of it; no code from there is executed.
 
     Raises :class:`~sparkdl.errors.ModelError` for files that are missing, altered or do not fit together, and
     :class:`~sparkdl.errors.ConfigError` for a form that is not there.
@@ -197,9 +197,9 @@ def write_model_folder(
     records: Iterable[Finished],
     ranker: TrainedRanker | None = None,
 ) -> EnsembleCard:
-    """Put some finished repetitions, their ranker and all that scoring needs beside them into a new folder.
+    """Write finished repetitions, their ranker and all other files that scoring needs into a new folder.
 
-    Runs on the driver, and, without a ranker, in the tasks that decode for one.
+    Runs on the driver, and, without a ranker, in the tasks that decode shortlists for the ranker's training.
     """
     if dataset.card.labels is None:
         raise DatasetError(f"{dataset.path} is not sparse; prepare it with `prepare.sparse: true`")

@@ -1,4 +1,4 @@
-"""What an ensemble says of itself: the file beside its weights. Runs anywhere."""
+"""The description of an ensemble, a file beside its weights. Runs anywhere."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -17,7 +17,7 @@ ENSEMBLE_NAME = "ensemble.json"
 
 
 class EnsembleCard(BaseModel):
-    """What an ensemble is made of: everything that decides an answer but the weights and the names of the classes."""
+    """Describes an ensemble: all that determines predictions, except the weights and the names of classes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,20 +25,20 @@ class EnsembleCard(BaseModel):
     width: Positive
     """Features of a row."""
     hashed_features: Positive | None = None
-    """Columns that each repetition hashes them to, if it does."""
+    """Columns to which each repetition hashes features; None without hashing."""
     labels: LabelsFile
     hidden: tuple[Positive, ...]
     buckets: Positive
     hash_family: Family
     seed: int
-    """Of the hash functions."""
+    """The seed of the hash functions."""
     loss: Literal["softmax", "binary"]
     asked: Positive
-    """How many repetitions were to be trained."""
+    """The number of repetitions that were to be trained."""
     repetitions: dict[int, str]
-    """Those that were: number to SHA-256 of the weights."""
+    """The SHA-256 of the weights of each trained repetition, by its number."""
     ranker: RankerCard | None = None
-    """What orders the likeliest classes anew."""
+    """The ranker, if there is one."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -46,16 +46,16 @@ class EnsembleCard(BaseModel):
         return tuple(sorted(set(range(self.asked)) - set(self.repetitions)))
 
     def bucket_hash(self, repetition: int) -> BucketHash:
-        """The hash function of one repetition that has no table of buckets."""
+        """The hash function of a repetition without a table of buckets."""
         return BucketHash(self.buckets, seed=self.seed, repetition=repetition, family=self.hash_family)
 
     def feature_hash(self, repetition: int) -> FeatureHash | None:
-        """What one repetition hashes features with, if it does."""
+        """The hash function for features of one repetition, if it hashes them."""
         return FeatureHash(self.hashed_features, self.seed, repetition) if self.hashed_features else None
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read it. Runs anywhere; raises :class:`ModelError` if there is no valid one."""
+        """Read a card. Runs anywhere. Raises :class:`ModelError` if there is no valid one."""
         try:
             return cls.model_validate_json((folder / ENSEMBLE_NAME).read_bytes())
         except OSError as error:

@@ -1,7 +1,7 @@
-"""The first layer's weights, one row for each feature: added up, and trained, where a batch has that feature.
+"""The first layer: weights with one row per feature, which are summed and trained only for the features of a batch.
 
-What such a layer costs on a CPU is the way to memory. Where rows are wide, both are compiled loops that go through each
-row once; where they are narrow, and on a GPU, they are sparse products.
+On a CPU, such a layer is limited by memory access. For wide rows, both passes are compiled loops that read each row
+once; for narrow rows, and on a GPU, they are sparse products.
 """
 
 import warnings
@@ -15,28 +15,28 @@ from sparkdl.data import SparseBatch
 
 __all__ = ["Occurrences", "Step", "add_up", "occurrences", "step_rows"]
 
-# PyTorch says so at the first compressed matrix of every process; what is used of it here is tested.
+# PyTorch warns at the first CSR tensor of every process; the operations used here are tested.
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
 
 
 WIDE = 256
-"""Outputs from which on loops are worth it on a CPU. Numba takes a task 100 MB and a second, and with ODP's 32 or 224
-linear outputs a task was no faster for it."""
+"""Outputs from which on compiled loops pay on a CPU. Numba costs a task 100 MB and a second, and with the 32 or 224
+linear outputs of ODP it made tasks no faster."""
 
 
 class Occurrences(NamedTuple):
-    """The m entries of a batch of n rows in which u features occur: by rows, and by features."""
+    """The m entries of a batch of n rows in which u features occur, sorted by rows and by features."""
 
     features: NDArray[np.int64]
     """Of shape (u,), in ascending order."""
     ends: NDArray[np.int64]
     """Of shape (n + 1,): where the entries of each row begin and end."""
     places: NDArray[np.int64]
-    """Of shape (m,): which of the features an entry is of."""
+    """Of shape (m,): the position, in ``features``, of each entry's feature."""
     values: NDArray[np.float32]
     """Of shape (m,)."""
     feature_ends: NDArray[np.int64]
-    """Of shape (u + 1,): where the entries of each feature begin and end in what follows."""
+    """Of shape (u + 1,): where the entries of each feature begin and end in the following arrays."""
     row_of: NDArray[np.int64]
     """Of shape (m,): the row of an entry."""
     feature_values: NDArray[np.float32]
@@ -44,13 +44,13 @@ class Occurrences(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of the optimizer: the mean square of each row's gradient says how far the row goes."""
+    """One step of the optimizer, whose step size for a row depends on its running mean of squared gradients."""
 
     rate: float
     memory: float
-    """The share of the running mean of squares that the step keeps."""
+    """The decay of the running mean of squares."""
     weight: float
-    """What the weights of squares in the mean of a row add up to that occurs in every batch: at first less than one."""
+    """The sum of the weights in the running mean of a row that occurs in every batch: less than 1 at first."""
     epsilon: float
 
 
@@ -80,7 +80,7 @@ def add_up(table: torch.Tensor, found: Occurrences) -> torch.Tensor:
 def step_rows(
     table: torch.Tensor, squares: torch.Tensor, found: Occurrences, gradient: torch.Tensor, step: Step
 ) -> None:
-    """Train the rows of the features that occur, in place, by the gradient of their sums, of shape (n, w).
+    """Train the rows of the batch's features, in place, by the gradient of their sums, of shape (n, w).
 
     ``squares``, of shape (features, parts), holds the running mean of squares of each part of a row.
     """
@@ -92,7 +92,7 @@ def _in_loops(table: torch.Tensor) -> bool:
 
 
 def _sums_in_loops(table: torch.Tensor, found: Occurrences) -> torch.Tensor:
-    from sparkdl.extreme import loops  # only where they are needed: they load Numba
+    from sparkdl.extreme import loops  # imported only where needed, because it loads Numba
 
     sums = table.new_zeros(len(found.ends) - 1, table.shape[1])
     by_row = found.features, found.ends, found.places, found.values

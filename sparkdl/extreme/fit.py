@@ -1,4 +1,4 @@
-"""Training meta-models: an epoch after another over the same batches, without a word to anyone else. Runs in a task.
+"""Trains meta-models, epoch by epoch over the same batches, without communication. Runs in a task.
 
 The first layer is trained lazily, as embeddings are: only rows of features that occur in a batch change. Each row of
 each repetition has one step size, from a running mean of its squared gradients (row-wise adaptive steps: Mudigere et
@@ -25,20 +25,20 @@ from sparkdl.settings import Extreme
 __all__ = ["Epoch", "bucket_hash", "choose_buckets", "fit", "new_models"]
 
 MEMORY = 0.999
-"""Share of the running mean of squared gradients that one step keeps."""
+"""The decay of the running mean of squared gradients."""
 EPSILON = 1e-8
 WARMUP = 0.05
-"""Part of training in which the rate climbs to its full value; from there it falls to zero in a straight line."""
+"""The share of training in which the rate rises to its full value; from there it falls linearly to zero."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch of one repetition came to."""
+    """The figures of one epoch of one repetition."""
 
     loss: float
     """Mean over rows."""
     rows_per_second: float
-    """Of the whole pack."""
+    """Rows per second of the whole pack."""
 
 
 def bucket_hash(settings: Extreme, repetition: int) -> BucketHash:
@@ -47,11 +47,11 @@ def bucket_hash(settings: Extreme, repetition: int) -> BucketHash:
 
 
 def choose_buckets(dataset: Dataset, settings: Extreme, repetitions: Sequence[int]) -> dict[int, Buckets]:
-    """The buckets of some repetitions: of the odd ones, if hashing is ``mixed``, clusters."""
+    """The buckets of some repetitions; with ``mixed`` hashing, those of odd repetitions are clusters."""
     found: dict[int, Buckets] = {number: bucket_hash(settings, number) for number in repetitions}
     clustered = [n for n in found if settings.hashing == "clusters" or (settings.hashing == "mixed" and n % 2)]
     if clustered:
-        from sparkdl.extreme.clusters import class_sums, cluster_classes  # only where they are needed: they load Numba
+        from sparkdl.extreme.clusters import class_sums, cluster_classes  # only where needed: Numba
 
         sums = class_sums(dataset)
         for number in clustered:
@@ -81,10 +81,10 @@ def fit(
     device: torch.device | str = "cpu",
     on_epoch: Callable[[int, list[Epoch]], None] = lambda number, epochs: None,
 ) -> MetaModels:
-    """Train the meta-models of some repetitions in one computation; ``on_epoch`` hears of each finished epoch.
+    """Train the meta-models of some repetitions in one computation; calls ``on_epoch`` after each epoch.
 
     ``buckets`` are those of each repetition, by its number.
-    Raises :class:`~sparkdl.errors.TrainingError` when a loss is no longer a number.
+    Raises :class:`~sparkdl.errors.TrainingError` when a loss is not finite.
     """
     repetitions = tuple(buckets)
     places = torch.from_numpy(table(tuple(buckets.values()), dataset.num_classes))
@@ -123,7 +123,7 @@ class _Steps:
         ]
 
     def take(self, batch: SparseBatch, buckets: torch.Tensor) -> torch.Tensor:
-        """One step; the summed loss of each repetition's rows, of shape (R,)."""
+        """Take one step; returns each repetition's loss, summed over rows, of shape (R,)."""
         models = self._models
         found = models.occurrences(batch)
         sums = add_up(models.rows, found).requires_grad_()
@@ -142,7 +142,7 @@ class _Steps:
         return losses.detach().double()
 
     def _drop(self, values: torch.Tensor) -> torch.Tensor:
-        """Hidden values of shape (R, n, w), some of them zero: each repetition draws which, as if it were alone."""
+        """Dropout of hidden values of shape (R, n, w); each repetition draws its own masks, as if it were alone."""
         kept = 1 - self._settings.dropout
         masks = torch.empty_like(values)
         for mask, generator in zip(masks, self._random, strict=True):

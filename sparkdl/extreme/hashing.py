@@ -1,7 +1,7 @@
-"""Which bucket a class falls into: seeded hash families, whose values are computed and never stored, or a table.
+"""The mapping from classes to buckets: seeded hash families, whose values are computed and not stored, or a table.
 
 Every value of a hash is a pure function of (family, seed, repetition, key), made of exact integer arithmetic and
-SHA-256, and so is the same on every platform, driver and task, whatever keys it is asked of together.
+SHA-256, and so is the same on every platform, driver and task, whichever keys are hashed together.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class _Hash:
 
     @cached_property
     def _coefficients(self) -> tuple[int, int]:
-        """A factor in [1, PRIME) and a shift in [0, PRIME), from SHA-256 of what identifies the function."""
+        """A factor in [1, PRIME) and a shift in [0, PRIME), from the SHA-256 of the function's identity."""
         text = f"sparkdl {self.purpose} {self.seed} {self.repetition}".encode()
         digest = hashlib.sha256(text).digest()
         factor, shift = int.from_bytes(digest[:16], "little"), int.from_bytes(digest[16:], "little")
@@ -79,10 +79,10 @@ class BucketHash:
     hashes nothing, and a model is one-vs-all. Raises :class:`ConfigError` for fewer than one bucket or an unknown
     family.
 
-    With ``universal``, classes whose numbers are close hardly ever share a bucket: from one class to the next, the
-    bucket moves on by one of two numbers, so that a run of classes is spread like a rotation of a circle. Numbers that
-    tell which classes are alike, such as places in the alphabet, therefore help. Beside repetitions with clusters,
-    numbering classes by similarity on purpose gained nothing on held-out rows.
+    With ``universal``, classes with close indices hardly ever share a bucket: from one class to the next, the bucket
+    moves by one of two steps, so that consecutive classes are spread like a rotation of a circle. An order of classes
+    in which neighbours are similar, such as the alphabet, therefore helps. In addition to repetitions with clusters,
+    ordering classes by similarity gained nothing on held-out rows.
     """
 
     num_buckets: int
@@ -113,7 +113,7 @@ class BucketHash:
 
 @dataclass(frozen=True, eq=False)
 class BucketTable:
-    """The buckets of one repetition as they were chosen for each class, where no function gives them."""
+    """The buckets of one repetition as a table, where no hash function determines them."""
 
     num_buckets: int
     of_classes: npt.NDArray[np.int32]
@@ -126,7 +126,7 @@ class BucketTable:
 
 
 Buckets = BucketHash | BucketTable
-"""From class index to bucket, in one repetition."""
+"""The mapping from class index to bucket in one repetition."""
 
 
 def bucket_hashes(
@@ -147,11 +147,11 @@ def table(hashes: Sequence[Buckets], stop: int, *, start: int = 0) -> npt.NDArra
 
 @dataclass(frozen=True)
 class FeatureHash:
-    """Fewer dimensions for sparse features: column index to [0, dimensions), another function in each repetition.
+    """Hashes sparse features to fewer dimensions: column index to [0, dimensions), by repetition another function.
 
-    Columns that fall together share their weights (Weinberger et al., 2009, arXiv 0902.2206; without its signs, which
+    Columns that collide share their weights (Weinberger et al., 2009, arXiv 0902.2206; without its signs, which
     weights that are learned from hashed rows do not need). The family is murmur3: an affine hash maps neighbouring
-    columns to arithmetic progressions, whose collisions come together and do not average out. Raises
+    columns to arithmetic progressions, whose collisions are correlated and do not average out. Raises
     :class:`ConfigError` for fewer than one dimension.
     """
 

@@ -1,9 +1,9 @@
-"""An ensemble in fewer bits, its form ``int8``: one file of safetensors in place of those of repetitions and ranker.
+"""An ensemble in fewer bits, its form ``int8``: one safetensors file that replaces those of repetitions and ranker.
 
-The first layers, nearly all of the bytes, have 2 or 4 bits a weight, and a scale and an offset for each feature, as
-tables of embeddings have (Guan et al., 2019, arXiv 1911.02079). The layers behind them have 8 bits a weight and a scale
-for each output, and are multiplied as whole numbers with values that are rounded row by row; so are the ranker's
-classifiers, with a scale for each class. A shortlist may be shorter, too, than the one that the ranker was trained for.
+The first layers, nearly all of the bytes, have 2 or 4 bits per weight, and a scale and an offset per feature, as
+quantised embedding tables do (Guan et al., 2019, arXiv 1911.02079). The later layers have 8 bits per weight and a scale
+per output, and are multiplied as integers with activations that are rounded row by row; so are the ranker's
+classifiers, with a scale per class. The shortlist may also be shorter than the one that the ranker was trained for.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ __all__ = ["LIGHT_NAME", "LightNetworks", "bits_that_fit", "files_it_replaces", 
 
 LIGHT_NAME = "int8.safetensors"
 BITS = 2, 4
-"""A weight of a first layer may have."""
+"""Allowed bits per weight of a first layer."""
 _LARGEST_WEIGHT = 127
 _LARGEST_VALUE = 127
 """Of 7 bits: two products of 7 and 8 bits fit into 16, in which processors without VNNI add them up."""
@@ -36,12 +36,12 @@ _RANKER = "ranker"
 
 
 class Layer(NamedTuple):
-    """One layer behind the first one, of one repetition."""
+    """One layer after the first one, of one repetition."""
 
     weight: Any
-    """As oneDNN wants it, which multiplies by it."""
+    """The weight, packed for oneDNN's matrix product."""
     scales: torch.Tensor
-    """Of its outputs, float32 of shape (outputs,)."""
+    """The scales of outputs, float32 of shape (outputs,)."""
     bias: torch.Tensor
     """float32 of shape (outputs,)."""
 
@@ -49,7 +49,7 @@ class Layer(NamedTuple):
 class LightNetworks:
     """The networks of all repetitions. Runs on the driver or in a task.
 
-    Raises :class:`ModelError` for tensors of other shapes than the card says, KeyError for those that are missing.
+    Raises :class:`ModelError` for tensors of other shapes than in the card, KeyError for missing tensors.
     """
 
     def __init__(self, card: EnsembleCard, tensors: dict[str, torch.Tensor], *, bits: int) -> None:
@@ -69,7 +69,7 @@ class LightNetworks:
             self._biases.append(_checked(own["bias.0"], torch.float16, (self._outputs[0],)).float())
             self._layers.append([self._layer(own, number) for number in range(1, len(self._outputs))])
         self.buckets: Sequence[Buckets] = buckets
-        """Those of each repetition."""
+        """The mapping from class to bucket of each repetition."""
 
     def _layer(self, own: dict[str, torch.Tensor], number: int) -> Layer:
         inputs, outputs = self._outputs[number - 1], self._outputs[number]
@@ -103,7 +103,7 @@ class LightNetworks:
 
 
 def _multiplied(values: torch.Tensor, layer: Layer, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """What a layer makes of values (rows, inputs) that are not negative: each row is rounded by its own largest one."""
+    """A layer's outputs for non-negative values (rows, inputs), each row of which is quantised by its own maximum."""
     steps = values.amax(1, keepdim=True).div_(_LARGEST_VALUE).clamp_(min=torch.finfo(torch.float32).tiny)
     whole = values.div_(steps).round_().to(torch.uint8)
     no_offset = torch.zeros(len(layer.scales), dtype=torch.int32)
@@ -114,7 +114,7 @@ def _multiplied(values: torch.Tensor, layer: Layer, *, out: torch.Tensor | None 
 
 
 def bits_that_fit(card: EnsembleCard) -> tuple[int, ...]:
-    """How many bits a weight of the first layers may have, so that those of a feature fill whole bytes."""
+    """The allowed bits per weight of the first layers, so that a feature's weights fill whole bytes."""
     outputs = [*card.hidden, card.buckets][0]
     return tuple(bits for bits in BITS if outputs * bits % 8 == 0)
 
@@ -122,8 +122,8 @@ def bits_that_fit(card: EnsembleCard) -> tuple[int, ...]:
 def write_light(folder: Path, card: EnsembleCard, path: Path, *, bits: int, shortlist: int | None) -> None:
     """Write the ensemble of a folder in fewer bits. Runs in a task.
 
-    ``bits`` are among :func:`bits_that_fit`; ``shortlist`` is how many classes the ranker orders, None where there is
-    none. Raises :class:`ModelError` for files that are missing or altered.
+    ``bits`` is one of :func:`bits_that_fit`; ``shortlist`` is the number of classes that the ranker orders, None
+    without a ranker. Raises :class:`ModelError` for files that are missing or altered.
     """
     tensors: dict[str, torch.Tensor] = {}
     for repetition, sha256 in card.repetitions.items():
@@ -162,7 +162,7 @@ def open_light(path: Path, card: EnsembleCard) -> tuple[LightNetworks, Ranker | 
 
 
 def files_it_replaces(card: EnsembleCard) -> tuple[str, ...]:
-    """The files of the ensemble's weights, of which nobody who opens the form has need."""
+    """The files of the ensemble's weights, which the form does not need."""
     return (*map(weights_name, sorted(card.repetitions)), *([RANKER_NAME] if card.ranker else []))
 
 
@@ -185,7 +185,7 @@ def _light_classifiers(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
     classifiers = Classifiers.from_tensors(stored)
     lengths, sizes = np.diff(classifiers.ends), np.abs(classifiers.values)
     largest = np.zeros(len(lengths), np.float32)
-    some = lengths > 0  # of a class without weights, reduceat would tell the next one's
+    some = lengths > 0  # for a class without weights, reduceat would return the next class's
     largest[some] = np.maximum.reduceat(sizes, classifiers.ends[:-1][some])
     scales = np.where(some, largest / _LARGEST_WEIGHT, 1).astype(np.float32)
     whole = np.rint(classifiers.values / np.repeat(scales, lengths)).astype(np.int8)
@@ -208,7 +208,7 @@ def _with_prefix(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, tor
 
 
 def _checked(tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Kernels trust what they read."""
+    """Return a tensor after checking its type and shape, because kernels do not check them."""
     if tensor.dtype != dtype or tensor.shape != shape:
         raise ModelError(
             f"a tensor of the form is {tensor.dtype} of shape {tuple(tensor.shape)}, and not {dtype} of shape {shape}"

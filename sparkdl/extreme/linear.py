@@ -1,8 +1,8 @@
-"""Loops for linear classifiers, one for each class: their training, and what they say of the classes in a shortlist.
+"""Compiled loops for linear classifiers, one per class: training, and the margins of the classes in a shortlist.
 
 Training is dual coordinate descent (Hsieh et al., 2008, "A Dual Coordinate Descent Method for Large-scale Linear SVM",
 algorithms 1 and 3) for the squared hinge loss with squared weights; the bias is the weight of a feature that is always
-1. Rows are (features, values, ends) of what is not zero. Numba compiles the loops when they are first used.
+1. Sparse rows are (features, values, ends). Numba compiles the loops when they are first used.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ __all__ = ["fit_classes", "margins"]
 
 MOST_PASSES = 20
 TOLERANCE = 0.1
-"""The spread of projected gradients at which a class is trained: finer ones changed nothing on held-out rows."""
+"""The spread of projected gradients at which training stops; smaller ones changed nothing on held-out rows."""
 
 MANY = 16
-"""Weights for each of a row's features from which on they are searched."""
+"""Weights per feature of a row from which on binary search is faster than a scan."""
 
 
 @compiled()
@@ -26,7 +26,7 @@ def fit_classes(  # type: ignore[no-untyped-def]
     """Classifiers of C classes: (features, values, ends) of their weights, in ascending order, and their biases.
 
     Class c learns from the rows ``rows[class_ends[c]:class_ends[c + 1]]``, which have a sign of 1 where they are the
-    class's and of -1 elsewhere; without any, its margin is -1 everywhere. Weights below ``smallest`` are left out
+    class's and of -1 elsewhere; without any, its margin is -1 everywhere. Weights below ``smallest`` are dropped
     afterwards.
     """
     classes = len(class_ends) - 1
@@ -54,10 +54,10 @@ def fit_classes(  # type: ignore[no-untyped-def]
 
 @compiled()
 def _gather(features, values, ends, rows, numbers):  # type: ignore[no-untyped-def]
-    """Copies of some rows that lie beside each other, with their features numbered anew, and these features' names.
+    """Copy some rows next to each other, with their features renumbered; returns also the features' original numbers.
 
-    Training goes over a class's rows again and again; together with its weights they then stay in a core's cache.
-    ``numbers``, one for each feature, are -1 before and after.
+    Training iterates over a class's rows many times; with its weights they then stay in a core's cache. ``numbers``,
+    one per feature, is scratch memory, -1 before and after the call.
     """
     own_ends = np.zeros(len(rows) + 1, np.int64)
     for place, row in enumerate(rows):
@@ -113,7 +113,7 @@ def _descend(rows, width, signs, seed, cost):  # type: ignore[no-untyped-def]
                 margin += values[entry] * weights[features[entry]]
             gradient = sign * margin - 1 + diagonal * dual[row]
             if dual[row] == 0:
-                if gradient > highest:  # such a row will hardly count any more: it is left out
+                if gradient > highest:  # such a row will hardly matter any more: it is dropped
                     active -= 1
                     order[place], order[active] = order[active], order[place]
                     continue
@@ -139,10 +139,10 @@ def _descend(rows, width, signs, seed, cost):  # type: ignore[no-untyped-def]
 def margins(  # type: ignore[no-untyped-def]
     start, stop, features, values, ends, width, candidates, kept_features, kept_values, kept_ends, biases, scales, found
 ):
-    """What the classifiers of each row's candidates, both of shape (n, S), say of it, from row ``start`` on.
+    """The margins of each row's candidates, both of shape (n, S), from row ``start`` on.
 
-    ``scales``, of shape (K,), are what a class's weights are multiplied by. Frequent classes have so many weights that
-    it is quicker to look for those of a row's few features.
+    ``scales``, of shape (K,), has a factor for the weights of each class. For classes with many weights,
+    it is faster to search for those of a row's few features.
     """
     dense = np.zeros(width, np.float32)
     for row in range(start, stop):

@@ -22,7 +22,7 @@ __all__ = ["MetaModels"]
 INITIAL_SCALE = 0.05
 """Standard deviation of the first layer's weights: with rows of norm 1, activations start small and grow as needed."""
 ROWS_AT_ONCE = 1024
-"""Of weights that are drawn: what stays in a cache."""
+"""Rows of weights that are drawn at a time, so that they stay in a cache."""
 
 
 def _stacked(batch: SparseBatch, hashes: Sequence[FeatureHash]) -> SparseBatch:
@@ -75,7 +75,7 @@ class MetaModels(nn.Module):
 
     @torch.no_grad()
     def _draw(self, place: int, random: np.random.Generator) -> None:
-        """Initial weights of one repetition, in the same order whatever the pack."""
+        """Draw the initial weights of one repetition, in the same order in every pack."""
         if self.weights:
             _fill(self._own_columns(place), INITIAL_SCALE, random)
         else:
@@ -89,7 +89,7 @@ class MetaModels(nn.Module):
 
     @property
     def rows(self) -> torch.Tensor:
-        """The table as what the features of :meth:`occurrences` number: hashed, each repetition has rows of its own."""
+        """The table, as :meth:`occurrences` index it; with hashed features, each repetition has rows of its own."""
         return self.table.view(-1, self.biases[0].shape[2]) if self._feature_hashes else self.table
 
     def occurrences(self, batch: SparseBatch) -> Occurrences:
@@ -98,9 +98,9 @@ class MetaModels(nn.Module):
 
     @override
     def forward(self, sums: torch.Tensor, drop: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
-        """Bucket logits of shape (R, n, B) from what the first layer's :attr:`rows` add up to.
+        """Bucket logits of shape (R, n, B) from the sums of the first layer's :attr:`rows`.
 
-        ``drop`` is what training does to the values of each hidden layer, of shape (R, n, w).
+        ``drop`` is training's dropout for the values of each hidden layer, of shape (R, n, w).
         """
         repetitions = len(self.repetitions)
         if self._feature_hashes:
@@ -110,7 +110,7 @@ class MetaModels(nn.Module):
     def behind_first(
         self, summed: torch.Tensor, drop: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """Bucket logits from what the first layer adds up for each row, of shape (R, n, first size)."""
+        """Bucket logits from the first layer's sums for each row, of shape (R, n, first size)."""
         values: torch.Tensor = summed + self.biases[0]
         for weight, bias in zip(self.weights, list(self.biases)[1:], strict=True):
             values = functional.relu(values)

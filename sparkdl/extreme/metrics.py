@@ -1,4 +1,4 @@
-"""How good the k best classes are, by the definitions of the Extreme Classification Repository.
+"""Metrics of the k best classes, as defined by the Extreme Classification Repository.
 
 The Repository (Bhatia et al., 2016, http://manikvarma.org/downloads/XC/XMLRepository.html) averages over all rows of a
 split. Functions here run wherever they are called, on numpy arrays: ``predicted`` of shape (n, k) are class indices,
@@ -40,7 +40,7 @@ class RankingMetrics:
     labels: int
     """True labels of all rows."""
     unseen_labels: int
-    """Those among them that training never saw: no model of these classes could have found them."""
+    """True labels that training never saw, which no model could have predicted."""
     precision: Floats
     recall: Floats
     ndcg: Floats

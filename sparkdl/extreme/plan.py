@@ -1,4 +1,4 @@
-"""How many buckets and repetitions, and what they cost in memory and time, before anything is trained."""
+"""Chooses the numbers of buckets and repetitions, and predicts memory and time, before anything is trained."""
 
 import bisect
 import math
@@ -13,51 +13,50 @@ from sparkdl.tables import aligned
 __all__ = ["Cost", "Plan", "fewest_repetitions", "plan_extreme", "ranker_parts"]
 
 USUAL_REPETITIONS = 8
-"""More repetitions than it takes to tell classes apart still average out the noise of each; the papers use 16 to 32.
-Where a ranker orders what they find, eight put as many held-out rows right."""
+"""More repetitions than needed to distinguish classes still average out the noise of each; the papers use 16 to 32.
+With a ranker, eight classify as many held-out rows correctly."""
 BUCKETS_PER_ROOT = 4
 """B is the power of two nearest to this many times the square root of K: 512 for 20,000 classes. Two repetitions then
 already leave most classes alone in their pair of buckets, and the last layer stays small."""
 FLOAT_BYTES = 4
 FIRST_LAYER_BYTES = 6
-"""Of each weight of the first layer in a task: the weight, and twice the byte that it is stored in, while it is."""
+"""Bytes per weight of the first layer in a task: the float32 weight, and two copies of its byte while it is stored."""
 DENSE_BYTES = 16
-"""Of each other parameter: itself, its gradient and Adam's two averages."""
+"""Bytes per other parameter: weight, gradient and Adam's two moments."""
 TASK_BYTES = 500 << 20
-"""What a training task needs besides: Python, torch, a window of the data, a batch's activations."""
+"""Other memory of a training task: Python, torch, a window of the data, a batch's activations."""
 USUAL_WIDTH = 120
-"""Of the hidden layer: half of it costs 0.3 points of P@5, and twice as much learns training rows by heart."""
+"""Width of the hidden layer: half of it costs 0.3 points of P@5, and twice as much overfits."""
 USUAL_SHORTLIST = 100
-"""Four in five right classes are in the first hundred."""
+"""Classes in a shortlist: four of five correct classes are among the first hundred."""
 SHORTLIST_PER_LABEL = 20
-"""Of rows with many labels, more have to be in it."""
+"""Least classes in a shortlist per label of a row."""
 FIRST_LAYER_SECONDS = 1.6e-9
 """Of one core, to train a weight of the first layer with a row that has its feature (AMD Milan): most of it is the way
 to memory. With other cores, scale all expected times."""
 OTHER_LAYERS_SECONDS = 1.6e-10
-"""To train a weight of the other layers with a row."""
+"""Of one core, to train a weight of the other layers with a row."""
 DECODING = 0.8
-"""What it takes to decode a row to its shortlist, in relation to training with it once."""
+"""The time to decode a row to its shortlist, relative to training on it once."""
 RANKING_SECONDS = 5.5e-8
-"""To train the ranker with one feature of one pair of a row and a class."""
+"""Of one core, to train the ranker with one feature of one pair of a row and a class."""
 START_SECONDS = 8
-"""What comes on top of both stages: processes that import, loops that are compiled, clusters, files."""
+"""Overhead of both stages: imports, compilation of loops, clusters, files."""
 RANDOM_NEGATIVES = 50
-"""Classes that a row is a negative of beside its shortlist."""
+"""Random classes for which a row is a negative, in addition to its shortlist."""
 CLASSES_PER_TASK = 2500
-"""About how many classes a task of the ranker learns: few enough for two slots, or eight, to have as much to do as one
-another."""
+"""About how many classes a task of the ranker learns: few enough to give two slots, or eight, equal work."""
 RANKING_ENTRY_BYTES = 16
-"""Of each feature of each row in a task of the ranker: its number and its value, twice while row groups are joined."""
+"""Bytes per feature of a row in a task of the ranker: its index and value, twice while row groups are concatenated."""
 RANKING_PAIR_BYTES = 60
-"""Of each pair of a row and a class there: class, row and sign, as they are found and in the order of classes."""
+"""Bytes per pair of a row and a class there: class, row and sign, unsorted and sorted by class."""
 DEFAULT_NONZEROS = 32
-"""Features of a row that are not zero, if nobody says how many; a gloss or a title has a dozen, a document hundreds."""
+"""Default number of non-zero features of a row; a gloss or a title has a dozen, a document hundreds."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one way to classify costs."""
+    """The cost of one method of classification."""
 
     name: str
     parameters: int
@@ -242,7 +241,7 @@ def fewest_repetitions(num_classes: int, num_buckets: int, *, delta: float) -> i
 
 
 def ranker_parts(num_classes: int) -> int:
-    """In how many ranges of classes, each a task, the ranker is trained."""
+    """The number of ranges of classes, each a task, in which the ranker is trained."""
     return int(2 ** max(round(math.log2(num_classes / CLASSES_PER_TASK)), 0))
 
 
@@ -260,7 +259,7 @@ def _parameters(num_features: int, hidden: Sequence[int], outputs: int) -> int:
 
 
 def _training_bytes(num_features: int, hidden: Sequence[int], num_buckets: int) -> int:
-    """What one repetition takes in a task."""
+    """The memory of one repetition in a task, in bytes."""
     first = num_features * [*hidden, num_buckets][0]
     others = _parameters(num_features, hidden, num_buckets) - first
     step_sizes = num_features * FLOAT_BYTES

@@ -1,4 +1,4 @@
-"""The second stage: a linear classifier for each class, which together order a row's shortlist anew. Runs anywhere."""
+"""The second stage: linear classifiers, one per class, which reorder a row's shortlist. Runs anywhere."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,23 +24,23 @@ RANKER_NAME = "ranker.safetensors"
 
 
 class RankerCard(BaseModel):
-    """What a ranker is, beside its weights."""
+    """Describes a ranker, except its weights."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     candidates: Positive
-    """How many of the likeliest classes it orders."""
+    """The number of likeliest classes that it orders."""
     ensemble_weight: float
-    """The share of the meta-models in a class's score."""
+    """The weight of the meta-models in a class's score."""
     sha256: str
-    """Of the file of weights."""
+    """The SHA-256 of the file of weights."""
 
 
 class Classifiers(NamedTuple):
     """Linear classifiers of K classes: that of class k has the weights from ``ends[k]`` to ``ends[k + 1]``."""
 
     features: NDArray[np.int32]
-    """Of shape (m,): which feature a weight is of."""
+    """Of shape (m,): the feature of each weight."""
     values: NDArray[Any]
     """Of shape (m,): float32, or int8 where each class has a scale."""
     ends: NDArray[np.int64]
@@ -61,15 +61,15 @@ class Classifiers(NamedTuple):
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, torch.Tensor]) -> Self:
-        """From what a file holds, without a copy. Raises KeyError for anything else."""
+        """From the tensors of a file, without a copy. Raises KeyError if tensors are missing."""
         return cls(*(tensors[name].numpy() for name in cls._fields))
 
     def to_tensors(self) -> dict[str, torch.Tensor]:
-        """What a file holds."""
+        """The tensors for a file."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in self._asdict().items()}
 
     def fit(self, width: int, num_classes: int, *, values: DTypeLike = np.float32) -> bool:
-        """Whether they are whole, and of so many features and classes: loops trust what they read."""
+        """Whether they are consistent, with this many features and classes; compiled loops do not check."""
         return (
             [array.dtype for array in self] == [np.int32, values, np.int64, np.float32]
             and (len(self.biases), len(self.ends)) == (num_classes, num_classes + 1)
@@ -81,14 +81,14 @@ class Classifiers(NamedTuple):
 
 
 class TrainedRanker(NamedTuple):
-    """What training makes."""
+    """The result of training."""
 
     classifiers: Classifiers
     options: LinearRankerOptions
 
 
 def write_ranker(folder: Path, trained: TrainedRanker) -> RankerCard:
-    """Put a ranker into a model's folder. Runs on the driver."""
+    """Write a ranker into a model's folder. Runs on the driver."""
     content = save(trained.classifiers.to_tensors())
     (folder / RANKER_NAME).write_bytes(content)
     return RankerCard(
@@ -109,7 +109,7 @@ class Ranker:
         width: int,
         scales: NDArray[np.float32] | None = None,
     ) -> None:
-        """``scales``, of shape (K,), are what the weights of each class are multiplied by; by default nothing."""
+        """``scales``, of shape (K,), has a factor for the weights of each class, by default 1."""
         self.card, self.classifiers = card, classifiers
         self._width = width
         self._scales = np.broadcast_to(np.float32(1), len(classifiers.biases)) if scales is None else scales
@@ -125,8 +125,8 @@ class Ranker:
     def order(self, batch: SparseBatch, candidates: TopK, k: int) -> TopK:
         """The k best of each row's candidates, both of shape (n, ...) and best first.
 
-        With margin m of a class's classifier, its score is -max(0, 1 - m)^2, as of a tree's leaves (Prabhu et al.,
-        2018), and a share of what the candidates' own scores are, the meta-models' mean log-probabilities.
+        With the margin m of a class's classifier, its score is -max(0, 1 - m)^2, as for a tree's leaves (Prabhu et al.,
+        2018), plus the weighted score of the meta-models, which is their mean log-probability.
         """
         from sparkdl.extreme import linear, loops  # only where there is a ranker: they load Numba
 

@@ -1,7 +1,7 @@
-"""Finished repetitions on disk: weights in safetensors, and beside them a record that says that they are whole.
+"""Finished repetitions on disk: weights as safetensors, and a record that marks them as complete.
 
-The record is written last and each file is renamed into place, so that a reader sees a finished repetition or none. A
-second copy of a task writes the same weights over the same files, on a machine that rounds alike.
+The record is written last, and each file is renamed into place, so that a reader sees a complete repetition or none. If
+a task runs twice, it writes the same weights to the same files, on machines with equal rounding.
 """
 
 import hashlib
@@ -35,15 +35,14 @@ __all__ = [
 ]
 
 FORMAT = "8-bit first layer, float16"
-"""How weights are rounded, which decides them too. The first layer, nearly all of a model, has 8 bits a weight, and a
-scale and an offset for each feature, as tables of embeddings have (Guan et al., 2019, arXiv 1911.02079). What is
-evaluated is what is stored."""
+"""How weights are rounded. The first layer, nearly all of a model, has 8 bits per weight, and a scale and an offset per
+feature, as quantised embedding tables do (Guan et al., 2019, arXiv 1911.02079). The rounded weights are evaluated."""
 BUCKETS = "buckets"
-"""The name in a file of the bucket of each class, int32 of shape (K,); a hash function needs none."""
+"""The name of the tensor with the bucket of each class, int32 of shape (K,); absent with a hash function."""
 _OF_A_FEATURE = 8
-"""Bytes of its scale and offset, which lie behind its weights: what PyTorch's kernel for such tables reads."""
+"""Bytes of a feature's scale and offset, which follow its weights, as PyTorch's kernel expects."""
 _ROWS_AT_ONCE = 4096
-"""Rows of a first layer that are rounded at a time."""
+"""Rows of a first layer that are quantised at a time."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,15 @@ class Finished:
 
     repetition: int
     made_of: str
-    """The digest of what decides its weights: dataset and settings."""
+    """The digest of dataset and settings, which determine the weights."""
     sha256: str
     losses: tuple[float, ...]
     """Mean loss over rows, by epoch."""
     rows_per_second: float
     seconds: float
-    """Of the whole pack's training."""
+    """Seconds of training of the whole pack."""
     host: str
-    """Where it was trained."""
+    """The host where it was trained."""
 
     def to_json(self) -> str:
         """The record as one line."""
@@ -98,7 +97,7 @@ def save_repetition(
 
 
 def finished(folder: str, repetition: int, *, made_of: str) -> Finished | None:
-    """The record of a repetition that is whole and made of the same things; None where it has to be trained."""
+    """The record of a complete repetition of the same dataset and settings; None if it has to be trained."""
     try:
         record = Finished.from_json(read_file(join(folder, _record_name(repetition))))
         whole = record.made_of == made_of and hash_file(join(folder, weights_name(repetition))) == record.sha256
@@ -108,7 +107,7 @@ def finished(folder: str, repetition: int, *, made_of: str) -> Finished | None:
 
 
 def fetch_repetition(folder: str, repetition: int, target: Path) -> None:
-    """Bring a repetition's weights into a local folder: by a second name for the same file where that is possible."""
+    """Bring a repetition's weights into a local folder, as a hard link if possible, else as a copy."""
     name = weights_name(repetition)
     local = local_path(join(folder, name))
     try:
@@ -120,7 +119,7 @@ def fetch_repetition(folder: str, repetition: int, target: Path) -> None:
 
 
 def open_weights(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
-    """The weights in a file, mapped into memory: what is never used of them is never read. Runs anywhere.
+    """The weights in a file, mapped into memory, so that unused weights are never read. Runs anywhere.
 
     Raises :class:`ModelError` for a file that is missing or was altered.
     """
@@ -136,9 +135,9 @@ def open_weights(path: Path, *, sha256: str) -> dict[str, torch.Tensor]:
 
 
 def first_layer(state: dict[str, torch.Tensor], batch: SparseBatch) -> torch.Tensor:
-    """What the first layer of an opened repetition makes of some rows, float32 of shape (n, outputs), without its bias.
+    """The outputs of an opened repetition's first layer without its bias, float32 of shape (n, outputs).
 
-    The kernel reads weights where they lie, in the file, and rounds nothing.
+    The kernel reads the weights from the mapped file.
     """
     sums: torch.Tensor = torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
         state["table"], batch.indices, batch.offsets, per_sample_weights=batch.values, include_last_offset=True
@@ -169,7 +168,7 @@ def _rounded(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _in_bytes(table: torch.Tensor) -> torch.Tensor:
     """Weights rounded to 8 bits, of shape (features, outputs + 8).
 
-    Some rows at a time: those of one repetition lie apart in what is trained, and a copy of all of them takes memory.
+    Some rows at a time, because a copy of all weights of a repetition, which are strided in training, takes memory.
     """
     found = torch.empty(len(table), table.shape[1] + _OF_A_FEATURE, dtype=torch.uint8)
     for rows, packed in zip(table.split(_ROWS_AT_ONCE), found.split(_ROWS_AT_ONCE), strict=True):
@@ -178,7 +177,7 @@ def _in_bytes(table: torch.Tensor) -> torch.Tensor:
 
 
 def weights_name(repetition: int) -> str:
-    """What the file of a repetition's weights is called."""
+    """The file name of a repetition's weights."""
     return f"repetition-{repetition:04d}.safetensors"
 
 

@@ -1,4 +1,4 @@
-"""The networks of an ensemble as training has kept them: a file for each repetition."""
+"""The networks of an ensemble as training stores them: one file per repetition."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ __all__ = ["StoredNetworks", "buckets_of", "hashed"]
 class StoredNetworks:
     """All repetitions of a folder. Runs on the driver or in a task.
 
-    The first layers, which are nearly all of the weights, stay in their files: of these, which are mapped into memory,
-    only the rows of features that occur are ever read. Raises :class:`ModelError` for files that are missing, altered
-    or for another number of features, KeyError and RuntimeError for those that do not fit the card otherwise.
+    The first layers, nearly all of the weights, stay in their files, which are mapped into memory: only the rows of
+    features that occur are read. Raises :class:`ModelError` for files that are missing, altered or for another number
+    of features, KeyError and RuntimeError for files that do not fit the card in other ways.
     """
 
     def __init__(self, folder: Path, card: EnsembleCard) -> None:
@@ -37,7 +37,7 @@ class StoredNetworks:
             self._states.append(state)
             self._layers.load_state_of(place, {**state, "table": torch.empty(0, outputs_of(state))})
         self.buckets: Sequence[Buckets] = buckets
-        """Those of each repetition."""
+        """The mapping from class to bucket of each repetition."""
 
     @torch.no_grad()
     def logits(self, batch: SparseBatch) -> torch.Tensor:
@@ -50,9 +50,9 @@ class StoredNetworks:
 
 
 def buckets_of(card: EnsembleCard, repetition: int, table: torch.Tensor | None) -> Buckets:
-    """From class to bucket: by a hash function, or a repetition's table, which is not trusted.
+    """The mapping from class to bucket: a hash function, or a repetition's table, which is checked.
 
-    Compiled loops look nothing up twice. Raises :class:`ModelError`.
+    Compiled loops do not check indices. Raises :class:`ModelError` for a table that does not fit.
     """
     if table is None:
         return card.bucket_hash(repetition)
@@ -64,7 +64,7 @@ def buckets_of(card: EnsembleCard, repetition: int, table: torch.Tensor | None) 
 
 
 def hashed(batch: SparseBatch, feature_hash: FeatureHash | None) -> SparseBatch:
-    """The batch with its features as a repetition numbers them."""
+    """The batch with its features hashed as in a repetition, if it hashes them."""
     if feature_hash is None:
         return batch
     return batch._replace(indices=torch.from_numpy(feature_hash.columns(batch.indices.numpy())))

@@ -1,4 +1,4 @@
-"""Training a pack of repetitions in a Spark task of its own: no weights are sent anywhere."""
+"""Trains a pack of repetitions in a Spark task of its own, without sending weights."""
 
 import time
 from statistics import median
@@ -16,11 +16,11 @@ from sparkdl.settings import Extreme
 __all__ = ["Pack", "train_pack"]
 
 Pack = tuple[int, ...]
-"""The numbers of what shares a task: of repetitions, say."""
+"""The numbers of the repetitions (or other units of work) that share a task."""
 
 
 def train_pack(dataset: Dataset, settings: Extreme, made_of: str, pack: Pack) -> list[str]:
-    """Train some repetitions and put them where the driver finds them; their records. Runs in a task."""
+    """Train some repetitions and write them for the driver; returns their records. Runs in a task."""
     context = TaskContext.get()
     device = device_of_task(context) if context else "cpu"
     threads = context.cpus() if context else 1

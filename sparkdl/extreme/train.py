@@ -1,4 +1,4 @@
-"""From a sparse dataset to a registered ensemble: its repetitions are independent Spark tasks. Runs on the driver."""
+"""Trains a registered ensemble on a sparse dataset; repetitions are independent Spark tasks. Runs on the driver."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ __all__ = ["TrainedEnsemble", "check_train_extreme", "train_extreme"]
 log = logging.getLogger(__name__)
 
 BEST = 5
-"""How many of the likeliest classes are evaluated."""
+"""The number of likeliest classes in evaluations."""
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,27 @@ class TrainedEnsemble:
     """What :func:`train_extreme` returns."""
 
     run_id: str
-    """The MLflow run; one below it for each repetition that it trained."""
+    """The MLflow run, which has a child run for each repetition that was trained."""
     folder: str
     """Where the repetitions are."""
     repetitions: tuple[Finished, ...]
-    """Those that the ensemble is made of."""
+    """The records of the ensemble's repetitions."""
     missing: tuple[int, ...]
-    """Those that were lost; empty unless ``minimum_repetitions`` allows it."""
+    """The numbers of lost repetitions; empty unless ``minimum_repetitions`` allows them."""
     evaluations: dict[str, RankingMetrics]
     """The whole ensemble on every split but ``train``."""
     seconds: float
-    """Training of what was missing, of both stages, from the first task's start to the last one's end."""
+    """Seconds of training of what was missing, in both stages, from the first task's start to the last one's end."""
     plan: Plan
-    """What it was expected to cost, beside one-vs-all."""
+    """The expected cost, compared with one-vs-all."""
     model_bytes: int
-    """The weights as they are stored."""
+    """Bytes of the stored weights."""
     model_uri: str
     """The logged model, ready for :func:`sparkdl.score`; the registered version when there is one."""
     registered: Registered | None
     """The version in the registry and whether the alias moved to it."""
     tracking: Tracking
-    """The store that has the model."""
+    """The tracking store that has the model."""
 
 
 def train_extreme(
@@ -82,9 +82,9 @@ def train_extreme(
     unless their files were altered. Spark retries a failed task; the other tasks are not affected.
 
     Raises :class:`~sparkdl.errors.DatasetError` for a dataset that is not sparse,
-    :class:`~sparkdl.errors.ConfigError` for fewer than two classes and for hash functions that would confuse the same
-    ones in all repetitions, and :class:`~sparkdl.errors.TrainingError` if so many repetitions are lost that fewer than
-    ``settings.minimum_repetitions`` are left. Warns where there are no more classes than buckets.
+    :class:`~sparkdl.errors.ConfigError` for fewer than two classes and for hash functions that would map the same
+    classes to one bucket in all repetitions, and :class:`~sparkdl.errors.TrainingError` if fewer repetitions than
+    ``settings.minimum_repetitions`` are left. Warns if there are not more classes than buckets.
     """
     settings, cluster, tracking = settings or Extreme(), cluster or Cluster(), tracking or Tracking()
     dataset = _checked(dataset or settings.dataset, settings, tracking)
@@ -93,7 +93,7 @@ def train_extreme(
     sections = {"extreme": settings, "cluster": cluster, "tracking": tracking}
     params = dataset.named | {name: section.model_dump() for name, section in sections.items()}
     made_of = _digest(dataset, settings)
-    # Jobs with other settings have their repetitions beside these, though they name the same place.
+    # Jobs with other settings may use the same folder: their repetitions have other names.
     settings = settings.model_copy(update={"run_dir": join(settings.run_dir, made_of[:16])})
     with exit_on_sigterm(), start_run(tracking, params=params) as run:
         run.log_dataset(
@@ -125,7 +125,7 @@ def train_extreme(
                 outputs=ranked(dataset.card.label_type),
                 example=example_row(dataset),
                 metadata=metadata,
-                requirements=[*packages_for_inputs(Path(folder)), "numba"],  # which compiles the loops that decode
+                requirements=[*packages_for_inputs(Path(folder)), "numba"],  # numba compiles the loops that decode
             )
         registered = None
         if tracking.register_as:
@@ -178,7 +178,7 @@ def check_train_extreme(
 
 
 def _train_missing(dataset: Dataset, settings: Extreme, made_of: str, spark: SparkSession, run: Run) -> list[Finished]:
-    """The records of all repetitions, or of enough of them, in order."""
+    """Train what is missing; returns the records of all repetitions, or of enough of them, in order."""
     kept = (finished(settings.run_dir, repetition, made_of=made_of) for repetition in range(settings.repetitions))
     records = {record.repetition: record for record in kept if record is not None}
     missing = [repetition for repetition in range(settings.repetitions) if repetition not in records]
@@ -217,7 +217,7 @@ def _listed(numbers: Pack | list[int]) -> str:
 
 
 def _log_repetition(run: Run, record: Finished, settings: Extreme) -> None:
-    """A child run: its loss curve, time, rows per second, executor and seed."""
+    """Log a child run: its loss curve, time, rows per second, executor and seed."""
     figures = {"rows_per_second": record.rows_per_second, "seconds": record.seconds}
     history = [{"loss": loss} for loss in record.losses]
     history[-1] |= figures
@@ -230,13 +230,13 @@ def _log_repetition(run: Run, record: Finished, settings: Extreme) -> None:
 
 
 def _held_out(dataset: Dataset, settings: Extreme) -> list[str]:
-    """The splits that nothing learns from."""
+    """The splits that training does not use."""
     learned = {"train", settings.ranker.label_texts if isinstance(settings.ranker, LinearRankerOptions) else None}
     return [split for split in dataset.splits if split not in learned]
 
 
 def _evaluate(ensemble: Ensemble, dataset: Dataset, splits: Sequence[str], run: Run) -> dict[str, RankingMetrics]:
-    """The whole ensemble on these splits, and a picture of how much each repetition adds."""
+    """Evaluate the ensemble on these splits, and log a plot of what each repetition adds."""
     whole = len(ensemble.repetitions)
     numbers = [2**power for power in range(whole.bit_length()) if 2**power < whole] + [whole]
     evaluations = {}
@@ -289,7 +289,7 @@ def _checked(dataset: Dataset | str | None, settings: Extreme, tracking: Trackin
 def _plan(dataset: Dataset, settings: Extreme, slots: int) -> Plan:
     rows, counted = dataset.rows("train"), dataset.card.splits["train"].sparse
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of buckets that buy nothing, the settings' own warning has told
+        warnings.simplefilter("ignore")  # the settings have warned of too many buckets already
         return plan_extreme(
             dataset.num_classes,
             num_features=settings.hashed_features or dataset.input.shape[0],
@@ -308,7 +308,7 @@ def _plan(dataset: Dataset, settings: Extreme, slots: int) -> Plan:
 
 
 def _digest(dataset: Dataset, settings: Extreme) -> str:
-    """What decides the weights of a repetition; the number of repetitions does not, their packing only rounds."""
+    """The digest of what determines a repetition's weights: not the number of repetitions, nor their packing."""
     elsewhere = {"dataset", "run_dir", "repetitions", "repetitions_per_task", "minimum_repetitions", "ranker"}
     decisive = [dataset.digest, settings.model_dump(mode="json", exclude=elsewhere), FORMAT]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""Training the second stage: rows are decoded to shortlists, then tasks by class learn from these. Runs on the driver.
+"""Trains the second stage: rows are decoded to shortlists, from which tasks learn ranges of classes. On the driver.
 
-What tasks make are files, each whole or not at all, whose names hold their checksums. They lie in a folder that is
-named by all that decides them, so that a job that is started again makes only what is missing, and a second copy of a
-task writes what the first one did.
+Tasks write files atomically, with their checksums in their names. The folder's name is a digest of all that determines
+the files, so that a job that is started again computes only missing files, and a task that runs twice writes the same
+files.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from sparkdl.storage import join, list_folder, read_file, remove, write_file
 __all__ = ["train_ranker"]
 
 FORMAT = "squared hinge, 1"
-"""What else decides the files: another way to train them needs another name."""
+"""The version of the training method, which is a part of the digest."""
 Shortlists = NDArray[np.int32]
 
 
@@ -50,9 +50,9 @@ def train_ranker(
     records: Sequence[Finished],
     spark: SparkSession,
 ) -> TrainedRanker:
-    """The classifiers of all classes, over the shortlists that these repetitions make of the training rows.
+    """Train the classifiers of all classes on the shortlists that these repetitions give for the training rows.
 
-    Raises :class:`~sparkdl.errors.TrainingError` if Spark gives up on a task; what others have finished is kept.
+    Raises :class:`~sparkdl.errors.TrainingError` if Spark gives up on a task; files of other tasks are kept.
     """
     folder = join(settings.run_dir, f"ranker-{_digest(options, records)[:16]}")
     parts = plan.ranker_parts(dataset.num_classes)
@@ -82,7 +82,7 @@ def write_shortlists(
     folder: str,
     groups: Pack,
 ) -> list[str]:
-    """Decode the rows of some row groups, a file for each group. Runs in a task."""
+    """Decode the rows of some row groups, and write a file for each group. Runs in a task."""
     size = min(options.shortlist, dataset.num_classes)
     with _threads_of_task(), TemporaryDirectory() as scratch:
         write_model_folder(Path(scratch, "model"), dataset, settings, records)
@@ -101,7 +101,7 @@ def write_shortlists(
 def write_part(
     dataset: Dataset, settings: Extreme, options: LinearRankerOptions, folder: str, parts: int, pack: Pack
 ) -> list[str]:
-    """Train the classifiers of some ranges of classes, a file for each range. Runs in a task."""
+    """Train the classifiers of some ranges of classes, and write a file for each range. Runs in a task."""
     for number in pack:
         first, last = (dataset.num_classes * each // parts for each in (number, number + 1))
         with _threads_of_task():
@@ -155,7 +155,7 @@ def fit_range(
 def _rows_to_learn_from(
     dataset: Dataset, settings: Extreme, options: LinearRankerOptions, shortlists: Callable[[int], Shortlists]
 ) -> Iterator[tuple[Rows, Shortlists]]:
-    """The rows of each row group, and the classes, of shape (n, S), that each of them is a negative for."""
+    """The rows of each row group, and the classes, of shape (n, S), for which each row is a negative."""
     for number, group in enumerate(dataset.row_groups("train")):
         rows = read_rows(verified_content(group))
         random = np.random.default_rng([settings.seed % 2**63, number])
@@ -163,13 +163,13 @@ def _rows_to_learn_from(
         yield rows, np.concatenate([shortlists(number), drawn], axis=1)
     for group in dataset.row_groups(options.label_texts) if options.label_texts else ():
         rows = read_rows(verified_content(group))
-        yield rows, np.empty((rows.rows, 0), np.int32)  # what describes a class says nothing of the others
+        yield rows, np.empty((rows.rows, 0), np.int32)  # a label's text is no negative for other classes
 
 
 def _pairs(
     rows: Rows, named: Shortlists, first: int, last: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
-    """(class, row, sign) of the classes in a range that are a row's own, 1, or only ``named`` for it, -1."""
+    """(class, row, sign) for classes in a range: sign 1 for a row's own classes, -1 for others in ``named``."""
     row_of = np.repeat(np.arange(rows.rows), np.diff(rows.label_offsets))
     own = _keys(row_of, rows.labels, first, last)
     others = _keys(np.repeat(np.arange(rows.rows), named.shape[1]), named.ravel(), first, last)
@@ -182,7 +182,7 @@ def _pairs(
 def _keys(
     rows: NDArray[np.int64], classes: NDArray[np.int32] | NDArray[np.int64], first: int, last: int
 ) -> NDArray[np.int64]:
-    """A number for each different pair whose class is in the range."""
+    """A distinct number for each pair whose class is in the range."""
     inside = (first <= classes) & (classes < last)
     return np.unique(rows[inside] * (last - first) + (classes[inside] - first))
 
@@ -190,7 +190,7 @@ def _keys(
 def _run(
     work: Callable[[Pack], list[str]], packs: Sequence[Pack], spark: SparkSession, *, name: str, folder: str
 ) -> None:
-    """Do all that is to be done in tasks."""
+    """Run packs of work in tasks. Raises :class:`~sparkdl.errors.TrainingError`."""
     lost: dict[Pack, str] = {}
     bar = tqdm(total=len(packs), desc=name, disable=None)
     with bar, closing(run_tasks(work, packs, spark, name=name)) as ended:
@@ -207,14 +207,14 @@ def _run(
 
 
 def _digest(options: LinearRankerOptions, records: Sequence[Finished]) -> str:
-    """What decides the classifiers and their files; the score that they are used in does not."""
+    """The digest of what determines the classifiers' files; the score that combines them does not."""
     weights = [(record.repetition, record.made_of, record.sha256) for record in records]
     decisive = [FORMAT, plan.CLASSES_PER_TASK, options.model_dump(exclude={"candidates", "ensemble_weight"}), weights]
     return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
 
 
 def _classifiers(folder: str, part: int) -> Classifiers | None:
-    """Those of one part; None where it is not there, or was altered."""
+    """The classifiers of one part; None if its file is missing or altered."""
     path = _written(folder, "part").get(part)
     content = read_file(path) if path else b""
     return Classifiers.from_tensors(load(content)) if path and _is_whole(path, content) else None
@@ -247,7 +247,7 @@ def _is_whole(path: str, content: bytes) -> bool:
 
 @contextmanager
 def _threads_of_task() -> Iterator[None]:
-    """As many threads as Spark has given the task."""
+    """Use as many threads as Spark has given to the task."""
     context = TaskContext.get()
     with limited_threads(context.cpus() if context else 1), retained_memory():
         yield

@@ -1,4 +1,4 @@
-"""Models that lie on several ranks, each of which has a part: where parts lie in the whole, and one file per plan."""
+"""Models that are split over several ranks: where each rank's part lies in the whole, and one file per plan."""
 
 from sparkdl.layouts.block_edges import is_entered, is_left
 from sparkdl.layouts.cuts import Cuts
@@ -16,7 +16,7 @@ from sparkdl.layouts.tensor_plan import TensorPlan, find_plan
 from sparkdl.layouts.units import check_may_be_sharded
 
 SharingPlan = TensorPlan | PipelinePlan | GridPlan | ExpertPlan
-"""How ranks share a network."""
+"""A plan by which the ranks of a replica share a network."""
 
 __all__ = [
     "Alone",

@@ -1,7 +1,8 @@
-"""Where values come into a block that several ranks compute together, and where they leave it.
+"""The places where values enter and leave a block that several ranks compute together.
 
-In a graph that :func:`torch.export.export` traces, these places are operations of their own, ``sparkdl::enter`` and
-``sparkdl::leave``: whoever computes the graph says between which ranks (:func:`exchange_of`). By themselves they copy.
+In a graph traced by :func:`torch.export.export`, these places are the operations ``sparkdl::enter`` and
+``sparkdl::leave``. The code that runs the graph replaces them by exchanges between its ranks (:func:`exchange_of`); by
+themselves they only copy.
 """
 
 from typing import Any, Protocol
@@ -16,24 +17,24 @@ __all__ = ["Entrance", "RanksOfReplica", "enter", "exchange_of", "is_entered", "
 
 
 class RanksOfReplica(Gatherers, Protocol):
-    """Those that compute blocks together."""
+    """The ranks that compute blocks together."""
 
     def all_reduce(self, tensor: torch.Tensor, *, op: Any = "mean") -> torch.Tensor:
         """The sum of all ranks' tensors, for ``op="sum"``."""
 
 
 def enter(values: torch.Tensor, ranks: RanksOfReplica) -> torch.Tensor:
-    """The same values; the gradient is the sum of all ranks'."""
+    """Return the same values; the gradient is the sum of the gradients of all ranks."""
     return _enter(values) if torch.compiler.is_compiling() else _Enter.between(ranks, values)
 
 
 def leave(values: torch.Tensor, ranks: RanksOfReplica) -> torch.Tensor:
-    """The sum of all ranks' values; each has the same gradient."""
+    """Return the sum of the values of all ranks; each rank has the same gradient."""
     return _leave(values) if torch.compiler.is_compiling() else _Leave.between(ranks, values)
 
 
 def is_entered(node: fx.Node) -> bool:
-    """Whether an operation of a graph is a place where values come into a block."""
+    """Whether an operation of a graph is a place where values enter a block."""
     return node.target is torch.ops.sparkdl.enter.default
 
 
@@ -43,39 +44,39 @@ def is_left(node: fx.Node) -> bool:
 
 
 def exchange_of(node: fx.Node, ranks: RanksOfReplica) -> nn.Module | None:
-    """What computes an operation of a graph between these ranks; None for one that each rank computes by itself."""
+    """A module for an operation that these ranks compute together; None if each rank computes it by itself."""
     if is_entered(node):
         return _Between(_Enter, ranks)
     return _Between(_Leave, ranks) if is_left(node) else None
 
 
 class Entrance:
-    """Where values come into a block: what several layers are given is one, and its gradient is added up once.
+    """The entrance of a block. If several layers take the same values, their gradient is summed over ranks only once.
 
-    Where they come from the front, those of all rows come together.
+    Behind the front, it gathers the values of all rows.
     """
 
     def __init__(self, ranks: RanksOfReplica, shares: RowShares | None) -> None:
         self._ranks, self._shares = ranks, shares
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
-        """What was given, and what layers take in its place."""
+        """The values of the last call, and what layers take instead."""
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """What layers take in the place of values."""
+        """Return what layers take instead of ``values``."""
         if self._last is None or self._last[0] is not values:
             entered = self._shares.gather(values) if self._shares else enter(values, self._ranks)
             self._last = values, entered
         return self._last[1]
 
     def clear(self) -> None:
-        """Forget what was given: all layers of the block have had it."""
+        """Forget the values of the last call, after all layers of the block have taken them."""
         self._last = None
 
 
 class _Exchange(torch.autograd.Function):
     @classmethod
     def between(cls, ranks: RanksOfReplica, values: torch.Tensor) -> torch.Tensor:
-        """What it makes of values."""
+        """Apply the exchange to values."""
         exchanged: torch.Tensor = cls.apply(values, ranks)  # type: ignore[no-untyped-call]
         return exchanged
 
@@ -102,7 +103,7 @@ class _Leave(_Exchange):
 
 
 class _Between(nn.Module):
-    """One of both, in a graph."""
+    """An exchange as a module of a graph."""
 
     def __init__(self, exchange: type[_Exchange], ranks: RanksOfReplica) -> None:
         super().__init__()

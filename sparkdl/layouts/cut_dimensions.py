@@ -1,4 +1,4 @@
-"""How a dimension by which values are cut moves through the operations of a network's graph. Runs on the driver."""
+"""Tracks the dimension along which values are cut through the operations of a graph. Runs on the driver."""
 
 from collections.abc import Callable
 from math import prod
@@ -13,15 +13,15 @@ BY_ELEMENT = {
     *("hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "mul", "neg", "pow", "relu", "relu6", "rsub"),
     *("selu", "sigmoid", "silu", "softplus", "sub", "tanh", "to", "_to_copy"),
 }
-"""Operations that compute each element of their result from the elements of the same place."""
+"""Operations that compute each element of their result from the elements at the same position."""
 
 
 class WholeError(Exception):
-    """Why a block is not cut."""
+    """The reason why a block cannot be cut."""
 
 
 def operation(node: fx.Node) -> str:
-    """The name of an ATen operation, of one that overwrites its argument without the underscore."""
+    """The name of an ATen operation; in-place operations without their underscore."""
     if isinstance(node.target, torch._ops.OpOverload):
         name = node.target._schema.name.removeprefix("aten::")
         return name if name.startswith("_") else name.removesuffix("_")
@@ -29,12 +29,12 @@ def operation(node: fx.Node) -> str:
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """Of the tensor that an operation gives."""
+    """The shape of an operation's result."""
     return tuple(node.meta["val"].shape)
 
 
 def spread(node: fx.Node, dims: dict[fx.Node, int], row: str) -> int:
-    """Along which dimension a result is cut when its arguments are. Raises :class:`WholeError`."""
+    """The dimension along which a result is cut, from those of its arguments. Raises :class:`WholeError`."""
     name = operation(node)
     rules: dict[str, Callable[[fx.Node, dict[fx.Node, int]], int | None]] = {
         **dict.fromkeys(BY_ELEMENT, _by_element),
@@ -55,12 +55,12 @@ def spread(node: fx.Node, dims: dict[fx.Node, int], row: str) -> int:
 
 
 def argument(node: fx.Node, place: int, name: str) -> object:
-    """One that is given by its place or by its name; None if it is not given."""
+    """An argument of an operation, by position or name; None if it is not given."""
     return node.args[place] if len(node.args) > place else node.kwargs.get(name)
 
 
 def _by_element(node: fx.Node, dims: dict[fx.Node, int]) -> int | None:
-    """Cut as its arguments; one that is whole is the same for all that are cut apart."""
+    """Elementwise: cut as its arguments; an argument that is not cut is broadcast along the cut dimension."""
     length = len(shape_of(node))
     found = {dims[each] - len(shape_of(each)) for each in node.all_input_nodes if each in dims}
     (behind,) = found if len(found) == 1 else (0,)
@@ -71,7 +71,7 @@ def _by_element(node: fx.Node, dims: dict[fx.Node, int]) -> int | None:
 
 
 def _reshaped(node: fx.Node, dims: dict[fx.Node, int]) -> int | None:
-    """The dimension that begins where the one that is cut begins: pieces of it stay together in either."""
+    """Reshaped: the dimension that begins where the cut one begins, so that each part stays in one piece."""
     (source,) = node.all_input_nodes
     before, after = shape_of(source)[: dims[source]], shape_of(node)
     found = [dim for dim, size in enumerate(after) if size > 1 and prod(after[:dim]) == prod(before)]
@@ -102,7 +102,7 @@ def _widened(node: fx.Node, dims: dict[fx.Node, int]) -> int | None:
 
 
 def _elsewhere(node: fx.Node, dims: dict[fx.Node, int]) -> int | None:
-    """Taken apart or put together along another dimension than the one that is cut."""
+    """Split or concatenated along another dimension than the one that is cut."""
     filled = [each for each in node.all_input_nodes if prod(shape_of(each))]  # a cache of earlier positions is empty
     found = {dims.get(each) for each in filled}
     place = int(argument(node, 1, "dim") or 0) % len(shape_of(node))  # type: ignore[call-overload]
@@ -113,7 +113,7 @@ def _elsewhere(node: fx.Node, dims: dict[fx.Node, int]) -> int | None:
 
 
 def _by_head(node: fx.Node, dims: dict[fx.Node, int]) -> int | None:
-    """Heads stand before positions and their numbers; a mask that is whole is the same for all of them."""
+    """Attention: cut by heads, the dimension before positions and features; a mask that is not cut fits all heads."""
     values, others = node.all_input_nodes[:3], node.all_input_nodes[3:]
     length = len(shape_of(node))
     if any(dims.get(each) != length - 3 for each in values):

@@ -1,4 +1,4 @@
-"""Who has what of a network whose layers are cut."""
+"""Which rank has which part of a network whose layers are cut."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,14 +13,14 @@ __all__ = ["Cuts", "dealt"]
 
 
 class Cuts(NamedTuple):
-    """Who has what of a network that is cut by a plan: ranks are numbered replica by replica."""
+    """Which rank has which part of a network that a plan cuts; ranks are numbered replica by replica."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    """Of all parameters of the whole network."""
+    """The shapes of all parameters in the whole network."""
     dims: Mapping[str, tuple[int, int]]
-    """Of those that are cut: along which dimension, and of how many units."""
+    """By parameter that is cut: the dimension, and the number of units along it."""
     ranks: int
-    """That have one replica together."""
+    """The number of ranks that share a replica."""
 
     def regions(self, rank: int) -> Regions:
         """See :class:`~sparkdl.layouts.regions.Parting`."""
@@ -36,7 +36,7 @@ class Cuts(NamedTuple):
         return {**own["model"], **own["optimizer"]}
 
     def state(self) -> dict[str, Any]:
-        """As plain values."""
+        """The cuts as plain values."""
         return {
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "dims": {name: list(how) for name, how in self.dims.items()},
@@ -45,7 +45,7 @@ class Cuts(NamedTuple):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Cuts":
-        """The same again."""
+        """The cuts from their :meth:`state`."""
         return cls(
             {name: tuple(shape) for name, shape in state["shapes"].items()},
             {name: (dim, units) for name, (dim, units) in state["dims"].items()},
@@ -54,7 +54,7 @@ class Cuts(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module, plan: TensorPlan) -> "Cuts":
-        """Those that a plan makes in a whole network."""
+        """The cuts of a plan in a whole network."""
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
         dims: dict[str, tuple[int, int]] = {}
         for block in plan.blocks:
@@ -66,7 +66,7 @@ class Cuts(NamedTuple):
 
 
 def dealt(units: int, rank: int, ranks: int) -> tuple[int, int]:
-    """The first unit of a rank and the one behind its last: the first ranks have one more where they are uneven."""
+    """A rank's range of units (first, one past the last); the first ranks have one more if the division is uneven."""
     each, more = divmod(units, ranks)
     first = rank * each + min(rank, more)
     return first, first + each + (rank < more)

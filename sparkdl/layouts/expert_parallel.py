@@ -1,8 +1,8 @@
 """Expert parallelism: ranks with rows of their own share the experts of a network's mixtures.
 
-Each rank has some experts of each mixture, and everything else as a whole. It chooses experts for its own rows, sends
-these to the ranks that have them, and gets the answers back (Shazeer et al., 2017, arXiv 1701.06538, section 3.1;
-GShard: Lepikhin et al., 2020, arXiv 2006.16668): two exchanges in the forward pass and two in the back-propagation.
+Each rank has some experts of each mixture, and all other weights. It chooses experts for its own rows, sends the rows
+to the ranks of these experts, and receives their outputs (Shazeer et al., 2017, arXiv 1701.06538, section 3.1; GShard:
+Lepikhin et al., 2020, arXiv 2006.16668): two exchanges in the forward pass and two in the back-propagation.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ __all__ = ["ExpertParallel", "ExpertPlan", "find_experts"]
 
 
 class ExpertPlan(NamedTuple):
-    """Among how many ranks the experts of each mixture are dealt."""
+    """The number of ranks that share the experts of each mixture."""
 
     ranks: int
 
 
 def find_experts(model: nn.Module, ranks: int) -> ExpertPlan:
-    """The plan for so many ranks. Runs on the driver.
+    """The plan for ``ranks`` ranks. Runs on the driver.
 
     Raises :class:`ModelError` for a network without mixtures of experts, and for mixtures of fewer experts than ranks.
     """
@@ -48,19 +48,19 @@ def find_experts(model: nn.Module, ranks: int) -> ExpertPlan:
 
 
 class ExpertParallel(PartOfNetwork):
-    """A network of which this rank has some experts, in memory; it answers as the whole one does. Runs on ranks.
+    """A network of which this rank has some experts, in memory, with the whole network's outputs. Runs on ranks.
 
-    All ranks of the run call it together, each with its own rows. Those of an expert are the rows of all ranks that
-    share it, so that its gradient is their sum, which is as many times too large beside other gradients.
+    All ranks of the run call it together, each with its own rows. An expert sees rows of all ranks that share experts,
+    so that its gradient is a sum over these ranks, where other gradients are of one rank's rows.
     """
 
     front: Sequence[str] = ()
     """See :class:`~sparkdl.layouts.TensorParallel`: there is none."""
 
     def __init__(self, model: nn.Module, plan: ExpertPlan, world: Communicator) -> None:
-        """Keep the own experts of a network, in memory or on disk, with the weights that it has on rank 0.
+        """Keep this rank's experts of a network, in memory or on disk, with the weights of rank 0.
 
-        ``world`` are all ranks: those that share experts follow each other.
+        ``world`` has all ranks; ranks that share experts have consecutive numbers.
         """
         world.broadcast_module(model)
         group, place = divmod(world.rank, plan.ranks)
@@ -71,18 +71,18 @@ class ExpertParallel(PartOfNetwork):
         self.alike = world.split(place)
         """The ranks that have the same experts."""
         self.parting = _cuts(model, plan)
-        """Who has what."""
+        """Which rank has which part."""
         self.rank = place
         for mixture in model.modules():
             if isinstance(mixture, MixtureOfExperts):
                 mixture.experts = _OwnExperts(mixture.experts, ranks, world)
         for tensor in [*model.parameters(), *model.buffers()]:
-            tensor.data = tensor.detach().clone()  # it may lie on disk
+            tensor.data = tensor.detach().clone()  # it may be mapped from disk
         self.model = model
 
     @property
     def sharing(self) -> int:
-        """How many ranks share experts."""
+        """The number of ranks that share experts."""
         return self._ranks.size
 
     @property
@@ -91,22 +91,22 @@ class ExpertParallel(PartOfNetwork):
         return {name: each for name, each in self.model.named_parameters() if name in self.parting.dims}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint says of the parts, as plain values."""
+        """A description of the parts for a checkpoint, as plain values."""
         return {"tensor_cuts": self.parting.state()}
 
     def clip_gradients(self, largest: float) -> None:
-        """Shrink gradients whose norm, of all ranks' experts and the rest together, is larger."""
+        """Scale gradients down if their norm, over the experts of all ranks and all other weights, is larger."""
         clip_parts(self.model, self.parting.dims, self._ranks, largest)
 
 
 class _OwnExperts(Experts):
-    """The experts of this rank, which answers the rows that any of the ranks has for them."""
+    """The experts of one rank, for the rows that any of the ranks sends to them."""
 
     def __init__(self, whole: Experts, ranks: TorchCommunicator, world: Communicator) -> None:
         nn.Module.__init__(self)
         count = len(whole.up)
         self._held = [len(own) for own in torch.arange(count).tensor_split(ranks.size)]
-        """How many experts each rank has, as :class:`Cuts` deals them."""
+        """The number of experts of each rank, as in :class:`Cuts`."""
         self._ranks, self._world = ranks, world
         own = torch.arange(count).split(self._held)[ranks.rank]
         for name, parameter in whole.named_parameters():
@@ -114,8 +114,8 @@ class _OwnExperts(Experts):
 
     @override
     def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        # Gates are balanced over all ranks, so that steps are those of one rank. One whose rows have run out takes part
-        # with a row that counts nowhere, in evaluation.
+        # Gates are balanced over all ranks, so that steps equal those of a single rank. A rank without rows takes part
+        # in evaluation mode, with a row that does not count.
         told = torch.cat([counts, counts.new_tensor([self.training])])
         of_world = torch.stack(self._world.all_gather(told))
         chosen, counting = of_world[:, :-1], of_world[:, -1:]
@@ -124,7 +124,7 @@ class _OwnExperts(Experts):
         sent = [int(each.sum()) for each in counts.split(self._held)]
         taken = own.sum(dim=1).tolist()
         arrived: torch.Tensor = _Exchange.apply(rows, self._ranks, sent, taken)  # type: ignore[no-untyped-call]
-        # They come rank after rank, and those of each rank expert after expert.
+        # Rows arrive by rank, and within a rank by expert.
         experts = torch.arange(own.shape[1], device=own.device).repeat(len(own)).repeat_interleave(own.flatten())
         order = experts.argsort(stable=True)
         answers, _ = super().forward(arrived[order], own.sum(dim=0))
@@ -133,7 +133,7 @@ class _OwnExperts(Experts):
 
 
 class _Exchange(torch.autograd.Function):
-    """Rows to the ranks that they are for; gradients come back the same way."""
+    """Sends rows to the ranks of their experts; gradients return the same way."""
 
     @staticmethod
     def forward(
@@ -149,7 +149,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def _cuts(model: nn.Module, plan: ExpertPlan) -> Cuts:
-    """Which parameters are dealt, and how: each mixture's experts are the first dimension of its stacks."""
+    """The cuts of the experts' parameters, along their first dimension, which is that of experts."""
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
     dims: dict[str, tuple[int, int]] = {}
     for name, module in model.named_modules(remove_duplicate=False):

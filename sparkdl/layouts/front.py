@@ -1,8 +1,8 @@
-"""What of a network the ranks of a replica compute for different rows, found in its graph. Runs on the driver.
+"""Finds the front of a network, which the ranks of a replica compute for different rows. Runs on the driver.
 
-Convolutions have few weights and many values, wide layers many weights and few values: data parallelism suits the
-former, and tensor parallelism the latter (Project Adam: Chilimbi et al., OSDI 2014; Krizhevsky, 2014, arXiv 1404.5997,
-whose scheme (a) this is).
+Convolutions have few weights and many activations, wide layers many weights and few activations: data parallelism suits
+the former, and tensor parallelism the latter (Project Adam: Chilimbi et al., OSDI 2014; Krizhevsky, 2014, arXiv
+1404.5997, scheme (a)).
 """
 
 import operator
@@ -20,17 +20,17 @@ PLACES_OF_DIMS = {
     **dict.fromkeys(("amax", "log_softmax", "max", "mean", "select", "softmax", "squeeze", "sum"), 1),
     **dict.fromkeys(("chunk", "split"), 2),
 }
-"""Operations that take values together, or apart, along dimensions, and which argument says along which ones."""
+"""Operations that combine or split values along dimensions, with the position of the argument that names these."""
 
 
 def find_front(
     columns: Collection[fx.Node], inputs: Collection[fx.Node], weights: Mapping[fx.Node, str], cut: Collection[fx.Node]
 ) -> tuple[str, ...]:
-    """The names of the parameters of what comes before the first block, if that may be computed row by row.
+    """The names of the parameters before the first block, if that part can be computed row by row; else none.
 
-    It may, if all inputs lead to the rest of the network through the ``columns`` of this block alone, no layer on the
-    way is ``cut``, and no row depends on another one, nor on what is drawn. Without convolutions it is not worth it.
-    ``weights`` are the placeholders of all parameters.
+    It can, if all inputs reach the rest of the network only through the ``columns`` of this block, no layer before it
+    is ``cut``, and no row depends on another row or on random numbers. Without convolutions, it does not pay.
+    ``weights`` has the placeholders of all parameters.
     """
     front = _leading_to(columns)
     rows = {shape_of(each)[0] for each in inputs if shape_of(each)}
@@ -51,7 +51,7 @@ def find_front(
 
 
 def _leading_to(columns: Collection[fx.Node]) -> set[fx.Node]:
-    """All that the inputs of layers are computed from."""
+    """All operations from which the inputs of these layers are computed."""
     found = set[fx.Node]()
     stack = [node.args[0] for node in columns]
     while stack:
@@ -63,7 +63,7 @@ def _leading_to(columns: Collection[fx.Node]) -> set[fx.Node]:
 
 
 def _is_nothing(node: fx.Node) -> bool:
-    """Whether nothing is computed: a check of a type, or the second result of a pool, which nobody takes."""
+    """Whether an operation computes nothing: a type check, or a pool's second result, which is unused."""
     return operation(node).startswith("_assert") or (node.target is operator.getitem and not node.users)
 
 
@@ -73,14 +73,14 @@ def _shapes(node: fx.Node) -> list[tuple[int, ...]]:
 
 
 def _by_row(node: fx.Node, of_rows: dict[fx.Node, int]) -> bool:
-    """Whether each row of a result, along dimension 0, is computed of the same row of its arguments alone."""
+    """Whether each row of a result (along dimension 0) depends only on the same row of its arguments."""
     name = operation(node)
     given = [each for each in node.all_input_nodes if each in of_rows]
     if node.target is operator.getitem:
         return True
     source = node.args[1] if name == "embedding" else node.args[0]
     alone = given == [source]
-    if name in CONVOLUTIONS:  # without the dimension of rows, it is that of channels
+    if name in CONVOLUTIONS:  # without a batch, dimension 0 has the channels
         return alone and len(shape_of(given[0])) == len(shape_of(node.all_input_nodes[1]))
     if name in POOLS or name in ("embedding", "group_norm"):
         return alone
@@ -99,6 +99,6 @@ def _by_row(node: fx.Node, of_rows: dict[fx.Node, int]) -> bool:
 
 
 def _leaves_rows(dims: object, length: int) -> bool:
-    """Whether these dimensions are given, and are others than the first one."""
+    """Whether dimensions are given, and the first dimension is not among them."""
     places = dims if isinstance(dims, list | tuple) else (dims,)
     return bool(places) and all(isinstance(each, int) and each % length for each in places)

@@ -1,8 +1,8 @@
 """Sharded replicas: all ranks take the same step on rows of their own, and each keeps a shard of the model.
 
-PyTorch's ``fully_shard`` (FSDP2; Zhao et al., 2023, arXiv 2304.11277) cuts each parameter into runs of rows, one on
-each rank. A layer's weights come together for its forward pass and its back-propagation, and the sum of its gradients
-is scattered. Optimizers step on the shards (ZeRO: Rajbhandari et al., 2020, arXiv 1910.02054).
+PyTorch's ``fully_shard`` (FSDP2; Zhao et al., 2023, arXiv 2304.11277) cuts each parameter into ranges of rows, one for
+each rank. A layer's weights are all-gathered for its forward pass and its back-propagation, and its gradients are
+reduce-scattered. Optimizers step on the shards (ZeRO: Rajbhandari et al., 2020, arXiv 1910.02054).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ __all__ = ["FullySharded"]
 
 
 class FullySharded(PartOfNetwork):
-    """A network of which this rank keeps a shard; the same object as before, in which parameters are DTensors.
+    """A network of which this rank keeps a shard: the same module, with DTensors as parameters. Runs on ranks.
 
-    All ranks call all of it together, also a forward pass, with rows or without. A rank's gradients are added up, and
-    not averaged. Runs on ranks.
+    All ranks call all methods and forward passes together, with rows or without. Gradients are summed over ranks, not
+    averaged.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class FullySharded(PartOfNetwork):
     ) -> None:
         """Cut a network that is the same on all ranks, in memory or on disk, and put this rank's shard on a device.
 
-        ``whole_in_step``: weights that have come together for a forward pass stay for the back-propagation, which
-        saves an exchange, and takes room for the whole network.
+        ``whole_in_step``: gathered weights are kept from the forward pass to the back-propagation, which saves an
+        all-gather, and takes the memory of the whole network.
         """
         self.model = model
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
         self.parting = Slices(shapes, communicator.size)
-        """Who has what."""
+        """Which rank has which part."""
         self.rank = communicator.rank
-        """Which part this is."""
+        """The index of this rank's part."""
         mesh = communicator.mesh(device)
         for unit in [*units_of(model), model]:
             sharded = fully_shard(unit, mesh=mesh, reshard_after_forward=not whole_in_step)
@@ -56,36 +56,36 @@ class FullySharded(PartOfNetwork):
             sharded.set_reduce_scatter_unused_params(True)  # a rank may have no rows for a branch of the network
 
     def take_apart(self) -> None:
-        """Give up weights that have come together for a forward pass that no back-propagation follows."""
+        """Free weights that were gathered for a forward pass without back-propagation."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
 
     @override
     def weights(self) -> dict[str, torch.Tensor]:
-        """The shards of this rank, and what is whole on all (buffers), by name: the very tensors."""
+        """By name, this rank's shards and all buffers, not copied."""
         self.take_apart()
         return {name: _local(tensor) for name, tensor in full_state(self.model).items()}
 
     @override
     def moments(self, optimizer: Optimizer) -> dict[str, Any]:
-        """What the optimizer keeps of them, by name (:mod:`sparkdl.layouts.moments`): the very tensors."""
+        """By name, the optimizer's state of the shards (:mod:`sparkdl.layouts.moments`), not copied."""
         return {name: _local(value) for name, value in moments_by_name(self.model, optimizer).items()}
 
     @override
     def put_moments(self, optimizer: Optimizer, moments: Mapping[str, Any]) -> None:
-        """Overwrite what :meth:`moments` gives."""
+        """Overwrite the optimizer's state of :meth:`moments`."""
         self.take_apart()
         put_moments(self.model, optimizer, moments, _like_shard)
 
 
 def _local(value: Any) -> Any:
-    """The part of a tensor that this rank has."""
+    """The rank's own part of a DTensor; other values as they are."""
     return value.to_local().detach() if isinstance(value, DTensor) else value
 
 
 def _like_shard(parameter: nn.Parameter, value: Any) -> Any:
-    """Numbers of each element of a shard as a DTensor that is spread as the parameter; others as they are."""
+    """A value with the shard's shape as a DTensor that is sharded like the parameter; other values as they are."""
     assert isinstance(parameter, DTensor)
     if not isinstance(value, torch.Tensor) or value.ndim == 0 or value.shape != parameter.to_local().shape:
         return value
@@ -100,7 +100,7 @@ def _like_shard(parameter: nn.Parameter, value: Any) -> Any:
 
 
 class _Exchange:
-    """What ``fully_shard`` asks of who exchanges tensors for it: by a communicator, which counts what it sends."""
+    """An implementation of ``fully_shard``'s exchanges by a communicator, which counts bytes and seconds."""
 
     def __init__(self, communicator: TorchCommunicator) -> None:
         self._communicator = communicator

@@ -1,4 +1,4 @@
-"""One stage of a pipeline: a run of a network's operations as a module of its own. Runs on ranks, and on the driver."""
+"""One stage of a pipeline: a range of a network's operations as a module. Runs on ranks and on the driver."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,16 +16,16 @@ __all__ = ["GraphStage", "answer_by_stages", "input_names"]
 
 
 def input_names(graph: NetworkGraph) -> list[str]:
-    """What a stage calls the network's inputs, in their order."""
+    """A stage's names of the network's inputs, in order."""
     return [f"input_{number}" for number in range(len(graph.places.inputs))]
 
 
 def answer_by_stages(
     model: nn.Module, plan: PipelinePlan, *, graph: NetworkGraph | None = None, together: RanksOfReplica | None = None
 ) -> torch.Tensor:
-    """What a network answers to the rows of a plan in evaluation, computed here stage after stage.
+    """The network's outputs for the rows of a plan, in evaluation, computed in this process stage by stage.
 
-    ``graph`` is that of the network, if it has been traced; ``together`` are the ranks that compute its blocks.
+    ``graph`` is the network's graph, if it has been traced; ``together`` are the ranks that compute its blocks.
     """
     graph = graph or trace(model, plan.rows)
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
@@ -41,10 +41,10 @@ def answer_by_stages(
 
 
 class GraphStage(nn.Module):
-    """Computes what crosses its end from what crosses its beginning and from the network's inputs.
+    """Computes the values that cross its end from those that cross its beginning and from the network's inputs.
 
-    What depends on inputs alone, such as a mask of attention, is computed by each stage that uses it, and not sent.
-    Parameters are the network's, and looked up at each call.
+    Values that depend on inputs alone, such as attention masks, are computed by each stage that uses them, and not
+    sent. Parameters are the network's, and looked up at each call.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class GraphStage(nn.Module):
         self._trains, self._together = training, together
         last = end == len(graph.operations)
         self.takes = graph.crossing(begin)
-        """What the stage before gives."""
+        """The values that the stage before sends."""
         self.gives = [graph.logits] if last else graph.crossing(end)
-        """What the stage after it takes."""
+        """The values that the next stage takes."""
         self._tensors, self._context = tensors, context
         self._used: list[int] = []
         self._names: list[str] = []
@@ -111,7 +111,7 @@ class GraphStage(nn.Module):
             if not self._trains:
                 for name, value in in_evaluation(node).items():
                     _set_argument(copy, name, value)
-        # What goes through a stage is sent on as a value of its own: gradients of it arrive there, and leave here.
+        # A value that only passes through is copied, so that gradients arrive at the copy and leave from the original.
         through = set(self.takes)
         alias = torch.ops.aten.alias.default
         own.output(
@@ -120,7 +120,7 @@ class GraphStage(nn.Module):
         return fx.GraphModule(exchanges, own)
 
     def _needed(self, graph: NetworkGraph, begin: int, end: int) -> list[fx.Node]:
-        """The stage's own operations, and those of inputs alone that they take."""
+        """The stage's own operations, and those on inputs alone whose results they take."""
         taken = set(self.takes)
         found = {node for node in graph.operations[begin:end] if node in graph.learned}
         stack = [each for node in found for each in node.all_input_nodes]
@@ -133,7 +133,7 @@ class GraphStage(nn.Module):
 
 
 def _set_argument(node: fx.Node, name: str, value: Any) -> None:
-    """Overwrite an argument of an operation of ATen."""
+    """Overwrite an argument of an ATen operation."""
     names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
     place = names.index(name)
     if place < len(node.args):

@@ -1,7 +1,7 @@
-"""Tensor and pipeline parallelism at once: ranks of a replica have its stages, and the parts of each stage's layers.
+"""Tensor and pipeline parallelism combined: the layers of each pipeline stage are split over several ranks.
 
-As in Megatron-LM (Narayanan et al., 2021, arXiv 2104.04473): ranks that follow each other compute one stage together,
-so that what they add up for every layer stays on a host; from stage to stage, each sends to the one in its place.
+As in Megatron-LM (Narayanan et al., 2021, arXiv 2104.04473): consecutive ranks compute one stage together, so that the
+all-reduces of its layers stay within a host. From stage to stage, each rank sends to the rank at its own position.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ __all__ = ["GridParallel"]
 
 
 class GridParallel(PipelineParallel):
-    """A network of which this rank has its part of some stages; it answers as the whole one does. Runs on ranks."""
+    """A network of which this rank has its part of some stages, with the whole network's outputs. Runs on ranks."""
 
     def __init__(self, model: nn.Module, plan: GridPlan, ranks: TorchCommunicator, context: Context) -> None:
-        """Keep the own part of a network that is the same on all ranks, in memory or on disk."""
+        """Keep this rank's part of a network that is the same on all ranks, in memory or on disk."""
         stage, place = divmod(ranks.rank, plan.tensor.ranks)
         self._together, in_line = ranks.split(stage), ranks.split(place)
         self._cuts = Cuts.of(model, plan.tensor)

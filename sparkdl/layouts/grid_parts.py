@@ -1,4 +1,4 @@
-"""How ranks share a network that is cut into stages, whose layers are cut as well, and who has what of it."""
+"""Which rank has which part of a network that is cut into stages, whose layers are cut as well."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,25 +13,25 @@ __all__ = ["GridParts", "GridPlan"]
 
 
 class GridPlan(NamedTuple):
-    """How the ranks of one replica share a network by the width of its layers and by its depth."""
+    """How the ranks of a replica share a network, by the width of its layers and by its depth."""
 
     tensor: TensorPlan
     pipeline: PipelinePlan
-    """Of a part of the network, whose blocks are cut."""
+    """The stages of a network whose blocks are cut."""
 
     @property
     def ranks(self) -> int:
-        """That have one replica."""
+        """The number of ranks that share a replica."""
         return self.tensor.ranks * self.pipeline.ranks
 
     @property
     def microbatches(self) -> int:
-        """That a batch is cut into."""
+        """The number of microbatches of a batch."""
         return self.pipeline.microbatches
 
 
 class GridParts(NamedTuple):
-    """Ranks that follow each other have the parts of a stage; those of the next stage come after them."""
+    """The parts of all ranks: consecutive ranks have the parts of one stage, the next ranks those of the next stage."""
 
     cuts: Cuts
     stages: StageParts
@@ -51,5 +51,5 @@ class GridParts(NamedTuple):
         return {**own["model"], **own["optimizer"]}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint says of the parts, as plain values."""
+        """A description of the parts for a checkpoint, as plain values."""
         return {"tensor_cuts": self.cuts.state(), "stages": self.stages.state()}

@@ -1,4 +1,4 @@
-"""What an optimizer keeps for each parameter, by the names of parameters: numbers in a list say nothing elsewhere."""
+"""An optimizer's state by names of parameters, because indices of parameters mean nothing in another layout."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -13,9 +13,9 @@ __all__ = ["fill_with_moments", "moments_by_name", "put_moments", "with_room"]
 
 
 def moments_by_name(model: nn.Module, optimizer: Optimizer, state: Mapping[int, Any] | None = None) -> dict[str, Any]:
-    """Moments and plain numbers by :func:`~sparkdl.layouts.regions.moment_name`, the very tensors. Runs on ranks.
+    """Moments and plain numbers by :func:`~sparkdl.layouts.regions.moment_name`, not copied. Runs on ranks.
 
-    ``state`` is that of another optimizer over the same network, as its ``state_dict`` has it; by default its own.
+    ``state`` is from the ``state_dict`` of another optimizer over the same network; by default, the optimizer's own.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -33,7 +33,7 @@ def put_moments(
     moments: Mapping[str, Any],
     make: Callable[[nn.Parameter, Any], Any] = lambda parameter, value: value,
 ) -> None:
-    """Let an optimizer go on from moments by name. ``make`` makes what it keeps of a parameter and what is given."""
+    """Restore an optimizer's moments by name. ``make`` converts a parameter's value into what the optimizer keeps."""
     parameters = dict(model.named_parameters())
     for name, value in moments.items():
         base, _, kind = name.partition(OF)
@@ -50,10 +50,10 @@ def with_room(
     shapes: Mapping[str, tuple[int, ...]],
     own: Collection[str],
 ) -> Iterator[ModelPart]:
-    """The same pieces, each as soon as ``parts`` has room for what is in it of ``own`` parameters.
+    """Yield the same pieces, after allocating in ``parts`` the moments of ``own`` parameters that a piece has.
 
-    That is for their moments, at these regions; ``shapes`` are those of parameters in the whole model. What does not
-    lie as its parameter, such as the number of steps, is the same in all pieces that have it, and goes to ``others``.
+    Moments lie at the ``regions`` of their parameters; ``shapes`` are those of parameters in the whole model. Values
+    of another shape than their parameter, such as the number of steps, are equal in all pieces, and go to ``others``.
     """
     for theirs, piece in pieces:
         for name, value in piece.items():
@@ -79,7 +79,7 @@ def fill_with_moments(
     shapes: Mapping[str, tuple[int, ...]],
     pieces: Iterable[ModelPart],
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Do what :func:`~sparkdl.layouts.regions.fill` does; return what it returns, and the moments of these weights."""
+    """Fill as :func:`~sparkdl.layouts.regions.fill` does; returns its result, and the moments of these weights."""
     parts, others = dict(weights), dict[str, Any]()
     rest = fill(parts, regions, shapes, with_room(pieces, parts, others, regions, shapes, weights))
     return rest, {name: value for name, value in parts.items() if name not in weights} | others

@@ -1,4 +1,4 @@
-"""A network's graph of ATen operations with a free number of rows, and which of its values are learned.
+"""A network's graph of ATen operations, with a variable number of rows, and which of its values are learned.
 
 Runs anywhere.
 """
@@ -21,24 +21,24 @@ __all__ = ["NetworkGraph", "Places", "bytes_of", "in_evaluation", "overwrites", 
 
 KEY = "cluster.layout.pipeline"
 OTHERWISE = {"train": False, "training": False, "dropout_p": 0.0}
-"""What ATen calls the arguments by which operations compute otherwise in evaluation."""
+"""The arguments by which ATen operations differ in evaluation, with their values there."""
 KEEPS_STATISTICS = "aten::batch_norm", "aten::instance_norm"
-"""Operations that change running means, of which their schema says nothing."""
+"""Operations that change running means although their schema does not declare it."""
 
 
 class Places(NamedTuple):
-    """Where a graph's tensors come from, by their placeholders."""
+    """The placeholders of a graph's tensors."""
 
     inputs: tuple[fx.Node, ...]
-    """In their order."""
+    """The inputs in order."""
     parameters: Mapping[fx.Node, str]
-    """Their names."""
+    """The names of parameters."""
     buffers: Mapping[fx.Node, str]
     constants: Mapping[fx.Node, torch.Tensor]
 
 
 class NetworkGraph:
-    """The operations of a network in training, and the same ones in evaluation."""
+    """The operations of a network, for training and for evaluation."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         nodes = {node.name: node for node in program.graph.nodes}
@@ -54,23 +54,23 @@ class NetworkGraph:
         }
         self.places = Places(tuple(found[InputKind.USER_INPUT]), parameters, buffers, constants)
         self.operations = [node for node in program.graph.nodes if node.op == "call_function"]
-        """In the order in which they are computed."""
+        """The operations in the order of their computation."""
         self.changes_buffers = any(
             overwrites(node) and any(each in buffers for each in node.all_input_nodes) for node in self.operations
         )
-        """Whether a pass leaves something behind, such as running means."""
+        """Whether a pass changes buffers, such as running means."""
         (output,) = (node for node in program.graph.nodes if node.op == "output")
         self.logits: fx.Node = output.args[0][0]
-        """What it answers."""
+        """The network's output."""
 
     @cached_property
     def number(self) -> dict[fx.Node, int]:
-        """The places of operations."""
+        """The position of each operation."""
         return {node: number for number, node in enumerate(self.operations)}
 
     @cached_property
     def learned(self) -> set[fx.Node]:
-        """The operations whose values depend on parameters, or are drawn: they are computed in one place alone."""
+        """Operations whose values depend on parameters or are random, which only one stage computes."""
         found: set[fx.Node] = set()
         for node in self.operations:
             drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -79,13 +79,13 @@ class NetworkGraph:
         return found
 
     def used_parameters(self, begin: int, end: int) -> set[str]:
-        """The names of those that operations from ``begin`` to before ``end`` take."""
+        """The names of the parameters that operations from ``begin`` to before ``end`` use."""
         used = {each for node in self.operations[begin:end] for each in node.all_input_nodes}
         return {name for node, name in self.places.parameters.items() if node in used}
 
     @cached_property
     def last_use(self) -> dict[fx.Node, int]:
-        """The place of the last operation that takes a learned value; behind the last one for what is answered."""
+        """By learned value: the position of the last operation that uses it; one past the end for the output."""
         end = len(self.operations)
         return {
             node: max((self.number.get(user, end) for user in node.users), default=-1)
@@ -94,12 +94,12 @@ class NetworkGraph:
         }
 
     def crossing(self, place: int) -> list[fx.Node]:
-        """The learned values that are computed before a place, and used from there on."""
+        """The learned values that are computed before a position and used from there on."""
         return [node for node in self.operations[:place] if self.last_use.get(node, -1) >= place]
 
 
 def bytes_of(node: fx.Node) -> int:
-    """What an operation gives, a tensor, takes for the rows that the graph was traced by."""
+    """Bytes of an operation's result for the rows with which the graph was traced."""
     value: Any = node.meta["val"]
     return prod(map(_size, value.shape)) * int(value.element_size())
 
@@ -110,13 +110,13 @@ def _size(size: int | torch.SymInt) -> int:
 
 
 def overwrites(node: fx.Node) -> bool:
-    """Whether an operation changes what it is given."""
+    """Whether an operation changes its arguments."""
     schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
     return schema is not None and (schema.is_mutable or schema.name in KEEPS_STATISTICS)
 
 
 def in_evaluation(node: fx.Node) -> dict[str, Any]:
-    """The arguments of an operation, by name, that are others in evaluation: nothing is dropped out then."""
+    """The arguments of an operation that differ in evaluation, by name, for example without dropout."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     names = [argument.name for argument in node.target._schema.arguments]
@@ -124,14 +124,14 @@ def in_evaluation(node: fx.Node) -> dict[str, Any]:
 
 
 def trace(model: nn.Module, rows: Inputs) -> NetworkGraph:
-    """The graph of a network, whose weights may lie on disk. Raises :class:`ModelError` if it cannot be traced.
+    """Trace a network, whose weights may be on disk. Raises :class:`ModelError` if that fails.
 
-    ``rows`` are two or more; lengths of inputs that have names are free, as the number of rows is.
+    ``rows`` has two or more rows. Their number is variable in the graph, as are lengths of inputs that name them.
     """
     names, given = (list(rows), tuple(rows.values())) if isinstance(rows, dict) else (None, (rows,))
     free = [dict.fromkeys(range(each.ndim if names else 1), Dim.AUTO) for each in given]
     try:
-        with in_mode(model, training=True), torch.enable_grad():  # without gradients, layers may take a short cut
+        with in_mode(model, training=True), torch.enable_grad():  # without gradients, layers may take fast paths
             program = torch.export.export(OnlyTensors(model, names, (LOGITS,)), given, dynamic_shapes=(tuple(free),))
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)

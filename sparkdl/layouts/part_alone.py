@@ -1,4 +1,4 @@
-"""The part of a network that a rank has, without the other ranks: for who measures it. Runs on the driver."""
+"""A rank's part of a network, to be measured without the other ranks. Runs on the driver."""
 
 import copy
 from typing import Any, NamedTuple
@@ -19,18 +19,18 @@ class Exchanged(NamedTuple):
     """What the ranks of a replica exchange in a step, in the forward pass and in the back-propagation."""
 
     sums: list[int]
-    """Bytes of each tensor that they add up."""
+    """Bytes of each tensor that is all-reduced."""
     shares: list[int]
-    """Bytes of each tensor of which every rank gives another part to each of the others."""
+    """Bytes of each tensor that is gathered or scattered, of which each rank has another part."""
 
 
 def part_alone(model: nn.Module, plan: TensorPlan) -> nn.Module:
-    """The largest part of a network, which is left as it is: what the part answers is of no use."""
+    """The largest part of a network, which is not changed. The part's outputs are meaningless."""
     return _part_of(model, plan, Alone(plan.ranks))
 
 
 def exchanged_bytes(model: nn.Module, plan: TensorPlan, rows: Inputs) -> Exchanged:
-    """What a step over these rows exchanges, but for gradients of parameters."""
+    """What a step over these rows exchanges, except gradients of parameters."""
     alone = Alone(plan.ranks)
     part = _part_of(model, plan, alone)
     with in_mode(part, training=True), torch.enable_grad(), torch.random.fork_rng(devices=[]):
@@ -40,7 +40,7 @@ def exchanged_bytes(model: nn.Module, plan: TensorPlan, rows: Inputs) -> Exchang
 
 
 def _part_of(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> nn.Module:
-    """The part of a rank, with the network's own tensors where they are not cut."""
+    """A rank's part, which shares the network's tensors where they are not cut."""
     tensors: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
     part = copy.deepcopy(model, tensors)
     cut(part, plan, ranks)
@@ -48,7 +48,7 @@ def _part_of(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> nn.Mo
 
 
 class Alone:
-    """One of the ranks of a replica, without the others."""
+    """Stands for the ranks of a replica in a single process, and records exchanges."""
 
     rank = 0
 
@@ -64,7 +64,7 @@ class Alone:
         return tensor.clone()
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Own values, as if all had the same."""
+        """Own values, as if all ranks had the same."""
         self.parts.append(tensor.nbytes)
         return [tensor] * self._count
 

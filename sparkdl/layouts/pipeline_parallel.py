@@ -30,23 +30,23 @@ __all__ = ["LossOfRows", "PipelineParallel"]
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe, "interleaved": ScheduleInterleaved1F1B}
 KEPT_SHAPES = 16
-"""Of batches, whose stages know what they send and receive: each takes an exchange of shapes, and room to receive."""
+"""Shapes of batches whose pipelines are kept: a new one costs an exchange of shapes, a kept one receive buffers."""
 LossOfRows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Of logits, and the numbers that their rows have in the batch: a scalar, whose gradient is added up."""
+"""From logits and the positions of their rows in the batch to a scalar, whose gradients are summed."""
 Context = Callable[[], AbstractContextManager[Any]]
 
 
 class PipelineParallel(PartOfNetwork):
-    """A network of which this rank has some stages, in memory; it answers as the whole one does. Runs on ranks.
+    """A network of which this rank has some stages, in memory, with the whole network's outputs. Runs on ranks.
 
     All ranks of a replica call it together, with the same rows.
     """
 
     front = ()
-    """Every rank has seen all rows."""
+    """See :class:`~sparkdl.layouts.TensorParallel`: there is none, as every stage sees all rows."""
 
     parting: Parting
-    """Who has what."""
+    """Which rank has which part."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class PipelineParallel(PartOfNetwork):
         *,
         together: RanksOfReplica | None = None,
     ) -> None:
-        """Keep the own stages of a network that is the same on all ranks, in memory or on disk.
+        """Keep this rank's stages of a network that is the same on all ranks, in memory or on disk.
 
-        ``context`` is that in which stages compute, such as autocast. ``together`` are the ranks that compute the same
-        stage, if they have cut its blocks.
+        Stages compute within ``context``, such as autocast. ``together`` are the ranks that compute the same stage, if
+        its blocks are cut.
         """
         self._plan, self.ranks = plan, ranks
         self.rank = ranks.rank
@@ -69,8 +69,8 @@ class PipelineParallel(PartOfNetwork):
         self.parting = self._homes = _parts(model, plan, [graph.used_parameters(*each) for each in bounds])
         _keep(model, self._homes.own(ranks.rank))
         self.model = model
-        """With the parameters of this rank's stages alone; calling it takes all ranks of the replica."""
-        # A module's parameters, by their names, are what optimizers and checkpoints know; its code is in the stages.
+        """Has only the parameters of this rank's stages. All ranks of the replica call it together."""
+        # Optimizers and checkpoints use this module's parameters and their names; the code that runs is in the stages.
         model.forward = self._answer
         self._names = input_names(graph)
         stage = partial(GraphStage, graph, tensors=self._tensors, context=context, together=together)
@@ -83,19 +83,19 @@ class PipelineParallel(PartOfNetwork):
         self._tied = _tied_groups(self._homes, ranks)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint says of the parts, as plain values."""
+        """A description of the parts for a checkpoint, as plain values."""
         return {"stages": self._homes.state()}
 
     def back_propagate(self, inputs: Inputs, loss: LossOfRows) -> None:
-        """Add the gradients of a batch's loss to what parameters have.
+        """Add the gradients of a batch's loss to those of the parameters.
 
-        The last stage calls ``loss`` for each microbatch, for the first one maybe twice. Rows that fill up the last
-        microbatch have numbers that the batch has not.
+        The last stage calls ``loss`` for each microbatch, possibly twice for the first one. Rows that pad the last
+        microbatch have positions beyond the batch.
         """
         self._run(inputs, loss)
 
     def add_tied_gradients(self) -> None:
-        """Add up the gradients of parameters that several stages share: each has what it has found itself."""
+        """Sum the gradients of parameters that several stages share, as each stage computes its own gradient."""
         parameters = dict(self.model.named_parameters())
         for name, group in self._tied.items():
             if name in parameters and group:
@@ -105,7 +105,7 @@ class PipelineParallel(PartOfNetwork):
 
     @torch.no_grad()
     def clip_gradients(self, largest: float) -> None:
-        """Shrink gradients whose norm, of all stages together, is larger."""
+        """Scale gradients down if their norm over all stages is larger."""
         gradients = {name: each.grad for name, each in self.model.named_parameters() if each.grad is not None}
         first = {name: each for name, each in gradients.items() if self._homes.homes[name][0] == self.ranks.rank}
         norm = self.ranks.all_reduce(self._square(first).reshape(1), op="sum").sqrt()
@@ -114,7 +114,7 @@ class PipelineParallel(PartOfNetwork):
             gradient.mul_(factor.to(gradient.device))
 
     def _square(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """That of the norm of this rank's gradients, by name."""
+        """The squared norm of this rank's gradients, by name."""
         return square_of_norm(gradients.values())
 
     def _tensors(self) -> Mapping[str, torch.Tensor]:
@@ -122,7 +122,7 @@ class PipelineParallel(PartOfNetwork):
         return {**dict(parameters), **dict(self.model.named_buffers(remove_duplicate=False))}
 
     def _answer(self, *unnamed: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
-        """What the whole network answers: the last stage tells the other ranks."""
+        """The whole network's outputs, which the last stage broadcasts."""
         inputs: Inputs = named or unnamed[0]
         last = self._plan.ranks - 1
         logits = self._run(inputs, None)
@@ -133,11 +133,11 @@ class PipelineParallel(PartOfNetwork):
         given = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
         rows, parts = count_rows(inputs), self._plan.microbatches
         missing = -rows % parts
-        if missing:  # microbatches are of one size: the first row fills them up
+        if missing:  # microbatches have one size: copies of the first row pad them
             given = [torch.cat([each, each[:1].expand(missing, *each.shape[1:])]) for each in given]
         key = loss is not None, tuple((tuple(each.shape), each.dtype) for each in given)
         pipeline = self._shapes.pop(key, None) or self._new(training=loss is not None)
-        self._shapes[key] = pipeline  # the last one used is the last to be forgotten
+        self._shapes[key] = pipeline  # keeps the least recently used one first
         if len(self._shapes) > KEPT_SHAPES:
             self._shapes.pop(next(iter(self._shapes)))
         return pipeline.run(dict(zip(self._names, given, strict=True)), rows + missing, loss)
@@ -153,7 +153,7 @@ class PipelineParallel(PartOfNetwork):
 
 
 class _TimedStage(PipelineStage):  # type: ignore[misc]
-    """A stage that knows how long it has computed, and how many bytes it has given to others."""
+    """A stage that measures its seconds of computation and the bytes that it sends."""
 
     seconds = 0.0
     sent = 0
@@ -177,7 +177,7 @@ class _TimedStage(PipelineStage):  # type: ignore[misc]
 
 
 class _Pipeline:
-    """The stages of a rank for batches of one shape: what they send and receive is known from the first one on."""
+    """A rank's stages for batches of one shape, whose messages have known shapes after the first batch."""
 
     def __init__(
         self, stages: list[_TimedStage], plan: PipelinePlan, ranks: TorchCommunicator, *, training: bool
@@ -193,7 +193,7 @@ class _Pipeline:
         )
 
     def run(self, inputs: dict[str, torch.Tensor], rows: int, loss: LossOfRows | None) -> Any:
-        """One pass through all stages, and back with a ``loss``; where the last stage is: what it answers."""
+        """Run all stages forward, and with ``loss`` backward; returns the outputs on the rank of the last stage."""
         self._loss = loss
         started = time.perf_counter()
         for stage in self._stages:
@@ -212,7 +212,7 @@ class _Pipeline:
 
 
 def _parts(model: nn.Module, plan: PipelinePlan, used: list[set[str]]) -> StageParts:
-    """Who has what, if stages use these parameters; what none uses, rank 0 has."""
+    """Which rank has which parameters, if stages use these; unused parameters are on rank 0."""
     names: dict[int, list[str]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -227,17 +227,17 @@ def _parts(model: nn.Module, plan: PipelinePlan, used: list[set[str]]) -> StageP
 
 
 def _keep(model: nn.Module, own: set[str]) -> None:
-    """Leave out parameters that are not these, and have those, and buffers, in memory."""
+    """Remove all parameters except these, and load these and buffers into memory."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         for name in module._parameters:
             if (f"{prefix}.{name}" if prefix else name) not in own:
                 module._parameters[name] = None
     for tensor in [*model.parameters(), *model.buffers()]:
-        tensor.data = tensor.detach().clone()  # it may lie on disk
+        tensor.data = tensor.detach().clone()  # it may be mapped from disk
 
 
 def _tied_groups(parting: StageParts, ranks: TorchCommunicator) -> dict[str, Communicator | None]:
-    """By name of a parameter that stages on several ranks share: these ranks, or None where this is none of them."""
+    """By parameter that stages on several ranks share: the group of these ranks, None if this rank is not one."""
     groups: dict[tuple[int, ...], Communicator | None] = {}
     found: dict[str, Communicator | None] = {}
     for name, homes in sorted(parting.homes.items()):

@@ -1,4 +1,4 @@
-"""Where a network is cut into the stages of a pipeline, found in its graph. Runs on the driver."""
+"""Finds the places in a network's graph where it is cut into pipeline stages. Runs on the driver."""
 
 import time
 from collections.abc import Iterator
@@ -17,32 +17,32 @@ from sparkdl.layouts.network_graph import KEY, NetworkGraph, bytes_of, overwrite
 __all__ = ["PipelinePlan", "find_stages"]
 
 OLDEST = Version("2.13")
-"""The PyTorch whose schedules this was tried with: they have other arguments in earlier ones."""
+"""The oldest PyTorch whose schedules fit: earlier ones take other arguments."""
 PASSES = 3
-"""That are timed; of operations alike the shortest time of all counts."""
+"""Timed passes; for operations of a kind, the shortest of all times counts."""
 BYTES_PER_SECOND = 1e9
-"""Of a link between two ranks: where two places balance stages alike, the one is taken where less is sent."""
+"""Assumed bandwidth between ranks: of places that balance stages equally well, the one with less to send wins."""
 
 
 class PipelinePlan(NamedTuple):
-    """How the ranks of one replica share a network by its depth."""
+    """How the ranks of a replica share a network by its depth."""
 
     ranks: int
     cuts: tuple[int, ...]
-    """The numbers of the operations that stages but the first begin with."""
+    """The positions of the first operations of all stages but the first."""
     microbatches: int
-    """That a batch is cut into."""
+    """The number of microbatches of a batch."""
     schedule: Literal["1f1b", "gpipe", "interleaved"]
     rows: Inputs
-    """Some as the network takes them, to trace it by."""
+    """Example rows, with which the network is traced."""
 
     @property
     def stages(self) -> int:
-        """How many there are: with ``interleaved`` each rank has several."""
+        """The number of stages; with ``interleaved``, each rank has several."""
         return len(self.cuts) + 1
 
     def bounds(self, operations: int) -> list[tuple[int, int]]:
-        """By stage: its first operation, and the one behind its last."""
+        """By stage: its range of operations (first, one past the last)."""
         return list(pairwise([0, *self.cuts, operations]))
 
     def stages_of(self, rank: int) -> list[int]:
@@ -51,10 +51,10 @@ class PipelinePlan(NamedTuple):
 
 
 def find_stages(model: nn.Module, rows: Inputs, stages: int, *, count: int) -> tuple[int, ...]:
-    """Cuts into so many stages whose forward passes over ``count`` rows take about the same time here.
+    """Cuts into ``stages`` stages whose forward passes over ``count`` rows take about the same time on this machine.
 
-    Each stage has parameters. Raises :class:`ModelError` for a network that cannot be traced, that a pipeline would
-    train otherwise, or that has too few places to cut, and :class:`ConfigError` where PyTorch is too old.
+    Each stage has parameters. Raises :class:`ModelError` for a network that cannot be traced, that would train
+    differently in a pipeline, or that has too few places to cut, and :class:`ConfigError` where PyTorch is too old.
     """
     if Version(torch.__version__) < OLDEST:
         raise ConfigError(
@@ -82,7 +82,7 @@ def find_stages(model: nn.Module, rows: Inputs, stages: int, *, count: int) -> t
 
 
 def _may_be_cut(graph: NetworkGraph, place: int) -> bool:
-    """Whether all that is used behind a place can be sent there: floating-point tensors that nobody overwrites."""
+    """Whether all values that cross a position can be sent: floating-point tensors that are not overwritten later."""
     crossing = graph.crossing(place)
     if graph.operations[place] not in graph.learned:
         return False
@@ -97,10 +97,10 @@ def _may_be_cut(graph: NetworkGraph, place: int) -> bool:
 
 
 def _seconds(graph: NetworkGraph, model: nn.Module, rows: Inputs) -> list[float]:
-    """What each operation takes here, the learned ones alone: others are computed wherever they are needed.
+    """Seconds of each learned operation on this machine; 0 for others, which are computed wherever they are needed.
 
-    Operations alike take the same time, whatever else this machine does while one of them is timed: blocks that
-    repeat are dealt out evenly.
+    Operations of a kind get the same time, whatever else this machine does during one of them, so that repeated blocks
+    are distributed evenly.
     """
     timed = _Timed(graph, dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers()), rows)
     with torch.no_grad(), _random_kept():
@@ -114,7 +114,7 @@ def _seconds(graph: NetworkGraph, model: nn.Module, rows: Inputs) -> list[float]
 
 
 def _kind(node: fx.Node) -> str:
-    """An operation and the shapes of what it takes: others of the kind are alike."""
+    """An operation and the shapes of its arguments; operations of one kind take the same time."""
     return f"{node.target} {fx.node.map_arg((node.args, node.kwargs), lambda each: _shape(each.meta['val']))}"
 
 
@@ -156,16 +156,16 @@ def _random_kept() -> Iterator[None]:
 def _balanced(
     places: list[int], sending: list[float], seconds: list[float], uses: list[int], stages: int
 ) -> tuple[int, ...]:
-    """The cuts by which the slowest stage is as fast as it can be, by dynamic programming over the places.
+    """The cuts that minimise the time of the slowest stage, by dynamic programming over the positions.
 
-    A stage takes the seconds of its operations, and those of ``sending`` what crosses its end. ``uses`` counts the
-    operations before each place that take parameters: every stage has some.
+    A stage's time is that of its operations and of ``sending`` the values that cross its end. ``uses`` counts the
+    operations with parameters before each position: every stage has at least one.
     """
     before = [0.0]
     for each in seconds:
         before.append(before[-1] + each)
     ends, after = [*places, len(seconds)], [*sending, 0.0]
-    # slowest[k]: of k + 1 stages up to each of the ends, the time of the slowest one, and the cut before the last.
+    # slowest[k]: for k + 1 stages up to each end: the slowest stage's time, and the cut before the last stage.
     slowest = [[(before[end] + sent, 0) for end, sent in zip(ends, after, strict=True)]]
     for _ in range(stages - 1):
         last = slowest[-1]

@@ -1,7 +1,7 @@
-"""Where the parts of a model lie in the whole, and how parts are made of other parts.
+"""Where the parts of a model lie in the whole, and how new parts are made from other parts.
 
-A checkpoint of a model that ranks have in parts is the parts. Whoever goes on from it with another number of ranks, in
-another layout or with the whole looks at one part after the other, and takes of each what belongs to its own.
+A checkpoint of a split model consists of the ranks' parts. A rank that resumes from it with another number of ranks, in
+another layout or with the whole model reads one part after another, and takes from each what belongs to its own part.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,13 +24,13 @@ __all__ = [
 ]
 
 COPIED_BYTES = 8 << 20
-"""Of a tensor that are copied at a time: a file is written in its order."""
+"""Bytes of a tensor that are copied at a time."""
 OF = "@"
-"""Between the name of a parameter and that of a number that the optimizer keeps for each of its elements."""
+"""Separates, in a moment's name, the parameter's name and the kind of moment."""
 
 
 class Region(NamedTuple):
-    """Which part of a tensor: these indices of one of its dimensions."""
+    """A part of a tensor: some indices of one dimension."""
 
     dim: int
     indices: torch.Tensor
@@ -38,27 +38,27 @@ class Region(NamedTuple):
 
 
 Regions = Mapping[str, Region]
-"""By the names of parameters, those of a part. What has no region there is whole."""
+"""The regions of a part, by parameter; parameters without a region are whole."""
 ModelPart = tuple[Regions, Mapping[str, Any]]
-"""A part: where it lies, and its tensors by name, moments of the optimizer among them (:func:`moment_name`)."""
+"""A part: its regions, and its tensors by name, with the optimizer's moments (:func:`moment_name`)."""
 
 
 class Parting(Protocol):
-    """Who has which part of a model, as a checkpoint says it."""
+    """Which rank has which part of a model, as described in a checkpoint."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the parameters that lie in parts: the shapes in the whole model."""
+        """The shapes, in the whole model, of the parameters that are split."""
 
     def regions(self, rank: int) -> Regions:
         """Where the part of a rank lies."""
 
     def kept(self, rank: int, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The tensors of the part, from what the rank has written into its shard."""
+        """The tensors of a rank's part, from its shard's content."""
 
 
 class Slices(NamedTuple):
-    """Each of so many ranks has a run of rows of each parameter, as PyTorch's ``Shard(0)`` deals them."""
+    """Each rank has a range of rows of each parameter, as with PyTorch's ``Shard(0)``."""
 
     shapes: Mapping[str, tuple[int, ...]]
     ranks: int
@@ -72,12 +72,12 @@ class Slices(NamedTuple):
         return {**own["model"], **own["optimizer"]}
 
     def state(self) -> dict[str, Any]:
-        """As plain values."""
+        """The slices as plain values."""
         return {"shapes": {name: list(shape) for name, shape in self.shapes.items()}, "ranks": self.ranks}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Slices":
-        """The same again."""
+        """The slices from their :meth:`state`."""
         return cls({name: tuple(shape) for name, shape in state["shapes"].items()}, state["ranks"])
 
     def _rows(self, rows: int, rank: int) -> torch.Tensor:
@@ -86,29 +86,29 @@ class Slices(NamedTuple):
 
 
 def moment_name(parameter: str, kind: str) -> str:
-    """What a piece calls the numbers of one kind that the optimizer keeps for a parameter, such as ``exp_avg``."""
+    """The name, in a piece, of one kind of a parameter's moments, such as ``exp_avg``."""
     return f"{parameter}{OF}{kind}"
 
 
 def is_moment(name: str) -> bool:
-    """Whether a tensor of a piece is what an optimizer keeps."""
+    """Whether a tensor of a piece, by its name, belongs to the optimizer's state."""
     return OF in name
 
 
 def weights_in(part: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """What of a part, or of the whole, is no moment."""
+    """The tensors of a part, or of the whole, without moments."""
     return {name: value for name, value in part.items() if not is_moment(name)}
 
 
 def base_name(name: str) -> str:
-    """The parameter that a tensor of a piece belongs to."""
+    """The name of the parameter that a tensor of a piece belongs to."""
     return name.partition(OF)[0]
 
 
 def room_for(
     regions: Regions, shapes: Mapping[str, tuple[int, ...]], like: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Empty parts of parameters of these ``shapes``; ``like`` says of which type and on which device."""
+    """Uninitialised parts of parameters of these ``shapes``, with the types and devices of ``like``."""
     parts = {}
     for name, whole in shapes.items():
         shape = list(whole)
@@ -125,10 +125,10 @@ def fill(
     shapes: Mapping[str, tuple[int, ...]],
     pieces: Iterable[ModelPart],
 ) -> dict[str, torch.Tensor]:
-    """Overwrite parts, which lie at some regions of parameters of these ``shapes``, by those of others' pieces.
+    """Overwrite parts, at some regions of parameters of these ``shapes``, with the values in pieces.
 
-    Pieces are looked at one after another, and together hold every element. Returns what is in them besides and is in
-    no parts: the mean of theirs where that is a floating-point number, else the first one's.
+    Pieces are read one after another, and together have every element. Returns their tensors that are not split: the
+    mean over pieces of floating-point tensors, and the first piece's value of others.
     """
     rest: dict[str, torch.Tensor] = {}
     types: dict[str, torch.dtype] = {}
@@ -140,7 +140,7 @@ def fill(
             if name in parts:
                 _copy(value, theirs.get(base), parts[name], regions.get(base), shapes[base])
             elif is_moment(name) or base in shapes:
-                continue  # of a parameter that is in none of ours
+                continue  # of a parameter that is not in this part
             elif value.is_floating_point():
                 rest[name], types[name] = rest.get(name, 0) + value.double(), value.dtype
             else:
@@ -152,12 +152,12 @@ def fill(
 def _copy(
     source: torch.Tensor, theirs: Region | None, target: torch.Tensor, ours: Region | None, shape: tuple[int, ...]
 ) -> None:
-    """Copy what two parts of a tensor have in common."""
+    """Copy the elements that two parts of a tensor have in common."""
     either = ours or theirs
     if either is None:
         target.copy_(source)
         return
-    if ours and theirs and ours.dim != theirs.dim:  # each has all of what the other is a part of
+    if ours and theirs and ours.dim != theirs.dim:  # each is whole along the other's dimension
         common = source.index_select(ours.dim, ours.indices.to(source.device))
         target.index_copy_(theirs.dim, theirs.indices.to(target.device), common.to(target))
         return
@@ -172,7 +172,7 @@ def _copy(
 def _copy_indices(
     source: torch.Tensor, theirs: torch.Tensor, target: torch.Tensor, ours: torch.Tensor, *, dim: int
 ) -> None:
-    """Copy some indices of a dimension to others of another tensor, some rows at a time."""
+    """Copy some indices of a dimension to other indices of another tensor, some rows at a time."""
     rows = max(1, COPIED_BYTES // max(1, source[:1].nbytes))
     if dim == 0:
         for some, indices in zip(theirs.split(rows), ours.split(rows), strict=True):

@@ -1,7 +1,7 @@
-"""The front of a network: each rank of a replica computes it for its share of the rows, and gives that to the others.
+"""The front of a network: each rank of a replica computes it for its share of the rows, and all gather the results.
 
-Shares are of one size, as exchanges want them: where rows do not suffice, ranks compute the last one once more, and
-leave it out.
+Shares have equal sizes, as collectives require: if the rows do not suffice, they are padded with the last row, whose
+results are dropped.
 """
 
 from typing import Any, Protocol
@@ -13,29 +13,29 @@ __all__ = ["Gatherers", "RowShares"]
 
 
 class Gatherers(Protocol):
-    """Those that have one replica together."""
+    """The ranks that share a replica."""
 
     @property
     def rank(self) -> int:
-        """Which of them this one is."""
+        """The index of this rank among them."""
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """The tensors of all ranks, by rank."""
 
     def scatter_sum(self, own: torch.Tensor, whole: torch.Tensor) -> None:
-        """Overwrite a tensor by this rank's part of the sum of all ranks' tensors, which are as many times larger."""
+        """Reduce-scatter: overwrite ``own`` with this rank's part of the sum of ``whole`` over ranks."""
 
 
 class RowShares:
-    """Which rows of the batch that a network is called with are this rank's."""
+    """Selects this rank's rows of the batch with which a network is called."""
 
     def __init__(self, ranks: Gatherers, count: int) -> None:
         self._ranks, self._count = ranks, count
         self._rows = 0
-        """Of the batch."""
+        """Rows of the batch."""
 
     def own(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """A hook before the network is called: let it have this rank's rows of its inputs."""
+        """A forward pre-hook that replaces the network's inputs by this rank's rows."""
         self._rows = len([*args, *kwargs.values()][0])
         return tuple(map(self._of, args)), {name: self._of(each) for name, each in kwargs.items()}
 
@@ -45,15 +45,16 @@ class RowShares:
         return tensor[rows.clamp(max=self._rows - 1)]
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
-        """The values of all rows, from those of this rank's."""
+        """The values of all rows, from those of this rank's rows."""
         gathered: torch.Tensor = _Gather.apply(values, self._ranks, self._count, self._rows)  # type: ignore[no-untyped-call]
         return gathered
 
 
 class _Gather(torch.autograd.Function):
-    """The values of all rows; the gradient is the sum of all ranks', once more for each of them.
+    """Gathers the values of all rows; the gradient is the sum over ranks, times their number.
 
-    Others average gradients over all ranks, and the ranks of a replica add up what they have found of the front's.
+    Gradients of the front are averaged over all ranks of the run, although those of a replica have to be added up: the
+    factor makes up for it.
     """
 
     @staticmethod
@@ -66,7 +67,7 @@ class _Gather(torch.autograd.Function):
         (gradient,) = gradients
         rows = len(gradient)
         share = -(-rows // ctx.count)
-        whole = gradient.new_zeros(share * ctx.count, *gradient.shape[1:])  # nothing comes of rows that are left out
+        whole = gradient.new_zeros(share * ctx.count, *gradient.shape[1:])  # padding has a gradient of zero
         whole[:rows] = gradient
         own = torch.empty_like(whole[:share])
         ctx.ranks.scatter_sum(own, whole)

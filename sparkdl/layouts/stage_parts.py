@@ -1,4 +1,4 @@
-"""Who has what of a network that is cut into the stages of a pipeline."""
+"""Which rank has which parameters of a network that is cut into pipeline stages."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ __all__ = ["StageParts"]
 
 
 class StageParts(NamedTuple):
-    """Each rank of a replica has all of some parameters, and nothing of others; ranks are numbered by replica."""
+    """Each rank of a replica has some parameters whole, and no others; ranks are numbered replica by replica."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    """Of all parameters of the whole network."""
+    """The shapes of all parameters of the whole network."""
     homes: Mapping[str, tuple[int, ...]]
-    """The ranks of a replica that have them: several where stages share a parameter."""
+    """By parameter: the ranks of a replica that have it; several if stages share the parameter."""
     ranks: int
-    """That have one replica together."""
+    """The number of ranks that share a replica."""
 
     def own(self, rank: int) -> set[str]:
         """The names of the parameters that a rank has."""
@@ -31,7 +31,7 @@ class StageParts(NamedTuple):
         return {**own["model"], **own["optimizer"]}
 
     def state(self) -> dict[str, Any]:
-        """As plain values."""
+        """The parts as plain values."""
         return {
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "homes": {name: list(homes) for name, homes in self.homes.items()},
@@ -40,7 +40,7 @@ class StageParts(NamedTuple):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "StageParts":
-        """The same again."""
+        """The parts from their :meth:`state`."""
         return cls(
             {name: tuple(shape) for name, shape in state["shapes"].items()},
             {name: tuple(homes) for name, homes in state["homes"].items()},

@@ -1,9 +1,9 @@
-"""Tensor parallelism: the ranks of one replica compute the layers of a plan together, each with parts of them.
+"""Tensor parallelism: the ranks of a replica compute the layers of a plan together, each with a part of every layer.
 
-They all see the same rows. What a block is given is whole on each of them, and so is what it gives, which is the sum of
-what they have computed (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): one exchange in the forward pass, and one
-in the back-propagation. Weights are plain tensors, so that whatever works with the replicas of whole networks, such as
-averaging gradients while back-propagation goes on, works with parts of them.
+All ranks see the same rows. A block's inputs are whole on every rank, and so are its outputs, which are the sum of the
+ranks' results (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): one all-reduce in the forward pass, and one in the
+back-propagation. Weights are plain tensors, so that everything that works with whole replicas, such as averaging
+gradients during back-propagation, also works with parts.
 
 The front of a plan is data parallel within the replica: :mod:`sparkdl.layouts.row_shares`.
 """
@@ -25,35 +25,35 @@ __all__ = ["TensorParallel", "cut"]
 
 
 class TensorParallel(PartOfNetwork):
-    """A network of which this rank has its part, in memory; it answers as the whole one does. Runs on ranks.
+    """A network of which this rank has a part, in memory, with the whole network's outputs. Runs on ranks.
 
-    All ranks of a replica call it together, with the same rows. Gradients of the front's parameters are then as many
-    times those of this rank's rows as a replica has ranks: their mean over all ranks of a run is the gradient.
+    All ranks of a replica call it together, with the same rows. Gradients of the front's parameters are those of this
+    rank's rows, times the number of ranks of a replica, so that their mean over all ranks of a run is the gradient.
     """
 
     def __init__(self, model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:
         """Cut a network that is the same on all ranks, in memory or on disk."""
         self.parting = Cuts.of(model, plan)
-        """Who has what."""
+        """Which rank has which part."""
         self.front = plan.front
-        """The names of the parameters whose gradients are of this rank's rows alone."""
+        """The names of the parameters whose gradients are of this rank's rows only."""
         self.rank, self._ranks = ranks.rank, ranks
         cut(model, plan, ranks)
         for tensor in [*model.parameters(), *model.buffers()]:
-            tensor.data = tensor.detach().clone()  # it may lie on disk
+            tensor.data = tensor.detach().clone()  # it may be mapped from disk
         self.model = model
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint says of the parts, as plain values."""
+        """A description of the parts for a checkpoint, as plain values."""
         return {"tensor_cuts": self.parting.state()}
 
     def clip_gradients(self, largest: float) -> None:
-        """Shrink gradients whose norm, of all ranks' parts together, is larger."""
+        """Scale gradients down if their norm over all ranks' parts is larger."""
         clip_parts(self.model, self.parting.dims, self._ranks, largest)
 
 
 def cut(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:
-    """Put parts of layers, copies in memory, in the place of whole layers; let a front see this rank's rows alone."""
+    """Replace layers by this rank's parts, copied into memory; a front gets only this rank's rows."""
     layers: Any
     shares = RowShares(ranks, plan.ranks) if plan.front else None
     if shares:
@@ -68,8 +68,8 @@ def cut(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:
         layers = model.get_submodule(block.row)
         each = layers.in_features // block.units
         rows = _Rows(layers, slice(first * each, last * each), entrance, ranks)
-        # Without a hook on a layer, torch.nn.TransformerEncoderLayer leaves its layers out in evaluation: a kernel of
-        # its own computes with their weights.
+        # Without a hook on a layer, torch.nn.TransformerEncoderLayer bypasses its layers in evaluation: a fused kernel
+        # uses their weights directly.
         rows.register_forward_pre_hook(_as_it_is)
         model.set_submodule(block.row, rows)
     for name in plan.embeddings:
@@ -78,7 +78,7 @@ def cut(model: nn.Module, plan: TensorPlan, ranks: RanksOfReplica) -> None:
 
 
 class _Columns(nn.Linear):
-    """Some outputs of a linear layer."""
+    """A linear layer with some of the outputs."""
 
     def __init__(self, whole: nn.Linear, outputs: slice, entrance: Entrance) -> None:
         super().__init__(whole.in_features, outputs.stop - outputs.start, bias=whole.bias is not None, device="meta")
@@ -93,7 +93,7 @@ class _Columns(nn.Linear):
 
 
 class _Rows(nn.Linear):
-    """A linear layer, of which this rank has some inputs."""
+    """A linear layer with some of the inputs, whose results are summed over ranks."""
 
     def __init__(self, whole: nn.Linear, inputs: slice, entrance: Entrance, ranks: RanksOfReplica) -> None:
         super().__init__(inputs.stop - inputs.start, whole.out_features, bias=whole.bias is not None, device="meta")
@@ -110,14 +110,14 @@ class _Rows(nn.Linear):
 
 
 class _Table(nn.Embedding):
-    """Some rows of an embedding; of others its vectors are zero until all are added up."""
+    """An embedding with some of the rows; vectors of other rows are zero, and the sum over ranks is complete."""
 
     def __init__(self, whole: nn.Embedding, rows: slice, ranks: RanksOfReplica) -> None:
         super().__init__(rows.stop - rows.start, whole.embedding_dim, device="meta")
         self.weight = _part(whole.weight, rows)
         self._first, self._ranks = rows.start, ranks
         self._padding = whole.padding_idx
-        """Whose gradient stays zero."""
+        """The index whose vector has no gradient."""
 
     @override
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Which layers of a network can be cut for tensor parallelism, found in its graph. Runs on the driver.
+"""Finds the layers of a network that can be cut for tensor parallelism in its graph. Runs on the driver.
 
-A block is cut by columns, then by rows (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): linear layers that are
-given whole values and of which each rank computes some outputs, what happens to each of these by itself (activations,
-the heads of attention), and a linear layer that is given these outputs and whose results are added up.
+A block is cut by columns, then by rows (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053). It begins with linear
+layers with whole inputs, of which each rank computes some outputs. Operations on each output separately follow
+(activations, attention heads). It ends with a linear layer that takes these outputs and whose results are summed.
 """
 
 import fnmatch
@@ -26,43 +26,43 @@ Style = Literal["colwise", "rowwise"]
 """By which dimension of its weight, as PyTorch writes it, a layer is cut: its outputs, or its inputs; of an embedding
 ``rowwise`` cuts the words."""
 LARGE_TABLE = 1 << 20
-"""Numbers of an embedding that is worth an exchange of its own."""
+"""The least number of weights of an embedding that is cut, as its exchange would not pay otherwise."""
 SMALL_BLOCK = 0.01
-"""Of all weights that can be cut, those of a block that is not worth an exchange: every rank computes it whole."""
+"""A block with a smaller share of all weights that can be cut is computed whole by every rank."""
 
 
 class CutBlock(NamedTuple):
-    """Linear layers that are cut together, by their names."""
+    """Linear layers that are cut together, by name."""
 
     columns: tuple[str, ...]
-    """Of which each rank has some outputs."""
+    """The layers of which each rank has some outputs."""
     row: str
-    """Which takes these."""
+    """The layer that takes these outputs."""
     units: int
-    """How many units are dealt to the ranks: neurons, or heads of attention."""
+    """The number of units that are divided among ranks: neurons or attention heads."""
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """All of them."""
+        """The names of all layers."""
         return *self.columns, self.row
 
 
 class TensorPlan(NamedTuple):
-    """How the ranks of one replica share a network."""
+    """How the ranks of a replica share the layers of a network."""
 
     ranks: int
     blocks: tuple[CutBlock, ...]
     embeddings: tuple[str, ...] = ()
-    """Whose rows are dealt."""
+    """The embeddings whose rows are divided among ranks."""
     front: tuple[str, ...] = ()
-    """The parameters of what comes before the first block, if each rank computes that for some rows of a batch; else
-    every rank computes it for all of them."""
+    """The parameters before the first block, if each rank computes that part for some rows of a batch only; empty if
+    every rank computes it for all rows."""
 
 
 def find_plan(model: nn.Module, rows: Inputs, ranks: int, given: Mapping[str, Style] | None = None) -> TensorPlan:
-    """The plan for so many ranks, from the graph of the network in training for some rows.
+    """The plan for ``ranks`` ranks, from the network's training graph for some rows.
 
-    Without a ``given`` plan all layers are cut that can be and are worth it. A given one has styles by the names of
+    Without a ``given`` plan, all layers are cut that can be cut and are large enough to pay for it. A given one has styles by the names of
     layers, in which ``*`` stands for anything, as in the plans of PyTorch's ``parallelize_module`` and of transformers.
 
     Raises :class:`ModelError` for a network that cannot be traced, for one that has nothing to cut, and for a given
@@ -88,7 +88,7 @@ def find_plan(model: nn.Module, rows: Inputs, ranks: int, given: Mapping[str, St
     columns = [node for node, name in linear.items() if blocks and name in blocks[0].columns]
     cut = {node for node, name in named.items() if name in taken or name in tables}
     front = find_front(columns, inputs, weights, cut) if columns else ()
-    if any(counts[id(parameters[name])] > 1 for name in front):  # what shares it may compute all rows
+    if any(counts[id(parameters[name])] > 1 for name in front):  # another layer that shares it may compute all rows
         front = ()
     return TensorPlan(ranks, tuple(blocks), tuple(tables), front)
 
@@ -159,7 +159,7 @@ def _misfit(reason: str) -> ModelError:
 
 
 def _traced(model: nn.Module, rows: Inputs) -> tuple[fx.Graph, list[fx.Node], dict[fx.Node, str]]:
-    """The graph of ATen operations in training, its inputs, and the names of weights by their placeholders."""
+    """The training graph of ATen operations, its inputs, and the names of weights by placeholder."""
     names, given = (list(rows), tuple(rows.values())) if isinstance(rows, dict) else (None, (rows,))
     with in_mode(model, training=True), torch.no_grad():
         try:
@@ -178,21 +178,21 @@ def _traced(model: nn.Module, rows: Inputs) -> tuple[fx.Graph, list[fx.Node], di
 
 
 def _weight(node: fx.Node) -> fx.Node:
-    """The first argument of an embedding, the second of a linear layer."""
+    """The weight: the first argument of an embedding, the second of a linear layer."""
     weight = node.args[0 if operation(node) == "embedding" else 1]
     assert isinstance(weight, fx.Node)
     return weight
 
 
 def _layer_of(node: fx.Node, weights: dict[fx.Node, str]) -> str:
-    """The name of the linear layer or embedding that computes this; empty for anything else."""
+    """The name of the linear layer or embedding that an operation computes; empty for other operations."""
     if operation(node) not in ("linear", "embedding"):
         return ""
     return weights.get(_weight(node), "").removesuffix(".weight")
 
 
 def _blocks(linear: dict[fx.Node, str], ranks: int) -> tuple[list[CutBlock], list[str]]:
-    """Those that so many ranks can cut, and why the others cannot be."""
+    """The blocks that can be cut for ``ranks`` ranks, and the reasons why others cannot."""
     blocks: list[CutBlock] = []
     taken = set[str]()
     reasons = []
@@ -217,13 +217,13 @@ def _block_for(row: fx.Node, linear: dict[fx.Node, str], ranks: int) -> CutBlock
 
 
 def _large_ones(blocks: list[CutBlock], tables: list[str], layers: Mapping[str, nn.Module]) -> list[CutBlock]:
-    """Those that are worth an exchange."""
+    """The blocks that are large enough to pay for their exchange."""
     least = SMALL_BLOCK * _numbers(layers, [*tables, *(name for block in blocks for name in block.layers)])
     return [block for block in blocks if _numbers(layers, block.layers) >= least]
 
 
 def _numbers(layers: Mapping[str, nn.Module], names: Iterable[str]) -> int:
-    """How many weights some layers have."""
+    """The number of weights of some layers."""
     return sum(parameter.numel() for name in names for parameter in layers[name].parameters())
 
 
@@ -237,7 +237,7 @@ def _is_large(table: nn.Module) -> bool:
 
 
 def _block_before(row: fx.Node, linear: dict[fx.Node, str]) -> CutBlock:
-    """The block that ends in a linear layer. Raises :class:`WholeError`."""
+    """The block that ends in a linear layer. Raises :class:`WholeError` if there is none."""
     before, columns, stack = set[fx.Node](), [], [row.args[0]]
     while stack:
         node = stack.pop()

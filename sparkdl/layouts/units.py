@@ -1,4 +1,4 @@
-"""Which layers and blocks of a network lie in shards together, and which networks cannot be cut into shards."""
+"""The units of a network whose weights are gathered together, and the networks that cannot be sharded."""
 
 from collections import defaultdict
 
@@ -11,15 +11,15 @@ from sparkdl.errors import ConfigError, ModelError
 __all__ = ["check_may_be_sharded", "units_of"]
 
 CONTAINERS = nn.Sequential, nn.ModuleList, nn.ModuleDict
-"""Modules whose children are called one by one."""
+"""Modules whose children are called individually."""
 OLDEST = Version("2.13")
-"""The PyTorch whose ``fully_shard`` gives weights that a rank has not used gradients of zero."""
+"""The oldest PyTorch whose ``fully_shard`` sets gradients of weights that a rank did not use to zero."""
 
 
 def units_of(model: nn.Module) -> list[nn.Module]:
-    """The layers and blocks whose weights come together at a time, inner ones first: all that are in a container.
+    """The layers and blocks whose weights are gathered at a time, inner ones first: the children of containers.
 
-    What shares a weight with a layer elsewhere is in none, but comes together with what holds both.
+    A module that shares a weight with a layer elsewhere is no unit, and is gathered with the module that has both.
     """
     homes = defaultdict(set)
     for module in model.modules():
@@ -36,10 +36,10 @@ def units_of(model: nn.Module) -> list[nn.Module]:
 
 
 def check_may_be_sharded(model: nn.Module) -> None:
-    """Raise an error for a network that ranks cannot have in shards. Runs on the driver.
+    """Raise an error for a network that cannot be sharded. Runs on the driver.
 
-    It is a :class:`ModelError` where weights cannot be cut into runs of rows, and a :class:`ConfigError` where PyTorch
-    is too old.
+    It is a :class:`ModelError` where weights cannot be cut into ranges of rows, and a :class:`ConfigError` where
+    PyTorch is too old.
     """
     if Version(torch.__version__) < OLDEST:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a training would take on this cluster: exchanges and steps are measured, and predicted for other ranks.
+"""Predicts what training takes on a cluster: measures exchanges and steps, and extrapolates to other numbers of ranks.
 
-`plan_training` and `train` are what the driver calls. Nothing is imported here: most runs have nothing to plan.
+The driver calls `plan_training` and `train`. Nothing is imported here, because most runs have nothing to plan.
 """

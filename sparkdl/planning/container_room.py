@@ -1,4 +1,4 @@
-"""Whether ranks fit into the containers of their executors, where YARN or Kubernetes ends those that take more.
+"""Whether ranks fit into the memory of their containers, beyond which YARN or Kubernetes kills them.
 
 Runs on the driver.
 """
@@ -17,14 +17,14 @@ from sparkdl.training.checks.tried_model import tried_model
 __all__ = ["check_room"]
 
 PYTHON_BYTES = 600 << 20
-"""What a process that has imported PyTorch holds (its builds with CUDA take the most)."""
+"""Memory of a process that has imported PyTorch (builds with CUDA take the most)."""
 
 
 def check_room(dataset: Dataset, settings: Train, cluster: Cluster, spark: SparkSession) -> dict[str, str]:
-    """What a rank takes beside what there is for it; nothing where no container has a limit, or nothing is known.
+    """The memory that a rank takes, and that it has; empty where containers have no limit or the need is not known.
 
-    Raises :class:`ClusterError` with the setting to raise where ranks do not fit. Known are strategies whose ranks hold
-    a whole network, or shards of it.
+    Raises :class:`ClusterError`, which names the setting to raise, where ranks do not fit. The need is known for
+    strategies whose ranks have whole replicas or shards.
     """
     container = container_memory(spark)
     in_parts = cluster.chosen_layout is not None and cluster.chosen_layout.has_parts

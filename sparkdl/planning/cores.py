@@ -12,21 +12,21 @@ from sparkdl.collectives import Communicator
 __all__ = ["Cores", "measure_cores"]
 
 SIDE, PRODUCTS = 384, 40
-"""Of matrices, and how many times they are multiplied: for long enough that ranks take turns on a core."""
+"""The side of matrices, and the number of products: long enough for ranks to take turns on a core."""
 REPEATS = 3
 
 
 class Cores(NamedTuple):
-    """What a rank has of the cores of its host."""
+    """A rank's share of the cores of its host."""
 
     threads: int
-    """With which PyTorch computes."""
+    """The number of PyTorch's threads."""
     slowdown: float = 1.0
-    """How many times as long a rank computes while all others compute: more than 1 where ranks share cores."""
+    """The factor by which a rank computes slower while all others compute; above 1 where ranks share cores."""
 
 
 def measure_cores(world: Communicator, device: torch.device) -> Cores:
-    """Compute on all ranks at once, and on the first one alone. All ranks call it together."""
+    """Compute on all ranks at the same time, and on the first rank alone. All ranks call it together."""
     threads = torch.get_num_threads()
     if device.type == "cuda":
         return Cores(threads)
@@ -42,7 +42,7 @@ def measure_cores(world: Communicator, device: torch.device) -> Cores:
 
 
 def _seconds(work: Callable[[], None] | None, world: Communicator) -> float:
-    """The median time of the ranks that have work, the first time left out."""
+    """The median time of the ranks that have work, without the first repetition."""
     seconds = []
     for _ in range(1 + REPEATS):
         world.barrier()

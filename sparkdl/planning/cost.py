@@ -1,8 +1,8 @@
-"""What an exchange costs, from two numbers of the network and the topology: the model behind ``sparkdl plan-training``.
+"""The cost model of exchanges, from a network's latency and bandwidth and the topology, for ``sparkdl plan-training``.
 
-A message takes some time to start, and then as long as its bytes (Hockney, 1994). An exchange takes as long as its
-busiest rank, which sends and receives at once. How many messages that rank has, one after another, and how many bytes,
-follows from the topology alone (Thakur et al., 2005; Patarasuk and Yuan, 2009).
+A message takes a latency and then its bytes over the bandwidth (Hockney, 1994). An exchange takes as long as its
+busiest rank, which sends and receives at the same time. The number of that rank's successive messages and bytes follows
+from the topology alone (Thakur et al., 2005; Patarasuk and Yuan, 2009).
 """
 
 import math
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 MESSAGE_BYTES = 8 << 20
-"""Of gradients and weights, so many at most travel together."""
+"""The largest message of gradients or weights."""
 
 
 class Traffic(NamedTuple):
-    """What the busiest rank of an exchange sends or receives, one after another."""
+    """The successive messages and bytes of the busiest rank of an exchange."""
 
     messages: float
     bytes: float
@@ -50,12 +50,12 @@ class Link:
     """Bytes a second, in each direction."""
 
     def seconds(self, traffic: Traffic) -> float:
-        """How long an exchange takes."""
+        """The seconds that an exchange takes."""
         return traffic.messages * self.start + traffic.bytes / self.bandwidth
 
 
 def fit_link(exchanges: Sequence[tuple[Traffic, float]]) -> Link:
-    """The link on which exchanges took so many seconds, with the least squared relative error.
+    """The link that fits measured exchanges, each with its seconds, with the least squared relative error.
 
     Raises ValueError unless the exchanges are of at least two sizes.
     """
@@ -63,7 +63,7 @@ def fit_link(exchanges: Sequence[tuple[Traffic, float]]) -> Link:
         raise ValueError("a link has two numbers: exchanges of at least two sizes have to be measured")
     parts = np.array([[traffic.messages / seconds, traffic.bytes / seconds] for traffic, seconds in exchanges])
     start, per_byte = np.linalg.lstsq(parts, np.ones(len(parts)), rcond=None)[0]
-    if start < 0:  # too short to be seen beside the bytes
+    if start < 0:  # too short to be measured
         start, per_byte = 0.0, parts[:, 1].sum() / (parts[:, 1] ** 2).sum()
     return Link(float(start), math.inf if per_byte <= 0 else float(1 / per_byte))
 
@@ -74,7 +74,7 @@ def ring(size: float, ranks: int) -> Traffic:
 
 
 def butterfly(size: float, ranks: int) -> Traffic:
-    """By recursive halving and doubling; ranks beyond a power of two leave their bytes with another one first."""
+    """By recursive halving and doubling; ranks beyond a power of two first send their bytes to another rank."""
     rounds = int(math.log2(ranks))
     core = 2**rounds
     guests = 1 if ranks > core else 0
@@ -82,33 +82,33 @@ def butterfly(size: float, ranks: int) -> Traffic:
 
 
 def server(size: float, ranks: int) -> Traffic:
-    """By one server, which receives and sends everybody's bytes."""
+    """By one server, which receives and sends the bytes of all ranks."""
     return Traffic(2 * (ranks - 1), 2 * size * (ranks - 1))
 
 
 def sharded_servers(size: float, ranks: int) -> Traffic:
-    """Where each rank is the server of its part."""
+    """By sharded servers: each rank is the server of its slice."""
     return Traffic(2 * (ranks - 1), 2 * size * (ranks - 1) / ranks)
 
 
 def two_levels(size: float, hosts: int) -> Traffic:
-    """Inside hosts first, whose memory counts as free, then in a ring from host to host."""
+    """First within hosts, which counts as free, then in a ring from host to host."""
     return ring(size, hosts)
 
 
 def gathered(size: float, ranks: int) -> Traffic:
-    """Messages of ``size`` bytes that cannot be added up on the way: every rank receives everybody's."""
+    """Messages of ``size`` bytes that cannot be added up: every rank receives those of all ranks."""
     return Traffic(ranks - 1, size * (ranks - 1))
 
 
 def exchange(size: float, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> Traffic:
-    """The exchange of ``size`` bytes, of which :data:`MESSAGE_BYTES` at most travel together; nothing takes none."""
+    """The exchange of ``size`` bytes in messages of at most :data:`MESSAGE_BYTES`; 0 bytes take no messages."""
     messages, sent = topology(size, ranks)
     return Traffic(messages * math.ceil(size / MESSAGE_BYTES), sent)
 
 
 def together(exchanges: Iterable[Traffic]) -> Traffic:
-    """Exchanges one after another."""
+    """The traffic of successive exchanges."""
     found = list(exchanges)
     return Traffic(sum(each.messages for each in found), sum(each.bytes for each in found))
 
@@ -119,25 +119,25 @@ TOPOLOGIES: dict[str, Callable[[float, int], Traffic]] = {
     "server": server,
     "sharded_servers": sharded_servers,
 }
-"""What can add up on the way, by its name in ``train.strategy.topology``."""
+"""The topologies in which messages are added up, by their names in ``train.strategy.topology``."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a rank does in a step of one strategy, apart from waiting for the network."""
+    """The costs of one rank's step with a strategy, without waiting for the network."""
 
     computing: float
     """Seconds of a step, compression included."""
     payload: float
-    """Bytes that it hands over in an exchange."""
+    """Bytes that a rank gives to an exchange."""
     period: int = 1
     """Steps from one exchange to the next."""
     adds_up: bool = True
-    """Whether it can be added up on the way; else every rank receives everybody's."""
+    """Whether messages can be added up; if not, every rank receives those of all ranks."""
     any_topology: bool = True
-    """Whether that can be in any topology, and not only in a ring."""
+    """Whether this works in any topology, and not only in a ring."""
 
     def seconds(self, link: Link, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> float:
-        """Predicted seconds of a step, on average over a period. What computing hides of an exchange is not known."""
+        """Predicted mean seconds of a step over a period, assuming that computation does not overlap with exchanges."""
         traffic = exchange(self.payload, ranks, topology if self.adds_up else gathered)
         return self.computing + link.seconds(traffic) / self.period

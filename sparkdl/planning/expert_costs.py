@@ -1,4 +1,4 @@
-"""What ranks that share the experts of a network hold of them, and which rows travel. Runs on the driver."""
+"""Memory and messages of ranks that share the experts of a network. Runs on the driver."""
 
 from dataclasses import replace
 from math import ceil
@@ -19,22 +19,22 @@ class ExpertBytes(NamedTuple):
 
     all: float
     own: float
-    """Of the rank that has most of them."""
+    """The bytes of the rank that has most experts."""
 
     def kept(self, network: float) -> float:
-        """The share that this rank keeps of a network of so many bytes."""
+        """The share that this rank keeps of a network of ``network`` bytes."""
         return 1 - (self.all - self.own) / network
 
 
 def bytes_of_experts(model: nn.Module, ranks: int) -> ExpertBytes:
-    """Of the experts of a network, and of those that one of so many ranks has."""
+    """The bytes of a network's experts, and of those of one of ``ranks`` ranks."""
     found = [each for module in _experts(model) for each in module.parameters()]
     own = sum(each.nbytes * ceil(len(each) / ranks) / len(each) for each in found)
     return ExpertBytes(sum(each.nbytes for each in found), own)
 
 
 def memory_with_experts(whole: RankMemory, experts: ExpertBytes) -> RankMemory:
-    """What a rank takes that has some of the experts, where one with a whole replica takes ``whole``."""
+    """The memory of a rank with some of the experts; ``whole`` is that of a rank with a whole replica."""
     share = experts.kept(whole.weights)
     return replace(
         whole, weights=share * whole.weights, gradients=share * whole.gradients, moments=share * whole.moments
@@ -42,7 +42,7 @@ def memory_with_experts(whole: RankMemory, experts: ExpertBytes) -> RankMemory:
 
 
 def bytes_of_rows(model: nn.Module, rows: Inputs) -> list[int]:
-    """What the experts of each mixture are given for some rows."""
+    """By mixture, the bytes of the experts' inputs for some rows."""
     sizes: list[int] = []
 
     def note(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:

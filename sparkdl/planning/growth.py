@@ -1,4 +1,4 @@
-"""The picture of a training plan: how exchanges and steps grow with the number of ranks. Runs on the driver.
+"""Plots a training plan: the times of exchanges and steps over the number of ranks. Runs on the driver.
 
 It is drawn without pyplot, so that neither a display nor a notebook's own figures are touched.
 """
@@ -16,20 +16,20 @@ from sparkdl.planning.training_plan import TrainingPlan
 __all__ = ["growth_figure"]
 
 RANKS = [2**power for power in range(1, 11)]
-"""Powers of two, with which a butterfly has no guests."""
+"""Powers of two, for which a butterfly needs no extra messages."""
 FEW_DECADES = 30
-"""Times the lowest value: on a shorter axis, numbers between the powers of ten are named, too."""
+"""Ratio of an axis's limits below which ticks between powers of ten are labelled, too."""
 COLOURS = ("#30303a", "#C44E52", "#4C72B0", "#DD8452", "#55A868", "#8172B3", "#937860")
 
 
 def growth_figure(plan: TrainingPlan) -> Figure:
     """Seconds of an exchange by topology and of a step by strategy, and rows a second by layout, on 2 to 1,024 ranks.
 
-    Dots are measured.
+    Dots are measurements.
     """
     figure = Figure(figsize=(16.5, 5.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
-    styles = cycle(["-", "-", "-", (0, (4, 3))])  # sharded servers move as much as a ring: both lines have to be seen
+    styles = cycle(["-", "-", "-", (0, (4, 3))])  # lines of ring and sharded servers coincide
     for (name, topology), colour in zip(TOPOLOGIES.items(), COLOURS, strict=False):
         seconds = [plan.links.among(ranks).seconds(topology(plan.model_bytes, ranks)) for ranks in RANKS]
         left.plot(RANKS, seconds, color=colour, linestyle=next(styles), linewidth=2, label=name.replace("_", " "))

@@ -1,4 +1,4 @@
-"""What the cost model has to know of a cluster and a network, measured by all ranks together. Runs on ranks."""
+"""Measures the inputs of the cost model, for a cluster and a network, by all ranks together. Runs on ranks."""
 
 import itertools
 import time
@@ -27,38 +27,37 @@ from sparkdl.training.task_to_train import task_to_train
 __all__ = ["Measurement", "adds_up", "batches_of_steps", "measure", "ring_exchanges", "topology_seconds"]
 
 SIZES = (4 << 10, 128 << 10, 2 << 20, 8 << 20)
-"""Bytes: one exchange that is nothing but its start, one of a few activations, two that are more than a switch takes
-at once."""
+"""Sizes of measured exchanges in bytes: pure latency, some activations, and two that exceed a switch's buffers."""
 REPEATS = 3
 WARM_UP_STEPS, STEPS = 3, 9
 SHORT_PERIOD = 3
-"""Steps between exchanges while a strategy is measured: an exchange is the same after as many steps as one likes. The
-second one of three has none before nor after it."""
+"""Steps between exchanges while a strategy is measured; the cost of an exchange does not depend on them. The second of
+three steps has no exchange before or after it."""
 
 
 SHARDS = {"optimizer": 1.0, "all": 1.5}
-"""Of replicas in shards, what travels in a step, in means of all weights: to bring weights together, once or twice,
-takes half of one each time, and so does scattering the sum of gradients."""
+"""Traffic of a step with sharded replicas, in all-reduces of all weights: each all-gather of weights (one or two) and
+the reduce-scatter of gradients cost half of one."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What rank 0 returns."""
+    """The measurements, which rank 0 returns."""
 
     exchanges: list[tuple[Traffic, float]]
-    """Of some sizes, by the backend's own ring, and their seconds."""
+    """Exchanges of some sizes by the backend's own ring, with their seconds."""
     inside: list[tuple[Traffic, float]]
-    """The same among the ranks of one host, where there are several hosts and several ranks on them."""
+    """The same among the ranks of one host, if there are several hosts with several ranks."""
     ranks_of_host: int
-    """On the host that has most of them."""
+    """Ranks on the host that has most."""
     cores: Cores
     topologies: dict[str, float]
-    """Seconds of one mean of as many bytes as the model has, in each topology that the backend has."""
+    """Seconds of an all-reduce of the model's size, by topology that the backend has."""
     steps: dict[str, StepCost]
-    """Of the strategies for which there is room."""
+    """By strategy for which the memory suffices."""
     room: float
-    """Bytes of memory that each rank may take beside what it has now: an equal share of what its host has left, or what
-    its GPU has."""
+    """Bytes of memory that each rank may use in addition: an equal share of its host's free memory, or its GPU's
+    memory."""
 
 
 def measure(
@@ -71,10 +70,10 @@ def measure(
     memory: Mapping[str, float],
     model_bytes: int,
 ) -> Measurement:
-    """Exchange tensors, then train a few steps with each strategy that fits. All ranks call it.
+    """Exchange tensors, then train a few steps with each strategy that fits into memory. All ranks call it together.
 
-    ``memory`` are the bytes that a rank is predicted to take with a strategy, as far as they are known, and
-    ``model_bytes`` those of the network's parameters.
+    ``memory`` has, by strategy, the predicted bytes of a rank, as far as they are known, and
+    ``model_bytes`` is the size of the network's parameters.
     """
     device = torch.device(rank.device)
     with backend.connect(device) as world:
@@ -96,7 +95,7 @@ def measure(
 
 
 def _inside(world: Communicator) -> tuple[list[tuple[Traffic, float]], int]:
-    """What ranks of a host exchange, all hosts at a time, and of how many ranks the largest host is."""
+    """Exchanges among the ranks of a host, on all hosts at the same time, and the ranks of the largest host."""
     hosts = world.hosts()
     most = max(hosts.count(host) for host in hosts)
     if most in (1, world.size):
@@ -108,20 +107,20 @@ def _inside(world: Communicator) -> tuple[list[tuple[Traffic, float]], int]:
 
 
 def _room(rank: Rank, world: Communicator) -> float:
-    """What the rank that has the least room may take. All ranks call it together."""
+    """The least memory that any rank may use in addition. All ranks call it together."""
     device = torch.device(rank.device)
     own = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory() / rank.local_size
     return float(torch.stack(world.all_gather(torch.tensor([own], dtype=torch.float64))).amin())
 
 
 def ring_exchanges(world: Communicator) -> list[tuple[Traffic, float]]:
-    """What :func:`~sparkdl.planning.cost.fit_link` takes. All ranks call it together."""
+    """Measured exchanges for :func:`~sparkdl.planning.cost.fit_link`. All ranks call it together."""
     averager = create_averager(Averaging(), world)
     return [(ring(size, world.size), _seconds(averager, size, world)) for size in SIZES]
 
 
 def topology_seconds(world: Communicator, size: int) -> dict[str, float]:
-    """How long a mean of ``size`` bytes takes in each topology that there is. All ranks call it together."""
+    """Seconds of a mean of ``size`` bytes in each available topology. All ranks call it together."""
     topologies: tuple[Topology, ...] = get_args(Topology) if isinstance(world, Messenger) else ("ring",)
     return {
         name: _seconds(create_averager(Averaging(topology=name), world), size, world)
@@ -131,7 +130,7 @@ def topology_seconds(world: Communicator, size: int) -> dict[str, float]:
 
 
 def _seconds(averager: Averager, size: int, world: Communicator) -> float:
-    """The median time of an exchange of ``size`` bytes of float32, the first one left out: each until all have it."""
+    """The median time, without the first, of exchanges of ``size`` bytes of float32, each until all ranks have it."""
     tensor = torch.zeros(size // 4)
     seconds = []
     for number in range(1 + REPEATS):
@@ -171,20 +170,20 @@ def _step(dataset: Dataset, settings: Train, options: Averaging, world: Communic
 
 
 def in_shards(options: Section) -> str | None:
-    """What ranks share in place of keeping all of it, if they do."""
+    """The strategy's ``shard``: what ranks keep in shards, None for nothing."""
     return options.shard if isinstance(options, AllReduceOptions) else None
 
 
 def adds_up(options: Section) -> bool:
-    """Whether what this strategy exchanges is added up on the way; else every rank receives everybody's."""
+    """Whether this strategy's messages can be added up; if not, every rank receives those of all ranks."""
     compression = options.compression if isinstance(options, CompressedAveraging) else None
     return not isinstance(options, RoundsOptions) and (compression is None or compression.adds_up)
 
 
 def _usual(seconds: list[float], period: int) -> float:
-    """What a step takes on average over a period, from steps in periods that were cut short.
+    """The mean seconds of a step over a period, from steps of shortened periods.
 
-    A step at the same place of each counts by the median: a machine that is busy for a moment is not the strategy's.
+    For each position in a period, the median over periods counts, so that other load on the machine has little effect.
     """
     if period < SHORT_PERIOD:
         return median(seconds)
@@ -193,7 +192,7 @@ def _usual(seconds: list[float], period: int) -> float:
 
 
 def batches_of_steps(dataset: Dataset, data: Communicator, shape: Batching) -> Iterator[list[Batch]]:
-    """The batches of each step on this rank, for as many epochs as are asked for."""
+    """The batches of each step on this rank, endlessly, epoch after epoch."""
     loader = Loader(dataset, "train", batch_size=shape.batch_size, rank=data.rank, size=data.size)
     batches = itertools.chain.from_iterable(map(loader.epoch, itertools.count()))
     while True:

@@ -1,4 +1,4 @@
-"""How much memory a rank takes for a step, whole or in shards: computed from the network, and not measured."""
+"""The memory of a rank for a step, with whole or sharded replicas, computed from the network without a measurement."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,37 +19,37 @@ __all__ = ["RankMemory", "memory_of_rank", "numbers_kept", "saved_bytes"]
 T = TypeVar("T")
 
 SCATTERED, GATHERED = 3, 3
-"""How many times the weights of the largest unit are in memory while it is back-propagated through in shards: gathered
-(with what arrives, and the next unit's), and as gradients (with what is scattered, and what the backend copies)."""
+"""How many times the weights of the largest unit are in memory during its sharded back-propagation: as gathered weights
+(with receive buffers, and those of the next unit), and as gradients (with send buffers, and the backend's copies)."""
 COPIED_BYTES = 16 << 20
-"""Of gradients of whole replicas that travel at a time, which are copied together."""
+"""Bytes of copies of gradients that are exchanged at a time, for whole replicas."""
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes that a rank has at the peak of a step, over what Python and its libraries take, by what they are for."""
+    """Bytes at a rank's peak within a step, beyond those of Python and its libraries, by purpose."""
 
     weights: float
     gradients: float
     moments: float
-    """What the optimizer keeps."""
+    """The optimizer's state."""
     travelling: float
-    """Weights and gradients on their way from and to other ranks."""
+    """Buffers for weights and gradients that are exchanged with other ranks."""
     activations: float
-    """What back-propagation needs of the forward pass."""
+    """Values that the forward pass keeps for back-propagation."""
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of all purposes."""
         return self.weights + self.gradients + self.moments + self.travelling + self.activations
 
 
 def memory_of_rank(model: nn.Module, rows: Inputs, settings: Train, *, ranks: int, batch: int) -> RankMemory:
-    """What one of so many ranks takes for a step over ``batch`` rows. Runs on the driver.
+    """The memory of one of ``ranks`` ranks for a step over ``batch`` rows. Runs on the driver.
 
-    ``rows`` are some as the network reads them. With a strategy other than all-reduce in shards, ranks have whole
-    replicas. Of a replica that several ranks share, ``model`` is the part of one of them
-    (:func:`sparkdl.layouts.part_alone`), and ``ranks`` are those that have the same part of other replicas.
+    ``rows`` are example rows. Ranks have whole replicas, except with sharded all-reduce. If several ranks share a
+    replica, ``model`` is the part of one rank (:func:`sparkdl.layouts.part_alone`), and ``ranks`` is the number of
+    ranks with the same part of other replicas.
     """
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     weights = sum(parameter.nbytes for parameter in model.parameters())
@@ -65,7 +65,7 @@ def memory_of_rank(model: nn.Module, rows: Inputs, settings: Train, *, ranks: in
 
 
 def _largest_unit(model: nn.Module) -> float:
-    """Bytes of the weights that come together at a time, at most."""
+    """Bytes of the largest unit of weights that is gathered at a time."""
     seen: set[int] = set()
     largest = 0.0
     for unit in [*units_of(model), model]:
@@ -76,7 +76,7 @@ def _largest_unit(model: nn.Module) -> float:
 
 
 def numbers_kept(settings: Train) -> float:
-    """How many numbers the optimizer keeps for each weight: seen on a small matrix."""
+    """How many numbers the optimizer keeps for each weight, measured on a small matrix."""
     layer = nn.Linear(64, 64, bias=False)
     optimizer = build_optimizer(settings, layer)
     layer.weight.grad = torch.zeros_like(layer.weight)
@@ -87,14 +87,14 @@ def numbers_kept(settings: Train) -> float:
 
 
 def _activations(model: nn.Module, rows: Inputs) -> float:
-    """Bytes that autograd keeps of a forward pass over some rows, but for weights."""
+    """Bytes that autograd keeps of a forward pass over some rows, without weights."""
     with in_mode(model, training=True), torch.random.fork_rng(devices=[]):
         _, found = saved_bytes(lambda: logits_of(answer(model, rows)), model.parameters())
     return found
 
 
 def saved_bytes(run: Callable[[], T], weights: Iterable[torch.Tensor]) -> tuple[T, float]:
-    """What ``run`` returns, and the bytes that autograd keeps of it, but for these tensors."""
+    """The result of ``run``, and the bytes that autograd keeps for it, without these tensors."""
     left_out = {weight.untyped_storage().data_ptr() for weight in weights}
     kept: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""How long a network takes on this machine, to be compared with a part of it. Runs on the driver."""
+"""Measures a network's passes on this machine, to compare them with those of a part. Runs on the driver."""
 
 import time
 from collections.abc import Callable
@@ -15,11 +15,11 @@ __all__ = ["pass_seconds", "seconds_of_optimizer", "shortest"]
 
 REPEATS = 3
 SIDE = 1024
-"""Of a matrix: large enough for an optimizer to be limited by memory, as it is by the weights of a large network."""
+"""The side of a matrix large enough for an optimizer to be limited by memory, as with a large network's weights."""
 
 
 def shortest(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs: what else the machine does makes others slower."""
+    """Seconds of the fastest of some runs, because other load on the machine slows runs down."""
     seconds = []
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -29,7 +29,7 @@ def shortest(run: Callable[[], object]) -> float:
 
 
 def pass_seconds(model: nn.Module, rows: Inputs, count: int) -> float:
-    """Of a forward pass and the back-propagation over ``count`` rows like the first one of ``rows``."""
+    """Seconds of forward pass and back-propagation over ``count`` copies of the first of ``rows``."""
     given = repeated(rows, count)
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
@@ -41,7 +41,7 @@ def pass_seconds(model: nn.Module, rows: Inputs, count: int) -> float:
 
 
 def seconds_of_optimizer(settings: Train) -> float:
-    """Of a step, for each number that is trained: seen on a matrix."""
+    """Seconds of an optimizer step per trained number, measured on a matrix."""
     layer = nn.Linear(SIDE, SIDE, bias=False)
     optimizer = build_optimizer(settings, layer)
     layer.weight.grad = torch.zeros_like(layer.weight)

@@ -1,7 +1,7 @@
-"""What a step of independent subnet training costs: the more ranks there are, the less each computes and sends.
+"""The cost of a step of independent subnet training: with more ranks, each computes and sends less.
 
-A rank computes with what it was dealt, and once a round receives everybody's part. Of neurons that is 1/n of the first
-and the last layer, and 1/n² of what is between two hidden layers; of residual blocks it is 1/n.
+A rank computes with its sub-network, and once per round receives the parts of all ranks. A sub-network of neurons has
+1/n of the first and the last layer, and 1/n² of the weights between two hidden layers; one of residual blocks has 1/n.
 """
 
 import math
@@ -30,38 +30,38 @@ class Dealt(NamedTuple):
 
     bytes: int
     operations: int
-    """Multiplications with its numbers for one row."""
+    """Multiplications with the tensor's numbers for one row."""
     neurons: tuple[int, ...]
-    """How many the hidden layers have along which it is cut, first those whose rows it has, then those it reads; or how
-    many blocks there are."""
+    """The number of neurons of each hidden layer along which the tensor is cut (its own layer first, then the one that
+    it reads), or the number of blocks."""
 
     def part(self, ranks: int) -> float:
-        """The part of it that a sub-network has, the largest one of so many."""
+        """The share of the tensor in the largest of ``ranks`` sub-networks."""
         return math.prod(math.ceil(count / ranks) / count for count in self.neurons)
 
     def kept(self, ranks: int) -> float:
-        """The part of it that a rank keeps of a network that lies in parts: the rows of its neurons, whole."""
+        """The share of the tensor that a rank keeps of a sharded network: the complete rows of its neurons."""
         return self._replace(neurons=self.neurons[:1]).part(ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubNetworkCost(StepCost):
-    """As measured on so many ranks, and what follows for others."""
+    """Measured on some number of ranks, and extrapolated to others."""
 
     ranks: int
-    """How many have measured."""
+    """The number of ranks of the measurement."""
     whole: float
     """Seconds of a step with the whole network."""
     dealt: Sequence[Dealt]
     uncut: int
-    """Bytes of what every sub-network has: its mean is taken at the end of a round."""
+    """Bytes of tensors that every sub-network has, which are averaged at the end of a round."""
     sharded: bool = False
 
     @override
     def seconds(self, link: Link, ranks: int, topology: Callable[[float, int], Traffic] = ring) -> float:
-        """Predicted seconds of a step; not a number for more ranks than there are neurons or blocks.
+        """Predicted seconds of a step; NaN for more ranks than there are neurons or blocks.
 
-        The backend gathers sub-networks, in whatever topology means are taken.
+        The backend gathers sub-networks, whatever the topology of means is.
         """
         if ranks > min(count for each in self.dealt for count in each.neurons):
             return math.nan
@@ -70,7 +70,7 @@ class SubNetworkCost(StepCost):
         return self._computing(ranks) + exchange / self.period
 
     def _computing(self, ranks: int) -> float:
-        """A straight line through both measured times: what does not depend on the network's size stays."""
+        """Linear in the operations, through both measured times: a part of the time does not depend on their number."""
         saved = self._operations(1) - self._operations(self.ranks)
         slope = max(0.0, self.whole - self.computing) / saved if saved else 0.0
         return self.computing + slope * (self._operations(ranks) - self._operations(self.ranks))
@@ -80,7 +80,7 @@ class SubNetworkCost(StepCost):
 
 
 def may_be_dealt(model: nn.Module, rows: Inputs, *, ranks: int) -> bool:
-    """Whether all hidden layers' neurons can be dealt to ranks; not tried on a network without weights."""
+    """Whether the neurons of all hidden layers can be dealt to ranks; not tried on a network without weights."""
     if device_of(rows).type == "meta":
         return False
     try:
@@ -93,7 +93,7 @@ def may_be_dealt(model: nn.Module, rows: Inputs, *, ranks: int) -> bool:
 def of_sub_networks(
     measured: StepCost, options: RoundsOptions, model: nn.Module, rows: Inputs, *, whole: float, ranks: int
 ) -> SubNetworkCost:
-    """What was measured on so many ranks, with what is known of the network; ``whole`` are seconds of its own step.
+    """The cost from a measurement on ``ranks`` ranks; ``whole`` is the seconds of a step of the whole network.
 
     Runs on the driver.
     """
@@ -103,10 +103,10 @@ def of_sub_networks(
 
 
 def find_dealt(model: nn.Module, rows: Inputs, options: RoundsOptions) -> tuple[list[Dealt], int]:
-    """What is cut of a network whose parts can be dealt, and the bytes of the rest; ``rows`` are like its inputs.
+    """The tensors of a network that are cut, and the bytes of all others; ``rows`` are like its inputs.
 
-    Runs on the driver. The network may be one without weights, on the device ``meta``, as the rows then are, too; its
-    buffers go there.
+    Runs on the driver. The network may be one without weights, on the device ``meta``; rows have to be there, too, and
+    its buffers are moved there.
     """
     model.to(device_of(rows))
     tensors, along = tensors_of(model), _along(model, options)
@@ -118,7 +118,7 @@ def find_dealt(model: nn.Module, rows: Inputs, options: RoundsOptions) -> tuple[
 
 
 def _along(model: nn.Module, options: RoundsOptions) -> dict[str, tuple[int, ...]]:
-    """By name of what is cut: how many neurons, or blocks, there are to deal, for each of its dimensions."""
+    """By tensor that is cut: the number of neurons, or blocks, for each dimension along which it is cut."""
     if isinstance(options, ResISTOptions):
         blocks = choose_blocks(model, options.blocks)
         return dict.fromkeys(cut_blocks(model, blocks, ranks=1), (len(blocks),))
@@ -129,7 +129,7 @@ def _along(model: nn.Module, options: RoundsOptions) -> dict[str, tuple[int, ...
 
 @torch.no_grad()
 def _uses(model: nn.Module, rows: Inputs, weights: Mapping[str, torch.Tensor]) -> Mapping[str, int]:
-    """By weight, how often each of its numbers is multiplied for one row: once, or of a convolution for each pixel."""
+    """By weight: how often each number is multiplied for one row: once, or in a convolution once per pixel."""
     found = dict.fromkeys(weights, 0)
 
     def count(name: str, _: nn.Module, __: object, outputs: torch.Tensor) -> None:

@@ -33,14 +33,14 @@ def train(
     ``settings.dataset``. Settings, model and loss are checked before a rank starts. When a rank, an executor or a host
     fails, training continues from the last checkpoint, and ends with the same weights as without the failure.
 
-    With ``cluster.layout: auto`` the ranks measure the network first, for some seconds. A step learns from as many rows
-    then as with whole replicas, whatever is chosen; the table that it was chosen from is an artifact of the run.
+    With ``cluster.layout: auto``, ranks first measure the network for some seconds. Whatever layout is chosen, a step
+    has as many rows as with whole replicas. The table of layouts is an artifact of the run.
 
     Raises :class:`~sparkdl.errors.DatasetError` for a missing or damaged dataset, :class:`~sparkdl.errors.ModelError`
     for a network that does not fit it, :class:`~sparkdl.errors.NotEnoughSlotsError`, :class:`~sparkdl.errors.RankError`
     with the traceback of the rank that failed first when restarts do not help, :class:`~sparkdl.errors.TrainingError`
     when the loss is no longer a number, :class:`~sparkdl.errors.CheckpointError` when the checkpoint to continue from
-    cannot be read, and :class:`~sparkdl.errors.RunCancelledError` when somebody cancelled Spark's job.
+    cannot be read, and :class:`~sparkdl.errors.RunCancelledError` when Spark's job was cancelled from outside.
     """
     settings, cluster = settings or Train(), cluster or Cluster()
     chosen = _chosen(dataset, settings, cluster, spark)
@@ -81,18 +81,18 @@ def check_train(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Settings that say how ranks share the network."""
+    """Settings with the layout that was chosen."""
 
     settings: Train
     cluster: Cluster
     name: str = ""
-    """What was chosen; empty where nothing had to be."""
+    """The chosen layout; empty if the settings give one."""
     plan: str = ""
-    """What it was chosen from."""
+    """The table of layouts that it was chosen from."""
 
 
 def _chosen(dataset: Dataset | str | None, settings: Train, cluster: Cluster, spark: SparkSession | None) -> _Chosen:
-    """What ``cluster.layout: auto`` becomes. Raises :class:`ConfigError` where nothing fits into the ranks' memory."""
+    """Choose for ``cluster.layout: auto``. Raises :class:`ConfigError` where no layout fits into the ranks' memory."""
     if cluster.layout != "auto":
         return _Chosen(settings, cluster)
     strategy = settings.strategy
