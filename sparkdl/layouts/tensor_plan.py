@@ -62,8 +62,9 @@ class TensorPlan(NamedTuple):
 def find_plan(model: nn.Module, rows: Inputs, ranks: int, given: Mapping[str, Style] | None = None) -> TensorPlan:
     """The plan for ``ranks`` ranks, from the network's training graph for some rows.
 
-    Without a ``given`` plan, all layers are cut that can be cut and are large enough to pay for it. A given one has styles by the names of
-    layers, in which ``*`` stands for anything, as in the plans of PyTorch's ``parallelize_module`` and of transformers.
+    Without a ``given`` plan, all layers are cut that can be cut and are large enough to pay for it. A given plan has
+    styles by the names of layers, in which ``*`` stands for anything, as in the plans of PyTorch's
+    ``parallelize_module`` and of transformers.
 
     Raises :class:`ModelError` for a network that cannot be traced, for one that has nothing to cut, and for a given
     plan that does not fit it.
@@ -96,7 +97,7 @@ def find_plan(model: nn.Module, rows: Inputs, ranks: int, given: Mapping[str, St
 def _found(
     named: dict[fx.Node, str], linear: dict[fx.Node, str], layers: Mapping[str, nn.Module], ranks: int
 ) -> tuple[list[CutBlock], list[str]]:
-    """Blocks and embeddings that can be cut and are worth it. Raises :class:`ModelError` where there are none."""
+    """Blocks and embeddings that can be cut and are large enough. Raises :class:`ModelError` where there are none."""
     blocks, reasons = _blocks(linear, ranks)
     embeddings = [name for node, name in named.items() if node not in linear]
     tables = [name for name in embeddings if _may_be_dealt(layers[name], ranks) and _is_large(layers[name])]
@@ -209,7 +210,7 @@ def _blocks(linear: dict[fx.Node, str], ranks: int) -> tuple[list[CutBlock], lis
 
 
 def _block_for(row: fx.Node, linear: dict[fx.Node, str], ranks: int) -> CutBlock:
-    """The block that ends in a linear layer, for so many ranks. Raises :class:`WholeError`."""
+    """The block that ends in a linear layer, for ``ranks`` ranks. Raises :class:`WholeError`."""
     block = _block_before(row, linear)
     if block.units < ranks:
         raise WholeError(f"{block.row!r} has {block.units} units before it, fewer than {ranks} ranks")
