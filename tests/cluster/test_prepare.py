@@ -693,7 +693,9 @@ def test_a_place_that_petastorm_would_misread_is_refused(people: DataFrame, tmp_
 def test_a_copy_without_hidden_files_is_the_same_dataset(people: DataFrame, tmp_path: Path) -> None:
     dataset = prepare(people, Prepare(output=str(tmp_path / "d"), features=["age"], split=NO_SPLIT))
     shutil.copytree(dataset.path, tmp_path / "copy", ignore=shutil.ignore_patterns(".*", "_*"))
-    Dataset.open(str(tmp_path / "copy")).verify()
+    copy = Dataset.open(str(tmp_path / "copy"))
+    copy.verify()
+    assert copy.digest == dataset.digest
 
 
 def wrong_in(expressions: dict[int, str], column: str) -> str:

@@ -179,7 +179,8 @@ def test_a_loss_of_counts_predicts_counts(
         tracking_uri=tracking.uri,
     )
     predicted = regressor.fit(counted).transform(counted).toPandas()
-    assert predicted["prediction"].mean() == pytest.approx(predicted["count"].mean(), rel=0.25)
+    error = ((predicted["prediction"] - predicted["count"]) ** 2).mean()
+    assert error < 0.5 * predicted["count"].var()  # of which a constant explains nothing
 
 
 def test_lists_of_labels_are_predicted_and_training_ends_when_nothing_becomes_better(

@@ -10,7 +10,7 @@ from torch import nn
 
 from sparkdl.errors import ModelError
 from sparkdl.layouts import PipelinePlan, find_stages
-from sparkdl.layouts.network_graph import trace
+from sparkdl.layouts.network_graph import overwrites, trace
 from sparkdl.layouts.pipeline_plan import _balanced
 from sparkdl.settings import RankLayout
 from sparkdl.training.checks.shared_replicas import tried_plan
@@ -83,8 +83,15 @@ def test_what_depends_on_inputs_alone_is_not_sent() -> None:
 
 
 def test_no_place_is_behind_what_is_overwritten_later() -> None:
+    network = layers(4)
+    graph = trace(network, ROWS)
+    overwritten = {graph.number[node]: node.args[0] for node in graph.operations if overwrites(node)}
+    assert len(overwritten) == 4
     for stages in (2, 3, 4):
-        tried_plan(layers(4), ROWS, RankLayout(pipeline=stages), batch_size=2)
+        plan = tried_plan(network, ROWS, RankLayout(pipeline=stages), batch_size=2)
+        assert isinstance(plan, PipelinePlan) and len(plan.cuts) == stages - 1
+        for cut in plan.cuts:
+            assert not {node for place, node in overwritten.items() if place >= cut} & {*graph.crossing(cut)}
 
 
 class Otherwise(nn.Module):

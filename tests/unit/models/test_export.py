@@ -289,10 +289,18 @@ def _is_reached(name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("argument", [{"dtype": "hub"}, {"module": "os"}, {"node": "nobody"}, {"dtype": "__name__"}])
-def test_a_strangers_argument_is_data_and_nothing_else(argument: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ({"dtype": "hub"}, "asks for the dtype 'hub', which does not exist"),
+        ({"dtype": "__name__"}, "asks for the dtype '__name__', which does not exist"),
+        ({"module": "os"}, "is damaged: KeyError: 'module'"),
+        ({"node": "nobody"}, "the network's step 'linear' reads what no step before it makes"),
+    ],
+)
+def test_a_strangers_argument_is_data_and_nothing_else(argument: dict[str, str], says: str, tmp_path: Path) -> None:
     path = export_network(nn.Linear(4, 2), tmp_path / "network.safetensors", torch.rand(1, 4))
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match=says):
         load_network(_tamper(path, args=[argument]))(torch.rand(1, 4))
 
 

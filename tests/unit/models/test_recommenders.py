@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,5 +121,11 @@ def test_the_loss_on_the_page_learns_from_the_other_items_of_a_batch() -> None:
     page = (Path(__file__).parents[3] / "docs" / "recommenders.md").read_text()
     names: dict[str, Any] = {}
     exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1], names)
+    users, items = (torch.eye(2, 3).requires_grad_() for _ in range(2))
+    one_click = SimpleNamespace(labels=torch.tensor([1, 0]))
+    names["others_of_the_batch"]({"user_vector": users, "item_vector": items}, one_click).backward()
+    assert users.grad is not None and items.grad is not None
+    assert users.grad[0].any() and not users.grad[1].any()
+    assert items.grad[1].any()  # as a negative of the first row's user
     settings = Train(loss=names["others_of_the_batch"], optimizer="sparse_adam")
     try_training(built("two_towers", sparse=True, **TOWERS), rows(), settings, Classification(2), weighted=False)

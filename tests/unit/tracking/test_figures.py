@@ -33,6 +33,8 @@ def test_curves_have_a_line_per_split_and_labelled_axes() -> None:
 def test_short_and_broken_histories_are_drawn_too(history: list[dict[str, float]]) -> None:
     for figure in (loss_curve(history), accuracy_curve(history)):
         figure.savefig(io.BytesIO())
+        known = {key.partition("_")[0] for each in history for key in each}
+        assert {line.get_label() for line in figure.axes[0].lines} == known
 
 
 @pytest.mark.parametrize("history", [HISTORY[:1], HISTORY])
@@ -68,4 +70,5 @@ def test_cells_hold_counts_and_zeros_are_left_out() -> None:
 
 def test_a_class_without_rows_does_not_divide_by_zero() -> None:
     with np.errstate(all="raise"):
-        confusion_matrix([[0, 0], [0, 0]], ["no", "yes"])
+        figure = confusion_matrix([[0, 0], [0, 7]], ["no", "yes"])
+    assert [text for text in _texts(figure) if text] == ["7", *("no", "yes"), *("no", "yes")]

@@ -232,7 +232,12 @@ def test_powersgd_recovers_from_a_gradient_of_zeros() -> None:
 
 @of_each_compression
 def test_no_values_are_as_good_as_any(name: str) -> None:
-    alone(lambda rank: average(new_averager(name, rank), [torch.zeros(0)]))
+    def work(rank: ThreadMessenger) -> list[torch.Tensor]:
+        values = [torch.zeros(0)]
+        average(new_averager(name, rank), values)
+        return values
+
+    assert [each.shape for (each,) in on_threads(2, work)] == [(0,), (0,)]
 
 
 def test_atomo_sends_all_of_a_matrix_of_few_atoms() -> None:
