@@ -7,7 +7,7 @@ import sparkdl
 spark = sparkdl.get_session()
 random.seed(0)
 pairs = [(random.randrange(40), random.randrange(60)) for _ in range(4000)]
-clicks = [(user, item, int(user % 4 == item % 4)) for user, item in pairs]  # who likes what repeats every four
+clicks = [(user, item, int(user % 4 == item % 4)) for user, item in pairs]  # a user likes items of the same remainder
 rows = spark.createDataFrame(clicks, "user int, item int, clicked int")
 ids = {name: {"column": name, "kind": "ids"} for name in ("user", "item")}
 split = sparkdl.Split(fractions={"validation": 0.1, "test": 0.1})

@@ -1,4 +1,4 @@
-"""Very many classes: 100 of them told apart by four small networks of 16 outputs each, trained in Spark tasks."""
+"""Very many classes: 100 classes, distinguished by four small networks of 16 outputs each, trained in Spark tasks."""
 
 import sparkdl
 
