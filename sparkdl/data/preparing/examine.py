@@ -106,7 +106,7 @@ def examine(
         labels = rows.select(SPLIT, sf.explode(LABEL).alias(LABEL))
         found = labels.groupBy(SPLIT, LABEL).agg(sf.count("*").alias("rows")).collect()
     counts = _of_labels(found)
-    if unseen := _unseen_labels(counts, settings, task):
+    if unseen := _unseen_labels(counts, task):
         judged = rows.withColumn(WRONG, what_is_wrong(unseen))
         unfit = _changed(unfit, lambda each: each.withColumn(WRONG, what_is_wrong(unseen)))
         return replace(examine(judged, unseen, settings, task, named=unfit), unseen=tuple(unseen))  # or it raises
@@ -123,7 +123,7 @@ def summed_up(found: "Collection[Row]", settings: Prepare, task: TaskName) -> Fi
     if task != "classification":
         return Findings((), dict.fromkeys(split_rows, ()), split_rows, fingerprint)
     counts = _of_labels(found)
-    if _unseen_labels(counts, settings, task):
+    if _unseen_labels(counts, task):
         return None
     return _of_classes(counts, split_rows, fingerprint, settings)
 
@@ -189,7 +189,7 @@ def check_sizes(split_rows: Mapping[str, int], settings: Prepare) -> None:
             )
 
 
-def _unseen_labels(counts: Mapping[str, Mapping[str, int]], settings: Prepare, task: TaskName) -> list[Problem]:
+def _unseen_labels(counts: Mapping[str, Mapping[str, int]], task: TaskName) -> list[Problem]:
     """By split, rows whose labels no training row has: nothing can be learned of them."""
     from pyspark.sql import functions as sf
 

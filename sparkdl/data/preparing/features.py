@@ -226,10 +226,10 @@ def raw_rows(rows: "DataFrame", inputs: InputPlan, settings: Prepare, *, row: st
         chosen = select_columns(rows, wanted, row=row)
     kinds = {column.name: column.dataType for column in chosen.schema}
     lists = [name for name, kind in inputs.raw_columns.items() if kind == "vector" and is_list_of_numbers(kinds[name])]
-    return chosen.withColumns({name: _as_vector(chosen, name) for name in lists}) if lists else chosen
+    return chosen.withColumns({name: _as_vector(name) for name in lists}) if lists else chosen
 
 
-def _as_vector(rows: "DataFrame", name: str) -> "Column":
+def _as_vector(name: str) -> "Column":
     """A column of arrays as vectors, which have no nulls: such an element is not a number."""
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as sf

@@ -141,7 +141,7 @@ def label_problems(rows: "DataFrame", settings: Prepare, task: TaskName | None) 
             problems.append(Problem(f"{column} is NaN or infinite in {COUNT} rows", "drop them", ~_is_finite(value)))
     elif _is_fractional_type(kind):
         says = f"{column} has {COUNT} rows that are not whole numbers"
-        fractional = _is_fractional(rows, settings.label, kind)
+        fractional = _is_fractional(settings.label, kind)
         problems.append(Problem(says, "bin them first, set `task: regression`", fractional))
     if settings.weight:
         weight = sf.col(WEIGHT)
@@ -170,7 +170,7 @@ def _has_fractions(rows: "DataFrame", label: str, kind: "DataType") -> bool:
 
     if isinstance(kind, ArrayType) or not _is_fractional_type(kind):
         return False
-    return bool(rows.where(_is_fractional(rows, label, kind)).select(identifier(label)).head(1))
+    return bool(rows.where(_is_fractional(label, kind)).select(identifier(label)).head(1))
 
 
 def _is_fractional_type(kind: "DataType") -> bool:
@@ -181,7 +181,7 @@ def _is_fractional_type(kind: "DataType") -> bool:
     return isinstance(element, FloatType | DoubleType | DecimalType)
 
 
-def _is_fractional(rows: "DataFrame", label: str, kind: "DataType") -> "Column":
+def _is_fractional(label: str, kind: "DataType") -> "Column":
     """Whether a label, or one of several, is a number that is not whole."""
     from pyspark.sql import functions as sf
     from pyspark.sql.types import ArrayType
