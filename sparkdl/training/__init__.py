@@ -1,4 +1,4 @@
-"""Many replicas, one model: the training loop, its recipe, its checkpoints, and how replicas agree.
+"""Training: the loop, its settings, its checkpoints, and how replicas are synchronised.
 
-`train` is what the driver calls. Nothing is imported here: ranks import this room too, and have no use for MLflow.
+The driver calls `train`. Nothing is imported here, because ranks import this package, too, and do not need MLflow.
 """

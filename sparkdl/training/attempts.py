@@ -1,4 +1,4 @@
-"""Attempts: what is done about a failure, and with how many ranks the run goes on. Runs on the driver.
+"""Attempts: what happens after a failure, and with how many ranks the run goes on. Runs on the driver.
 
 Spark does not retry a barrier stage whose results are collected, so this does: from the last good checkpoint, with as
 many ranks as there are slots.
@@ -39,22 +39,22 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 60.0  # seconds
-GROWTH_SECONDS = 10.0  # how often a run with fewer ranks than it may have looks for more slots
+GROWTH_SECONDS = 10.0  # between two checks for more slots, in a run with fewer ranks than allowed
 FINAL = {
     f"{error.__module__}.{error.__name__}": error
     for error in (ConfigError, DataError, DatasetError, ModelError, TrainingError)
 }
-"""What another attempt would only find again."""
+"""Errors that another attempt would meet again."""
 DAMAGED = f"{DamagedCheckpointError.__module__}.{DamagedCheckpointError.__name__}"
 
 
 class RunStopped(Exception):  # noqa: N818 - nothing went wrong
-    """Ranks have ended because they were asked to; a checkpoint has been written."""
+    """Ranks have ended on request, after writing a checkpoint."""
 
 
 @dataclass
 class Budget:
-    """Decides whether a failed run is tried again."""
+    """Decides whether a failed run is restarted."""
 
     max_restarts: int
     first_pause: float
@@ -64,8 +64,8 @@ class Budget:
     def spend(self, error: RankError, step: int) -> float:
         """Seconds to wait before the next attempt, which begins at ``step``.
 
-        A checkpoint that is newer than at the last failure refills the budget. Raises the error when it is used up, or
-        when the user's code has failed twice in the same way at the same place; the first cause is on top then.
+        A newer checkpoint than at the last failure refills the budget. Raises the error when the budget is spent, or
+        when the user's code has failed twice in the same way at the same step; the message begins with the first cause.
         """
         if step > self._step:
             self._streak.clear()
@@ -98,13 +98,13 @@ def run_attempts(
 ) -> TrainingResult:
     """Train in as many attempts as it takes, the first one from ``checkpoint`` if there is one.
 
-    ``on_message`` is called with a rank and what it tells, ``on_checkpoint`` with each checkpoint that an attempt
-    goes on from, before it does. ``description`` is what Spark calls its jobs. When ``stop`` is set, ranks write a
-    checkpoint and end, and :class:`RunStopped` is raised; a run that may be stopped does not look for more slots.
+    ``on_message`` is called with a rank and its message, ``on_checkpoint`` with each checkpoint before an attempt
+    resumes from it. ``description`` is that of Spark's jobs. When ``stop`` is set, ranks write a checkpoint and end,
+    and :class:`RunStopped` is raised; a run with ``stop`` does not look for more slots.
 
-    Raises :class:`RankError` when the restarts are used up or storage does not give the checkpoint to go on from,
-    :class:`~sparkdl.errors.NotEnoughSlotsError`, and what no restart would change: for example :class:`TrainingError`
-    when the loss is not a number.
+    Raises :class:`RankError` when the restarts are used up or the checkpoint to resume from cannot be read,
+    :class:`~sparkdl.errors.NotEnoughSlotsError`, and errors that no restart would change, for example
+    :class:`TrainingError` when the loss is not finite.
     """
 
     def attempt(job: Job) -> TrainingResult | None:
@@ -122,9 +122,9 @@ def repeat(
     on_checkpoint: Callable[[str], None],
     checkpoint: str | None,
 ) -> T:
-    """What an attempt brings home; one that raises :class:`RankError`, or brings nothing, is followed by another one.
+    """Repeat an attempt until it returns a result; one that raises :class:`RankError` or returns None is repeated.
 
-    Each begins from the checkpoint of its job, and is one of those that :func:`run_attempts` makes.
+    Each attempt gets a job with the checkpoint to resume from. See :func:`run_attempts`.
     """
     budget = Budget(cluster.max_restarts, cluster.restart_seconds)
     while True:
@@ -142,7 +142,7 @@ def repeat(
             try:
                 checkpoint = latest(job.folder)
             except CheckpointError as lost:
-                budget.spend(error, step_of(checkpoint))  # what no attempt would change is told as that
+                budget.spend(error, step_of(checkpoint))  # raises errors that no attempt would change
                 raise told(error, f"there was no other attempt: {lost}") from None
             pause = budget.spend(error, step_of(checkpoint))
             log.warning("%s\n\nanother attempt goes on from step %d in %g s", error, step_of(checkpoint), pause)
@@ -162,7 +162,7 @@ def _attempt(
     description: str,
     stopped: threading.Event | None,
 ) -> TrainingResult | None:
-    """One barrier stage; None when it was stopped so that more ranks can go on, or others elsewhere."""
+    """Run one barrier stage; None when it was stopped to continue with more ranks, or in other slots."""
     size = wait_for_ranks(spark, cluster)
     with nullcontext(stopped) if stopped else _growth(spark, size, cluster) as stop:
         outcomes = run_ranks(
@@ -189,7 +189,7 @@ def _attempt(
 
 @contextmanager
 def _growth(spark: SparkSession, size: int, cluster: Cluster) -> Iterator[threading.Event]:
-    """An event that is set when a run with fewer ranks than it may have could have more."""
+    """An event that is set when slots are free for a run with fewer ranks than allowed."""
     stop, ended = threading.Event(), threading.Event()
 
     def look() -> None:
@@ -213,12 +213,12 @@ def _same(one: RankError, other: RankError) -> bool:
 
 
 def _from_outside(error: RankError) -> bool:
-    """Whether a second attempt can end otherwise though it failed in the same way: the user's code need not be why."""
+    """Whether the cause may be outside the user's code, so that another attempt may succeed after equal failures."""
     return error.exit_code != ExitCode.USER
 
 
 def told(error: RankError, more: str) -> RankError:
-    """The same error with a last line."""
+    """The same error with a line added at its end."""
     return RankError(
         f"{error}\n\n{more}",
         rank=error.rank,

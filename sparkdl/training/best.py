@@ -1,4 +1,4 @@
-"""Which epoch is better than another, and when a run has nothing left to do."""
+"""Which epoch is the best one, and when a run ends early."""
 
 import logging
 import math
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def is_over(history: Sequence[Mapping[str, float]], settings: Train, task: Task) -> bool:
-    """Whether an epoch has reached what the run was to reach, or nothing has become better for too long."""
+    """Whether an epoch has reached the target, or no epoch has been better for ``patience`` epochs."""
     history = history[_first_that_counts(settings) :]
     if settings.target is not None and any(map(settings.target.reached, history)):
         return True
@@ -27,9 +27,9 @@ def is_over(history: Sequence[Mapping[str, float]], settings: Train, task: Task)
 def is_better(
     figures: Mapping[str, float], history: Sequence[Mapping[str, float]], best: int, settings: Train, task: Task
 ) -> bool:
-    """Whether the epoch after a history, of which one epoch is the ``best``, is better still.
+    """Whether the epoch after a history is better than the ``best`` epoch in it.
 
-    Without a validation split every epoch is better than the last.
+    Without a validation split, the newest epoch is the best one.
     """
     if len(history) <= _first_that_counts(settings):
         return True
@@ -37,7 +37,7 @@ def is_better(
 
 
 def seconds_to_target(history: Sequence[Mapping[str, float]], settings: Train) -> float | None:
-    """The seconds of all epochs up to the one that reached what the run was to reach; None where none did."""
+    """The seconds of all epochs up to the one that reached the target; None if none did."""
     if settings.target is None:
         return None
     seconds = 0.0
@@ -50,7 +50,7 @@ def seconds_to_target(history: Sequence[Mapping[str, float]], settings: Train) -
 
 
 def _first_that_counts(settings: Train) -> int:
-    """The first epoch, from 0, that may be the best in the end: in those before it weights still leave."""
+    """The first epoch, from 0, that may be the best one: before it, pruning still removes weights."""
     return settings.sparser.end_epoch if settings.sparser else 0
 
 

@@ -27,22 +27,22 @@ __all__ = ["Evaluation", "Sums", "add_up", "evaluate", "evaluation_of"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found on one split."""
+    """The result of evaluating one split."""
 
     figures: dict[str, float]
-    """``loss``, the mean over all rows without label smoothing, and the task's own. Rows count by their weights."""
+    """The task's figures and ``loss``, the mean over all rows without label smoothing. Rows count by their weights."""
     rows: int
     counts: NDArray[np.float64]
-    """What :meth:`Task.pictures` draws, and :meth:`Task.table` tells."""
+    """The counts for :meth:`Task.pictures` and :meth:`Task.table`."""
 
 
 class Sums(NamedTuple):
-    """What one part of the rows gives: of a rank, or of a portion."""
+    """The sums over one part of the rows: those of a rank, or of a portion."""
 
     added: torch.Tensor
-    """float64, to be added to that of other parts: loss, what rows count in it, weight, rows, figures, counts."""
+    """float64, added up over parts: loss, the rows' weight in the loss, weight, rows, figures, counts."""
     points: torch.Tensor
-    """float64, of shape (3, points), to stand beside those of other parts; see :class:`Scores`."""
+    """float64, of shape (3, points), concatenated over parts; see :class:`Scores`."""
 
 
 def evaluate(
@@ -56,9 +56,9 @@ def evaluate(
     context: AbstractContextManager[Any],
     together: bool = False,
 ) -> Evaluation:
-    """Evaluate the model on the rows that all ranks hold together; every rank gets the same result.
+    """Evaluate the model on the rows of all ranks; every rank gets the same result.
 
-    ``together``: a pass through the model takes all ranks, which call it equally often, with rows or without.
+    ``together``: all ranks take part in every pass, and call the model equally often, with rows or without.
     """
     sums = add_up(
         model,
@@ -87,7 +87,7 @@ def add_up(
     parts: int,
     together: bool = False,
 ) -> Sums:
-    """What is found of some rows; ``parts`` are what they are one of. See :func:`evaluate`."""
+    """The sums over some rows, which are one of ``parts`` parts. See :func:`evaluate`."""
     model.eval()
     loss_sum, loss_weight, weight, rows = torch.zeros(4, 1, dtype=torch.float64, device=device)
     sums = torch.zeros(task.sum_size, dtype=torch.float64, device=device)
@@ -117,7 +117,7 @@ def add_up(
 
 
 def evaluation_of(added: torch.Tensor, points: Sequence[torch.Tensor], task: Task) -> Evaluation:
-    """The figures of a split from what was added up over its parts, and the points of each."""
+    """The figures of a split, from the sums over its parts and the points of each part."""
     totals, counts = added.split([added.numel() - task.count_size, task.count_size])
     loss, loss_weight, weight, rows, *of_rows = totals.tolist()
     found = torch.cat([counts.cpu(), joined(points).flatten()]).numpy()

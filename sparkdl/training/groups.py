@@ -1,4 +1,4 @@
-"""The groups of ranks that training speaks to. Runs on ranks."""
+"""The groups of ranks in training. Runs on ranks."""
 
 from typing import NamedTuple
 
@@ -8,18 +8,18 @@ __all__ = ["Groups"]
 
 
 class Groups(NamedTuple):
-    """Who does what together. Whatever depends on the number of ranks says which group it means."""
+    """The groups of ranks by purpose. Code that depends on a number of ranks names the group that it means."""
 
     world: Communicator
-    """All ranks of the run: they save together, and hear the driver's orders together."""
+    """All ranks of the run: they save checkpoints and obey the driver's orders together."""
     data: Communicator
-    """The ranks that each read a shard of the rows, and have a replica of the model or the same part of one."""
+    """The ranks that each read another shard of the rows, and have a replica of the model or the same part of one."""
     replica: Communicator | None = None
-    """The ranks that have one replica together, and see the same rows; None where each rank has one."""
+    """The ranks that share a replica and see the same rows; None if each rank has a replica."""
 
     @classmethod
     def of(cls, world: Communicator, *, ranks_of_replica: int = 1) -> "Groups":
-        """Those of a run, in which so many ranks that follow each other have a replica. All ranks call it together."""
+        """The groups of a run where ``ranks_of_replica`` consecutive ranks share a replica. All ranks call it."""
         if ranks_of_replica == 1:
             return cls(world, world)
         replica, place = divmod(world.rank, ranks_of_replica)
@@ -27,5 +27,5 @@ class Groups(NamedTuple):
 
     @property
     def ranks_of_replica(self) -> int:
-        """How many ranks have a replica."""
+        """The number of ranks that share a replica."""
         return self.replica.size if self.replica else 1

@@ -1,8 +1,8 @@
 """The one training loop. Runs on ranks.
 
-Every rank takes the same number of steps. A batch may hold fewer rows on one rank than on another (the last of an
-epoch), so that each rank weighs its mean loss by its share of the step's rows: the average over ranks is then the exact
-mean over all of them.
+Every rank takes the same number of steps. The last batch of an epoch may have fewer rows on one rank than on another.
+Therefore each rank weighs its mean loss by its share of the step's rows: the average over ranks is then the exact mean
+over all rows of the step.
 """
 
 import itertools
@@ -43,7 +43,7 @@ __all__ = ["Job", "TrainingResult", "evaluation_batch", "train_epoch", "train_ra
 
 
 class StopRequested(Exception):  # noqa: N818 - nothing went wrong
-    """The driver has asked for an end; a checkpoint has been written."""
+    """The driver has asked for an end, and a checkpoint has been written."""
 
 
 @dataclass(frozen=True)
@@ -55,42 +55,42 @@ class Job:
     folder: str
     """The run's directory, on storage that all ranks reach."""
     backend: Backend
-    """By which library ranks exchange tensors."""
+    """The library by which ranks exchange tensors."""
     reference: int
-    """The number of replicas that the recipe is for."""
+    """The number of replicas that the learning rate and the batch size are meant for."""
     start_weights: str | None = None
     """A checkpoint whose model replaces the initial weights."""
     checkpoint: str | None = None
     """The checkpoint that this attempt continues from."""
     plan: SharingPlan | None = None
-    """How ranks share the network, where each has a part."""
+    """How ranks share a replica; None if each rank has a whole one."""
     until: int | None = None
-    """Of a trial: the number of epochs after which it pauses, or has finished. Held-out rows are left for others."""
+    """For a trial: the number of epochs after which it pauses or ends. A trial does not evaluate held-out splits."""
 
     @property
     def last_epoch(self) -> int:
-        """How many epochs there are to be in the end."""
+        """The number of epochs at which this job ends."""
         return self.settings.epochs if self.until is None else min(self.until, self.settings.epochs)
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What rank 0 brings home."""
+    """The result of training, which rank 0 returns."""
 
     history: list[dict[str, float]]
     """One entry per epoch: means over its rows, rows per second, and the validation figures after it."""
     best_epoch: int
-    """Which entry of the history is the best checkpoint, from 0."""
+    """The index, from 0, of the best epoch in the history."""
     checkpoint: str
-    """Its weights."""
+    """The path of the best epoch's weights."""
     evaluations: dict[str, Evaluation]
-    """The best checkpoint on every split but ``train``; of a trial none."""
+    """The best epoch's evaluation on every split but ``train``; empty for a trial."""
 
 
 def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
-    """Train on this rank, from the beginning or from a checkpoint; rank 0 returns the outcome.
+    """Train on this rank, from the beginning or from a checkpoint; rank 0 returns the result.
 
-    None from rank 0 means that the driver asked for an end before the last epoch; a checkpoint has been written.
+    Rank 0 returns None if the driver asked for an end before the last epoch; a checkpoint has then been written.
 
     Raises :class:`~sparkdl.errors.TrainingError` when the loss is no longer a number; the last good checkpoint stays.
     """
@@ -134,9 +134,9 @@ def train_rank(job: Job, rank: Rank) -> TrainingResult | None:
 
 
 def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> tuple[Manifest | None, TrainingState]:
-    """Where the run begins, or goes on from a checkpoint, with what then was of this rank."""
+    """Start the run, or resume it from a checkpoint and restore this rank's state; returns manifest and progress."""
     data = replica.groups.data
-    # Equal weights, but dropout of its own; what was saved replaces it unless the number of ranks has changed.
+    # Weights are equal, dropout differs. Saved random states replace these, if the number of ranks is the same.
     draws = 1 + data.rank, *replica.draws_apart
     if job.checkpoint is None:
         seed_everything(job.settings.seed, 0, *draws)
@@ -144,7 +144,7 @@ def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> t
     manifest = load_manifest(job.checkpoint)
     seed_everything(job.settings.seed, manifest.step, *draws)
     strategy = job.settings.strategy
-    # Keys that sparkdl has learned since the checkpoint was written have their defaults there.
+    # Keys that were added after the checkpoint was written count with their defaults.
     alike = type(strategy)().model_dump() | manifest.strategy == strategy.model_dump()
     manifest = go_on(replica, job.folder, manifest, alike=alike)
     if not alike:
@@ -156,7 +156,7 @@ def _begin(job: Job, replica: Replica, reporter: Reporter, batch_size: int) -> t
 
 
 def _one_epoch(job: Job, replica: Replica, state: TrainingState, reporter: Reporter, saver: Saver) -> None:
-    """Train, evaluate and save: one epoch, or what is left of it. Raises :class:`StopRequested`."""
+    """Train, evaluate and save one epoch, or the rest of it. Raises :class:`StopRequested`."""
     settings, task = job.settings, replica.task
     started = time.perf_counter() - state.seconds
 
@@ -197,9 +197,9 @@ def train_epoch(
     reference: int | None = None,
     after_step: Callable[[TrainingState], None] = lambda state: None,
 ) -> dict[str, float]:
-    """All steps of an epoch, or those that are left: the means over the rows of all ranks, and their rows per second.
+    """Take the steps of an epoch, or the rest of them; returns means over the rows of all ranks, and rows per second.
 
-    ``reference`` is the number of ranks that the recipe is for, by default as many as there are.
+    ``reference`` is the number of ranks that the learning rate and the batch size are meant for, by default all.
     """
     settings, data, stopwatch = replica.settings, replica.groups.data, reporter.stopwatch
     reference = reference or data.size
@@ -239,7 +239,7 @@ def train_epoch(
 
 
 class _Schedule:
-    """The learning rate of the steps that are left of an epoch, whatever number of ranks did those before."""
+    """The learning rates of the remaining steps of an epoch, which do not depend on who took the steps before."""
 
     def __init__(self, settings: Train, loader: Loader, state: TrainingState, *, steps: int, reference: int) -> None:
         rows = loader.rows_after(())
@@ -249,21 +249,21 @@ class _Schedule:
         self._begin = self._per_epoch * (state.epoch + self._done)
 
     def rate(self, number: int) -> float:
-        """The rate of one of them."""
+        """The learning rate of a step."""
         step = self._step(number)
         return rate_at(self._settings, step, steps_per_epoch=self._per_epoch, size=self._reference)
 
     def epochs(self, number: int) -> float:
-        """After how many epochs it begins."""
+        """The number of epochs, with fractions, before a step."""
         return self._step(number) / self._per_epoch
 
     def _step(self, number: int) -> float:
-        """The same in the recipe's own steps."""
+        """The number of steps before a step, in steps of ``reference`` ranks."""
         return self._begin + self._per_epoch * number / self._steps * (1 - self._done)
 
 
 def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: str, reporter: Reporter) -> Evaluation:
-    """The exact figures of a model that all ranks have on one split, the same on every rank."""
+    """Evaluate a model, which all ranks have, on one split; returns the same figures on every rank."""
     settings = replica.settings
     batch_size = evaluation_batch(settings, replica.task)
     loader = _loader(replica, dataset, split, batch_size=batch_size, shuffle=False)
@@ -280,10 +280,10 @@ def evaluate_split(replica: Replica, model: nn.Module, dataset: Dataset, split: 
 
 
 def evaluation_batch(settings: Train, task: Task) -> int:
-    """Rows of a batch that is evaluated: more than are trained on, for no gradient is kept.
+    """Rows of a batch in evaluation: more than in training, because no gradients are kept.
 
-    Not of groups, which may be of many rows each, nor of texts, of which each token has a logit for all others, nor
-    where memory is what there is little of.
+    Exceptions are groups, which may have many rows each, language models, with logits for every token, and networks
+    for which memory is scarce.
     """
     small = settings.in_parts or task.name in ("ranking", "language_modelling")
     return settings.batch_size if small else max(settings.batch_size, EVALUATION_ROWS)

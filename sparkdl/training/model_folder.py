@@ -1,4 +1,4 @@
-"""The folder that is registered, written from a checkpoint: all that scoring needs.
+"""Writes the folder of a registered model from a checkpoint, with all that scoring needs.
 
 Runs on the driver. The folder holds the network's graph and weights, the dataset's card (schema, label names) and the
 fitted preprocessing, so that scoring takes raw rows.
@@ -53,9 +53,9 @@ def write_model_folder(
     traced: TracedNetwork | Reference | None = None,
     in_parts: bool = False,
 ) -> pa.Schema:
-    """Write the network of a checkpoint, with all that scoring needs beside it; ``traced`` is of :func:`tried_model`.
+    """Write the network of a checkpoint and all else that scoring needs; ``traced`` is from :func:`tried_model`.
 
-    ``in_parts``: ranks had it in parts, so that there may be no room for the whole.
+    ``in_parts``: the network was split over ranks, so that memory may not suffice for all of it.
     Returns the columns that scoring will add.
     """
     folder, task = Path(folder), task_to_train(dataset.card, settings)
@@ -91,13 +91,13 @@ def _write_network(
 ) -> None:
     try:
         write_network(model, path, rows, traced, beside)
-    except ModelError:  # it has constants that each network draws for itself
+    except ModelError:  # its constants are random, and differ in every network
         again = trace_network(model, rows, outputs=traced.outputs, lengths=traced.lengths)
         write_network(model, path, rows, again, beside)
 
 
 def _write_wide(path: Path, dataset: Dataset, settings: Train, checkpoint: str) -> None:
-    """The file of a network without weights, which is traced with few neurons; a part is in memory at a time."""
+    """Write the file of a network without weights, by the trace of a narrow one; one part is in memory at a time."""
     network = build_hollow_model(dataset, settings)
     ownership = ownership_of(network, seed=settings.seed)
     rows = torch.zeros(2, *dataset.input.shape)
@@ -108,7 +108,7 @@ def _write_wide(path: Path, dataset: Dataset, settings: Train, checkpoint: str) 
 def _write_pieces(
     path: Path, dataset: Dataset, settings: Train, checkpoint: str, traced: TracedNetwork | Reference | None
 ) -> None:
-    """The file of a network that is on disk, of which one part is in memory at a time."""
+    """Write the file of a network that is on disk; one part is in memory at a time."""
     with tensors_on_disk():
         model = build_model(dataset, settings)
     if not isinstance(traced, TracedNetwork):
@@ -118,6 +118,6 @@ def _write_pieces(
 
 
 def _fill_file(tensors: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]], checkpoint: str) -> None:
-    """Fill the tensors of a file by the best weights; ``shapes`` are of those that lie in parts."""
+    """Fill the tensors of a file with the best weights; ``shapes`` has those of tensors that are split."""
     for name, value in fill({name: tensors[name] for name in shapes}, {}, shapes, best_pieces(checkpoint)).items():
         tensors[name].copy_(value)

@@ -14,10 +14,10 @@ __all__ = ["column_of", "output_columns", "shapes_of_outputs"]
 
 
 def shapes_of_outputs(answered: Any, names: Sequence[str], *, model: str) -> dict[str, tuple[int, ...]]:
-    """The shapes that these outputs have for a row: of a vector its width, of a number nothing.
+    """The shapes of these outputs for one row: (width,) for a vector, () for a number.
 
-    ``answered`` is what the network answers for two rows. Raises :class:`ModelError` for an output that it does not
-    give, or that has another shape or type.
+    ``answered`` has the network's outputs for two rows. Raises :class:`ModelError` for an output that is missing, or
+    has another shape or type.
     """
     check_answer(answered, names, model)
     found = named_outputs(answered)
@@ -32,7 +32,7 @@ def shapes_of_outputs(answered: Any, names: Sequence[str], *, model: str) -> dic
 
 
 def output_columns(outputs: Mapping[str, Sequence[int]]) -> list[pa.Field]:
-    """The columns that outputs of these shapes become: float, or arrays of it."""
+    """The columns of outputs with these shapes: floats or arrays of floats."""
     return [pa.field(name, pa.list_(pa.float32()) if shape else pa.float32()) for name, shape in outputs.items()]
 
 

@@ -1,4 +1,4 @@
-"""A replica that several ranks share, and the steps of one that they have in stages. Runs on ranks."""
+"""Replicas that several ranks share, and the steps of pipelined ones. Runs on ranks."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -22,16 +22,16 @@ from sparkdl.training.tasks import Task
 __all__ = ["EXCHANGED_BYTES", "PipelinedReplica", "make_replica", "ranks_of_replica", "returning_memory"]
 
 EXCHANGED_BYTES = 1 << 16
-"""What ranks that share a replica exchange is this large or larger: kept by glibc, it grew by 0.3 MB a step."""
+"""Freed buffers from this size on are returned to the system; kept by glibc, memory grew by 0.3 MB per step."""
 
 
 def ranks_of_replica(plan: SharingPlan | None) -> int:
-    """How many ranks compute one replica together. Ranks that share experts have a replica each."""
+    """The number of ranks that share a replica. Ranks that share experts count as having one replica each."""
     return 1 if plan is None or isinstance(plan, ExpertPlan) else plan.ranks
 
 
 def returning_memory(settings: Train, plan: SharingPlan | None) -> AbstractContextManager[None]:
-    """Around training: where ranks share a network, each returns free memory to the system at once."""
+    """A context for training: where ranks share a network, each returns freed memory to the system at once."""
     if plan:
         return returned_memory(EXCHANGED_BYTES)
     return returned_memory() if settings.in_parts else nullcontext()
@@ -62,7 +62,7 @@ def make_replica(
 
 
 class PipelinedReplica(Replica):
-    """A replica of which this rank has some stages; all ranks of it see the same batches."""
+    """A replica of which this rank has some stages; all its ranks see the same batches."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class PipelinedReplica(Replica):
     def _gradients(self, batches: list[Batch], weight: float) -> list[BatchFigures]:
         figures = [self._back_propagate(batch, weight) for batch in batches if len(batch.labels)]
         self._stages.add_tied_gradients()
-        self.strategy.begin_last_pass()  # gradients have come microbatch by microbatch, and travel now
+        self.strategy.begin_last_pass()  # gradients are complete after the last microbatch, and are exchanged now
         return figures
 
     def _back_propagate(self, batch: Batch, weight: float) -> BatchFigures:
-        """What :func:`~sparkdl.training.replica.back_propagate` does, by microbatches."""
+        """As :func:`~sparkdl.training.replica.back_propagate`, by microbatches."""
         inputs, rows = moved(batch.inputs, self.device), len(batch.labels)
         labels = batch.labels.to(self.device, non_blocking=True)
         weights = None if batch.weights is None else batch.weights.to(self.device, non_blocking=True)

@@ -44,9 +44,9 @@ __all__ = [
 
 
 def build_for_ranks(dataset: Dataset, settings: Train, *, on_disk: bool = False) -> nn.Module:
-    """The network as each rank begins with it: the whole in memory, or, where ranks are to have it in parts, not.
+    """The network with which each rank starts: in memory, unless it will be split over ranks.
 
-    It is without weights then, if the strategy draws them in parts, or else has them on disk.
+    In that case it is without weights, if the strategy initialises them in parts, or else has its weights on disk.
     """
     if settings.in_parts == "strategy.sharded":
         return build_hollow_model(dataset, settings)
@@ -55,7 +55,7 @@ def build_for_ranks(dataset: Dataset, settings: Train, *, on_disk: bool = False)
 
 
 def build_whole_model(dataset: Dataset, settings: Train) -> nn.Module:
-    """What ``train.model`` builds, with the seed's weights."""
+    """The network that ``train.model`` builds, with the weights of the seed."""
     torch.manual_seed(settings.seed)
     return build_by(settings.model, build_arguments(dataset, settings))
 
@@ -63,7 +63,7 @@ def build_whole_model(dataset: Dataset, settings: Train) -> nn.Module:
 def build_model(dataset: Dataset, settings: Train) -> nn.Module:
     """The network for this dataset; the same seed gives the same weights on every rank.
 
-    No buffer is expanded: what comes from a checkpoint or another rank could not be written into it.
+    Buffers are not expanded, because values of a checkpoint or of another rank could not be written into them.
     """
     model = build_whole_model(dataset, settings)
     if settings.narrower:
@@ -78,7 +78,7 @@ def build_model(dataset: Dataset, settings: Train) -> nn.Module:
 
 
 def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
-    """The same network for strategies that keep it in parts: without weights. Raises :class:`ModelError`."""
+    """The network without weights, for strategies that split it over ranks. Raises :class:`ModelError`."""
     if inputs := dataset.card.inputs:
         raise ModelError(
             f"train.strategy keeps the network in parts, which are those of a plain stack of layers, and the inputs"
@@ -88,7 +88,7 @@ def build_hollow_model(dataset: Dataset, settings: Train) -> nn.Module:
 
 
 def build_arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
-    """Those of :func:`sparkdl.models.build` for this dataset, or of ``build_named`` where inputs have names."""
+    """The arguments of :func:`sparkdl.models.build` for this dataset, or of ``build_named`` if inputs have names."""
     task = task_to_train(dataset.card, settings)
     if inputs := dataset.card.inputs:
         by_token = {"by_token": True} if task.name == "language_modelling" else {}
@@ -107,19 +107,19 @@ def build_arguments(dataset: Dataset, settings: Train) -> dict[str, Any]:
 
 
 class BatchFigures(NamedTuple):
-    """What is known of a batch after its forward pass. Tensors stay where they were computed until they are read."""
+    """The figures of a batch after its forward pass. Tensors stay on their device until they are read."""
 
     loss: torch.Tensor
     """The mean over its rows; a scalar."""
     sums: torch.Tensor
-    """What its rows add to the task's figures, of shape (sum_size,)."""
+    """The sums of the task's figures over the batch's rows, of shape (sum_size,)."""
     rows: int
     weight: torch.Tensor | None
-    """The sum of their weights, a scalar; None where all rows count alike."""
+    """The sum of the rows' weights, a scalar; None if all rows count equally."""
 
 
 class Replica:
-    """One rank's copy of the model, with what a step needs."""
+    """One rank's copy of the model, with optimizer, loss and strategy."""
 
     def __init__(
         self,
@@ -130,13 +130,13 @@ class Replica:
         device: torch.device,
         part: SharedPart | None = None,
     ) -> None:
-        """``part`` is what this rank has of a replica that several share: then ``model`` is that of the part."""
+        """``part`` is this rank's part of a shared replica, of which ``model`` is then the module."""
         self.settings, self.task, self.groups, self.device = settings, task, groups, device
         self.loss = build_loss(settings, task, device=device)
         self.part = part
-        """What of it this rank has, if it is shared."""
+        """This rank's part of a replica that several ranks share; None if each rank has one."""
         self.draws_apart: tuple[int, ...] = ()
-        """By what it draws other numbers than those that it shares a replica with, if they compute other layers."""
+        """Keys of its random seed that differ from those of ranks that compute other layers of the same replica."""
         self.strategy = create_strategy(settings, groups, self.part)
         placed = self.strategy.place(model, device)
         self.model, self.optimizer = self.strategy.wrap(placed, partial(build_optimizer, settings))
@@ -145,14 +145,14 @@ class Replica:
         noise = settings.gradient_noise
         self.noise = FisherNoise(noise, self.model, settings, self.loss) if noise else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
-        self.scaler.scale(torch.zeros((), device=device))  # it starts with its first use, and a step may have no rows
+        self.scaler.scale(torch.zeros((), device=device))  # initialises it, because the first step may have no rows
 
     def pruned(self, before: float, after: float) -> AbstractContextManager[None]:
-        """Around a :meth:`step` that leads from so many epochs to so many: weights that have left stay zero."""
+        """A context for a :meth:`step` from epoch ``before`` to ``after``, with fractions: pruned weights stay 0."""
         return self._pruning.step(before, after) if self._pruning else nullcontext()
 
     def step(self, batches: list[Batch], *, rate: float) -> list[BatchFigures]:
-        """One optimizer step over ``accumulation`` batches: the figures of those that have rows on this rank."""
+        """Take one optimizer step over ``accumulation`` batches; returns figures of batches with rows on this rank."""
         self.strategy.begin_step()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -165,12 +165,12 @@ class Replica:
         figures = self._gradients(batches, weight)
         self.strategy.finish_gradients()
         if any(parameter.grad is not None for parameter in self.model.parameters()):
-            self._apply_gradients()  # there are none without rows here, where others keep theirs to themselves
+            self._apply_gradients()  # without rows there are none, if the strategy does not exchange gradients
         self.strategy.after_step()
         return figures
 
     def _gradients(self, batches: list[Batch], weight: float) -> list[BatchFigures]:
-        """Add the gradients of a step to what parameters have; they may already travel to other ranks."""
+        """Add the gradients of a step to those of the parameters; their exchange may begin meanwhile."""
         figures = []
         for batch in batches:
             if batch is batches[-1]:
@@ -194,7 +194,7 @@ class Replica:
         return figures
 
     def _pass_without_rows(self, batch: Batch) -> None:
-        """Take part in a pass of the other ranks; nothing is added to gradients, running means or random states."""
+        """Take part in a pass of the other ranks, without changing gradients, running means or random states."""
         self.model.eval()
         inputs = moved(stand_in(batch.inputs), self.device)
         with autocast(self.settings, self.device):
@@ -228,9 +228,9 @@ def back_propagate(
     scaler: torch.amp.GradScaler | None = None,
     compiled: nn.Module | None = None,
 ) -> BatchFigures:
-    """Add the gradient of a batch's loss, with so much weight for each of its rows, to what parameters have.
+    """Add the gradient of a batch's loss, with ``row_weight`` for each row, to the gradients of parameters.
 
-    ``compiled`` is the same network, which computes in its place.
+    ``compiled`` is the compiled network, which computes in place of ``model``.
     """
     device = next(model.parameters()).device
     inputs = moved(batch.inputs, device)
@@ -242,14 +242,14 @@ def back_propagate(
         mean = loss(answered, labels, weights, inputs=inputs, teacher=teacher)
     objective = sum(balance, start=mean)
     scaled = scaler.scale(objective) if scaler else objective
-    # As if the loss were multiplied by the weight of these rows, for less than a multiplication costs.
+    # The gradient of the loss times the weight of these rows, without an extra multiplication.
     scaled.backward(torch.full_like(scaled, len(labels) * row_weight))
     sums = task.sums(logits_of(answered).detach(), labels, weights)
     return BatchFigures(mean.detach(), sums, len(labels), weight=None if weights is None else weights.double().sum())
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """The network by ``torch.compile``, with the same parameters; PyTorch compiles when it is first called."""
+    """The network compiled by ``torch.compile``, with the same parameters; compiled at its first call."""
     found: Any = torch.compile(model)
     return found  # type: ignore[no-any-return]
 
@@ -259,7 +259,7 @@ def _has_sparse_gradients(model: nn.Module) -> bool:
 
 
 def clip_gradients(model: nn.Module, largest: float) -> None:
-    """Shrink gradients whose norm together is larger, as ``clip_grad_norm_`` does, which takes no sparse ones."""
+    """Scale gradients down if their total norm is larger, as ``clip_grad_norm_`` does, but also sparse ones."""
     if not _has_sparse_gradients(model):
         nn.utils.clip_grad_norm_(model.parameters(), largest)
         return
@@ -273,7 +273,7 @@ def clip_gradients(model: nn.Module, largest: float) -> None:
 
 
 def make_dense(model: nn.Module) -> None:
-    """Make sparse gradients dense, for what takes no others."""
+    """Make sparse gradients dense, for code that does not support sparse ones."""
     for parameter in model.parameters():
         if parameter.grad is not None and parameter.grad.is_sparse:
             parameter.grad = parameter.grad.to_dense()
@@ -281,10 +281,10 @@ def make_dense(model: nn.Module) -> None:
 
 @contextmanager
 def _normalised_alone(model: nn.Module, rows: int) -> Iterator[None]:
-    """One value per channel has no variance: batch normalisation then takes its running means, as in evaluation.
+    """Let batch normalisation use its running means, as in evaluation, for a single value per channel.
 
-    The last batch of an epoch may be one row on some rank; PyTorch would raise an error there. One row of an image has
-    many values per channel, and is normalised by them as ever.
+    The last batch of an epoch may have one row on some rank, for which PyTorch would raise an error, as one value has
+    no variance. A single image has many values per channel, and is normalised as usual.
     """
     modules = model.modules() if rows == 1 else ()
     training = [module for module in modules if isinstance(module, _BatchNorm) and module.training]
@@ -301,6 +301,6 @@ def _normalised_alone(model: nn.Module, rows: int) -> Iterator[None]:
 
 
 def _choose_means(module: nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]) -> None:
-    """Before each call, since a layer may be called with one value per channel and then with more."""
+    """Runs before each call, since a layer may be called with one value per channel and later with more."""
     values = args[0] if args else next(iter(kwargs.values()))
     module.train(values.numel() != values.size(1))

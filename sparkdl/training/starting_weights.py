@@ -1,4 +1,4 @@
-"""The weights of a registered model as those that training starts from: ``train.start_from``. Runs on the driver."""
+"""Starts training from the weights of a registered model (``train.start_from``). Runs on the driver."""
 
 import logging
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 def starting_weights(uri: str, dataset: Dataset, settings: Train, tracking: Tracking) -> dict[str, torch.Tensor]:
-    """What training starts from when that is a registered model: the state of the network, which downloads it.
+    """Download a registered model; returns the network's state from which training starts.
 
-    Weights of another shape (a new number of classes) are left at their initial values, and the log names them.
-    Buffers come along, the means too by which images were standardised: the weights were learned behind them. Where
-    neurons leave the model, it is that of those which stay.
-    Raises :class:`ModelError` when not a single weight that is trained fits; when neurons leave, if one does not.
+    Weights of another shape (a new number of classes) keep their initial values, and the log names them. Buffers are
+    taken over, also the means by which images are standardised, because the weights were trained with them. With
+    structured pruning, it is the state of the remaining neurons. Raises :class:`ModelError` when no trained weight
+    fits, and, with pruning, when any does not.
     """
     theirs = load_network_weights(download(uri, tracking) / NETWORK_FILE)
     if settings.narrower:

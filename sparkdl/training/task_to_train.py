@@ -1,4 +1,4 @@
-"""The task of a dataset as a run trains it: what the settings decide about labels and their weights. Runs anywhere."""
+"""The task of a dataset with a run's settings for labels and their weights. Runs anywhere."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from sparkdl.training.tasks.ranking import listnet
 __all__ = ["task_to_train"]
 
 ANY_UNIT = {"mse_loss": "variances of the label", "l1_loss": "standard deviations of the label"}
-"""The losses by which the same network is the best one for labels of any unit, with their own of standardised ones."""
+"""Losses whose optimum does not depend on the labels' unit, with their own unit for standardised labels."""
 IN_NATS = (
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -24,11 +24,11 @@ IN_NATS = (
     "nll_loss",
     "poisson_nll_loss",
 )
-"""The losses that are logarithms of probabilities."""
+"""Losses that are logarithms of probabilities, in nats."""
 
 
 def task_to_train(card: Card, settings: Train) -> Task:
-    """The task that the labels are for, with what the settings say of it.
+    """The task of the dataset's labels, with the settings that concern it.
 
     Raises :class:`ConfigError` for a loss that does not exist, and for settings that are for another task.
     """
@@ -55,7 +55,7 @@ def task_to_train(card: Card, settings: Train) -> Task:
 
 
 def _regression(scale: LabelScale, loss: Callable[..., Any], settings: Train) -> Regression:
-    """The loss decides whether labels are standardised, unless the settings do, and what the network answers."""
+    """The loss determines whether labels are standardised (unless the settings do), and what the output means."""
     found, asked = known(loss), settings.standardise_labels
     name = found.name if found else ""
     by_logarithm = found is not None and name == "poisson_nll_loss" and bool(found.options.get("log_input", True))
@@ -70,7 +70,7 @@ def _regression(scale: LabelScale, loss: Callable[..., Any], settings: Train) ->
 
 
 def _class_weights(card: Card, settings: Train) -> Sequence[float]:
-    """How much a row of each class counts, by class index: one on average over the training rows."""
+    """The weight of a row by class index, with a mean of 1 over the training rows."""
     chosen, counts = settings.class_weights, card.splits["train"].class_counts
     rows = sum(counts)
     if chosen == "balanced":

@@ -1,4 +1,4 @@
-"""What the registered file of a network is written from: the trace of its operations, or the name of its code.
+"""The source of a network's registered file: the trace of its operations, or a reference to its code.
 
 Runs on the driver.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def trace(model: nn.Module, dataset: Dataset, settings: Train) -> TracedNetwork | Reference:
-    """The trace of a network that has been tried, or what builds it."""
+    """The trace of a network that has been tried, or a reference to its code."""
     registered, beside = model, None
     if settings.adapters:
         registered = copied_network(model, name_of(settings.model))
@@ -48,9 +48,9 @@ def trace(model: nn.Module, dataset: Dataset, settings: Train) -> TracedNetwork 
 def traced_or_named(
     model: nn.Module, rows: Inputs, dataset: Dataset, settings: Train, beside: BesideBase | None
 ) -> TracedNetwork | Reference:
-    """The trace of a network, or what builds one that cannot be exported. Raises :class:`ModelError` for neither.
+    """The trace of a network, or a reference to its code if it cannot be exported. Raises :class:`ModelError`.
 
-    Only one that is exported can lie ``beside`` its base.
+    Only an exported network can be registered as adapters ``beside`` its base.
     """
     try:
         traced = trace_network(model, rows, outputs=_kept_outputs(settings), lengths=free_lengths(dataset))
@@ -76,11 +76,11 @@ def traced_or_named(
 
 
 def _kept_outputs(settings: Train) -> list[str]:
-    """The outputs that a model's file gives: first what predictions are made of."""
+    """The outputs in a model's file; those for predictions come first."""
     return list(dict.fromkeys([LOGITS, *settings.outputs]))
 
 
 def free_lengths(dataset: Dataset) -> list[str]:
-    """The inputs, and their masks, that are as long in a batch as the longest row."""
+    """The inputs (and their masks) whose length in a batch is that of the longest row."""
     ragged = [name for name, spec in dataset.card.inputs.items() if spec.is_ragged]
     return [argument for name in ragged for argument in (name, mask_name(name))]

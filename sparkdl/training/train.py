@@ -1,4 +1,4 @@
-"""From a dataset to a registered model. Runs on the driver."""
+"""Trains a registered model on a dataset. Runs on the driver."""
 
 import logging
 import time
@@ -55,7 +55,7 @@ class TrainedModel:
     seconds_to_target: float | None
     """Time to accuracy: seconds of all epochs until ``train.target`` was reached, None if it was not."""
     verdict: str
-    """What the run was bound by, and what to change."""
+    """The run's bottleneck, and what to change."""
     checkpoint: str
     """The best checkpoint."""
     model_uri: str
@@ -63,7 +63,7 @@ class TrainedModel:
     registered: Registered | None
     """The version in the registry and whether the alias moved to it."""
     tracking: Tracking
-    """The store that has the model."""
+    """The tracking store that has the model."""
 
 
 def train_from(
@@ -77,12 +77,12 @@ def train_from(
     replicas: int | None = None,
     layout_plan: str = "",
 ) -> TrainedModel:
-    """What :func:`sparkdl.train` does, from a checkpoint of another run with the same dataset and recipe, if any.
+    """Train as :func:`sparkdl.train`, from a checkpoint of another run with the same dataset and recipe, if any.
 
-    A new run goes on from a copy of it, up to ``settings.epochs``; when all of them are over, the best weights are
-    evaluated and registered, and nothing is trained. ``replicas`` is the number that the recipe is for, by default as
-    many as the cluster has, and ``layout_plan`` what a layout was chosen from, for the run's page. Runs on the driver,
-    and raises what :func:`sparkdl.train` raises.
+    A new run resumes from a copy of it, up to ``settings.epochs``; if all epochs are complete, the best weights are
+    evaluated and registered without training. ``replicas`` is the number that the learning rate and the batch size are
+    meant for, by default that of the cluster; ``layout_plan`` is the table of layouts, for the run's page. Runs on the
+    driver, and raises the errors of :func:`sparkdl.train`.
     """
     settings, cluster, tracking = settings or Train(), cluster or Cluster(), tracking or Tracking()
     checked = check(dataset, settings, cluster, tracking, spark)
@@ -129,7 +129,7 @@ def train_from(
 
 @contextmanager
 def _how_to_resume(run_id: str) -> Iterator[None]:
-    """Whatever ends a run before its time says how it can be continued; storage is not asked: it may be what failed."""
+    """Log how to resume a run that ends early, without a look at storage, which may be what failed."""
     try:
         yield
     except BaseException:
@@ -140,9 +140,9 @@ def _how_to_resume(run_id: str) -> Iterator[None]:
 def _run(
     job: Job, cluster: Cluster, spark: SparkSession, run: Run, owner: Owner
 ) -> tuple[TrainingResult, list[list[RankTimes]]]:
-    """All attempts, watched: the ranks' messages become the progress bar, the run's metrics and its trace.
+    """Run all attempts; the ranks' messages become the progress bar, the run's metrics and its trace.
 
-    Returns what rank 0 brings home, and how ranks have spent their epochs.
+    Returns rank 0's result, and how ranks have spent their epochs.
     """
     times: list[list[RankTimes]] = []
     task = task_to_train(job.dataset.card, job.settings)
@@ -181,7 +181,7 @@ def _run(
 
 
 def _fit_of(settings: Train) -> Callable[..., TrainingResult]:
-    """What trains as ``train.strategy`` asks for: in lockstep, or with servers of the parameters."""
+    """The function that trains by ``train.strategy``: with synchronous ranks, or with parameter servers."""
     if isinstance(settings.strategy, AsynchronousOptions):
         from sparkdl.training.asynchronous.driver import train_asynchronously  # it loads Arrow Flight
 
@@ -191,7 +191,7 @@ def _fit_of(settings: Train) -> Callable[..., TrainingResult]:
 
 @contextmanager
 def _recorded(run: Run) -> Iterator[Timeline]:
-    """A trace that is recorded at the end, whatever that is."""
+    """A trace that is recorded at the end, also after a failure."""
     timeline = Timeline()
     try:
         yield timeline
@@ -200,7 +200,7 @@ def _recorded(run: Run) -> Iterator[Timeline]:
 
 
 def _log_measured(run: Run, task: Task, checkpoint: str) -> None:
-    """Log what was measured up to a checkpoint: messages of its last steps may have been lost with a rank or driver."""
+    """Log the figures in a checkpoint, because messages of its last steps may have been lost with a rank or driver."""
     measured = load_manifest(checkpoint)
     _log_steps(run, task, measured.figures)
     for epoch, figures in enumerate(measured.history, start=1):
@@ -221,7 +221,7 @@ def _finish(
     tracking: Tracking,
     traced: TracedNetwork | Reference | None,
 ) -> TrainedModel:
-    """Log what was found, and the model; register it where the settings say so."""
+    """Log the result and the model, and register it if the settings say so."""
     dataset, task = job.dataset, task_to_train(job.dataset.card, job.settings)
     metrics = {
         f"{split}_{name}": value
