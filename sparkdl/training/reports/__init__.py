@@ -1,1 +1,1 @@
-"""What a run says of itself: figures of steps, where time goes, progress, and the verdict."""
+"""Reports of a run: figures of steps, times, progress, and the verdict on its bottleneck."""

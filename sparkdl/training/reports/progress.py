@@ -17,7 +17,7 @@ class Progress:
     """
 
     def __init__(self, figure: str = "accuracy") -> None:
-        """``figure`` is what steps are told by, beside the loss."""
+        """``figure`` is the figure that is shown beside the loss."""
         self._figure = figure
         self._bar: Any = None
         self._epochs = 0
@@ -33,7 +33,7 @@ class Progress:
             self._bar.close()
 
     def epoch_started(self, *, epoch: int, epochs: int, step: int, total: int) -> None:
-        """Rank 0 begins an epoch, or the rest of one, after so many steps of so many in all."""
+        """Rank 0 begins an epoch, or the rest of one, after ``step`` steps of ``total``."""
         self._epochs = epochs
         self._epoch_started = time.monotonic()
         if self._bar is None:
@@ -54,7 +54,7 @@ class Progress:
         self._bar.update(int(step) + 1 - self._bar.n)
 
     def epoch(self, *, epoch: int, figures: dict[str, float]) -> None:
-        """An epoch is over: its figures stay on the screen or in the log."""
+        """An epoch is complete: its figures stay on the screen or in the log."""
         told = {name.replace("_", " "): value for name, value in figures.items() if name != "seconds"}
         shown = ", ".join(f"{name} {value:,.4g}" for name, value in told.items())
         tqdm.write(f"epoch {epoch + 1}/{self._epochs}: {shown}", file=sys.stderr)

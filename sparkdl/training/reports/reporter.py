@@ -1,4 +1,4 @@
-"""What a rank tells the driver while it trains, and the check that its loss is still a number. Runs on ranks."""
+"""A rank's messages to the driver during training, and the check that its loss is finite. Runs on ranks."""
 
 import math
 import time
@@ -16,18 +16,18 @@ from sparkdl.training.tasks import Task
 __all__ = ["Measured", "Reporter"]
 
 T = TypeVar("T")
-FLUSH_SECONDS = 0.25  # reading a loss back from a GPU waits for it, so it is done now and then, not every step
+FLUSH_SECONDS = 0.25  # reading a loss from a GPU waits for it, so it is not done in every step
 POINTS = 10
-"""Into so many points of a curve go the steps of a flush at most: the driver and MLflow take no thousands a second."""
+"""Points of a curve per flush, at most: the driver and MLflow cannot take thousands per second."""
 
 
 class Measured(NamedTuple):
-    """What some steps have measured on this rank."""
+    """The figures of some steps on this rank."""
 
     sums: list[list[float]]
-    """Of each step: summed loss, the sums of the task's figures, weight of all rows."""
+    """By step: summed loss, the sums of the task's figures, weight of all rows."""
     steps: list[list[float]]
-    """Points of rank 0's curves: step, loss, the task's figure of a step, learning rate. Many steps share one."""
+    """Points of rank 0's curves: step, loss, the task's figure, learning rate. Many steps share a point."""
 
 
 class _Point(NamedTuple):
@@ -62,7 +62,7 @@ class Reporter:
         self._send("epoch_started", epoch=epoch, epochs=epochs, step=step, total=total)
 
     def step(self, step: int, figures: Sequence[BatchFigures], *, global_rows: int, rate: float) -> Measured | None:
-        """Note one step: this rank's batches, and the rows of all ranks. Returns what has come together, at times."""
+        """Record a step: this rank's batches, and the rows of all ranks. Returns collected figures, if due."""
         self.rank.beat(step)
         self._steps.append((step, rate, figures))
         self._global_rows += global_rows
@@ -88,11 +88,11 @@ class Reporter:
             self.rank.send("trace", events=events)
 
     def warn(self, text: str) -> None:
-        """Tell the driver, once for all ranks."""
+        """Send the driver a warning, once for all ranks."""
         self._send("warning", text=text)
 
     def flush(self) -> Measured:
-        """Check and send what has come together. Raises :class:`TrainingError` for a loss that is no number."""
+        """Check and send the collected figures. Raises :class:`TrainingError` for a loss that is not finite."""
         self._flushed = time.monotonic()
         measured = Measured([], [])
         points: list[_Point] = []
@@ -135,5 +135,5 @@ class Reporter:
 
 
 def _read(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Their values; a GPU that computes them is waited for once."""
+    """The tensors' values, with a single wait for the GPU."""
     return torch.stack(list(tensors)).tolist() if tensors else []

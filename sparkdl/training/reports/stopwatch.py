@@ -1,4 +1,4 @@
-"""Where a rank's time goes and how much it sends, added up and as a trace. Runs on ranks.
+"""Measures how a rank spends its time and how much it sends, as sums and as a trace. Runs on ranks.
 
 The trace is that of a profiler: "X" events of Chrome's trace event format, with microseconds since 1970.
 """
@@ -17,8 +17,8 @@ __all__ = ["RankTimes", "Stopwatch"]
 
 T = TypeVar("T")
 TRACED_STEPS = 20
-"""Of these many first steps, and of as many before a failure, everything is traced."""
-SHORTEST = 2e-5  # seconds; what is shorter cannot be seen in a trace
+"""The number of first steps, and of steps before a failure, that are traced."""
+SHORTEST = 2e-5  # seconds; shorter events would be invisible in a trace
 
 
 class RankTimes(NamedTuple):
@@ -27,20 +27,20 @@ class RankTimes(NamedTuple):
     loading: float
     """Waiting for rows."""
     computing: float
-    """Forward passes, back-propagation and optimizer steps, and all that is not counted elsewhere."""
+    """Forward passes, back-propagation, optimizer steps, and all time that is not counted elsewhere."""
     exchanging: float
-    """Exchanges that computing did not hide, as long as the rank that waited least took for them."""
+    """Exchanges that did not overlap with computing: the time of the rank that waited least."""
     waiting: float
-    """What this rank took longer for the same exchanges: it waited for slower ranks."""
+    """The additional time of this rank for the same exchanges, in which it waited for slower ranks."""
     saving: float
-    """Copying what a checkpoint holds, and waiting for the one before."""
+    """Copying the content of a checkpoint, and waiting until the one before is written."""
     steps: float
     bytes_sent: float
-    """Bytes of the tensors that it handed over to be exchanged."""
+    """Bytes of the tensors that it gave to exchanges."""
 
     @property
     def seconds(self) -> float:
-        """All of them."""
+        """The sum of all times."""
         return self.loading + self.computing + self.exchanging + self.waiting + self.saving
 
 
@@ -52,11 +52,11 @@ class Stopwatch:
         self._steps = 0
         self._step_started = time.perf_counter()
         self._events: list[dict[str, Any]] = []
-        """Of the step in progress."""
+        """Events of the step in progress."""
         self._first: list[dict[str, Any]] = []
         self._left = TRACED_STEPS
         self._last: deque[list[dict[str, Any]]] = deque(maxlen=TRACED_STEPS)
-        self._epoch = time.time() - time.perf_counter()  # turns one clock into the other
+        self._epoch = time.time() - time.perf_counter()  # the offset between both clocks
 
     def start_epoch(self, communicator: Communicator) -> None:
         """Begin to measure an epoch, or the rest of one, in which ranks exchange by this communicator."""
@@ -68,7 +68,7 @@ class Stopwatch:
         self._started = self._step_started = time.perf_counter()
 
     def loading(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same batches; how long they are waited for is measured."""
+        """The same batches; measures the waiting time for them."""
         iterator = iter(batches)
         while True:
             with self.phase("load"):
@@ -90,7 +90,7 @@ class Stopwatch:
             self._trace(name, started, seconds)
 
     def finish_step(self, step: int) -> list[dict[str, Any]]:
-        """Note that a step is over. After the first ones, returns their trace, once."""
+        """Record the end of a step. After the traced first steps, returns their trace, once."""
         self._steps += 1
         now = time.perf_counter()
         self._trace(f"step {step}", self._step_started, now - self._step_started)
@@ -103,11 +103,11 @@ class Stopwatch:
         return self._first if self._left == 0 else []
 
     def only_steps(self) -> list[dict[str, Any]]:
-        """The trace of a run that has ended after fewer steps than that; else nothing."""
+        """The trace of a run that ended before all first steps were traced; else empty."""
         return self._first if self._left > 0 else []
 
     def last_steps(self) -> list[dict[str, Any]]:
-        """The trace of the steps before now, and of the one in progress: what a failure interrupted."""
+        """The trace of the last steps and of the one in progress, for a failure."""
         self._trace("interrupted", self._step_started, time.perf_counter() - self._step_started)
         return [event for events in (*self._last, self._events) for event in events]
 

@@ -1,4 +1,4 @@
-"""What a run was bound by, in words, and its trace as a file. Runs on the driver."""
+"""The bottleneck of a run, in words, and its trace as a file. Runs on the driver."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from sparkdl.training.reports.stopwatch import RankTimes
 __all__ = ["ADVICE", "WITH_SERVERS", "Timeline", "shares", "verdict"]
 
 SMALL = 0.1
-"""Below this share of the time, there is little to win."""
+"""A smaller share of the time is not worth a remedy."""
 ADVICE = {
     "loading": "give each rank more cores or faster storage, move costly preprocessing into prepare, or copy rows that"
     " stay in place (prepare.in_place: false)",
@@ -23,15 +23,15 @@ WITH_SERVERS = ADVICE | {
     "waiting": "let workers run further ahead of the slowest (train.strategy.staleness), or start fewer of them: there"
     " was no work for all",
 }
-"""What is different where workers do not wait for each other's steps."""
+"""Remedies that differ in asynchronous training."""
 
 
 def shares(times: Sequence[RankTimes]) -> dict[str, float]:
     """Figures of an epoch: means over ranks, and each rank's seconds under ``rank_0/loading_seconds`` and so on.
 
-    ``communication_share`` is the part of the time that ranks exchange or wait for each other;
-    ``scaling_efficiency`` is what is left. One rank alone would be slower by that much at most: cores and memory that
-    ranks of one host share slow down their computing, which no run can see by itself.
+    ``communication_share`` is the share of time in which ranks exchange or wait for each other;
+    ``scaling_efficiency`` is the rest. It is an upper bound, because ranks of one host also slow each other down by
+    sharing cores and memory, which a single run cannot measure.
     """
     total = sum(each.seconds for each in times)
     share = sum(each.exchanging + each.waiting for each in times) / total if total else 0.0
@@ -48,16 +48,16 @@ def shares(times: Sequence[RankTimes]) -> dict[str, float]:
 
 
 def verdict(epochs: Sequence[Sequence[RankTimes]], advice: Mapping[str, str] = ADVICE) -> str:
-    """What bound the run, and what to change, from each rank's times in its epochs, and advice by what bound it.
+    """The run's bottleneck and a remedy, from each rank's times in its epochs; ``advice`` has remedies by bottleneck.
 
-    Of a run whose number of ranks has changed, the epochs with the last number count.
+    If the number of ranks has changed, only the epochs with the last number count.
     """
     if not epochs:
         return "nothing was trained, so that nothing can be said of its speed"
     alike = [each for each in epochs if len(each) == len(epochs[-1])]
     times = [RankTimes(*map(sum, zip(*of_rank, strict=True))) for of_rank in zip(*alike, strict=True)]
     total = sum(each.seconds for each in times) or 1.0
-    # What one rank does longer than the others is what these wait for, and counts as waiting alone.
+    # Where one rank takes longer than the others, the others wait for it: this counts only as waiting.
     by_kind = {kind: len(times) * min(getattr(each, kind) for each in times) / total for kind in ADVICE}
     by_kind["waiting"] = sum(each.waiting for each in times) / total
     kind, share = max(by_kind.items(), key=lambda item: item[1])
@@ -79,7 +79,7 @@ def verdict(epochs: Sequence[Sequence[RankTimes]], advice: Mapping[str, str] = A
 
 
 def _waiting(times: Sequence[RankTimes]) -> str:
-    """Ranks waited for one of them: for which, and what that one did meanwhile."""
+    """The verdict if ranks waited for one of them: which rank it was, and what it did meanwhile."""
     slowest = min(range(len(times)), key=lambda rank: times[rank].waiting)
     longest = max(range(len(times)), key=lambda rank: times[rank].waiting)
     others = [each for rank, each in enumerate(times) if rank != slowest]
@@ -103,7 +103,7 @@ def _waiting(times: Sequence[RankTimes]) -> str:
 
 
 class Timeline:
-    """Collects what ranks have traced, for Perfetto (ui.perfetto.dev) or chrome://tracing: one row a rank."""
+    """Collects the traces of ranks for Perfetto (ui.perfetto.dev) or chrome://tracing, with one row per rank."""
 
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []

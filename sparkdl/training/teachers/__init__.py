@@ -1,1 +1,1 @@
-"""Models whose answers a network learns from (knowledge distillation)."""
+"""Knowledge distillation: models from whose outputs a network learns."""

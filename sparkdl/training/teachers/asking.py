@@ -1,4 +1,4 @@
-"""A teacher that answers rows of a dataset. Runs in Spark tasks."""
+"""Computes a teacher's outputs for the rows of a dataset. Runs in Spark tasks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -33,42 +33,42 @@ BATCH_ROWS = 512
 
 
 class Answers(NamedTuple):
-    """Those to the rows of a row group, in the order of its file."""
+    """A teacher's outputs for the rows of a row group, in the order of its file."""
 
     logits: NDArray[np.float32]
-    """Of shape (rows, classes), or (rows, kept); of regression (rows, 1), in standard deviations of the labels."""
+    """Of shape (rows, classes) or (rows, kept); for regression (rows, 1), in standard deviations of the labels."""
     classes: NDArray[np.int64] | None = None
-    """Of shape (rows, kept): which classes of the dataset these are of; None: of all."""
+    """Of shape (rows, kept): the dataset's classes of the logits; None if they are of all classes."""
 
 
 class AnsweringModel(Protocol):
-    """A teacher that is open."""
+    """An opened teacher."""
 
     def answers(self, dataset: Dataset, number: int) -> Answers:
-        """Its answers to a row group of the training split."""
+        """The outputs for a row group of the training split."""
 
 
 @dataclass(frozen=True)
 class TeacherModel:
-    """A model that answers, by itself or with others."""
+    """One of a teacher's models."""
 
     folder: str
-    """Of the model's files; in a task, on storage that tasks reach."""
+    """The folder of the model's files; in a task, on storage that tasks reach."""
     order: tuple[int, ...]
-    """By the dataset's class index, the model's; of a number a zero."""
+    """The model's class index by the dataset's class index; (0,) for regression."""
 
 
 @dataclass(frozen=True)
 class AnsweringTask:
-    """Writes a teacher's answers to the row groups whose numbers it is given. Runs in Spark tasks."""
+    """Writes a teacher's outputs for row groups, given by their numbers. Runs in Spark tasks."""
 
     dataset: Dataset
     answers: TeacherAnswers
     members: tuple[TeacherModel, ...]
-    """Of several, the mean of their logits is the answer."""
+    """The teacher's models; the output is the mean of their logits."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The numbers of the row groups that were answered."""
+        """Returns the numbers of the completed row groups."""
         context = TaskContext.get()
         device = device_of_task(context) if context else "cpu"
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
@@ -101,7 +101,7 @@ class AnsweringTask:
 
 
 def _here(folder: str) -> AbstractContextManager[str | Path]:
-    """The folder on this machine, where it is copied if it lies elsewhere."""
+    """A local path of the folder, which is copied if it is on remote storage."""
     if local := local_path(folder):
         return nullcontext(local)
     copied = TemporaryDirectory()
@@ -111,7 +111,7 @@ def _here(folder: str) -> AbstractContextManager[str | Path]:
 
 @dataclass(frozen=True)
 class SeveralTeachers:
-    """Networks that answer together: of classes, by the geometric mean of their probabilities."""
+    """Several networks together; for classes, their outputs give the geometric mean of their probabilities."""
 
     models: Sequence[AnsweringModel]
 
@@ -121,7 +121,7 @@ class SeveralTeachers:
 
 
 class NetworkTeacher:
-    """One network, which answers for all classes, or with a number."""
+    """One network, with logits of all classes, or a number."""
 
     def __init__(self, folder: Path, card: ModelCard, order: tuple[int, ...], device: str) -> None:
         self._network, self._device = load_network(folder / NETWORK_FILE).to(device), device
@@ -136,26 +136,26 @@ class NetworkTeacher:
             ]
         outputs = torch.cat(found)
         scale = dataset.card.label_scale
-        if isinstance(self._task, Regression) and scale:  # a teacher of other rows may have another mean
+        if isinstance(self._task, Regression) and scale:  # the teacher's rows may have another mean
             outputs = ((self._task.values(outputs) - scale.mean) / scale.std).float()
-        elif dataset.card.task == "classification":  # of whose logits only the differences matter
+        elif dataset.card.task == "classification":  # only differences of logits matter
             outputs -= outputs.amax(1, keepdim=True)
         return Answers(outputs.numpy())
 
 
 class EnsembleTeacher:
-    """An ensemble for very many classes, which answers with the likeliest of each row."""
+    """An ensemble for very many classes, with the likeliest classes of each row."""
 
     def __init__(self, folder: Path, order: tuple[int, ...], kept: int) -> None:
         from sparkdl.extreme.ensemble import Ensemble  # which loads Numba
 
         self._ensemble, self._kept = Ensemble.open(folder), kept
         self._numbers = np.empty(len(order), np.int64)
-        """By the ensemble's class index, the dataset's."""
+        """The dataset's class index by the ensemble's class index."""
         self._numbers[list(order)] = np.arange(len(order))
 
     def answers(self, dataset: Dataset, number: int) -> Answers:
-        """See :class:`AnsweringModel`. What is no number is not kept as one."""
+        """See :class:`AnsweringModel`. Scores that are not finite become NaN."""
         rows = read_rows(verified_content(dataset.row_groups("train")[number]))
         found = []
         for start in range(0, rows.rows, BATCH_ROWS):

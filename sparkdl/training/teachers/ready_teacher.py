@@ -1,4 +1,4 @@
-"""The teacher of ``train.teacher``: checked on the driver, asked in Spark tasks, once for a dataset."""
+"""The teacher of ``train.teacher``: checked on the driver, evaluated in Spark tasks, once per dataset."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ __all__ = ["ReadyTeacher", "ready_teacher"]
 log = logging.getLogger(__name__)
 
 KEPT = 32
-"""Classes of a row that the answer of an ensemble is of: all others together have hardly any probability."""
+"""Classes per row in an ensemble's output; all other classes together have hardly any probability."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class ReadyTeacher:
 
     name: str
     members: tuple[TeacherModel, ...]
-    """Its models, whose folders are on the driver; more than one are networks."""
+    """The teacher's models, with folders on the driver; if there are several, all are networks."""
     answers: TeacherAnswers
-    """Where its answers are, or are to be."""
+    """Where the teacher's outputs are stored."""
 
     def answered(self, dataset: Dataset, spark: SparkSession) -> Dataset:
-        """The dataset with its answers to the training rows, for which a Spark job asks it unless they are there.
+        """The dataset with the teacher's outputs for the training rows, which a Spark job computes unless they exist.
 
-        Runs on the driver. A job that was interrupted goes on with the row groups that it has not answered.
+        Runs on the driver. After an interruption, only the remaining row groups are computed.
 
-        Raises :class:`DataError` for rows to which its answer is no number, :class:`~sparkdl.errors.DatasetError` for
-        rows that are missing or were altered, and :class:`~sparkdl.errors.StorageError`.
+        Raises :class:`DataError` for rows whose output is not finite, :class:`~sparkdl.errors.DatasetError` for rows
+        that are missing or were altered, and :class:`~sparkdl.errors.StorageError`.
         """
         if not self.answers.are_complete:
-            place = join(self.answers.folder, f"teacher-{uuid4().hex}")  # another run may be asking it, too
+            place = join(self.answers.folder, f"teacher-{uuid4().hex}")  # another run may do the same at this time
             log.info("asking the teacher %s about %s training rows", self.name, f"{dataset.rows('train'):,}")
             folders = [join(place, str(number)) for number in range(len(self.members))]
             there = tuple(replace(each, folder=at) for each, at in zip(self.members, folders, strict=True))
@@ -80,8 +80,8 @@ class ReadyTeacher:
 def ready_teacher(dataset: Dataset, settings: Train, folders: Sequence[Path]) -> ReadyTeacher:
     """Check the teacher that the settings name, whose models' ``folders`` are here. Runs on the driver.
 
-    Raises :class:`ConfigError` for a task without teachers and for a model that is no teacher for this dataset, and
-    :class:`ModelError` for one that is damaged.
+    Raises :class:`ConfigError` for a task without teachers and for a model that does not fit this dataset, and
+    :class:`ModelError` for a damaged model.
     """
     assert settings.teacher
     task, uris = task_to_train(dataset.card, settings), settings.teacher.models
@@ -109,7 +109,7 @@ class _Fitting(NamedTuple):
     member: TeacherModel
     digest: str
     kept: int | None
-    """Of how many classes of a row it answers; None: of all."""
+    """The number of classes per row in its output; None for all."""
 
 
 def _member(dataset: Dataset, folder: Path, uri: str) -> _Fitting:
@@ -142,7 +142,7 @@ def _names(card: ModelCard, folder: Path) -> tuple[str, ...]:
 
 
 def _check_network(folder: Path, dataset: Dataset, outputs: int, uri: str) -> None:
-    """Raise :class:`ConfigError` or :class:`ModelError` unless there is a network that answers the dataset's rows."""
+    """Raise :class:`ConfigError` or :class:`ModelError` unless a network can process the dataset's rows."""
     if module := module_of(folder / NETWORK_FILE):
         raise ConfigError(
             f"train.teacher: {uri} is a network that only the code of {module} can build, which tasks that ask a"
@@ -175,24 +175,24 @@ def _check_card(card: ModelCard, names: Sequence[str], dataset: Dataset, uri: st
 
 
 def _described(inputs: Mapping[str, InputSpec], unnamed: InputSpec | None) -> str:
-    """The inputs in words, as far as they decide what a network can read."""
+    """A description of the inputs, as far as it matters to a network."""
     specs: Mapping[str, InputSpec | None] = inputs or {"": unnamed}
     return ", ".join(_told(name, spec) for name, spec in specs.items() if spec)
 
 
 def _told(name: str, spec: InputSpec) -> str:
-    # Rows of a vector are the same to a network whether they are stored whole or sparse.
+    # For a network, sparse and dense rows are the same.
     kind = "vector" if spec.kind == "sparse" else spec.kind
     of = f" of {spec.vocabulary:,} values" if spec.vocabulary else ""
     return f"{name} ".lstrip() + f"{kind} {' x '.join(map(str, spec.shape))} {spec.dtype}{of}"
 
 
 def _try(network: nn.Module, rows: Inputs, classes: int, uri: str) -> None:
-    """Raise :class:`ModelError` unless a network answers some rows with so many numbers each."""
+    """Raise :class:`ModelError` unless a network's outputs for some rows have ``classes`` numbers per row."""
     with torch.inference_mode():
         try:
             found: Any = logits_of(answer(network, rows))
-        except Exception as error:  # whatever operations on tensors may raise
+        except Exception as error:  # operations on tensors may raise anything
             raise ModelError(
                 f"train.teacher: {uri} cannot read rows of the dataset: {type(error).__name__}:"
                 f" {(str(error).splitlines() or [''])[0]}"
