@@ -1,7 +1,9 @@
 """What happens to the parts of YARN and HDFS while they run a training."""
 
 import random
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import psutil
@@ -31,9 +33,19 @@ def kill_node_manager(hadoop: Hadoop) -> None:
 
 def decommission_node(hadoop: Hadoop) -> None:
     """An operator excludes a node with an executor; the resource manager ends its containers."""
-    hosts = [host for host in NODES if any(map(hadoop.find("executor").__contains__, hadoop.containers(host)))]
-    hadoop.configuration.exclude.write_text(hosts[0])
+    _exclude_host_of_executor(hadoop)
     hadoop.tool("rmadmin", "-refreshNodes")
+
+
+def give_notice(hadoop: Hadoop, seconds: int) -> float:
+    """The same after so many seconds; return when the resource manager heard of it, by ``time.monotonic``."""
+    _exclude_host_of_executor(hadoop)
+    with ThreadPoolExecutor() as thread:  # the tool takes a while to end
+        told = thread.submit(hadoop.tool, "rmadmin", "-refreshNodes", "-g", str(seconds), "-server")
+        until(lambda: bool(hadoop.nodes("DECOMMISSIONING")), "no node is being decommissioned")
+        noticed = time.monotonic()
+        told.result()
+    return noticed
 
 
 def kill_master(hadoop: Hadoop) -> None:
@@ -55,6 +67,11 @@ KINDS: dict[str, Callable[[Hadoop], None]] = {
     "master killed": kill_master,
     "data node killed": kill_data_node,
 }
+
+
+def _exclude_host_of_executor(hadoop: Hadoop) -> None:
+    hosts = [host for host in NODES if any(map(hadoop.find("executor").__contains__, hadoop.containers(host)))]
+    hadoop.configuration.exclude.write_text(hosts[0])
 
 
 def mend(hadoop: Hadoop) -> None:

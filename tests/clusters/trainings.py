@@ -76,7 +76,9 @@ def training(
     }
     (folder / "slow.yaml").write_text(yaml.safe_dump(tree))
     log = folder / "driver.log"
-    started = hadoop.start(ROOT / "jobs" / "train.py", str(folder / "slow.yaml"), log=log, options=PROPERTIES)
+    started = hadoop.start(
+        ROOT / "jobs" / "train.py", str(folder / "slow.yaml"), log=log, options=(*PROPERTIES, *options)
+    )
     with started:
         try:
             yield Training(runs, log, started)
