@@ -1,1 +1,1 @@
-"""What is tried before a run begins, so that nothing fails after hours."""
+"""Checks before a run begins, so that errors appear at once and not after hours."""

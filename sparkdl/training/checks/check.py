@@ -1,4 +1,4 @@
-"""What has to be right before a run begins: settings, dataset, network, slots, storage, tracking.
+"""Checks settings, dataset, network, slots, storage and tracking before a run begins.
 
 Runs on the driver.
 """
@@ -39,36 +39,36 @@ class TriedRecipe:
 
     dataset: Dataset
     settings: Train
-    """With what they left to the task."""
+    """The settings, with the task's defaults filled in."""
     backend: Backend
     model: nn.Module
     traced: TracedNetwork | Reference | None
-    """Its trace, or what builds it if it cannot be exported; None if ranks have it in parts."""
+    """The model's trace, or how to build the model if it cannot be exported; None if ranks have parts of it."""
     plan: SharingPlan | None
-    """How the ranks of one replica share the network, if they do."""
+    """How ranks share a replica of the network; None if each rank has a whole one."""
 
 
 @dataclass(frozen=True)
 class Checked(TriedRecipe):
-    """A run that can begin."""
+    """All that a run needs to begin."""
 
     parts: str
     """See :func:`~sparkdl.training.checkpoints.record.parts_of`."""
     teacher: ReadyTeacher | None
     """The model that ``train.teacher`` names."""
     start: dict[str, torch.Tensor] | None
-    """The weights that ``train.start_from`` begins with, unless there is a checkpoint to go on from."""
+    """The first weights, from ``train.start_from``; None without it, and when a checkpoint is resumed."""
     resumed: RunRecord | None
-    """The run that it continues, if it does."""
+    """The earlier run that is continued, if any."""
     spark: SparkSession
     num_ranks: int
-    """As many as there are slots for now."""
+    """As many ranks as there are slots for now."""
 
 
 def check_recipe(
     dataset: Dataset | str | None, settings: Train, *, cluster: Cluster, tracking: Tracking, spark: SparkSession | None
 ) -> dict[str, str]:
-    """What :func:`sparkdl.check_train` says, once there is a layout. Runs on the driver."""
+    """The description that :func:`sparkdl.check_train` returns, once the layout is known. Runs on the driver."""
     checked = check(dataset, settings, cluster, tracking, spark)
     check_writable(settings.run_dir)
     parameters = sum(weight.numel() for weight in checked.model.parameters() if weight.requires_grad)
@@ -90,7 +90,7 @@ def check(
     tracking: Tracking,
     spark: SparkSession | None,
 ) -> Checked:
-    """What can be found before there is a run. Raises what :func:`sparkdl.train` says that it raises."""
+    """Check all that can be checked before there is a run. Raises the errors that :func:`sparkdl.train` lists."""
     tried = try_recipe(dataset, settings, cluster)
     dataset, settings, model, strategy = tried.dataset, tried.settings, tried.model, tried.settings.strategy
     task = task_to_train(dataset.card, settings)
@@ -109,8 +109,8 @@ def check(
         start = starting_weights(settings.start_from, dataset, settings, tracking)
     spark = spark or get_session(cluster)
     if isinstance(strategy, AsynchronousOptions):
-        driver_addresses(spark)  # an error now, if there is one that tasks cannot take
-    # Before there is a run: one that never had its slots would be adopted by the next `resume: auto`.
+        driver_addresses(spark)  # raises an error now if tasks cannot use one of the addresses
+    # Before there is a run: the next `resume: auto` would adopt a run that never had slots.
     num_ranks = wait_for_ranks(
         spark, cluster, servers=cluster.servers if isinstance(strategy, AsynchronousOptions) else 0
     )
@@ -131,9 +131,9 @@ def check(
 
 
 def try_recipe(dataset: Dataset | str | None, settings: Train, cluster: Cluster, *, export: bool = True) -> TriedRecipe:
-    """Whether settings fit a dataset, and whether their network can be trained and, with ``export``, kept.
+    """Check that settings fit a dataset, and that their network can be trained and, with ``export``, exported.
 
-    Raises what :func:`sparkdl.train` says that it raises of them.
+    Raises the errors that :func:`sparkdl.train` lists for settings, datasets and models.
     """
     if cluster.layout == "auto":
         raise ConfigError(
@@ -186,13 +186,13 @@ def open_dataset(dataset: Dataset | str | None) -> Dataset:
 
 
 def _decided(settings: Train, task: Task) -> Train:
-    """The settings with what they leave to the task, so that a run records what it was trained with."""
+    """The settings with the task's defaults filled in, so that the run records what it was trained with."""
     usual = {"loss": settings.loss or task.loss, "best_by": settings.best_by or task.best_by}
     return settings.model_copy(update=usual)
 
 
 def _check_figures(settings: Train, task: Task, *, has_validation: bool, path: str) -> None:
-    """Raise an error for figures that decide something and that there will not be."""
+    """Raise an error if a figure decides something, such as the best epoch, and the run will not have it."""
     target = settings.target.metric if settings.target else None
     of_training = target is not None and target.startswith("train_")
     for key, figure in (("target.metric", target and target.partition("_")[2]), ("best_by", settings.best_by)):

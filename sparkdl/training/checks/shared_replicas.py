@@ -1,4 +1,4 @@
-"""Whether a recipe and a network can be trained by replicas that several ranks share. Runs on the driver."""
+"""Checks that a recipe and a network can be trained with replicas that several ranks share. Runs on the driver."""
 
 import copy
 import math
@@ -36,7 +36,7 @@ from sparkdl.training.tasks import Task
 __all__ = ["check_shared_replicas", "tried_plan"]
 
 TOLERANCE = 1e-3
-"""Of answers, relative to the largest: sums of parts are rounded otherwise."""
+"""Allowed difference of outputs, relative to the largest: sums over parts are rounded differently."""
 WHOLE = {
     "start_from": "weights that it reads are those of a whole network",
     "adapters": "adapters are beside the layers of a whole network",
@@ -45,18 +45,18 @@ WHOLE = {
     "compile": "compile is for a network that one rank computes",
     "outputs": "outputs are of a network that some rank has as a whole",
 }
-"""What of a recipe cannot be had with parts of a network, and why."""
+"""By key of ``train``, why it does not work with parts of a network."""
 MICROBATCHES = 4
-"""For each rank of a pipeline, by default: ranks then wait for less than a fifth of the time (GPipe, section 2.3)."""
+"""Default for each rank of a pipeline: ranks then are idle for less than a fifth of the time (GPipe, section 2.3)."""
 STAGES_OF_RANK = 2
-"""Of an interleaved pipeline."""
+"""Stages of each rank in an interleaved pipeline."""
 BY_LAYER = "lars", "lamb"
 NUMBER_BY_NUMBER = BFloat16Options, Float16Options
-"""Compressions of which the parts of a layer are those of the whole one."""
+"""Compressions that work on single numbers, so that a part of a layer is compressed as within the whole layer."""
 
 
 def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> None:
-    """Raise :class:`ConfigError` for what would not be the same as with whole replicas."""
+    """Raise :class:`ConfigError` for settings that would give another result than with whole replicas."""
     key = _key(layout)
     strategy = settings.strategy
     kind = strategy.model_dump()["kind"]
@@ -92,15 +92,15 @@ def check_shared_replicas(settings: Train, task: Task, layout: RankLayout) -> No
 
 
 def _key(layout: RankLayout) -> str:
-    """The setting by which ranks share a network."""
+    """The first setting that makes ranks share a network."""
     sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "experts": layout.experts}
     return next(f"cluster.layout.{axis}" for axis, size in sizes.items() if size > 1)
 
 
 def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size: int) -> SharingPlan:
-    """How ranks share a network; parts of a replica have answered some rows here as the whole network does.
+    """How ranks share a network. All but experts is tried here: the parts must have the whole network's outputs.
 
-    Raises :class:`ModelError` for a network that has nothing to cut, or whose parts would answer otherwise.
+    Raises :class:`ModelError` for a network that cannot be cut, or whose parts have other outputs.
     """
     if layout.experts > 1:
         return find_experts(model, layout.experts)
@@ -115,7 +115,7 @@ def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size
         return staged
     plan = find_plan(model, rows, layout.tensor, layout.plan)
     if layout.pipeline > 1:
-        plan = plan._replace(front=())  # stages are of ranks that have the same rows
+        plan = plan._replace(front=())  # all ranks of a stage have the same rows
         staged = _pipeline_plan(part_alone(model, plan), rows, layout, batch_size)
         _compare(model, rows, layout, lambda: _parts_tried(model, rows, plan, staged))
         return GridPlan(plan, staged)
@@ -123,7 +123,7 @@ def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size
         differing = like(rows, _differing)
         try:
             _compare(model, differing, layout, lambda: _parts_tried(model, differing, plan), front=plan.front)
-        except ModelError:  # such as one whose code takes the number of rows that it is called with for that of answers
+        except ModelError:  # for example, the code takes the number of rows that the front gets for that of outputs
             plan = plan._replace(front=())
         else:
             return plan
@@ -132,18 +132,18 @@ def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size
 
 
 class _Tried(NamedTuple):
-    """What a network, or one of the ranks that share it, has found."""
+    """The result of a network, or of one of the ranks that share it."""
 
     answers: torch.Tensor
     gradients: torch.Tensor = torch.zeros(1)
-    """Of the front's parameters, one after another."""
+    """The gradients of the front's parameters, concatenated."""
 
 
 @torch.no_grad()
 def _compare(
     model: nn.Module, rows: Inputs, layout: RankLayout, try_parts: Callable[[], list[_Tried]], front: Sequence[str] = ()
 ) -> None:
-    """Raise :class:`ModelError` unless ranks answer as the whole network, whose gradients are the mean of theirs."""
+    """Raise :class:`ModelError` unless all ranks have the whole network's outputs, and on average its gradients."""
     expected = _tried(model.eval(), rows, front)
     found = try_parts()
     model.train()
@@ -169,7 +169,7 @@ def _tried(network: nn.Module, rows: Inputs, front: Sequence[str]) -> _Tried:
 
 
 def _differing(rows: torch.Tensor) -> torch.Tensor:
-    """Other numbers in each row, in the place of zeros; ids, and what says which values there are, stay as they are."""
+    """Random numbers in place of zeros, so that rows differ; ids and masks stay as they are."""
     generator = torch.Generator().manual_seed(0)
     if rows.is_floating_point():
         return torch.rand(rows.shape, generator=generator, dtype=rows.dtype)
@@ -186,9 +186,9 @@ def _pipeline_plan(model: nn.Module, rows: Inputs, layout: RankLayout, batch_siz
 
 
 def _parts_tried(model: nn.Module, rows: Inputs, plan: TensorPlan, staged: PipelinePlan | None = None) -> list[_Tried]:
-    """What each of the ranks finds, stage after stage if there are several; all ranks are here.
+    """The results of all ranks, stage after stage if there are several; the ranks are threads here.
 
-    Raises :class:`ModelError`.
+    Raises :class:`ModelError` if the network fails on parts of its layers.
     """
     together = _Threads(plan.ranks)
     try:
@@ -209,26 +209,26 @@ def _parts_tried(model: nn.Module, rows: Inputs, plan: TensorPlan, staged: Pipel
 
 
 class _Trial(NamedTuple):
-    """One of the ranks that compute a network's blocks together; what is not cut is the network's own."""
+    """One of the ranks that compute a network together; tensors that are not cut are the network's own."""
 
     part: nn.Module
     ranks: "_Thread"
     front: Sequence[str]
     staged: PipelinePlan | None
     graph: NetworkGraph | None
-    """Of a part in stages."""
+    """The graph of ``part`` if there are stages."""
 
     @classmethod
     def of(cls, model: nn.Module, plan: TensorPlan, staged: PipelinePlan | None, ranks: "_Thread") -> "_Trial":
         own: dict[int, Any] = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
         with torch.no_grad():
             part = copy.deepcopy(model, own)
-            with tensors_on_disk():  # the driver need not have room for all parts
+            with tensors_on_disk():  # the driver may lack memory for all parts
                 cut(part, plan, ranks)
         return cls(part, ranks, plan.front, staged, trace(part, staged.rows) if staged else None)
 
     def run(self, rows: Inputs) -> _Tried:
-        """What this rank finds, while the others run as well."""
+        """The result of this rank; all ranks run at the same time."""
         try:
             with torch.no_grad():
                 if self.staged:
@@ -240,7 +240,7 @@ class _Trial(NamedTuple):
 
 
 class _Threads:
-    """The ranks of a replica as threads of the driver."""
+    """The ranks of a replica, as threads of the driver."""
 
     def __init__(self, count: int) -> None:
         self.barrier = threading.Barrier(count)
@@ -251,7 +251,7 @@ class _Threads:
 
 
 class _Thread:
-    """One of them: what :func:`sparkdl.layouts.cut` asks of a communicator."""
+    """The communicator of one thread, with the methods that :func:`sparkdl.layouts.cut` needs."""
 
     def __init__(self, rank: int, all_of_them: _Threads) -> None:
         self.rank, self._all = rank, all_of_them

@@ -10,7 +10,7 @@ __all__ = ["some_rows"]
 
 
 def some_rows(dataset: Dataset) -> Inputs:
-    """Two rows of zeros, as the network takes them; where inputs have names, those of :func:`sample_inputs`."""
+    """Two rows of zeros in the shape of the network's input; for named inputs, the rows of :func:`sample_inputs`."""
     if inputs := dataset.card.inputs:
         return sample_inputs(inputs)
     return torch.zeros(2, *dataset.input.shape, dtype=getattr(torch, dataset.input.dtype))

@@ -1,4 +1,4 @@
-"""A step of training that is tried on the driver, before anything starts: what would fail on a rank fails here."""
+"""Tries a training step on the driver before anything starts, so that errors of the network appear early."""
 
 import copy
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def check_trained(model: nn.Module, answered: Any, loss: torch.Tensor, settings: Train) -> None:
-    """Raise :class:`ModelError` unless the loss of what a network answered depends on what is to be trained of it."""
+    """Raise :class:`ModelError` unless a network's outputs and their loss depend on parameters that are trained."""
     name = name_of(settings.model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(f"the model {name!r} has no parameter that is trained: none has requires_grad")
@@ -41,14 +41,14 @@ def check_trained(model: nn.Module, answered: Any, loss: torch.Tensor, settings:
 
 
 def try_training(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> None:
-    """Take a copy of a network through training on two rows and on one, which a rank's last batch may be.
+    """Train a copy of a network on a batch of two rows, and on one of one row, as a rank's last batch may be.
 
-    ``rows`` are some as it reads them. Raises :class:`ModelError` where that fails, where buffers change their shapes
-    with the batch, and where the network keeps what it has learned outside of parameters and buffers: no checkpoint
-    would have it. Raises :class:`ConfigError` for an optimizer that takes none of the gradients that it gets.
+    ``rows`` are examples of the network's inputs. Raises :class:`ModelError` if training fails, if buffers change their
+    shapes, or if the network changes attributes that are neither parameters nor buffers, because checkpoints do not
+    have them. Raises :class:`ConfigError` for an optimizer that cannot step on the network's gradients.
     """
     name = name_of(settings.model)
-    # The driver may not have what ranks compute on, and a loss may count its calls.
+    # In float32, because the driver may have no GPU; with a copy of the loss, because a loss may count its calls.
     settings = settings.model_copy(update={"precision": "float32", "loss": _copied_loss(settings.loss)})
     with torch.random.fork_rng(devices=[]):
         tried = copied_network(model, name).train()
@@ -79,7 +79,10 @@ def try_training(model: nn.Module, rows: Inputs, settings: Train, task: Task, *,
 
 
 def _tell_of_dense_gradients(model: nn.Module, settings: Train) -> None:
-    """Warn where sparse gradients, which a network has after a pass, will be made dense, and say what would do that."""
+    """Warn if the run will make sparse gradients dense, and say which setting is the reason.
+
+    ``model`` has gradients of a backward pass.
+    """
     tables = [name for name, each in model.named_parameters() if each.grad is not None and each.grad.is_sparse]
     if not tables:
         return
@@ -104,17 +107,17 @@ def _tell_of_dense_gradients(model: nn.Module, settings: Train) -> None:
 
 
 def _copied_loss(loss: Any) -> Any:
-    """A copy of a loss of the user's own, which may keep something; itself where it cannot be copied."""
+    """A copy of the user's loss, which may have state; the loss itself if it cannot be copied."""
     try:
         return copy.deepcopy(loss)
-    except Exception:  # whatever an object raises that does not like it
+    except Exception:  # whatever an object raises that cannot be copied
         return loss
 
 
 def _step(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
     count = count_rows(rows)
     labels = task.some_labels(rows)
-    weights = torch.ones(len(labels)) if weighted else None  # where rows are ranked, one for their group
+    weights = torch.ones(len(labels)) if weighted else None  # in ranking, one weight for each group
     teacher = torch.randn(len(labels), task.outputs).half() if settings.teacher else None
     batch = Batch(rows, labels, count, weights, teacher)
     try:
@@ -129,7 +132,7 @@ def _step(model: nn.Module, rows: Inputs, settings: Train, task: Task, *, weight
 
 
 def _try_compiling(model: nn.Module, rows: Inputs, settings: Train) -> None:
-    """Raise :class:`ConfigError` where PyTorch cannot compile a network."""
+    """Raise :class:`ConfigError` if PyTorch cannot compile a network."""
     try:
         with torch.enable_grad():
             logits_of(answer(compiled(model), rows)).float().sum().backward()
@@ -142,7 +145,7 @@ def _try_compiling(model: nn.Module, rows: Inputs, settings: Train) -> None:
 
 
 def _check_memory(model: nn.Module, tried: nn.Module, rows: Inputs, name: str) -> None:
-    """Raise :class:`ModelError` unless a network with the state of one that was trained answers as that does."""
+    """Raise :class:`ModelError` unless a new network has the outputs of ``tried`` once it has loaded its state."""
     fresh = copied_network(model, name).eval()
     load_full_state(fresh, full_state(tried))
     with torch.no_grad():
@@ -159,7 +162,7 @@ def _check_memory(model: nn.Module, tried: nn.Module, rows: Inputs, name: str) -
 
 
 def _plain_attributes(one: nn.Module, other: nn.Module) -> set[str]:
-    """The numbers and tensors beside parameters and buffers in which two copies of a network differ."""
+    """The attributes with numbers or tensors, other than parameters and buffers, that differ between two networks."""
     theirs = dict(other.named_modules())
     found = set()
     for place, module in one.named_modules():
@@ -182,9 +185,9 @@ def _all_sparse(model: nn.Module) -> bool:
 
 
 def _some_rows(rows: Inputs, count: int) -> Inputs:
-    """Rows that differ: numbers from 0 up to 1, which as numbers of categories are the first; of images any byte.
+    """Random rows: floating-point numbers from 0 to 1 (valid as categories, too), bytes of images from 0 to 255.
 
-    Of ids any up to the largest one that is there, and that one in the first row; masks are as they are.
+    Ids are between 0 and the largest id in ``rows``, which the first row has. Masks are not changed.
     """
 
     def drawn(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A network that is tried on two rows before anything expensive: what would fail after hours fails here.
+"""Tries a network on two rows before anything expensive starts, so that errors do not appear after hours.
 
 Runs on the driver.
 """
@@ -47,18 +47,18 @@ _TRAINED = torch.float16, torch.float32, torch.float64
 
 
 def check_model(dataset: Dataset, settings: Train, *, ranks: int = 1) -> nn.Module:
-    """What :func:`tried_model` does, for who needs the network alone."""
+    """The same as :func:`tried_model`, but returns the network only."""
     return tried_model(dataset, settings, ranks=ranks)[0]
 
 
 def tried_model(
     dataset: Dataset, settings: Train, *, ranks: int = 1, export: bool = True, on_disk: bool = False
 ) -> tuple[nn.Module, TracedNetwork | Reference | None]:
-    """Try on two rows, before anything expensive, all that could fail after hours: loss, optimizer, strategy, export.
+    """Build the network, and try loss, optimizer, strategy and export on two rows.
 
-    Returns the network, and its trace unless it lies in parts; where it cannot be exported, what builds it; without
-    ``export``, which takes the longest, nothing. ``on_disk``: its weights are to take no memory. Raises
-    :class:`ModelError` or :class:`ConfigError`.
+    Returns the network and its trace. In place of the trace there is a reference that builds the network if it cannot
+    be exported, and None if the network is sharded or ``export`` is off (export takes the longest). ``on_disk`` keeps
+    the weights on disk and not in memory. Raises :class:`ModelError` or :class:`ConfigError`.
     """
     if settings.in_parts == "strategy.sharded":
         network = _hollow_model(dataset, settings, ranks=ranks)
@@ -68,14 +68,14 @@ def tried_model(
         if export:
             trace(narrow, dataset, settings)
         return network.train(), None
-    with tensors_on_disk() if settings.in_parts or on_disk else nullcontext():  # with all that a step makes of it
+    with tensors_on_disk() if settings.in_parts or on_disk else nullcontext():  # gradients, too
         model = build_model(dataset, settings)
         _try(model, dataset, settings, ranks=ranks)
     return model.train(), trace(model, dataset, settings) if export else None
 
 
 def _try(model: nn.Module, dataset: Dataset, settings: Train, *, ranks: int) -> None:
-    """Answer, take a step, and see whether the strategy can do with the network what it does."""
+    """Run a forward pass and a training step, and check that the strategy works with the network."""
     _check_types(model, settings)
     if settings.in_parts == "strategy.shard":
         check_may_be_sharded(model)
@@ -96,7 +96,7 @@ def _try(model: nn.Module, dataset: Dataset, settings: Train, *, ranks: int) -> 
 
 
 def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module:
-    """The network without weights; raises :class:`ModelError` for one that cannot lie in parts."""
+    """The network without weights. Raises :class:`ModelError` if it cannot be sharded."""
     with recorded_draws() as drawn:
         network = build_hollow_model(dataset, settings)
     ownership = ownership_of(network, seed=settings.seed)
@@ -108,7 +108,7 @@ def _hollow_model(dataset: Dataset, settings: Train, *, ranks: int) -> nn.Module
 
 
 def _try_loss(answered: Any, rows: Inputs, settings: Train, task: Task, *, weighted: bool) -> torch.Tensor:
-    """Raise :class:`ModelError` for a loss that does not take what it will be given, or returns no number."""
+    """Raise :class:`ModelError` for a loss that fails on the outputs and labels, or does not return a scalar."""
     labels, name = task.some_labels(rows), settings.loss or task.loss
     compute = build_loss(settings, task)
     weighted = weighted or settings.class_weights is not None
@@ -125,13 +125,17 @@ def _try_loss(answered: Any, rows: Inputs, settings: Train, task: Task, *, weigh
 
 
 def _told(error: Exception) -> str:
-    """The first line of an error, with its class where it says little by itself."""
+    """The first line of an error, with its class if the message alone may say little."""
     text = next(iter(str(error).splitlines()), "")
     return text if isinstance(error, RuntimeError | TypeError | ValueError) else f"{type(error).__name__}: {text}"
 
 
 def _check_noise(model: nn.Module, rows: Inputs, settings: Train, dataset: Dataset, *, ranks: int) -> None:
-    """Raise :class:`ConfigError` for noise that no step lacks, :class:`ModelError` where rows have no gradients."""
+    """Check ``train.gradient_noise``.
+
+    Raises :class:`ConfigError` if steps are too small for noise, and :class:`ModelError` if single rows have no
+    gradients.
+    """
     noise, step = settings.gradient_noise, settings.batch_size * settings.accumulation * ranks
     small_batch = (noise and noise.small_batch) or settings.batch_size
     if small_batch >= step:
@@ -147,7 +151,7 @@ def _check_noise(model: nn.Module, rows: Inputs, settings: Train, dataset: Datas
 
 
 def _check_types(model: nn.Module, settings: Train) -> None:
-    """Raise :class:`ModelError` for what ranks cannot exchange or checkpoints cannot hold."""
+    """Raise :class:`ModelError` for types that ranks cannot average or checkpoints cannot hold."""
     compressed = isinstance(settings.strategy, CompressedAveraging) and settings.strategy.compression is not None
     averaged = [dtype for dtype in _TRAINED if dtype != torch.float16 or not compressed]
     types = ", ".join(map(str, averaged)) + (" by train.strategy.compression" if compressed else "")
@@ -163,9 +167,9 @@ def _check_types(model: nn.Module, settings: Train) -> None:
 
 
 def _check_state(optimizer: torch.optim.Optimizer, settings: Train) -> None:
-    """Raise :class:`ConfigError` unless a checkpoint gives the optimizer's options back."""
+    """Raise :class:`ConfigError` unless a checkpoint can store and restore the optimizer's options."""
     content = io.BytesIO()
-    optimizer.state.clear()  # of tensors, which some have from the beginning
+    optimizer.state.clear()  # some optimizers have tensors in it from the beginning
     try:
         torch.save(copied(optimizer.state_dict()), content)
         content.seek(0)

@@ -1,1 +1,1 @@
-"""What the settings make of a step: optimizer, loss, batches, adapters, noise and pruning."""
+"""The parts of a training step that settings choose: optimizer, loss, batches, adapters, noise and pruning."""

@@ -1,7 +1,8 @@
-"""Adapters: a few weights that are trained beside those of a network, by ``peft``. Runs on driver and ranks.
+"""Adapters by ``peft``: a few added weights are trained, the network's own are frozen. Runs on driver and ranks.
 
-A network with adapters has in its state (:func:`sparkdl.models.full_state`) buffers and what is trained. Ranks exchange
-the latter, and checkpoints hold no more. All else is what ``train.model`` builds, and comes from there again.
+The state of a network with adapters (:func:`sparkdl.models.full_state`) has the buffers and the trained parameters, and
+checkpoints have the same. Ranks exchange the trained parameters. A resumed run gets all other weights from
+``train.model``, which builds them again.
 """
 
 from pathlib import Path
@@ -19,15 +20,15 @@ from sparkdl.settings.adapter_options import LoraOptions
 __all__ = ["adapters_beside", "merge_adapters", "with_adapters", "write_adapter_config"]
 
 _PEFT = "base_model.model."
-"""What the names of a network's parts begin with in files of ``peft``."""
+"""The prefix of parameter names in files of ``peft``."""
 _ONLY = "default"
-"""What it calls adapters of which there is one."""
+"""The name that ``peft`` gives a single set of adapters."""
 
 
 def with_adapters(network: nn.Module, options: LoraOptions) -> nn.Module:
-    """The same network, with adapters in its layers; nothing else of it but the layers ``whole`` is trained.
+    """The same network with adapters in its layers; only these and the layers of ``options.whole`` are trained.
 
-    Raises :class:`ConfigError` when there is no such layer, or none that can have adapters.
+    Raises :class:`ConfigError` if the network lacks a layer of ``options.whole``, or no layer can have adapters.
     """
     peft: Any = require("peft", extra="finetuning")
     config = _config(options)
@@ -42,13 +43,13 @@ def with_adapters(network: nn.Module, options: LoraOptions) -> nn.Module:
         raise ConfigError(f"train.adapters.targets: {told}. The network has {_layers(network)}") from None
     for module in whole.values():
         module.requires_grad_(True)
-    by_name = network.named_parameters(remove_duplicate=False)  # a state_dict has tied weights by each of their names
+    by_name = network.named_parameters(remove_duplicate=False)  # a state_dict has tied weights under all their names
     leave_out_of_state(network, [name for name, each in by_name if not each.requires_grad])
     return network
 
 
 def merge_adapters(network: nn.Module) -> nn.Module:
-    """The network with what its adapters have learned in its own weights, and without adapters: as it was built."""
+    """The network without adapters: their products are added to its own weights, and it has its original layers."""
     for name, layer in _adapted(network):
         layer.merge()
         owner, _, key = name.rpartition(".")
@@ -58,10 +59,10 @@ def merge_adapters(network: nn.Module) -> nn.Module:
 
 
 def adapters_beside(network: nn.Module, settings: Train) -> BesideBase | None:
-    """What a network with adapters, not yet merged, has learned beside its base; None where all of it is registered.
+    """The adapters of a network before they are merged; None if the merged network is registered.
 
-    Raises :class:`ConfigError` where there is no base that stays, and :class:`ModelError` for adapters that are no
-    matrices.
+    Raises :class:`ConfigError` if the base weights are not in a folder, and :class:`ModelError` for adapters that are
+    not matrices.
     """
     if settings.adapters is None or settings.adapters.registered == "merged":
         return None
@@ -95,7 +96,7 @@ def adapters_beside(network: nn.Module, settings: Train) -> BesideBase | None:
 
 
 def write_adapter_config(folder: Path, settings: Train) -> None:
-    """Write what ``peft`` reads beside the adapters."""
+    """Write the configuration file that ``peft`` reads along with the adapters."""
     options = settings.adapters
     assert options is not None
     config = _config(options)
@@ -106,7 +107,7 @@ def write_adapter_config(folder: Path, settings: Train) -> None:
 
 
 def _config(options: LoraOptions) -> Any:
-    """As ``peft`` has it."""
+    """The options as ``peft``'s configuration."""
     return require("peft", extra="finetuning").LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,
@@ -117,13 +118,13 @@ def _config(options: LoraOptions) -> Any:
 
 
 def _adapted(network: nn.Module) -> list[tuple[str, Any]]:
-    """The layers that have adapters, by their names."""
+    """The names and layers of all layers that have adapters."""
     tuners: Any = require("peft.tuners.tuners_utils", extra="finetuning")
     return [(name, each) for name, each in network.named_modules() if isinstance(each, tuners.BaseTunerLayer)]
 
 
 def _matrices(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """A and B of a layer."""
+    """The matrices A and B of a layer's adapter."""
     if hasattr(layer, "lora_embedding_A") and layer.lora_embedding_A:
         return layer.lora_embedding_A[_ONLY], layer.lora_embedding_B[_ONLY]
     return layer.lora_A[_ONLY].weight, layer.lora_B[_ONLY].weight
@@ -134,6 +135,6 @@ def _is_called(name: str, lasts: list[str]) -> bool:
 
 
 def _layers(network: nn.Module) -> str:
-    """The last parts of the names of layers with weights, which are few in a deep network of equal blocks."""
+    """The last parts of the names of layers with weights: equal blocks share them, so that the list is short."""
     found = (name.rpartition(".")[2] for name, each in network.named_modules() if list(each.parameters(recurse=False)))
     return ", ".join(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""How many rows a step takes, and at which rate, when there are not as many ranks as the recipe was written for."""
+"""Batch size and learning rate when the number of ranks differs from the one that the recipe was written for."""
 
 import math
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ __all__ = ["Batching", "batching"]
 
 @dataclass(frozen=True)
 class Batching:
-    """What one rank does in a step."""
+    """The batches of one rank in a step."""
 
     batch_size: int
     """Rows of a batch."""
     accumulation: int
     """Batches of a step."""
     rate_factor: float
-    """What the recipe's learning rate is multiplied with."""
+    """The factor on the recipe's learning rate."""
 
 
 def batching(settings: Train, *, size: int, reference: int) -> Batching:
-    """The batches of each of ``size`` ranks, when the recipe is for ``reference`` of them.
+    """The batches of each of ``size`` ranks, for a recipe that was written for ``reference`` ranks.
 
-    ``keep_batch`` keeps the rows of a step, rounded up to an equal number for each batch of each rank; no batch is
-    larger than the recipe's. ``scale_rate`` is the linear scaling rule (Goyal et al., 2017, arXiv 1706.02677).
+    ``keep_batch`` keeps the number of rows of a step, rounded up so that all batches are equal; no batch is larger than
+    the recipe's. ``scale_rate`` is the linear scaling rule (Goyal et al., 2017, arXiv 1706.02677).
     """
     if size == reference:
         return Batching(settings.batch_size, settings.accumulation, 1.0)

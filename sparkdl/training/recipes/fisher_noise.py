@@ -1,14 +1,14 @@
-"""Noise by which the gradient of a large batch becomes as uncertain as that of a small one. Runs on ranks.
+"""Gradient noise: gives the gradient of a large batch the covariance of a small batch's. Runs on ranks.
 
-The mean gradient of B rows has the covariance C / B, where C is that of a single row's gradient. To be as uncertain as
-the mean of b rows it lacks C (1/b - 1/B), and gets normal noise instead (Wen et al., 2020, "An Empirical Study of
-Large-Batch Stochastic Gradient Descent with Structured Covariance Noise", arXiv 1902.08234). For C stands the Fisher
-matrix F = E[g g'] over the gradients g of the batch's own rows, of which only the diagonal is computed: the noise has
-the covariance diag(F), or, equally strong in all d parameters, tr(F)/d times the identity.
+The mean gradient of B rows has the covariance C / B, where C is the covariance of a single row's gradient. The mean of
+b < B rows has C / b. Normal noise with the covariance C (1/b - 1/B) makes up for the difference (Wen et al., 2020, "An
+Empirical Study of Large-Batch Stochastic Gradient Descent with Structured Covariance Noise", arXiv 1902.08234). C is
+approximated by the Fisher matrix F = E[g g'] over the gradients g of the batch's rows, and F by its diagonal diag(F),
+or by the multiple tr(F)/d of the identity, which is equally strong in all d parameters.
 
-Each rank lays noise under the gradient of its own rows, before gradients are averaged: variances of independent noise
-add up, as F does over rows. So F is never exchanged, all replicas get the same noise with the mean, and the state of
-a rank's random numbers, which its checkpoint holds anyway, is all that there is to remember.
+Each rank adds noise to the gradient of its own rows before gradients are averaged: variances of independent noise add
+up, as F does over rows. So ranks do not exchange F, the averaged gradient brings the same noise to all replicas, and
+the only state is that of a rank's random number generator, which checkpoints have anyway.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ from sparkdl.training.recipes.recipe import autocast
 __all__ = ["FisherNoise", "check_rows_apart", "sums_of_squares"]
 
 CHUNK_BYTES = 32 << 20
-"""Of gradients of single rows that are held at a time: fastest for a small network, and no trouble for a large one."""
+"""Memory for gradients of single rows: the fastest size for a small network, and little beside a large network."""
 
 Squares = dict[str, torch.Tensor]
 
 
 class FisherNoise:
-    """What ``train.gradient_noise`` asks for, for the replica of one rank."""
+    """The noise of ``train.gradient_noise`` for the replica of one rank."""
 
     def __init__(self, options: NoiseOptions, model: nn.Module, settings: Train, loss: Loss) -> None:
         self._model, self._settings, self._loss = model, settings, loss
@@ -45,10 +45,10 @@ class FisherNoise:
         self._by_trace = isinstance(options, FisherTraceOptions)
 
     def lay(self, batches: Sequence[Batch], *, ranks: int, scaler: torch.amp.GradScaler) -> None:
-        """Give parameters noise for gradients, to which a step's back-propagation adds the true ones.
+        """Set the gradients of parameters to noise; the step's back-propagation then adds the true gradients.
 
-        ``batches`` are those of this rank in the step. The mean over so many ranks then has the covariance that the
-        step lacks; a step of no more rows than the small batch lacks none.
+        ``batches`` are those of this rank in the step. The mean of the noise over ``ranks`` ranks has the missing
+        covariance. There is no noise if the step has no more rows than the small batch.
         """
         found = self.deviations(batches, ranks=ranks)
         for name, parameter in self._model.named_parameters():
@@ -56,7 +56,7 @@ class FisherNoise:
                 parameter.grad = scaler.scale(torch.randn_like(parameter).mul_(found[name]))
 
     def deviations(self, batches: Sequence[Batch], *, ranks: int) -> dict[str, torch.Tensor]:
-        """The standard deviations of this rank's noise by parameter, none where it has nothing to add."""
+        """The standard deviation of this rank's noise, by parameter; empty if there is no noise to add."""
         rows = sum(batch.global_rows for batch in batches)
         lacking = 1 / self._small_batch - 1 / rows
         own = [batch for batch in batches if len(batch.labels)]
@@ -66,7 +66,7 @@ class FisherNoise:
         if self._by_trace:
             trace = torch.stack([square.sum() for square in squares.values()]).sum()
             squares = dict.fromkeys(squares, trace / sum(square.numel() for square in squares.values()))
-        # The mean over ranks divides the sum of their variances by ranks², and F is a mean over the rows of all.
+        # The mean over ranks divides the sum of variances by ranks², and F is a mean over the rows of all ranks.
         share = lacking * ranks**2 / rows
         return {name: (share * square).sqrt() for name, square in squares.items()}
 
@@ -79,7 +79,7 @@ class FisherNoise:
 
 
 def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: Loss) -> Squares:
-    """The squared gradients of single rows, summed over the rows of a batch, by the names of what is trained."""
+    """The squared gradients of single rows, summed over the rows of a batch, by name of the trained parameter."""
     trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
     device = next(model.parameters()).device
 
@@ -110,9 +110,9 @@ def sums_of_squares(model: nn.Module, batch: Batch, settings: Train, loss: Loss)
 
 
 def check_rows_apart(model: nn.Module, batch: Batch, settings: Train, loss: Loss) -> None:
-    """Raise :class:`ModelError` for a network or a loss whose rows have no gradients of their own. Runs on the driver.
+    """Raise :class:`ModelError` unless the gradient of each row can be computed by itself. Runs on the driver.
 
-    ``batch`` is what the network is tried with.
+    The gradients are tried on ``batch``.
     """
     needed = "train.gradient_noise needs the gradient of each row by itself, and"
     for name, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""The loss: which one it is, and how much each row counts in it. Runs on ranks; on the driver it is tried."""
+"""The loss, and the weight of each row in it. Runs on ranks, and on the driver, which tries the loss."""
 
 import copy
 import inspect
@@ -30,21 +30,21 @@ MODULES: dict[type[nn.Module], str] = {
     nn.NLLLoss: "nll_loss",
     nn.PoissonNLLLoss: "poisson_nll_loss",
 }
-"""What PyTorch's modules compute, by its name in ``torch.nn.functional``."""
+"""PyTorch's loss modules, and the function in ``torch.nn.functional`` that each computes."""
 DIVIDED_BY_WEIGHTS = "cross_entropy", "nll_loss"
-"""The losses whose mean over a batch is divided by the sum of its rows' class weights, not by their number."""
+"""The losses whose mean divides by the sum of the rows' class weights, and not by the number of rows."""
 
 
 class Known(NamedTuple):
     """One of PyTorch's own losses."""
 
     name: str
-    """In ``torch.nn.functional``."""
+    """The name in ``torch.nn.functional``."""
     options: Mapping[str, Any]
 
 
 def find_loss(chosen: str | Callable[..., Any]) -> Callable[..., Any]:
-    """What ``train.loss`` names. Raises :class:`ConfigError` when there is no such thing."""
+    """The loss function that ``train.loss`` names. Raises :class:`ConfigError` if it does not exist."""
     if not isinstance(chosen, str):
         return chosen
     if hasattr(functional, chosen):
@@ -55,7 +55,7 @@ def find_loss(chosen: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def known(loss: Callable[..., Any]) -> Known | None:
-    """Which of PyTorch's losses it is, also as a module or with some options fixed; None for any other."""
+    """The name and options of a loss of PyTorch, as a function, a module or a partial; None for other losses."""
     if isinstance(loss, partial):
         inner = known(loss.func) if not loss.args else None
         return inner and Known(inner.name, {**inner.options, **loss.keywords})
@@ -68,25 +68,25 @@ def known(loss: Callable[..., Any]) -> Known | None:
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimised: called with what a network answers, labels as a batch has them, and rows' weights or None.
+    """The loss that training minimises; it takes a network's outputs, a batch's labels, and weights of rows or None.
 
-    It returns the mean over the batch, in which a row counts by its weight, times that of its class. A loss that takes
-    the batch itself gets the whole answer, and weighs rows as it likes.
+    It returns the mean over the batch, where a row counts by its weight times the weight of its class. A loss that
+    takes a batch gets all named outputs and the batch, and decides by itself how rows count.
     """
 
     of_batch: Callable[..., torch.Tensor]
-    """Of logits and targets, or of an answer and a batch: the mean over the batch."""
+    """Takes logits and targets, or all outputs and a batch; returns the mean over the batch."""
     of_rows: Callable[..., torch.Tensor]
-    """Of the same: each row's."""
+    """Takes the same; returns the loss of each row."""
     task: Task
     class_weights: torch.Tensor | None = None
-    """By which the loss itself multiplies rows, and divides their mean."""
+    """Class weights within the loss function: its mean divides by their sum over rows."""
     ignored: int | None = None
-    """The class whose rows it leaves out of both."""
+    """The class whose rows the loss function ignores."""
     takes_batch: bool = False
-    """Whether it is one of an answer and a batch."""
+    """Whether the loss takes all outputs and a batch."""
     teacher: Teacher | None = None
-    """How rows are learned from a teacher that has answered them."""
+    """The settings of distillation, for rows that have a teacher's logits."""
 
     def __call__(
         self,
@@ -99,8 +99,8 @@ class Loss:
     ) -> torch.Tensor:
         """The mean over the batch, a scalar.
 
-        ``inputs`` are those of the batch, where the loss takes that, and ``teacher`` the logits of the teacher that it
-        learns from, as a batch has them; without these it is the loss of the labels.
+        ``inputs`` are the batch's inputs; a loss that takes a batch needs them. ``teacher`` has the teacher's logits
+        of the batch; without them, the loss uses only the labels.
         """
         if self.teacher is None or teacher is None:
             return self._of_labels(answered, labels, weights, inputs)
@@ -108,7 +108,7 @@ class Loss:
         weights_of_loss = self.task.loss_weights(labels, weights)
         if weights_of_loss is not None:
             by_row = by_row * weights_of_loss.to(by_row.dtype)
-        # Gradients of a softened divergence shrink by the square of the temperature.
+        # The gradients of a divergence with temperature T are smaller by T².
         learned = self.teacher.weight * self.teacher.temperature**2 * by_row.mean()
         if self.teacher.weight == 1:
             return learned
@@ -134,10 +134,11 @@ class Loss:
     def add_up(
         self, answered: Any, labels: torch.Tensor, weights: torch.Tensor | None, *, inputs: Inputs | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The losses of a batch, each by what its row counts, and what all its rows count: two scalars, float64.
+        """The weighted sum of a batch's losses, and the sum of their weights: two scalars, float64.
 
-        Added up over batches, the first over the second is the mean over all rows at once. Of a loss that is none of
-        PyTorch's, and of rows without weights, its own mean counts as that of so many rows.
+        With both added up over batches, the first divided by the second is the mean over all rows. For rows without
+        weights, the first is the loss function's mean times the sum of weights; that sum is the number of rows unless
+        the loss is one of PyTorch's with class weights.
         """
         if self.takes_batch:
             mean = self._of_whole_batch(answered, labels, weights, inputs).double()
@@ -163,7 +164,7 @@ class Loss:
         return self.of_rows(outputs, targets).reshape(rows, -1).mean(dim=1)
 
     def _shares(self, targets: torch.Tensor) -> torch.Tensor | None:
-        """What each row adds to the divisor of the mean loss; None if each adds one."""
+        """How much each row adds to the divisor of the mean loss; None if each row adds one."""
         if self.class_weights is None and self.ignored is None:
             return None
         kept = torch.ones_like(targets, dtype=torch.bool) if self.ignored is None else targets != self.ignored
@@ -173,9 +174,10 @@ class Loss:
 
 
 def build_loss(settings: Train, task: Task, *, device: torch.device | str = "cpu", smoothing: bool = True) -> Loss:
-    """The loss of outputs on a device, to which what it holds of tensors goes, too.
+    """The loss for outputs on a device; tensors that belong to the loss are moved there.
 
-    ``smoothing`` applies the recipe's label smoothing (not in evaluation). Raises :class:`ConfigError`.
+    ``smoothing`` applies the recipe's label smoothing; evaluation leaves it out. Raises :class:`ConfigError` if the
+    loss does not exist or does not work with the other settings.
     """
     chosen = settings.loss or task.loss
     loss = _placed(find_loss(chosen), device)
@@ -206,13 +208,13 @@ def _takes_batch(loss: Callable[..., Any]) -> bool:
     """Whether the second argument of a loss is called ``batch``."""
     try:
         names = list(inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters)
-    except (TypeError, ValueError):  # of C, without a signature
+    except (TypeError, ValueError):  # a function of C has no signature
         return False
     return names[1:2] == ["batch"]
 
 
 def _placed(value: Any, device: torch.device | str) -> Any:
-    """A loss on a device: a module with its parameters and buffers, and what ``functools.partial`` binds likewise."""
+    """A loss with all its tensors on a device: those of a module, and those that ``functools.partial`` binds."""
     if isinstance(value, nn.Module | torch.Tensor):
         return value.to(device)
     if isinstance(value, partial):
@@ -222,7 +224,7 @@ def _placed(value: Any, device: torch.device | str) -> Any:
 
 
 def _of_rows(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """The same loss without taking a mean; PyTorch's modules are told so, and functions asked."""
+    """The same loss with the reduction "none": set as an attribute of a module, or passed to a function."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         alike: Any = copy.copy(loss)
         alike.reduction = "none"

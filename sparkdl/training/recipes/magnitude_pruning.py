@@ -1,7 +1,7 @@
-"""The smallest weights of a network become zero, more and more of them: ``train.pruning: {kind: magnitude}``.
+"""Magnitude pruning: sets ever more of the smallest weights to zero (``train.pruning: {kind: magnitude}``).
 
-A weight that is zero stays so, which is all that there is to remember: masks are where weights are zero, also in a
-checkpoint. Replicas in lockstep have the same weights, and so the same masks. Runs on ranks.
+A weight that is zero stays zero. So there is no other state: the mask is where weights are zero, also in a checkpoint.
+Replicas in lockstep have the same weights, and therefore the same masks. Runs on ranks.
 """
 
 import math
@@ -16,18 +16,19 @@ from sparkdl.settings.pruning_options import MagnitudeOptions
 __all__ = ["MagnitudePruning", "sparsity_at"]
 
 STAIRS = 100
-"""In how many equal steps the sparsity grows: to find the smallest weights takes as long as an optimizer's step."""
+"""The number of equal steps in which sparsity grows; few, because each has to find the smallest weights, which takes as
+long as an optimizer step."""
 
 
 def sparsity_at(options: MagnitudeOptions, epochs: float) -> float:
-    """The part of weights that is zero after so many epochs: quickly more at first, then slowly (Zhu and Gupta)."""
+    """The share of weights that are zero after ``epochs``; it grows fast at first, then slowly (Zhu, Gupta, 2017)."""
     span = options.end_epoch - options.begin_epoch
     done = min(max((epochs - options.begin_epoch) / span, 0.0), 1.0)
     return options.sparsity * math.floor(STAIRS * (1 - (1 - done) ** 3)) / STAIRS
 
 
 class MagnitudePruning:
-    """What is done to some parameters in each step: to those with two dimensions or more, one by one."""
+    """Prunes each parameter of two dimensions or more by itself; others are left out."""
 
     def __init__(self, options: MagnitudeOptions, parameters: Iterable[nn.Parameter]) -> None:
         self._options = options
@@ -36,7 +37,7 @@ class MagnitudePruning:
     @contextmanager
     @torch.no_grad()
     def step(self, before: float, after: float) -> Iterator[None]:
-        """Around the optimizer's step that leads from so many epochs to so many."""
+        """The context of the optimizer's step that leads from ``before`` to ``after``, both in epochs."""
         now, then = sparsity_at(self._options, before), sparsity_at(self._options, after)
         masks = [weight != 0 for weight in self._weights] if now else []
         with torch.enable_grad():

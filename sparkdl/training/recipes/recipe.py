@@ -1,6 +1,6 @@
-"""How the weights are found: optimizer, learning rate and precision, built from the recipe in the settings.
+"""Optimizer, learning rate and precision, built from the recipe in the settings.
 
-Everything here is a pure function of the settings, so that a resumed run needs no state of a scheduler.
+The learning rate follows from the settings and the step, so that a resumed run needs no state of a scheduler.
 """
 
 import inspect
@@ -23,9 +23,10 @@ __all__ = ["autocast", "build_optimizer", "rate_at", "takes_gradients"]
 
 
 def _of_extra(name: str, preset: dict[str, Any], groups: list[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
-    """An optimizer of the package pytorch_optimizer, which would pass over options that it does not know.
+    """An optimizer of the package pytorch_optimizer.
 
-    Raises :class:`ConfigError` when the package is not installed, and ``TypeError`` for such an option.
+    Raises :class:`ConfigError` when the package is not installed, and ``TypeError`` for an unknown option, which the
+    package itself would ignore.
     """
     create = getattr(require("pytorch_optimizer", extra="optimizers"), name)
     known = [key for key in inspect.signature(create).parameters if key not in ("params", "kwargs")]
@@ -36,25 +37,25 @@ def _of_extra(name: str, preset: dict[str, Any], groups: list[dict[str, Any]], *
 
 
 AS_IN_THE_PAPER = {"adam_debias": True, "weight_decouple": False}
-"""Of LAMB: by default the package's first steps are up to ten times the rate, and weight decay is left out of a layer's
-norm."""
+"""Options that make LAMB as published. With the package's defaults, the first steps are up to ten times the rate, and
+the norm of a layer leaves weight decay out."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,  # which takes sparse gradients where it is not fused
+    "sgd": torch.optim.SGD,  # not fused, because fused SGD takes no sparse gradients
     "adam": partial(torch.optim.Adam, fused=True),
     "adamw": partial(torch.optim.AdamW, fused=True),
     "sparse_adam": SparseAdam,
     "lars": partial(_of_extra, "LARS", {}),
     "lamb": partial(_of_extra, "Lamb", AS_IN_THE_PAPER),
 }
-"""The names that ``train.optimizer`` knows. A fused one goes once over memory where others go several times."""
+"""The names that ``train.optimizer`` knows. A fused optimizer reads memory once, others several times."""
 STEP_DECAY = 0.1  # the factor at each milestone, as in He et al. (2016) and Goyal et al. (2017)
 
 
 def rate_at(recipe: Recipe, step: float, *, steps_per_epoch: int, size: int) -> float:
-    """The learning rate of one optimizer step, counted from 0 over the whole run, in steps of the recipe's own size.
+    """The learning rate of one optimizer step. Steps count from 0 over the whole run, in steps of the recipe's size.
 
     Warm-up climbs linearly to the scaled rate (Goyal et al., 2017, section 2.2); the schedule then runs over the
-    steps that are left.
+    remaining steps.
     """
     replicas = size * recipe.accumulation
     peak = recipe.learning_rate * {"none": 1.0, "sqrt": math.sqrt(replicas), "linear": replicas}[recipe.scaling]
@@ -76,9 +77,9 @@ def rate_at(recipe: Recipe, step: float, *, steps_per_epoch: int, size: int) -> 
 
 
 def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer over the model's parameters; weight decay leaves out biases and normalisation weights.
+    """The optimizer over the model's trained parameters; weight decay leaves out biases and normalisation weights.
 
-    Raises :class:`ConfigError` for a name that does not exist or options that the optimizer does not take.
+    Raises :class:`ConfigError` for an unknown name, or options that the optimizer does not take.
     """
     create = OPTIMIZERS.get(settings.optimizer) if isinstance(settings.optimizer, str) else settings.optimizer
     if create is None:
@@ -107,7 +108,7 @@ def build_optimizer(settings: Train, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def takes_gradients(settings: Train, *, sparse: bool, device: torch.device | str = "cpu") -> bool:
-    """Whether the optimizer steps on gradients that are sparse, or on dense ones: tried on a table of two vectors."""
+    """Whether the optimizer can step on sparse gradients, or on dense ones; tried on an embedding of two vectors."""
     table = nn.ParameterList([nn.Parameter(torch.zeros(2, 2, device=device))])
     optimizer = build_optimizer(settings, table)
     rows = torch.zeros(1, dtype=torch.int64, device=device)
@@ -124,7 +125,7 @@ def takes_gradients(settings: Train, *, sparse: bool, device: torch.device | str
 def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:
     """The context in which forward passes compute in the recipe's precision.
 
-    Raises :class:`ConfigError` for float16 without a GPU: its gradients underflow there.
+    Raises :class:`ConfigError` for float16 without a GPU, where gradients underflow.
     """
     if recipe.precision == "float16" and device.type != "cuda":
         raise ConfigError("train.precision 'float16' needs a GPU; on CPU use 'bfloat16' or 'float32'")

@@ -1,4 +1,4 @@
-"""Adam for networks of which some gradients are sparse and others are not."""
+"""Adam for networks that have both sparse and dense gradients."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,25 +11,25 @@ __all__ = ["SparseAdam"]
 
 
 class SparseAdam(torch.optim.AdamW):
-    """PyTorch's ``SparseAdam`` where a gradient is sparse, and ``AdamW`` where it is dense. Runs on ranks.
+    """PyTorch's ``SparseAdam`` for sparse gradients, and ``AdamW`` for dense ones. Runs on ranks.
 
-    The first changes moments and weights of the rows that a gradient has, and no others: neither do moments decay nor
-    weights where a batch has not met them.
+    ``SparseAdam`` changes moments and weights only in the rows that a gradient has. In all other rows of a table,
+    neither moments nor weights decay.
     """
 
     @override
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Step with the gradients that there are; nothing is computed anew for it."""
+        """Step on the current gradients; ``closure`` is not called."""
         with self._of(sparse=False):
             super().step()
         with self._of(sparse=True) as tables:
             for state in (self.state[table] for table in tables if table in self.state):
-                state["step"] = int(state["step"])  # of which AdamW makes a float32 when it loads a state
+                state["step"] = int(state["step"])  # AdamW makes it a float32 tensor when it loads a state
             torch.optim.SparseAdam.step(self)  # type: ignore[arg-type]
 
     @contextmanager
     def _of(self, *, sparse: bool) -> Iterator[list[torch.nn.Parameter]]:
-        """The parameters with gradients of a layout; those of the other one have none for as long as it lasts."""
+        """The parameters with sparse, or dense, gradients; within the context, other parameters have no gradient."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         others = {each: each.grad for each in parameters if each.grad is not None and each.grad.is_sparse != sparse}
         for parameter in others:

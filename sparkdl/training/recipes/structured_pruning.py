@@ -1,8 +1,8 @@
-"""Neurons and channels leave a network, which is smaller then: ``train.pruning: {kind: structured}``.
+"""Structured pruning: removes neurons and channels from a network (``train.pruning: {kind: structured}``).
 
-How many leave follows from the shapes of a network alone, and which ones from its weights. So everyone who builds the
-network (ranks, servers, the driver) makes it equally narrow, whatever its first weights are, and those of the neurons
-that stay are loaded like any others that training starts from.
+The number of neurons that stay follows from the shapes of the network alone; which neurons stay follows from its
+weights. So every process that builds the network (ranks, servers, the driver) gets the same shapes from any weights,
+and then loads the weights of the neurons that stay as it loads any weights that training starts from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,10 @@ __all__ = ["prune_neurons"]
 
 
 def prune_neurons(model: nn.Module, rows: Inputs, keep: float) -> None:
-    """Make hidden layers of a network narrower in place: such a part of their neurons stays. Runs anywhere.
+    """Make hidden layers narrower in place; the share ``keep`` of their neurons stays. Runs anywhere.
 
-    ``rows`` are like its inputs, at least two of them. The neurons with the largest weights stay, in their order.
-    Raises :class:`ModelError` where there is no layer whose neurons the next one alone reads, and where the network
+    ``rows`` are at least two examples of the network's inputs. The neurons with the largest weights stay, in their
+    order. Raises :class:`ModelError` if there is no layer whose neurons only the next layer reads, or if the network
     cannot be computed with fewer neurons.
     """
     rows = random_rows(rows)
@@ -55,14 +55,14 @@ def prune_neurons(model: nn.Module, rows: Inputs, keep: float) -> None:
 
 
 def _narrow_depthwise(model: nn.Module) -> None:
-    """Say to convolutions of each channel by itself, whose weights are fewer now, how many channels there are."""
+    """Set the number of channels of depthwise convolutions to that of their narrower weights."""
     for module in model.modules():
         if isinstance(module, _ConvNd) and module.groups == module.in_channels == module.out_channels > 1:
             module.groups = module.in_channels = module.out_channels = len(module.weight)
 
 
 def _layers(model: nn.Module, rows: Inputs) -> Sequence[str]:
-    """The layers whose neurons may leave. Raises :class:`ModelError` when there are none."""
+    """The layers whose neurons can be removed. Raises :class:`ModelError` if there are none."""
     hidden = hidden_layers(model)
     if hidden and _is_symmetric(model, rows, hidden):
         return hidden
@@ -84,7 +84,7 @@ def _is_symmetric(model: nn.Module, rows: Inputs, layers: Sequence[str]) -> bool
 
 
 def _groups(model: nn.Module, cuts: Mapping[str, Cut]) -> dict[str, int]:
-    """By layer, in how many groups its channels are normalised together, where they are."""
+    """By layer, the number of groups of the GroupNorm over its channels; layers without a GroupNorm are left out."""
     found = {}
     for name, cut in cuts.items():
         module = model.get_submodule(name.rpartition(".")[0])
@@ -94,7 +94,10 @@ def _groups(model: nn.Module, cuts: Mapping[str, Cut]) -> dict[str, int]:
 
 
 def _norms(layer: str, count: int, cuts: Mapping[str, Cut], tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """How much each neuron does, of shape (count,): half of what it reads, read by twice as much, is the same."""
+    """The importance of each neuron, of shape (count,): the norms of its incoming and outgoing weights, multiplied.
+
+    The product stays the same if the incoming weights are halved and the outgoing ones doubled.
+    """
     norms = torch.ones(count, dtype=torch.float64)
     for name, cut in cuts.items():
         weight = tensors[name].detach().double()
@@ -108,7 +111,7 @@ def _norms(layer: str, count: int, cuts: Mapping[str, Cut], tensors: Mapping[str
 
 
 def _largest(norms: torch.Tensor, keep: float, groups: int) -> torch.Tensor:
-    """The numbers of the neurons that stay, as many in each group, in their order."""
+    """The indices of the neurons that stay, in ascending order, equally many in each group."""
     in_groups = norms.view(groups, -1)
     size = in_groups.shape[1]
     chosen = in_groups.topk(max(1, round(keep * size)), dim=1).indices.sort(dim=1).values

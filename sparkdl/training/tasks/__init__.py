@@ -1,4 +1,4 @@
-"""What a network learns from labels: one file a task."""
+"""Tasks, such as classification: how a network learns from labels. One file per task."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Labelled(Protocol):
-    """What the card of a dataset or a model says of labels."""
+    """The fields about labels in the card of a dataset or a model."""
 
     @property
     def task(self) -> TaskName: ...
@@ -43,7 +43,7 @@ class Labelled(Protocol):
 
 
 def create_task(card: Labelled, *, link: LinkFunction = "identity") -> Task:
-    """The task that the labels are for; ``link`` is of numbers that are not standardised. Runs anywhere."""
+    """The task of a card. ``link`` is for regression with labels that are not standardised. Runs anywhere."""
     return TASKS[card.task](card, link)
 
 
@@ -64,4 +64,4 @@ TASKS: dict[TaskName, Callable[[Labelled, LinkFunction], Task]] = {
     "ranking": lambda card, link: Ranking(),
     "language_modelling": _language_modelling,
 }
-"""How each task is made from what a card says of labels."""
+"""By name, how a task is created from a card and a link function."""

@@ -1,8 +1,8 @@
-"""The areas under the curves of two classes, from the scores of rows. Runs on ranks.
+"""ROC and precision-recall curves of two classes, and the areas under them, from the scores of rows. Runs on ranks.
 
-Each rank keeps a point for every score that its rows have: the score, and what these rows weigh by class. Those of all
-ranks are the points of the curves. A rank with very many scores puts neighbours together, whose rows then count as
-ties. So the areas are those that scikit-learn finds, exactly for 65,536 scores, and to 1e-4 for more.
+Each rank keeps a point for every score of its rows: the score, and the total weight of its rows in each class. The
+points of all ranks together give the curves. A rank with too many scores merges neighbouring points, whose rows then
+count as ties. So the areas equal those of scikit-learn exactly for up to 65,536 scores, and to 1e-4 for more.
 """
 
 from collections.abc import Sequence
@@ -15,37 +15,37 @@ from numpy.typing import NDArray
 __all__ = ["POINTS", "Scores", "ThresholdCurves", "curves", "joined"]
 
 POINTS = 1 << 16
-"""About what all ranks have together: 1.5 megabytes, which they tell each other once for each evaluation."""
+"""Approximate limit for all ranks together: 1.5 megabytes, which ranks exchange once in each evaluation."""
 _FEWEST = 1 << 12
-"""Points of a rank, however many ranks there are: 98 kilobytes."""
+"""The smallest limit for a rank, however many ranks there are: 98 kilobytes."""
 _WAITING = 1 << 20
-"""Rows whose scores wait until points are made of them: 24 megabytes."""
+"""The number of rows whose scores are kept before they are merged to points: 24 megabytes."""
 
 
 class ThresholdCurves(NamedTuple):
-    """Of the thresholds between all scores, the highest first; the positive class is the second one."""
+    """The curves over all thresholds, the highest first; the positive class is the second one."""
 
     false_positives: NDArray[np.float64]
-    """The share of the negative rows that are above a threshold, from 0 to 1."""
+    """The share of negative rows above each threshold, from 0 to 1."""
     true_positives: NDArray[np.float64]
-    """The share of the positive rows that are, which is the recall."""
+    """The share of positive rows above each threshold, which is the recall."""
     precision: NDArray[np.float64]
-    """The share of positive rows among those above it; without the threshold that no row is above."""
+    """The share of positive rows among the rows above each threshold; the first threshold has none and is left out."""
 
     @property
     def area_under_roc(self) -> float:
-        """How often a positive row has a higher score than a negative one; ties count half."""
+        """The probability that a positive row has a higher score than a negative one; ties count half."""
         heights = (self.true_positives[1:] + self.true_positives[:-1]) / 2
         return float(np.sum(np.diff(self.false_positives) * heights))
 
     @property
     def area_under_pr(self) -> float:
-        """The average precision: the mean over thresholds of the precision, by what each adds to the recall."""
+        """The average precision: the mean of the precision, each threshold weighted by what it adds to the recall."""
         return float(np.sum(np.diff(self.true_positives) * self.precision))
 
 
 class Scores:
-    """The points of one of some parts of the rows, which ranks or portions hold."""
+    """The points of one part of the rows: those of a rank, or of a portion."""
 
     def __init__(self, *, parts: int, device: torch.device) -> None:
         self._limit = max(POINTS // parts, _FEWEST)
@@ -54,7 +54,7 @@ class Scores:
         self._waiting_rows = 0
 
     def add(self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> None:
-        """Take rows whose logits are (n, 2): a score is the margin of the second one; no number counts as none."""
+        """Add rows with logits of shape (n, 2). A row's score is the second logit minus the first; NaN counts as 0."""
         margins = (outputs[:, 1].double() - outputs[:, 0].double()).nan_to_num(nan=0.0)
         by_class = torch.stack([labels == 0, labels == 1]).double()
         rows = torch.cat([margins.unsqueeze(0), by_class if weights is None else by_class * weights.double()])
@@ -64,7 +64,7 @@ class Scores:
             self.points()
 
     def points(self) -> torch.Tensor:
-        """Scores in their order, and the weight of the rows of each class: float64, (3, points)."""
+        """The points, float64 of shape (3, points): ascending scores, and the weight of negative and positive rows."""
         if self._waiting:
             self._points = _thinned(_distinct(torch.cat([self._points, *self._waiting], dim=1)), self._limit)
             self._waiting, self._waiting_rows = [], 0
@@ -72,22 +72,22 @@ class Scores:
 
 
 def joined(points: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Those of all parts; a score that several have is one point."""
+    """The points of all parts; equal scores are merged to one point."""
     return _distinct(torch.cat(list(points), dim=1))
 
 
 def _distinct(points: torch.Tensor) -> torch.Tensor:
-    """Rows of equal scores as one point, the lowest first."""
+    """The points with equal scores merged, in ascending order."""
     scores, place = points[0].unique(return_inverse=True)
     weights = torch.zeros(2, len(scores), dtype=points.dtype, device=points.device).index_add_(1, place, points[1:])
     return torch.cat([scores.unsqueeze(0), weights])
 
 
 def _thinned(points: torch.Tensor, limit: int) -> torch.Tensor:
-    """No more than so many points: neighbours as one, with the score in their middle.
+    """At most ``limit`` points: neighbours are merged to one point, which has the score of the middle one.
 
-    Groups have about the same share of all rows, of the positive ones and of the logarithm of a row's place: what
-    comes first decides the precision of all that follows.
+    Each merged group has about the same sum of shares in the negative rows, in the positive rows and in the logarithm
+    of the rank: the precision at every later threshold depends on the highest scores, so that their groups are small.
     """
     if points.shape[1] <= limit:
         return points
@@ -103,7 +103,7 @@ def _thinned(points: torch.Tensor, limit: int) -> torch.Tensor:
 
 
 def curves(points: NDArray[np.float64]) -> ThresholdCurves | None:
-    """From points, (3, n); None unless there are rows of both classes."""
+    """The curves from points of shape (3, n); None unless there are rows of both classes."""
     negatives, positives = points[1:, ::-1]
     used = np.flatnonzero(negatives + positives)
     false, true = np.cumsum(negatives[used]), np.cumsum(positives[used])

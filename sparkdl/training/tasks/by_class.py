@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of each class, from what ranks and batches add up."""
+"""Precision, recall and F1 of each class, from counts that are summed over batches and ranks."""
 
 import csv
 import io
@@ -12,42 +12,42 @@ __all__ = ["ByClass"]
 
 
 class ByClass(NamedTuple):
-    """Of each class by its index: the weight of rows, and at the end how many rows."""
+    """Counts by class index: the first three are sums of the rows' weights, ``rows`` is a number of rows."""
 
     right: NDArray[np.float64]
-    """Predicted, and rightly so."""
+    """The rows of a class that are predicted as such."""
     predicted: NDArray[np.float64]
     true: NDArray[np.float64]
     rows: NDArray[np.float64]
 
     @classmethod
     def of(cls, counts: NDArray[np.float64]) -> Self:
-        """From the four after one another."""
+        """From the four fields, concatenated in their order."""
         return cls(*counts.reshape(4, -1))
 
     @property
     def precision(self) -> NDArray[np.float64]:
-        """The right ones among the predictions; 0 without one, as with scikit-learn."""
+        """The share of right ones among the predictions of a class; 0 if there are none, as in scikit-learn."""
         return _over(self.right, self.predicted)
 
     @property
     def recall(self) -> NDArray[np.float64]:
-        """The right ones among the rows of the class; 0 without one."""
+        """The share of right predictions among the rows of a class; 0 if there are none."""
         return _over(self.right, self.true)
 
     @property
     def f1(self) -> NDArray[np.float64]:
-        """The harmonic mean of both."""
+        """The harmonic mean of precision and recall."""
         return _over(2 * self.right, self.predicted + self.true)
 
     @property
     def macro_f1(self) -> float:
-        """The mean of F1 over the classes that have a row or a prediction."""
+        """The mean F1 of the classes that have at least one row or prediction."""
         met = (self.predicted + self.true) > 0
         return float(self.f1[met].mean()) if met.any() else 0.0
 
     def to_csv(self, class_names: Sequence[str]) -> str:
-        """A line for each class."""
+        """A CSV table with a line for each class."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(["class", "precision", "recall", "f1", "rows"])

@@ -1,4 +1,4 @@
-"""One class a row."""
+"""Classification: each row has one class."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -23,12 +23,12 @@ __all__ = ["ClassVectors", "Classification"]
 
 OF_TWO = "area_under_roc", "area_under_pr", "precision", "recall", "f1"
 TOP = 5
-LARGEST_CONFUSION = 1000  # classes; beyond, a matrix of all pairs is neither readable nor cheap to add up
+LARGEST_CONFUSION = 1000  # classes; a larger confusion matrix is unreadable and expensive to add up
 _TEXT = pa.string()
 
 
 class Classification(Task):
-    """Tells which one of some classes a row is of: outputs are logits, labels class indices (int64)."""
+    """Predicts the class of a row. Outputs are logits, labels are class indices (int64)."""
 
     name = "classification"
     loss = "cross_entropy"
@@ -40,9 +40,9 @@ class Classification(Task):
     def __init__(
         self, num_classes: int, labels: pa.DataType = _TEXT, *, class_weights: Sequence[float] | None = None
     ) -> None:
-        """``labels`` is the type that predicted ones come back in.
+        """``labels`` is the Arrow type of predicted labels.
 
-        ``class_weights`` are what rows count in the loss, by class index, beside their own weights.
+        ``class_weights`` are factors on the weights of rows in the loss, by class index.
         """
         self.answer = pa.schema([("prediction", labels), ("probability", pa.float64()), ("top_k", pairs_type(labels))])
         self.outputs = num_classes
@@ -73,7 +73,7 @@ class Classification(Task):
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Whether the likeliest class is the right one."""
+        """Whether the class with the largest logit is the right one."""
         return (outputs.argmax(dim=1) == labels).unsqueeze(1)
 
     @override
@@ -84,7 +84,11 @@ class Classification(Task):
     def count(
         self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> None:
-        """Of each class: rows rightly predicted, predicted, true, by weight, and their number; the rest by its name."""
+        """Add up what the figures need.
+
+        For each class: the weights of rows rightly predicted, predicted and true, and the number of true rows. For all
+        rows: the log loss, and the weight of rows with their class among the likeliest five. Then the confusion matrix.
+        """
         predicted, ones = outputs.argmax(dim=1), torch.ones(len(labels), dtype=torch.float64, device=labels.device)
         weights = ones if weights is None else weights.double()
         of_classes, of_rows, pairs = counts.split(self._parts)
@@ -102,7 +106,7 @@ class Classification(Task):
 
     @override
     def counted_figures(self, counts: NDArray[np.float64], weight: float) -> dict[str, float]:
-        """With two classes, those of the second one; precision and recall are at the threshold of one half."""
+        """Figures of two classes are those of the second one; precision and recall use the threshold 0.5."""
         of_classes, (loss, among_first), _, _ = self._apart(counts)
         found = {
             "top_5_accuracy": mean_of_shares(among_first, weight),
@@ -142,12 +146,12 @@ class Classification(Task):
     def _apart(
         self, counts: NDArray[np.float64]
     ) -> tuple[ByClass, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """What was counted of classes, of all rows, of pairs of classes, and the points of curves."""
+        """The counts of each class, those of all rows, the confusion matrix, and the points of the curves."""
         of_classes, of_rows, confusion, points = np.split(counts, np.cumsum(self._parts))
         return ByClass.of(of_classes), of_rows, confusion, points.reshape(3, -1)
 
     def _curves(self, counts: NDArray[np.float64]) -> ThresholdCurves | None:
-        """None unless there are two classes, and rows of both."""
+        """The curves; None unless there are two classes, and rows of both."""
         return curves(self._apart(counts)[3])
 
     @override
@@ -158,7 +162,7 @@ class Classification(Task):
 
 
 class ClassVectors(Classification):
-    """The same, with answers that pyspark.ml's columns are made from."""
+    """Classification with the answers from which pyspark.ml's columns are made."""
 
     def __init__(self, num_classes: int, labels: pa.DataType = _TEXT) -> None:
         super().__init__(num_classes, labels)
@@ -167,11 +171,11 @@ class ClassVectors(Classification):
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
-        """The likeliest class; logits whose mean is zero and probabilities of all, by class index."""
+        """The likeliest class, and for all classes by index the centred logits and the probabilities."""
         logits = self.values(outputs)
         predicted = label_names.take(pa.array(outputs.argmax(dim=1).numpy()))
         return [predicted, lists(logits.numpy()), lists(torch.softmax(logits, dim=1).numpy())]
 
     def values(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Logits whose mean is zero, float64."""
+        """Logits minus their mean over the classes, float64."""
         return outputs.double() - outputs.double().mean(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The next token of a text."""
+"""Language modelling: predicting the next token of a text."""
 
 import math
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ __all__ = ["LanguageModelling", "token_cross_entropy"]
 class LanguageModelling(Task):
     """Predicts each token from those before it: outputs are logits of shape (n, length, vocabulary or more).
 
-    Labels are the tokens of the rows, int64 of shape (n, length), -100 where a row has ended; the loss gets for each
-    place the token behind it. A row counts in everything by its weight, the number of tokens that are predicted of it
-    over that of a mean row, so that all tokens count alike: over ranks, and in a batch that has a short row.
+    Labels are the tokens of the rows, int64 of shape (n, length), and -100 after the end of a row. The target at each
+    position is the next token. A row's weight is the number of its predicted tokens divided by the mean of all rows, so
+    that all tokens count equally on all ranks, and in batches with short rows.
 
-    ``perplexity`` is e to the mean cross entropy of a token, in nats (Jelinek et al., 1977), and ``accuracy`` the share
-    of tokens that have the largest logit.
+    ``perplexity`` is e to the power of the mean cross entropy per token in nats (Jelinek et al., 1977). ``accuracy`` is
+    the share of tokens that have the largest logit.
     """
 
     name = "language_modelling"
@@ -43,7 +43,7 @@ class LanguageModelling(Task):
     answer = pa.schema([("log_likelihood", pa.float64()), ("num_tokens", pa.int64()), ("perplexity", pa.float64())])
 
     def __init__(self, vocabulary: int) -> None:
-        """``vocabulary`` is how many tokens there are."""
+        """``vocabulary`` is the number of different tokens."""
         self.outputs = vocabulary
 
     @override
@@ -56,7 +56,7 @@ class LanguageModelling(Task):
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The share of a row's tokens that are the likeliest ones."""
+        """The share of a row's tokens that are predicted as the likeliest."""
         targets = next_tokens(labels)
         right = ((outputs.argmax(dim=2) == targets) & (targets != NO_TOKEN)).sum(dim=1)
         return (right.double() / _counted(targets)).unsqueeze(1)
@@ -69,7 +69,7 @@ class LanguageModelling(Task):
     def count(
         self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> None:
-        """The mean cross entropy of each row's tokens."""
+        """Add the mean cross entropy of each row's tokens, times the row's weight."""
         by_row = token_cross_entropy(outputs.float(), next_tokens(labels), reduction="none").double()
         counts += (by_row if weights is None else by_row * weights).sum()
 
@@ -83,7 +83,7 @@ class LanguageModelling(Task):
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
-        """Of texts: outputs are the log likelihood of each, and how many tokens that is of, float64 of shape (n, 2)."""
+        """Log likelihood, number of tokens and perplexity of texts; ``outputs`` has the first two, float64 (n, 2)."""
         likelihood, tokens = outputs.numpy().T
         perplexity = np.exp(np.minimum(-likelihood / tokens, np.log(np.finfo(np.float64).max)))
         return [pa.array(likelihood), pa.array(tokens.astype(np.int64)), pa.array(perplexity)]
@@ -96,9 +96,9 @@ def token_cross_entropy(
     *,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """The cross entropy of logits (n, length, vocabulary) to the tokens (n, length) that come next, in nats.
+    """The cross entropy in nats of logits (n, length, vocabulary) and the next tokens ``targets`` (n, length).
 
-    The mean over all tokens, or over those of each row.
+    Returns the mean over all tokens, or with the reduction "none" the mean over the tokens of each row.
     """
     flat = functional.cross_entropy(
         outputs.flatten(0, 1),
@@ -111,7 +111,7 @@ def token_cross_entropy(
 
 
 def _counted(targets: torch.Tensor) -> torch.Tensor:
-    """How many tokens there are to predict in each row, one at least."""
+    """The number of tokens to predict in each row, at least 1."""
     return (targets != NO_TOKEN).sum(dim=1).clamp(min=1)
 
 

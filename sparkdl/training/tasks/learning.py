@@ -1,6 +1,6 @@
-"""What a kind of task decides: the loss, the figures, which of them says what is best, pictures, and what scoring adds.
+"""The interface of tasks: a task defines loss, figures, the figure that chooses the best epoch, pictures and answers.
 
-Everything else (the loop, checkpoints, strategies, the registry) asks the task, and is the same for all.
+Everything else (the loop, checkpoints, strategies, the registry) is the same for all tasks and calls this interface.
 """
 
 from abc import ABC, abstractmethod
@@ -22,96 +22,97 @@ __all__ = ["Task", "mean_of_shares"]
 
 
 class Task(ABC):
-    """What a network learns from labels. Runs on ranks; pictures are drawn on the driver, answers given by tasks."""
+    """How a network learns from labels. Runs on ranks; the driver draws pictures, and Spark tasks make answers."""
 
     name: ClassVar[TaskName]
     loss: ClassVar[str]
-    """The name in ``torch.nn.functional`` of what is usually minimised."""
+    """The default loss: a name in ``torch.nn.functional``, or ``module:name``."""
     figure_names: tuple[str, ...]
-    """The figures of a split that is held out."""
+    """The figures of a held-out split."""
     train_figures: ClassVar[tuple[str, ...]]
-    """Those of them that :meth:`figures` finds, in training, too."""
+    """The figures that :meth:`figures` computes; these are also known in training."""
     best_by: ClassVar[str]
-    """The figure that usually decides which epoch is the best one."""
+    """The figure that chooses the best epoch by default."""
     step_figure: ClassVar[str]
-    """The figure that is shown of single steps: few rows are enough for it."""
+    """The figure that is shown for single steps, because few rows are enough for it."""
     answer: pa.Schema
     """The columns that scoring adds."""
 
     sum_size: ClassVar[int]
-    """How many numbers each row adds to the figures."""
+    """The number of sums that figures are computed from."""
     outputs: int
-    """How many numbers the network answers for a row."""
+    """The number of outputs that the network has for a row."""
 
     def targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """What the loss compares outputs with, from labels as a batch has them."""
+        """The targets of the loss, from the labels of a batch."""
         return labels
 
     def loss_weights(self, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | None:
-        """How much each row of a batch counts in the loss, from the rows' own weights; None where all count alike."""
+        """The weights of a batch's rows in the loss, from the rows' own weights; None if all rows count equally."""
         return weights
 
     learns_from_teachers: ClassVar[bool] = False
-    """Whether there is a :meth:`divergence`."""
+    """Whether the task implements :meth:`divergence`."""
 
     def divergence(self, outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-        """How far outputs are from a teacher's answers, both divided by a temperature: of shape (n,), 0 where equal."""
+        """The divergence of outputs from a teacher's, both divided by a temperature: of shape (n,), 0 if equal."""
         raise NotImplementedError
 
     @abstractmethod
     def some_labels(self, inputs: Inputs) -> torch.Tensor:
-        """Labels as a batch of these inputs might have them, to try a loss with."""
+        """Possible labels for a batch of these inputs, to try a loss on."""
 
     @abstractmethod
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """What each row adds to the figures: of shape (n, sum_size)."""
+        """What each row adds to the sums that figures are computed from: of shape (n, sum_size)."""
 
     def sums(self, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """What these rows add to the figures by their weights: of shape (sum_size,), to be added up over ranks.
+        """The weighted sum of :meth:`measure` over rows, of shape (sum_size,); callers add it up over ranks.
 
-        In whole numbers or float64, whatever the network computes in: no share of some weights is larger than all.
+        The sum is of integers or float64 whatever the network's precision, so that the sum of some rows' weights cannot
+        be rounded to more than the sum of all.
         """
         rows = self.measure(outputs, labels)
         return (rows if weights is None else rows * weights.double().unsqueeze(1)).sum(dim=0)
 
     @abstractmethod
     def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
-        """The figures of all rows that were summed up; ``weight`` is the sum of theirs, or else their number."""
+        """The figures from the sums over all rows; ``weight`` is the sum of the rows' weights, or their number."""
 
     count_size: int
-    """How many numbers :meth:`count` adds to."""
+    """The number of counts of :meth:`count`."""
     has_curves: bool = False
-    """Whether the points of curves (:mod:`~sparkdl.training.tasks.areas`) come behind them, of rows of two classes."""
+    """Whether the points of curves (:mod:`~sparkdl.training.tasks.areas`) follow the counts; only for two classes."""
 
     @abstractmethod
     def count(
         self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> None:
-        """Add to ``counts``, float64 of shape (count_size,), what evaluation finds of these rows beside their sums.
+        """Add the further counts of these rows to ``counts``, float64 of shape (count_size,).
 
-        Training does not: it is what would take time in each step.
+        Only evaluation calls it: in training it would take too much time in each step.
         """
 
     def counted_figures(self, counts: NDArray[np.float64], weight: float) -> dict[str, float]:
-        """The figures of a split that :meth:`figures` does not find, from what :meth:`count` added up.
+        """The other figures of a split, from the counts of :meth:`count`.
 
-        One that has no meaning for these rows is left out, such as an area under a curve of one class.
+        Figures that are not defined for the rows are left out, such as the area under the ROC curve of one class.
         """
         return {}
 
     def table(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> str | None:
-        """Figures of each class of one split, as CSV; None where there are no classes."""
+        """The figures of each class in a split, as CSV; None if the task has no classes."""
         return None
 
     loss_unit: str = ""
     """The unit of the loss; empty if it is not known."""
 
     def kept_with_models(self) -> dict[str, Any]:
-        """What a model's card says otherwise than that of its dataset."""
+        """The values of a model's card that replace those of its dataset's card."""
         return {}
 
     def curves(self, history: Sequence[Mapping[str, float]]) -> "dict[str, Figure]":
-        """Pictures of the epochs, by their names."""
+        """Pictures of loss and figures over epochs, by name."""
         from sparkdl.tracking.figures import figure_curve, loss_curve  # which need matplotlib
 
         figures = {name: figure_curve(history, name) for name in self.figure_names}
@@ -119,13 +120,13 @@ class Task(ABC):
 
     @abstractmethod
     def pictures(self, counts: NDArray[np.float64], class_names: Sequence[str]) -> "dict[str, Figure]":
-        """Pictures of one split, by the beginning of their names, from what :meth:`count` added up."""
+        """Pictures of one split from the counts of :meth:`count`; keys are the beginnings of the pictures' names."""
 
     @abstractmethod
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
-        """The columns of :attr:`answer` for outputs of shape (n, outputs)."""
+        """The columns of the schema :attr:`answer`, for outputs of shape (n, outputs)."""
 
 
 def mean_of_shares(total: float, weight: float) -> float:
-    """The mean of what is at most 1 for each row, and is so in the mean too, in whatever order rows were added up."""
+    """The mean of values up to 1, limited to 1: rounding in the sum could make it larger."""
     return min(total / weight, 1.0)

@@ -1,4 +1,4 @@
-"""Some classes of a row with their probabilities, or all, as a column."""
+"""Arrow columns with the likeliest classes of each row and their probabilities, or with the values of all classes."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ __all__ = ["lists", "pairs_type", "ranked"]
 
 
 def pairs_type(labels: pa.DataType) -> pa.DataType:
-    """The type of a row's likeliest labels with their probabilities, the first one first."""
+    """The Arrow type of a list of labels with their probabilities."""
     return pa.list_(pa.struct([("label", labels), ("probability", pa.float64())]))
 
 
 def ranked(
     label_names: pa.Array, classes: npt.NDArray[np.int64], probabilities: npt.NDArray[np.float64]
 ) -> list[pa.Array]:
-    """Each row's likeliest label, its probability, and :func:`pairs_type` of all that are given.
+    """Three columns: the likeliest label, its probability, and a list (:func:`pairs_type`) of all k given classes.
 
     ``classes`` and ``probabilities`` are of shape (n, k), the likeliest first.
     """
@@ -28,7 +28,7 @@ def ranked(
 
 
 def lists(values: npt.NDArray[np.floating[Any]]) -> pa.Array:
-    """The rows of a matrix."""
+    """The rows of a matrix as a column of lists."""
     return _cut(pa.array(values.flatten()), values.shape)
 
 

@@ -1,4 +1,4 @@
-"""Any number of classes a row."""
+"""Multi-label classification: each row has any number of classes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,12 +24,12 @@ _TEXT = pa.string()
 
 
 class MultiLabel(Task):
-    """Tells which of some classes a row is of: outputs are logits, labels a one (uint8) at each of a row's classes.
+    """Predicts the classes of a row. Outputs are logits; labels are uint8, 1 at each class of the row and 0 elsewhere.
 
-    ``mean_average_precision`` is the mean over rows of the average precision of the row's ranking of all classes, as in
+    ``mean_average_precision`` is the mean over rows of the average precision of a row's ranking of all classes, as in
     retrieval (Manning, Raghavan, Schuetze, 2008, section 8.4); rows without a class do not count. ``f1`` is the
-    harmonic mean of precision and recall over all pairs of row and class (micro-averaged), where probabilities above
-    one half are predictions, and ``macro_f1`` the mean of that of each class.
+    harmonic mean of precision and recall over all pairs of row and class (micro-averaged); classes with a probability
+    above 0.5 are predicted. ``macro_f1`` is the mean of the F1 of each class.
     """
 
     name = "multi_label"
@@ -42,7 +42,7 @@ class MultiLabel(Task):
     learns_from_teachers = True
 
     def __init__(self, num_classes: int, labels: pa.DataType = _TEXT) -> None:
-        """``labels`` is the type that predicted ones come back in."""
+        """``labels`` is the Arrow type of predicted labels."""
         self.answer = pa.schema([("prediction", pa.list_(labels)), ("top_k", pairs_type(labels))])
         self.outputs = num_classes
         self.count_size = 4 * num_classes
@@ -65,7 +65,7 @@ class MultiLabel(Task):
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Right, wrong and missing predictions, the average precision, and whether the row has a class."""
+        """For each row: its right, wrong and missing predictions, its average precision, and whether it has a class."""
         right, wrong, missing = (found.sum(dim=1) for found in _compared(outputs, labels))
         order = outputs.argsort(dim=1, descending=True)
         relevant = labels.gather(1, order).double()
@@ -86,7 +86,7 @@ class MultiLabel(Task):
     def count(
         self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> None:
-        """Of each class: rows rightly predicted, predicted and true, by weight, and the number of the true ones."""
+        """For each class, add the weights of rows rightly predicted, predicted and true, and the count of true rows."""
         predicted, true = outputs > 0, labels.bool()
         for total, found in zip(counts.view(4, -1), (predicted & true, predicted, true), strict=False):
             total += (found if weights is None else found * weights.double().unsqueeze(1)).sum(dim=0)
@@ -109,7 +109,7 @@ class MultiLabel(Task):
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
-        """The labels with a probability above one half, the likeliest first, and the ``top_k`` likeliest."""
+        """The labels with a probability above 0.5, the likeliest first, and the ``top_k`` likeliest."""
         found = torch.sigmoid(outputs).sort(dim=1, descending=True)
         classes, probabilities = found.indices.numpy(), found.values.double().numpy()
         chosen = probabilities > 0.5
@@ -119,6 +119,6 @@ class MultiLabel(Task):
 
 
 def _compared(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where a class is predicted and right, predicted and wrong, and missing."""
+    """Masks of right, wrong and missing predictions, of shape (n, classes)."""
     predicted, true = outputs > 0, labels.bool()
     return predicted & true, predicted & ~true, ~predicted & true

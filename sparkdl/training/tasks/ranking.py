@@ -1,4 +1,4 @@
-"""A score a row, by which the rows of a group are ordered."""
+"""Ranking: each row gets a score, by which the rows of its group are ordered."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["Ranking", "in_groups", "listnet"]
 
 CUTOFF = 10
-"""How many of a group's first places count for NDCG."""
+"""The number of a group's first places that count for NDCG."""
 PLACES = 20
-"""How many of them its picture shows."""
+"""The number of places in the picture of NDCG."""
 
 
 class Ranking(Task):
-    """Orders the rows of a group: outputs are scores, of which a higher one is for a better row.
+    """Orders the rows of a group. Outputs are scores; better rows have higher scores.
 
-    Outputs have the rows of all groups below one another, shape (rows, 1); labels a group in each line, shape
-    (groups, rows of the largest one): how relevant its rows are, and -1 where it has no more rows. All that is added up
-    is of groups, so that a large one counts as much as a small one.
+    Outputs have the rows of all groups one after another, shape (rows, 1). Labels have one group per line, shape
+    (groups, rows of the largest group): the relevance of each row, and -1 after the group's last row. Figures are means
+    over groups, so that a large group counts as much as a small one.
 
     ``ndcg_at_10`` is the normalised discounted cumulative gain (Järvelin and Kekäläinen, 2002) of the first ten places,
-    with the gain 2^relevance - 1 (Burges et al., 2005), and ``mean_reciprocal_rank`` is of the first row that has any
-    relevance (Voorhees, 1999, The TREC-8 question answering track report). A group in which no row has any counts 1 for
-    NDCG, as it does for xgboost's, and 0 for the reciprocal rank, as it does for trec_eval's.
+    with the gain 2^relevance - 1 (Burges et al., 2005). ``mean_reciprocal_rank`` is the mean of 1 / the place of the
+    first row with a relevance above 0 (Voorhees, 1999, The TREC-8 question answering track report). A group without
+    relevant rows has an NDCG of 1, as in xgboost, and a reciprocal rank of 0, as in trec_eval.
     """
 
     name = "ranking"
@@ -47,14 +47,14 @@ class Ranking(Task):
 
     @override
     def some_labels(self, inputs: Inputs) -> torch.Tensor:
-        """One group."""
+        """Labels as if all rows were one group."""
         return torch.arange(count_rows(inputs), dtype=torch.float64).remainder(3).unsqueeze(0)
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Each group's NDCG and reciprocal rank."""
         relevant = _gains(outputs, labels) > 0
-        rank = 1 + relevant.long().argmax(dim=1)  # of several largest ones, the first
+        rank = 1 + relevant.long().argmax(dim=1)  # argmax returns the first of equal ones
         reciprocal = relevant.any(dim=1) / rank.double()
         return torch.stack([_ndcg(outputs, labels, CUTOFF)[:, -1], reciprocal], dim=1)
 
@@ -66,7 +66,7 @@ class Ranking(Task):
     def count(
         self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> None:
-        """NDCG of the first place, of the first two and so on, summed over groups; and how many groups there are."""
+        """Add the NDCG at 1, 2, ... places, summed over groups, and the number of groups."""
         sums = _ndcg(outputs, labels, PLACES).sum(dim=0)
         counts += torch.cat([sums, sums.new_tensor([len(labels)])])
 
@@ -79,7 +79,7 @@ class Ranking(Task):
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
-        """The score, which needs no group."""
+        """The score of each row; groups are not needed for it."""
         return [pa.array(self.values(outputs).squeeze(1).numpy())]
 
     def values(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -88,9 +88,9 @@ class Ranking(Task):
 
 
 def listnet(outputs: torch.Tensor, labels: torch.Tensor, reduction: Literal["mean", "none"] = "mean") -> torch.Tensor:
-    """ListNet's loss (Cao et al., 2007): the cross entropy of a group's softmax of scores to its softmax of relevance.
+    """ListNet's loss (Cao et al., 2007): cross entropy between the softmax of relevance and of scores in a group.
 
-    Takes what :class:`Ranking` says; returns the mean over groups, or each group's.
+    Outputs and labels are those of :class:`Ranking`. Returns the mean over groups, or the loss of each group.
     """
     no_row = labels < 0
     targets = labels.float().masked_fill(no_row, -torch.inf).softmax(dim=1)
@@ -100,15 +100,15 @@ def listnet(outputs: torch.Tensor, labels: torch.Tensor, reduction: Literal["mea
 
 
 def in_groups(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Scores as labels lie, a group in each line; minus infinity where it has no more rows."""
+    """Scores in the shape of labels, one group per line; minus infinity after the group's last row."""
     lines = torch.full_like(labels, -torch.inf, dtype=outputs.dtype)
     return lines.masked_scatter(labels >= 0, outputs)
 
 
 def _gains(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The gains of a group's rows (float64), the one with the highest score first.
+    """The gains of each group's rows (float64), in descending order of scores.
 
-    Of equal scores, the row that comes first in the dataset does: there, the order of a group's rows says nothing.
+    Rows with equal scores keep the order of the dataset, which is not related to relevance.
     """
     order = in_groups(outputs, labels).argsort(dim=1, descending=True, stable=True)
     return _gain(labels).gather(1, order)
@@ -119,7 +119,7 @@ def _gain(labels: torch.Tensor) -> torch.Tensor:
 
 
 def _ndcg(outputs: torch.Tensor, labels: torch.Tensor, places: int) -> torch.Tensor:
-    """NDCG of a group's first place, of the first two and so on: of shape (groups, places)."""
+    """NDCG of each group at 1, 2, ... places: of shape (groups, places)."""
     found, best = _gains(outputs, labels), _gain(labels).sort(dim=1, descending=True).values
     discounts = torch.arange(2, found.shape[1] + 2, device=found.device, dtype=torch.float64).log2()
     found, best = ((gains / discounts).cumsum(dim=1) for gains in (found, best))

@@ -1,4 +1,4 @@
-"""A number a row."""
+"""Regression: predicting a number for each row."""
 
 import math
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["Regression"]
 
 CELLS = 64
-"""Of the picture of predicted over true numbers, in each direction."""
+"""The number of cells in each direction of the picture of predicted over true numbers."""
 REACH = 3.0
-"""How far the picture goes, in standard deviations of the training labels; what is beyond lies at its edge."""
+"""The picture's range on both sides of the mean, in standard deviations of the training labels; values outside it are
+drawn at the edge."""
 
 
 class Regression(Task):
-    """Predicts a number from a row, whose label is float64; figures and predictions have the labels' own unit.
+    """Predicts a number for each row. Labels are float64; figures and predictions have the unit of the labels.
 
-    Where labels are ``standardised``, the output is how many standard deviations the number is above the mean, and the
-    loss is of standardised labels, so that a learning rate is right for labels of any unit. Elsewhere the loss is given
-    labels as they are, and the output is the number, or with the ``link`` of ``log`` its logarithm, as generalised
-    linear models have it.
+    If labels are ``standardised``, output and loss are in standard deviations from the mean, so that the learning rate
+    does not depend on the unit of the labels. Otherwise the loss gets the labels unchanged, and the output is the
+    number itself, or with the link function ``log`` its logarithm, as in generalised linear models.
     """
 
     name = "regression"
@@ -48,7 +48,7 @@ class Regression(Task):
     def __init__(
         self, mean: float = 0.0, std: float = 1.0, *, standardised: bool = True, link: LinkFunction = "identity"
     ) -> None:
-        """Mean and standard deviation are those of the training labels."""
+        """``mean`` and ``std``, the standard deviation, are those of the training labels."""
         self.mean, self.std, self.standardised, self.link = mean, std, standardised, link
 
     @override
@@ -61,7 +61,7 @@ class Regression(Task):
 
     @override
     def divergence(self, outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-        """The squared difference of both numbers, each standardised and divided by the temperature."""
+        """The squared difference of the two standardised numbers, divided by the squared temperature."""
         return ((self._predicted(outputs) - teacher.squeeze(1).double()) / temperature).square().float()
 
     @override
@@ -70,14 +70,14 @@ class Regression(Task):
 
     @override
     def measure(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Of standardised numbers: the label, its square, the squared error and the absolute one."""
+        """The standardised label, its square, the squared error and the absolute error of standardised numbers."""
         true = self._standardised(labels)
         error = self._predicted(outputs) - true
         return torch.stack([true, true**2, error**2, error.abs()], dim=1)
 
     @override
     def figures(self, sums: Sequence[float], weight: float) -> dict[str, float]:
-        """R² (the part of the variance that is explained), and the root of the squared and the mean absolute error."""
+        """R² (the share of explained variance), the root mean squared error, and the mean absolute error."""
         labels, squares, squared_errors, errors = sums
         variation = squares - labels**2 / weight
         return {
@@ -90,7 +90,7 @@ class Regression(Task):
     def count(
         self, counts: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
     ) -> None:
-        """How many rows lie in each cell: the true number gives the column, the predicted one the row."""
+        """Count the rows in each cell: the true number gives the column, the predicted number the row."""
         true, predicted = (_cell(values) for values in (self._standardised(labels), self._predicted(outputs)))
         counts += torch.bincount(predicted * CELLS + true, minlength=self.count_size)
 
@@ -103,17 +103,17 @@ class Regression(Task):
 
     @override
     def answers(self, outputs: torch.Tensor, label_names: pa.Array, *, top_k: int) -> list[pa.Array]:
-        """The number."""
+        """The predicted number."""
         return [pa.array(self.values(outputs).squeeze(1).numpy())]
 
     def values(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The numbers, float64 of shape (n, 1)."""
+        """The predicted numbers in the unit of the labels, float64 of shape (n, 1)."""
         if self.standardised:
             return outputs.double() * self.std + self.mean
         return outputs.double().exp() if self.link == "log" else outputs.double()
 
     def _predicted(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The standardised numbers, float64 of shape (n,)."""
+        """The predicted numbers, standardised, float64 of shape (n,)."""
         return (outputs.double() if self.standardised else self._standardised(self.values(outputs))).squeeze(1)
 
     def _standardised(self, labels: torch.Tensor) -> torch.Tensor:
@@ -121,5 +121,5 @@ class Regression(Task):
 
 
 def _cell(values: torch.Tensor) -> torch.Tensor:
-    """The cell that a standardised number lies in."""
+    """The index of the cell of a standardised number."""
     return ((values.double() + REACH) / (2 * REACH) * CELLS).long().clamp(0, CELLS - 1)
