@@ -1,4 +1,4 @@
-"""A search over settings: its trials are runs on the slots that are there, several at a time."""
+"""Hyperparameter search: its trials are training runs, several at a time on the cluster's slots."""
 
 from sparkdl.tuning.tune import TunedModel, check_tune, tune
 

@@ -1,4 +1,4 @@
-"""What a search looks like: Optuna's own pictures of its study. Runs on the driver."""
+"""Pictures of a search, drawn by Optuna from its study. Runs on the driver."""
 
 import logging
 import warnings
@@ -18,11 +18,12 @@ log = logging.getLogger(__name__)
 
 
 def draw_search(study: "optuna.Study", figures: Sequence[str]) -> "Iterator[tuple[str, Figure]]":
-    """Each picture that there is enough to draw of: history, importance, parallel coordinates, Pareto front, by name.
+    """Names and pictures: history, importance, parallel coordinates and Pareto front.
 
-    Of several figures there is a history of each. A study with a single trial, or whose trials are all alike, has few.
+    Each figure has its own, but for the Pareto front, which is drawn for two or three figures. Pictures that need more
+    trials, or trials that differ, are left out.
     """
-    import matplotlib.pyplot as plt  # Optuna's pictures are made by it
+    import matplotlib.pyplot as plt  # Optuna draws with it
 
     visual: Any = require("optuna.visualization.matplotlib", extra="tune")
     drawn: list[tuple[str, Any, dict[str, Any]]] = []
@@ -35,7 +36,7 @@ def draw_search(study: "optuna.Study", figures: Sequence[str]) -> "Iterator[tupl
     if len(figures) in (2, 3):
         drawn.append(("pareto_front", visual.plot_pareto_front, {"target_names": list(figures)}))
     for name, draw, options in drawn:
-        # Of too few trials, or of trials that are all alike, Optuna raises one of these.
+        # With too few trials, or only equal ones, Optuna raises one of these.
         with warnings.catch_warnings(), suppress(ValueError, RuntimeError, ZeroDivisionError, IndexError):
             warnings.simplefilter("ignore")
             axes = draw(study, **options)
@@ -51,7 +52,7 @@ def _figure(place: int) -> Any:
 
 
 def _figure_of(axes: Any) -> Any:
-    """Optuna answers axes, or several."""
+    """The figure of the axes that Optuna returns, which may be one or an array."""
     while not hasattr(axes, "figure"):
         axes = axes[0]
     return axes.figure

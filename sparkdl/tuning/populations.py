@@ -1,4 +1,4 @@
-"""Population based training: settings change while trials are trained (Jaderberg et al., 2017, arXiv 1711.09846).
+"""Population based training: trials change their settings during training (Jaderberg et al., 2017, arXiv 1711.09846).
 
 Runs on the driver.
 """
@@ -19,10 +19,10 @@ __all__ = ["PopulationPlan"]
 
 
 class PopulationPlan(TrialPlan):
-    """All trials have ``every`` epochs in turn, those with the fewest first.
+    """Trials take turns of ``every`` epochs; the trial with the fewest epochs goes first.
 
-    Before a turn, a trial that is among the worst takes over the checkpoint of one of the best (exploit, by truncation)
-    with values that are changed a little (explore). Nobody waits for others: each is compared by its last epoch.
+    Before its turn, a trial among the worst takes over the checkpoint of one of the best (exploit, by truncation) with
+    slightly changed values (explore). Trials do not wait for each other; they are compared by their last epochs.
     """
 
     def __init__(self, settings: Settings, options: Population, figure: str) -> None:
@@ -58,7 +58,7 @@ class PopulationPlan(TrialPlan):
         return record.epochs >= self._epochs or record.epochs < record.until
 
     def _better(self, record: TrialRecord, records: Sequence[TrialRecord]) -> TrialRecord | None:
-        """One of the best, if the record is among the worst."""
+        """One of the best trials if ``record`` is among the worst, otherwise None."""
         known = [each for each in records if each.state != "failed" and each.history]
         share = round(len(known) * self._options.share)
         if not share:
@@ -74,6 +74,6 @@ class PopulationPlan(TrialPlan):
         return -value if is_minimised(self._figure) else value
 
     def _draw(self, record: TrialRecord) -> int:
-        """A seed of a trial's turn, the same in whichever process it is drawn."""
+        """The seed of a trial's turn, which is the same in every process."""
         keys = [self._seed % 2**32, record.number, record.until, len(record.lineage)]
         return int(np.random.SeedSequence(keys).generate_state(1)[0])

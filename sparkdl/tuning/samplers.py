@@ -1,4 +1,4 @@
-"""The samplers of Optuna that ``tune.sampler`` names. ``grid`` needs none: see :meth:`Space.combination`."""
+"""Optuna's samplers by their names in ``tune.sampler``. ``grid`` needs none: see :meth:`Space.combination`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,4 +20,4 @@ SAMPLERS: Mapping[
     ),
     "gp": lambda samplers, seed, _: samplers.GPSampler(seed=seed),
 }
-"""From Optuna's module of samplers, a seed, and the finished trials that an earlier driver asked for."""
+"""Each takes Optuna's module of samplers, a seed, and the finished trials whose values an earlier driver drew."""

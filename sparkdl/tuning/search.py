@@ -1,6 +1,6 @@
-"""Trials on slots: as many at a time as there is room for, and another one as soon as one leaves. Runs on the driver.
+"""Runs trials on slots: as many at a time as there are slots for, and a new one when one ends. Runs on the driver.
 
-Trials run in threads of their own, which tell this one how they have ended; whatever has to be decided is decided under
+Each trial runs in a thread of its own, which tells the search's thread how it has ended. All decisions are taken under
 one lock.
 """
 
@@ -41,14 +41,14 @@ __all__ = ["Search"]
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.25  # between two looks at slots, while no trial ends
+LOOK_SECONDS = 0.25  # between two checks for free slots, while no trial ends
 ORDERLY_SECONDS = 10.0  # how long trials may take to end when the search is interrupted
 OF_A_KIND = 3
-"""So many trials that fail in the same way end the search: others would, too."""
+"""The search ends after this number of trials with the same kind of error, because further trials would fail, too."""
 
 
 class _Ended(NamedTuple):
-    """How a trial has left its slots: None when it had the epochs of its turn."""
+    """How a trial has ended its turn: with an error, or None after all epochs of the turn."""
 
     record: TrialRecord
     error: BaseException | None
@@ -56,7 +56,7 @@ class _Ended(NamedTuple):
 
 @dataclass
 class _Running:
-    """A trial on its slots."""
+    """A trial that has slots."""
 
     record: TrialRecord
     width: int
@@ -66,7 +66,7 @@ class _Running:
 
 
 class Search:
-    """The trials of one search, from the records that there are to the last one."""
+    """Runs the trials of one search, beginning with those that already have records."""
 
     def __init__(
         self,
@@ -81,16 +81,16 @@ class Search:
         spent: float,
         on_change: Callable[[TrialRecord | None], None],
     ) -> None:
-        """``on_change`` is called in this thread with each trial that is over, and with None now and then.
+        """``on_change`` is called in the search's thread: with each trial that is over, and regularly with None.
 
-        ``spent`` is for how many seconds other drivers have searched before.
+        ``spent`` is the number of seconds that earlier drivers have searched.
         """
         self.settings, self.records = settings, records
         self._study, self._plan, self._runner = study, plan, runner
         self._spark, self._folder, self._on_change = spark, folder, on_change
         self._running: dict[int, _Running] = {}
         self._again = [record for record in records if record.state == "running"]
-        """Those that another driver has begun, or that lost their slots."""
+        """Trials to start again: an earlier driver has begun them, or they got no slots."""
         self._events: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._reached = False
@@ -105,15 +105,14 @@ class Search:
 
     @property
     def seconds(self) -> float:
-        """For how long there has been a search, by all of its drivers."""
+        """The seconds that all drivers of the search have spent on it."""
         return time.monotonic() - self._begun
 
     def run(self) -> None:
-        """Run trials until none is left. An interrupt, or an error of the search itself, ends those that run.
+        """Run trials until none is left. An interrupt, or an error of the search itself, ends running trials.
 
-        Raises what the third trial that failed in the same way has raised,
-        :class:`~sparkdl.errors.NotEnoughSlotsError` where no slots come back, and
-        :class:`~sparkdl.errors.RunCancelledError`.
+        Raises the error of a trial when it is the third of its kind, :class:`~sparkdl.errors.NotEnoughSlotsError` if
+        the cluster has too few slots for too long, and :class:`~sparkdl.errors.RunCancelledError`.
         """
         with plain_interrupts():
             try:
@@ -124,11 +123,11 @@ class Search:
                 self._end_all()
                 raise
         for record in self.records:
-            if not record.is_over:  # paused, or without slots when time was over
+            if not record.is_over:  # paused, or without slots when the time was over
                 self._settle(record, "stopped")
 
     def _start_what_fits(self) -> bool:
-        """Start trials as long as there is room; whether there are more, which wait for it."""
+        """Start trials while there are slots for them; returns whether more trials wait for slots."""
         while True:
             with self._lock:
                 turn = self._turn_to_go_on()
@@ -159,7 +158,7 @@ class Search:
             self._start(record, width)
 
     def _turn_to_go_on(self) -> Turn | None:
-        """The trial that was begun and has slots before any new one: one that lost them, or one that may go on."""
+        """The trial to continue before new ones begin: one without its slots, or one that the plan promotes."""
         if self._is_late():
             return None
         return Turn(self._again[0], self._again[0].until) if self._again else self._plan.promote(self.records)
@@ -168,12 +167,12 @@ class Search:
         return len(self.records) < self.settings.tune.budget and not self._is_late()
 
     def _is_late(self) -> bool:
-        """Whether no trial may begin or go on any more."""
+        """Whether the time is over or the target reached, so that no trial may begin or continue."""
         seconds = self.settings.tune.seconds
         return self._reached or (seconds is not None and self.seconds > seconds)
 
     def _width(self, record: TrialRecord | None) -> int:
-        """How many slots a trial takes. Raises :class:`ConfigError` where its values do not fit together."""
+        """The number of slots of a trial. Raises :class:`ConfigError` if its values do not fit together."""
         settings = self._runner.settings_of(record) if record else self.settings
         ranks, slots = settings.cluster.ranks, self._slots()
         asynchronous = isinstance(settings.train.strategy, AsynchronousOptions)
@@ -182,13 +181,13 @@ class Search:
 
     def _has_room(self, width: int) -> bool:
         at_a_time, slots = self.settings.tune.at_a_time, self._slots()
-        if slots is None:  # Spark does not say how many there are
+        if slots is None:  # Spark does not tell the number of slots
             return len(self._running) < (at_a_time or 1)
         taken = sum(each.width for each in self._running.values())
         return taken + width <= slots and (at_a_time is None or len(self._running) < at_a_time)
 
     def _slots(self) -> int | None:
-        """As many as there are now: executors come and go."""
+        """The number of slots now, which changes with the executors; None if Spark does not tell it."""
         return count_ranks(self._spark, self.settings.cluster.resources)
 
     def _start(self, record: TrialRecord, width: int) -> None:
@@ -200,7 +199,7 @@ class Search:
         thread.start()
 
     def _run_trial(self, record: TrialRecord, stop: threading.Event) -> None:
-        """In the trial's own thread."""
+        """Run the trial's turn. Called in the trial's own thread."""
 
         def learn(history: list[dict[str, float]]) -> None:
             with self._lock:
@@ -213,12 +212,12 @@ class Search:
         try:
             with tagged_jobs(self._spark, self._tag, f"trial {record.number}"):
                 self._runner.run(record, stop=stop, on_epoch=learn)
-        except BaseException as raised:  # which the search's own thread is to raise, if it is no trial's
+        except BaseException as raised:  # the search's thread raises it unless it is the trial's own failure
             error = raised
         self._events.put(_Ended(record, error))
 
     def _take_in(self) -> None:
-        """What has happened by now; waits a little if nothing has."""
+        """Handle the trials that have ended; wait ``LOOK_SECONDS`` for one if there is none."""
         try:
             self._ended(self._events.get(timeout=LOOK_SECONDS))
             while not self._events.empty():
@@ -252,7 +251,7 @@ class Search:
                 raise error
 
     def _look_at_target(self, record: TrialRecord) -> None:
-        """Once a trial has reached ``train.target``, the others leave their slots."""
+        """Stop all trials once one has reached ``train.target``."""
         target = self.settings.train.target
         if not self._reached and target is not None and any(map(target.reached, record.history)):
             self._reached = True
@@ -260,34 +259,34 @@ class Search:
                 running.stop.set()
 
     def _settle(self, record: TrialRecord, state: TrialState) -> None:
-        """Note how a turn has ended, on disk before anything else knows."""
+        """Set a trial's state after its turn, and save it before anyone else is told."""
         record.state = state
         record.save(self._folder)
         if record.is_over:
             self._on_change(record)
 
     def _fail(self, record: TrialRecord, error: SparkdlError) -> None:
-        """Count a trial as failed. Raises its error when it is the third of its kind."""
+        """Mark a trial as failed. Raises its error if it is the third of its kind."""
         kind = error.exception_type if isinstance(error, RankError) else None
         record.kind, record.reason = kind or type(error).__name__, str(error)
         log.warning("trial %d failed: %s", record.number, _last_line(error))
         self._settle(record, "failed")
         alike = [other for other in self.records if other.state == "failed" and other.kind == record.kind]
-        # A loss that is no number says that a rate is too large, which is what a search is to find out.
+        # A loss that is not finite may mean that a learning rate is too large: a result of the search, not an error.
         if len(alike) >= OF_A_KIND and not isinstance(error, TrainingError):
             numbers = ", ".join(str(other.number) for other in alike)
             more = f"the search has ended, since {len(alike)} trials failed in this way: {numbers}"
             raise told(error, more) if isinstance(error, RankError) else type(error)(f"{error}\n\n{more}")
 
     def _end_all(self) -> None:
-        """End the trials that run: in order, so that they can go on, or by cancelling their jobs."""
+        """Stop running trials: ask them to write a checkpoint and end, then cancel the jobs of those that have not."""
         for running in self._running.values():
             running.stop.set()
         deadline = time.monotonic() + ORDERLY_SECONDS
         for running in self._running.values():
             running.thread.join(max(0.0, deadline - time.monotonic()))
         if any(running.thread.is_alive() for running in self._running.values()):
-            with suppress(*JVM_ERRORS, PySparkException, OSError):  # Spark has ended, and with it all that it ran
+            with suppress(*JVM_ERRORS, PySparkException, OSError):  # if Spark has ended, so have its jobs
                 cancel_tagged(self._spark, self._tag)
             for running in self._running.values():
                 running.thread.join(ORDERLY_SECONDS)

@@ -1,4 +1,4 @@
-"""What is written down of a search at its start, so that it can be continued. Runs on the driver."""
+"""The record of a search, which is saved at its start so that it can be continued. Runs on the driver."""
 
 import json
 import logging
@@ -23,25 +23,25 @@ FREE = {
     "tune": {"trials", "seconds", "at_a_time", "refit", "resume"},
     "train": {"run_dir", "resume", "dataset", "keep_last", "keep_best", "checkpoint_minutes", "checkpoint_steps"},
 }
-"""What may be another when a search goes on: the trials that there are stay comparable."""
+"""Settings that may change when a search is continued: earlier trials stay comparable."""
 
 
 @dataclass
 class SearchRecord:
-    """One search, beside its trials."""
+    """The record of one search; its trials have their own records."""
 
     run_id: str
     asked: dict[str, Any]
-    """What decides the trials: the sections ``prepare``, ``train`` and ``tune``, as they were given."""
+    """The settings that trials depend on: the sections ``prepare``, ``train`` and ``tune``, as they were given."""
     finished: bool = False
     begun: float = field(default_factory=time.time)
     """In seconds since 1970, by the driver's clock."""
     seconds: float = 0.0
-    """How long drivers have searched so far."""
+    """The seconds that all drivers have searched so far."""
 
     @classmethod
     def of(cls, run_id: str, settings: Settings) -> "SearchRecord":
-        """What there is to write down of a new one."""
+        """The record of a new search."""
         return cls(run_id, _asked(settings))
 
     def save(self, folder: str) -> None:
@@ -66,9 +66,9 @@ class SearchRecord:
 
 
 def find_search(settings: Settings) -> SearchRecord | None:
-    """The search that ``tune.resume`` asks for; with ``auto``, the unfinished one that was begun last, or None.
+    """The search that ``tune.resume`` names; with ``auto``, the unfinished one that was begun last, or None.
 
-    Raises :class:`ConfigError` for a search that does not exist or was another one.
+    Raises :class:`ConfigError` if the search does not exist, or had other settings.
     """
     asked, run_dir = settings.tune.resume, settings.train.run_dir
     if asked is None:
@@ -88,7 +88,7 @@ def find_search(settings: Settings) -> SearchRecord | None:
 
 
 def _asked(settings: Settings) -> dict[str, Any]:
-    """By section and key, what decides the trials, as JSON gives it back."""
+    """The settings that trials depend on, by section and key, as they are after a round trip through JSON."""
     found = {}
     for name in ("prepare", "train", "tune"):
         given = given_values(getattr(settings, name)) or {}

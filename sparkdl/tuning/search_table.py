@@ -1,4 +1,4 @@
-"""The search as people see it while it goes on: in a terminal, in a notebook, and in a log. Runs on the driver."""
+"""The progress of a search, shown in a terminal, a notebook or a log. Runs on the driver."""
 
 import logging
 import shutil
@@ -21,18 +21,18 @@ log = logging.getLogger(__name__)
 
 REDRAW_SECONDS = 1.0
 FRONT_SHOWN = 5
-"""Trials of a Pareto front that the table has a row of."""
+"""The largest number of trials of a Pareto front in the table."""
 
 
 class SearchTable:
-    """The best trial, or a Pareto front, those that run, how the others ended, and the seconds that are left.
+    """Shows the best trial or the Pareto front, running trials, how the others ended, and the remaining seconds.
 
-    A terminal and a notebook show one table that changes; elsewhere, as in a batch job's log, each trial that is over
-    gets a line.
+    In a terminal or a notebook, one table is updated in place. Elsewhere, such as in the log of a batch job, each trial
+    that is over gets a line.
     """
 
     def __init__(self, settings: Tune, figures: Sequence[str], epochs: int, *, spent: float = 0.0) -> None:
-        """``spent`` is for how many seconds other drivers have searched before."""
+        """``spent`` is the number of seconds that earlier drivers have searched."""
         self._settings, self._figures, self._epochs = settings, figures, epochs
         self._begun, self._drawn, self._lines = time.monotonic() - spent, 0.0, 0
         self._notebook = _notebook_display()
@@ -47,19 +47,19 @@ class SearchTable:
             handler.addFilter(self._make_way)
 
     def close(self) -> None:
-        """Leave the table where it is: what is written from now on stands below it."""
+        """Leave the table in place; later output appears below it."""
         self._lines = 0
         for handler in self._handlers:
             handler.removeFilter(self._make_way)
 
     def over(self, record: TrialRecord, records: Sequence[TrialRecord]) -> None:
-        """A trial is over: in a log, a line."""
+        """Write a line for a trial that is over, unless a table is shown."""
         if self._notebook is None and not self._terminal:
             counted = sum(each.is_over for each in records)
             log.info("%d of %d trials: %s", counted, self._settings.budget, "  ".join(self._row(record)))
 
     def update(self, records: Sequence[TrialRecord], running: Sequence[TrialRecord], *, last: bool = False) -> None:
-        """Show how things are, at most once a second."""
+        """Update the table, at most once a second."""
         if not (self._terminal or self._notebook) or (not last and time.monotonic() - self._drawn < REDRAW_SECONDS):
             return
         self._drawn = time.monotonic()
@@ -75,14 +75,14 @@ class SearchTable:
             self._lines = len(lines)
 
     def _make_way(self, record: logging.LogRecord) -> bool:
-        """Take the table away before a line is logged, which so stands above the next one."""
+        """Erase the table before a line is logged, so that the line appears above the next table."""
         with self._drawing:
             sys.stderr.write(self._back())
             self._lines = 0
         return True
 
     def _back(self) -> str:
-        """To where the table begins, with nothing below."""
+        """The control sequence that moves to the beginning of the table and erases it."""
         return f"\x1b[{self._lines}F\x1b[J" if self._lines else ""
 
     def text(self, records: Sequence[TrialRecord], running: Sequence[TrialRecord]) -> str:
@@ -100,9 +100,9 @@ class SearchTable:
         return f"{head}\n{aligned(rows, left=(0, len(rows[0]) - 1))}"
 
     def seconds_left(self, records: Sequence[TrialRecord], running: int) -> float | None:
-        """About how long it will take, by what trials that are over took, but for those that failed at once.
+        """An estimate of the remaining seconds, from trials that are over; those that failed at once do not count.
 
-        None before it is known, and when all are over.
+        None before it is known, and when all trials are over.
         """
         took = [record.seconds for record in records if record.is_over and record.history]
         waiting = self._settings.budget - sum(record.is_over for record in records)
@@ -122,7 +122,7 @@ class SearchTable:
 
 
 def described_values(values: dict[str, Any]) -> str:
-    """The values of a trial by the last parts of their keys."""
+    """The values of a trial as text; keys are shortened to their last parts."""
     return ", ".join(
         f"{key.rpartition('.')[2]}={value:.4g}" if isinstance(value, float) else f"{key.rpartition('.')[2]}={value}"
         for key, value in values.items()
@@ -130,7 +130,7 @@ def described_values(values: dict[str, Any]) -> str:
 
 
 def _notebook_display() -> Any:
-    """What shows a text in a notebook's cell, and another in its place later; None where there is no notebook."""
+    """A display in the notebook's cell whose text can be replaced; None outside of notebooks."""
     shell = sys.modules.get("IPython")
     instance = shell.get_ipython() if shell else None
     if instance is None or not hasattr(instance, "kernel"):

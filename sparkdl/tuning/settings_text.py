@@ -11,14 +11,14 @@ __all__ = ["settings_text"]
 
 
 def settings_text(settings: Settings) -> str:
-    """What was given of settings, without the search, as YAML that ``sparkdl train`` takes."""
+    """The settings that were given, without those of the search, as YAML that ``sparkdl train`` takes."""
     tree = {name: value for name, value in given_values(settings).items() if name != "tune" and value is not None}
     sections = {name: {key: _plain(value) for key, value in section.items()} for name, section in tree.items()}
     return yaml.safe_dump(sections, sort_keys=False)
 
 
 def _plain(value: Any) -> Any:
-    """A function by the name that a file has for it."""
+    """The value as a file can have it: a function becomes its name."""
     if callable(value):
         return f"{value.__module__}:{value.__qualname__}"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The space that is searched: what Optuna draws from, and what a configuration file would have for it.
+"""The search space, and the conversion of values between Optuna and configuration files.
 
 Runs on the driver.
 """
@@ -19,16 +19,16 @@ __all__ = ["Space"]
 
 
 class Space:
-    """The keys that are searched, each with a list of values or a range of numbers.
+    """The searched keys, each with a list of values or a range of numbers.
 
-    Optuna knows the values of a list by their texts, since some of them are lists or mappings themselves.
+    For Optuna, the values of a list are texts, because some are lists or mappings themselves.
     """
 
     def __init__(self, searched: Mapping[str, Searched]) -> None:
         self.searched = dict(searched)
 
     def distributions(self) -> "dict[str, BaseDistribution]":
-        """What Optuna draws from, by key. Raises :class:`~sparkdl.errors.ConfigError` where Optuna is missing."""
+        """Optuna's distributions, by key. Raises :class:`~sparkdl.errors.ConfigError` if Optuna is not installed."""
         kinds = require("optuna.distributions", extra="tune")
         found = {}
         for key, searched in self.searched.items():
@@ -36,7 +36,7 @@ class Space:
                 found[key] = kinds.CategoricalDistribution(list(dict.fromkeys(map(_text, searched))))
                 continue
             low, high = searched.ends
-            if searched.step is not None:  # Optuna takes no end that steps do not come to
+            if searched.step is not None:  # Optuna rejects an end that no step reaches
                 high = list(searched.values())[-1]
             kind = kinds.IntDistribution if searched.is_whole else kinds.FloatDistribution
             step = {"step": int(searched.step) if searched.is_whole else searched.step} if searched.step else {}
@@ -44,7 +44,7 @@ class Space:
         return found
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What Optuna has drawn, as a file would have it."""
+        """The values of a configuration file, from Optuna's parameters."""
         return {
             key: params[key]
             if isinstance(searched, SearchedRange)
@@ -53,20 +53,20 @@ class Space:
         }
 
     def params(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """And back."""
+        """Optuna's parameters, from the values of a configuration file."""
         return {
             key: values[key] if isinstance(searched, SearchedRange) else _text(values[key])
             for key, searched in self.searched.items()
         }
 
     def combination(self, number: int) -> dict[str, Any]:
-        """One of all combinations of values, where there are finitely many."""
+        """The combination of values with this number, where there are finitely many."""
         axes = [list(each.values()) if isinstance(each, SearchedRange) else each for each in self.searched.values()]
         chosen = next(itertools.islice(itertools.product(*axes), number, None))
         return dict(zip(self.searched, chosen, strict=True))
 
     def corners(self) -> dict[str, list[Any]]:
-        """By key, the values that are to be possible if any are: all of a list, and the ends of a range."""
+        """By key, the values to check before a search: all values of a list, and the ends of a range."""
         return {
             key: list(dict.fromkeys(map(int if searched.is_whole else float, searched.ends)))
             if isinstance(searched, SearchedRange)
@@ -75,9 +75,9 @@ class Space:
         }
 
     def explored(self, values: Mapping[str, Any], *, factor: float, resample: float, seed: int) -> dict[str, Any]:
-        """Changed values: a number is multiplied or divided by the factor, of a list a neighbour is taken.
+        """Changed values: a number is multiplied or divided by ``factor``, a value of a list becomes its neighbour.
 
-        With the probability ``resample`` a value is drawn anew instead (Jaderberg et al., 2017, section 4.1.1).
+        With the probability ``resample``, a new value is drawn instead (Jaderberg et al., 2017, section 4.1.1).
         """
         draws, found = random.Random(seed), {}
         for key, searched in self.searched.items():
@@ -101,7 +101,7 @@ def _drawn(searched: Searched, draws: random.Random) -> Any:
 
 
 def _on_grid(value: float, searched: SearchedRange) -> float:
-    """The nearest number that the range has."""
+    """The nearest number in the range."""
     low, _ = searched.ends
     if searched.step is not None:
         return min(searched.values(), key=lambda each: abs(each - value))
@@ -109,5 +109,5 @@ def _on_grid(value: float, searched: SearchedRange) -> float:
 
 
 def _text(value: Any) -> str:
-    """A value of a list by its text; as JSON, for what looks alike in Python, such as 1 and true, is not the same."""
+    """The text of a list's value. It is JSON, which tells 1 from true, while they are equal in Python."""
     return json.dumps(value, sort_keys=True, default=str)

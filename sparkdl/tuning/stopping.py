@@ -1,4 +1,4 @@
-"""Which trials go on, and for how many epochs: all to their end, or those that promise most. Runs on the driver."""
+"""Plans for trials: which of them continue, and for how many epochs. Runs on the driver."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,41 +17,41 @@ __all__ = ["Halving", "MedianRule", "TrialPlan", "Turn", "WholeTrials", "create_
 
 
 class Turn(NamedTuple):
-    """A trial that may have slots again."""
+    """A trial that may continue."""
 
     record: TrialRecord
     until: int
-    """The epochs that it goes on to."""
+    """The number of epochs that the trial has at the end of the turn."""
     source: TrialRecord | None = None
-    """The trial whose checkpoint it takes over, if it does not go on from its own."""
+    """The trial whose checkpoint is taken over; None if the trial continues from its own."""
 
 
 class TrialPlan(ABC):
-    """How many epochs trials have in a turn on their slots. All methods see the records as they are now."""
+    """Decides how many epochs trials have in a turn. All methods get the current records."""
 
     @abstractmethod
     def begin(self, record: TrialRecord) -> None:
-        """Say how far a new trial goes at first."""
+        """Set the epochs of a new trial's first turn."""
 
     @abstractmethod
     def is_whole(self, record: TrialRecord) -> bool:
-        """Whether a trial whose turn has ended has had all of its epochs."""
+        """Whether a trial has had all its epochs, so that it is finished after this turn."""
 
     def promote(self, records: Sequence[TrialRecord]) -> Turn | None:
-        """A paused trial that is to go on before new ones begin, if there is one."""
+        """The paused trial that continues before new ones begin, if any."""
         return None
 
     def take_over(self, record: TrialRecord, source: TrialRecord) -> None:
-        """Change a trial that is to go on from another one's checkpoint."""
+        """Change the record of a trial that takes over the checkpoint of ``source``."""
         record.history = list(source.history)
 
     def ends_early(self, record: TrialRecord, records: Sequence[TrialRecord]) -> bool:
-        """Whether a trial that runs, and has just finished an epoch, is to leave its slots."""
+        """Whether a running trial that has just finished an epoch is to be stopped."""
         return False
 
 
 class WholeTrials(TrialPlan):
-    """Every trial has ``train.epochs`` in one turn."""
+    """Every trial has all its epochs (``train.epochs``) in one turn."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -66,9 +66,9 @@ class WholeTrials(TrialPlan):
 
 
 class MedianRule(WholeTrials):
-    """A trial ends when its best figure is worse than the median of others' at the same epoch (Golovin et al., 2017).
+    """Stops a trial whose best figure is worse than the median of other trials at that epoch (Golovin et al., 2017).
 
-    The others are those that have had as many epochs, and of each its best figure up to there.
+    The median is over all trials with at least as many epochs, and of their best figures up to that epoch.
     """
 
     def __init__(self, settings: Settings, options: MedianOptions, figure: str) -> None:
@@ -88,9 +88,10 @@ class MedianRule(WholeTrials):
 class Halving(TrialPlan):
     """Asynchronous successive halving, in one bracket or several (Li et al., 2020, algorithm 2).
 
-    A trial pauses at each rung, a number of epochs. The best one in ``reduction`` of those that have come to a rung may
-    go on to the next, from the highest rung down. Trials are dealt to brackets, which begin at higher and higher rungs,
-    so that each bracket spends about as many epochs (Li et al., 2018, section 3).
+    A rung is a number of epochs, at which trials pause. Of the trials that have reached a rung, the best
+    1/``reduction`` may continue to the next one; higher rungs are served first. With several brackets, each bracket
+    begins at a higher rung than the one before and gets fewer trials, so that all spend about equally many epochs
+    (Li et al., 2018, section 3).
     """
 
     def __init__(self, epochs: int, *, first: int, reduction: int, brackets: int, figure: str) -> None:
@@ -101,7 +102,7 @@ class Halving(TrialPlan):
 
     @override
     def begin(self, record: TrialRecord) -> None:
-        """The bracket follows from the trial's number."""
+        """Choose the bracket from the trial's number, and set the first turn."""
         record.first_rung = self._deals[record.number % len(self._deals)]
         record.until = min(record.first_rung, self._epochs)
 
@@ -119,7 +120,7 @@ class Halving(TrialPlan):
         return record.epochs >= self._epochs or record.epochs < record.until  # train.patience has ended it
 
     def _promoted(self, records: Sequence[TrialRecord]) -> TrialRecord | None:
-        """The paused trial of a bracket that may go on from the highest rung."""
+        """The trial of a bracket that may continue from the highest rung, if any."""
         for rung in sorted({record.until for record in records}, reverse=True):
             come = [record for record in records if record.epochs >= rung]
             come.sort(key=lambda record: (-_merit(record, self._figure, rung), record.number))
@@ -130,7 +131,7 @@ class Halving(TrialPlan):
 
 
 def create_plan(settings: Settings, figure: str) -> TrialPlan:
-    """What ``tune.stopping`` asks for. Raises :class:`ConfigError` where trials have too few epochs for it."""
+    """The plan of ``tune.stopping``. Raises :class:`ConfigError` if trials have too few epochs for it."""
     options, epochs = settings.tune.stopping, settings.train.epochs
     if isinstance(options, MedianOptions):
         return MedianRule(settings, options, figure)
@@ -151,7 +152,7 @@ def create_plan(settings: Settings, figure: str) -> TrialPlan:
 
 
 def _dealt(starts: Sequence[int], reduction: int) -> Iterator[int]:
-    """Brackets for one trial after another, with ever fewer trials the later they begin, spread evenly."""
+    """The first rungs of successive trials: brackets that begin later get fewer trials, which are spread evenly."""
     places = []
     for number, start in enumerate(starts):
         later = len(starts) - number
@@ -162,7 +163,7 @@ def _dealt(starts: Sequence[int], reduction: int) -> Iterator[int]:
 
 
 def _merit(record: TrialRecord, figure: str, epochs: int) -> float:
-    """The best figure within so many epochs, larger when better."""
+    """The best figure within the first ``epochs`` epochs; minimised figures are negated, so that larger is better."""
     epoch = record.best_epoch(figure, within=epochs)
     if epoch is None:
         return -math.inf

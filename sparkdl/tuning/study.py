@@ -1,7 +1,7 @@
-"""What to try next: Optuna's samplers, asked with what is known of all trials so far. Runs on the driver.
+"""Chooses the values of the next trial with Optuna's samplers. Runs on the driver.
 
-The study is made anew from the trials' records for each question, and the sampler with a seed of the question's number:
-the answer depends on the records alone, in whichever process they were made.
+For each trial, the study is created anew from the records, and the sampler with a seed that depends on the trial's
+number. So the values depend only on the records, and not on the process that made them.
 """
 
 import logging
@@ -24,16 +24,16 @@ __all__ = ["TrialStudy", "best_records"]
 
 
 class TrialStudy:
-    """The sampler's view of a search."""
+    """A search as a study of Optuna."""
 
     def __init__(self, settings: Tune, figures: Sequence[str]) -> None:
-        """Raises :class:`~sparkdl.errors.ConfigError` where the extra ``tune`` is not installed."""
+        """Raises :class:`~sparkdl.errors.ConfigError` if the extra ``tune`` is not installed."""
         self._optuna: Any = require("optuna", extra="tune")
         self._settings, self._figures = settings, figures
         self.space = Space(settings.space)
         self._distributions = self.space.distributions()
         self._attributes: dict[int, dict[str, Any]] = {}
-        """What samplers have noted of their trials; CMA-ES keeps its state there, a pickle, which no file has."""
+        """Attributes that samplers set on trials, by number. They are not saved: that of CMA-ES is a pickle."""
         logging.getLogger("optuna").setLevel(logging.ERROR)
 
     def ask(self, records: Sequence[TrialRecord], number: int) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class TrialStudy:
 
 
 def best_records(records: Sequence[TrialRecord], figures: Sequence[str]) -> list[TrialRecord]:
-    """The best trial; of several figures those to which no other is superior in all, by the first figure."""
+    """The best trial; with several figures, the trials that no other dominates, sorted by the first figure."""
     known = [(record, outcome) for record in records if (outcome := record.outcome(figures)) is not None]
     signs = [-1.0 if is_minimised(name) else 1.0 for name in figures]
     merits = [tuple(sign * value for sign, value in zip(signs, outcome, strict=True)) for _, outcome in known]

@@ -1,4 +1,4 @@
-"""What trials learn from: one dataset, or one for each way to prepare that is tried. Runs on the driver."""
+"""The datasets of trials: a single one, or one for each combination of ``prepare`` settings. Runs on the driver."""
 
 import hashlib
 import random
@@ -16,16 +16,17 @@ from sparkdl.tuning.space import Space
 
 __all__ = ["TrialDatasets", "fitting_values"]
 
-COMBINATIONS = 32  # in which a value of the space has to fit to others once
+COMBINATIONS = 32  # tried with each value of the space; the value has to fit to the others in one of them
 
 
 class TrialDatasets:
-    """The settings of each trial, and the dataset that they ask for. Several threads may ask at a time."""
+    """The settings and the dataset of each trial. Safe to use from several threads."""
 
     def __init__(self, settings: Settings, spark: SparkSession, dataset: Dataset | str | None) -> None:
-        """``dataset`` is what all trials learn from, unless keys of ``prepare`` are searched.
+        """``dataset`` is the dataset of all trials, unless keys of ``prepare`` are searched.
 
-        Raises :class:`ConfigError` where there is none, and :class:`~sparkdl.errors.DatasetError`.
+        Raises :class:`ConfigError` if no dataset is given, and :class:`~sparkdl.errors.DatasetError` if it cannot be
+        opened.
         """
         self._settings, self._spark = settings, spark
         self._prepares = any(key.startswith("prepare.") for key in settings.tune.space)
@@ -36,7 +37,7 @@ class TrialDatasets:
             self._only = found if isinstance(found, Dataset) else Dataset.open(found)
 
     def settings_with(self, values: Mapping[str, Any], *, place: str) -> Settings:
-        """All settings, with some of the space. Raises :class:`ConfigError` where they do not fit together."""
+        """All settings, with these values of the space. Raises :class:`ConfigError` if they do not fit together."""
         settings = self._settings.with_values(values, place=place)
         if self._prepares and settings.prepare:
             text = settings.prepare.model_copy(update={"output": "-"}).model_dump_json()
@@ -46,11 +47,11 @@ class TrialDatasets:
         return settings
 
     def dataset_of(self, settings: Settings) -> Dataset:
-        """What a trial learns from. What several trials prepare in the same way is prepared once."""
+        """The dataset of a trial. It is prepared once for all trials with the same ``prepare`` settings."""
         if not self._prepares:
             return self._only
         wanted = settings.require("prepare")
-        with self._lock:  # the tasks of one preparation take all slots that trials leave
+        with self._lock:  # one preparation takes all free slots, so that a second one has to wait
             if wanted.output not in self._prepared:
                 self._prepared[wanted.output] = prepare(None, wanted, spark=self._spark)
             return self._prepared[wanted.output]
@@ -59,7 +60,7 @@ class TrialDatasets:
 def fitting_values(settings: Settings) -> dict[str, Any]:
     """Values of the space that fit together.
 
-    Raises :class:`ConfigError` for a value of a list, or an end of a range, that fits to none of the others.
+    Raises :class:`ConfigError` for a value of a list, or an end of a range, that fits to no tried values of other keys.
     """
     corners, draws = Space(settings.tune.space).corners(), random.Random(0)
     first: dict[str, Any] = {}

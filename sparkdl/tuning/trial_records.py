@@ -1,6 +1,6 @@
-"""What is known of each trial, in the search's folder: the study is made of these records alone. Runs on the driver.
+"""The records of trials in the search's folder, from which the study is made. Runs on the driver.
 
-A record is a file that is replaced whole, so that a search whose driver was killed knows of each trial once.
+A record is one file, which is replaced as a whole: when the driver is killed, each trial has one complete record.
 """
 
 import json
@@ -16,46 +16,46 @@ from sparkdl.storage import join, list_folder, make_folder, read_file, write_fil
 __all__ = ["TrialRecord", "TrialState", "load_records"]
 
 TrialState = Literal["running", "paused", "stopped", "finished", "failed"]
-"""``paused`` may go on, ``stopped`` will not: others were better; ``finished`` has had all of its epochs."""
+"""A ``paused`` trial may continue, a ``stopped`` one does not, and a ``finished`` one has had all its epochs."""
 
 
 @dataclass
 class TrialRecord:
-    """One trial."""
+    """The record of one trial."""
 
     number: int
     values: dict[str, Any]
-    """By key of the space."""
+    """The values of the trial, by key of the space."""
     state: TrialState = "running"
     until: int = 0
-    """The epochs that it goes on to, and then pauses or has finished."""
+    """The number of epochs after which the trial pauses or is finished."""
     first_rung: int = 0
-    """The epochs after which it pauses first, where trials pause."""
+    """The number of epochs after which the trial pauses for the first time; used by successive halving."""
     history: list[dict[str, float]] = field(default_factory=list)
     """The figures of each epoch."""
     parameters: int = 0
-    """Trained numbers of the network."""
+    """The number of trained parameters."""
     seconds: float = 0.0
-    """Time on its slots, starts included."""
+    """The time on slots, including starts."""
     reason: str = ""
-    """Why it failed."""
+    """The message of the error that ended the trial."""
     kind: str = ""
-    """And the kind of error."""
+    """The class of that error."""
     lineage: list[dict[str, Any]] = field(default_factory=list)
-    """In a population: after how many epochs it took over which trial's checkpoint, and the values from then on."""
+    """In a population, the checkpoints that were taken over: of which trial, at which epoch, with which new values."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to come of it."""
+        """Whether the trial has ended and will not continue."""
         return self.state in ("stopped", "finished", "failed")
 
     @property
     def epochs(self) -> int:
-        """The epochs that it has had."""
+        """The number of epochs so far."""
         return len(self.history)
 
     def best_epoch(self, figure: str, *, within: int | None = None) -> int | None:
-        """The epoch, from 0, after which a figure was best; None before it is known."""
+        """The epoch, counted from 0, with the best value of a figure; None before there is one."""
         known = [
             (value if not is_minimised(figure) else -value, epoch)
             for epoch, figures in enumerate(self.history[:within])
@@ -64,7 +64,7 @@ class TrialRecord:
         return max(known, key=lambda pair: (pair[0], -pair[1]))[1] if known else None
 
     def figure(self, name: str, epoch: int) -> float:
-        """A figure of the trial when it had had the epoch, counted from 0, as its best one."""
+        """The value of a figure if ``epoch``, counted from 0, is taken as the trial's best one."""
         if name == "parameters":
             return float(self.parameters)
         if name == "seconds":
@@ -74,9 +74,9 @@ class TrialRecord:
         return self.history[epoch][name]
 
     def outcome(self, figures: Sequence[str]) -> tuple[float, ...] | None:
-        """The figures that are searched for: those of the epoch after which the first of them was best.
+        """The values of the search's figures at the best epoch of the first figure that changes with epochs.
 
-        None of a trial that failed, or has none yet. A figure that does not change with epochs is that of all.
+        None for a trial that failed, or has no figures yet. Other figures are those of the whole trial.
         """
         of_epochs = [name for name in figures if name.startswith(("train_", "validation_"))]
         epoch = self.best_epoch(of_epochs[0]) if of_epochs else (self.epochs - 1 if self.history else None)
@@ -85,7 +85,7 @@ class TrialRecord:
         return tuple(self.figure(name, epoch) for name in figures)
 
     def save(self, folder: str) -> None:
-        """Write it below the search's folder. Raises :class:`CheckpointError` when that cannot be written."""
+        """Write the record below the search's folder. Raises :class:`CheckpointError` if that fails."""
         place = join(folder, "trials")
         try:
             make_folder(place)
@@ -98,7 +98,7 @@ class TrialRecord:
 
 
 def load_records(folder: str) -> list[TrialRecord]:
-    """All trials of a search, by number. Raises :class:`CheckpointError` where storage does not give one."""
+    """The records of all trials of a search, by number. Raises :class:`CheckpointError` if one cannot be read."""
     place = join(folder, "trials")
     found: list[TrialRecord] = []
     try:

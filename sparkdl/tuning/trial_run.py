@@ -1,4 +1,4 @@
-"""A trial on its slots: an ordinary run, with attempts and checkpoints, that is recorded by the search.
+"""Runs a trial: an ordinary training run with attempts and checkpoints, which the search records.
 
 Runs on the driver, each trial in a thread of its own.
 """
@@ -34,19 +34,19 @@ COPIES = 5  # tries to copy a checkpoint before newer ones replace it
 
 
 class _Tried(NamedTuple):
-    """What the driver has found of a recipe."""
+    """The result of trying a recipe on the driver."""
 
     backend: Backend
     parameters: int
     loss: Any
     best_by: FigureName | None
-    """These two are what the task chose, where settings do not say."""
+    """``loss`` and ``best_by`` are the task's defaults unless the settings name others."""
     plan: Any
-    """How the ranks of one replica share the network, if they do."""
+    """How ranks share a replica of the network; None if each rank has a whole one."""
 
 
 class TrialRunner:
-    """Runs trials of one search; several threads may ask at a time."""
+    """Runs the trials of one search. Safe to use from several threads."""
 
     def __init__(self, datasets: TrialDatasets, *, spark: SparkSession, folder: str) -> None:
         self._datasets, self._spark, self._folder = datasets, spark, folder
@@ -54,21 +54,24 @@ class TrialRunner:
         self._known: dict[Any, _Tried] = {}
 
     def settings_of(self, record: TrialRecord) -> Settings:
-        """All settings of a trial. Raises :class:`ConfigError` where its values do not fit together."""
+        """All settings of a trial. Raises :class:`ConfigError` if its values do not fit together."""
         return self._datasets.settings_with(record.values, place=f"trial {record.number}")
 
     def folder_of(self, record: TrialRecord) -> str:
-        """Where a trial's checkpoints are now."""
+        """The folder of a trial's current checkpoints."""
         return self._folder_of(record.number, len(record.lineage))
 
     def discard(self, record: TrialRecord) -> None:
-        """Remove a trial's checkpoints, those from before it took over others' too; what stays costs only space."""
+        """Remove all checkpoints of a trial, also those from before it took over another's.
+
+        Errors of storage are ignored, because checkpoints that stay do no harm.
+        """
         for took_over in range(len(record.lineage) + 1):
             with suppress(OSError):
                 remove(self._folder_of(record.number, took_over))
 
     def _folder_of(self, number: int, took_over: int) -> str:
-        """Where they are since it took over others' so many times."""
+        """The folder of a trial's checkpoints since it took over another trial's for the ``took_over``-th time."""
         return join(self._folder, "trials", f"{number:05d}" + (f"-{took_over}" if took_over else ""))
 
     def run(
@@ -78,11 +81,11 @@ class TrialRunner:
         stop: threading.Event,
         on_epoch: Callable[[list[dict[str, float]]], None],
     ) -> None:
-        """Train up to ``record.until`` epochs, from the trial's last checkpoint or from that which it takes over.
+        """Train up to ``record.until`` epochs, from the trial's last checkpoint or from one that it takes over.
 
-        ``on_epoch`` is called with the figures of all epochs so far: when one has ended, and when the trial goes on.
-        Raises :class:`~sparkdl.training.attempts.RunStopped` when ``stop`` was set, and what :func:`sparkdl.train`
-        raises.
+        ``on_epoch`` is called with the figures of all epochs so far: when an epoch has ended, and when the trial
+        resumes from a checkpoint. Raises :class:`~sparkdl.training.attempts.RunStopped` if ``stop`` was set, and the
+        errors of :func:`sparkdl.train`.
         """
         settings = self.settings_of(record)
         dataset = self._datasets.dataset_of(settings)
@@ -129,14 +132,14 @@ class TrialRunner:
         on_epoch(outcome.history)
 
     def _tried(self, dataset: Dataset, settings: Settings) -> _Tried:
-        """What the driver finds of a recipe on two rows, once for all that differ in numbers alone.
+        """Try a recipe on two rows, once for all trials that differ only in settings such as the learning rate.
 
-        Raises what :func:`sparkdl.train` raises of it.
+        Raises the errors of :func:`sparkdl.train`.
         """
         recipe = {name: text for name, text in recipe_of(settings.train).items() if name not in CHANGEABLE}
         cluster = settings.cluster
         key = dataset.digest, cluster.backend, str(cluster.layout), cluster.ranks.max, *recipe.items()
-        with self._trying:  # networks are built from random numbers that all of the process shares
+        with self._trying:  # building a network uses the process's global random numbers
             if key not in self._known:
                 tried = try_recipe(dataset, settings.train, cluster, export=False)
                 parameters = sum(weight.numel() for weight in tried.model.parameters() if weight.requires_grad)
@@ -145,7 +148,10 @@ class TrialRunner:
             return self._known[key]
 
     def _taken_over(self, record: TrialRecord, folder: str) -> str | None:
-        """A copy of the checkpoint that a trial goes on from, whose trial may go on, too, and remove it."""
+        """Copy the checkpoint that a trial takes over, and return the copy's path; None if it takes over none.
+
+        It is copied because the other trial may continue and remove it.
+        """
         if not record.lineage:
             return None
         origin = record.lineage[-1]

@@ -1,4 +1,4 @@
-"""From a space of settings to the best of them, and to a registered model. Runs on the driver."""
+"""Searches a space of settings, trains with the best, and registers the model. Runs on the driver."""
 
 import json
 import logging
@@ -41,9 +41,9 @@ __all__ = ["TunedModel", "check_tune", "tune"]
 
 log = logging.getLogger(__name__)
 
-KEPT_SECONDS = 5.0  # between two notes of how long the search has taken
+KEPT_SECONDS = 5.0  # between two writes of the record with the search's seconds
 WITHOUT_VALIDATION = {"patience": None, "target": None, "best_by": None}
-"""What of ``train`` asks for validation figures."""
+"""Values of ``train`` that need no validation figures."""
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,24 @@ class TunedModel:
     run_id: str
     """The search's run in MLflow; its trials are nested in it."""
     figures: tuple[str, ...]
-    """What was searched for."""
+    """The figures that the search optimised."""
     trials: tuple[TrialRecord, ...]
     best: tuple[TrialRecord, ...]
-    """The best trial; of several figures those to which no other is superior in all of them."""
+    """The best trial; with several figures, the trials that no other dominates."""
     settings: Settings
-    """Those of the best trial, or of the first of several."""
+    """The settings of the best trial, or of the first one of several."""
     settings_file: str
-    """The same as YAML, which ``sparkdl train`` takes."""
+    """The path of a YAML file with these settings, for ``sparkdl train``."""
     trained: TrainedModel | None
-    """The last run, with the best settings (``tune.refit``)."""
+    """The final training run with the best settings; None without ``tune.refit``."""
 
     @property
     def states(self) -> str:
-        """How many trials have ended in which way."""
+        """The number of trials in each state, as text."""
         return ", ".join(f"{count} {state}" for state, count in Counter(each.state for each in self.trials).items())
 
     def described(self, record: TrialRecord) -> str:
-        """A trial's figures and values, for a person."""
+        """A trial's figures and values, as text."""
         outcome = record.outcome(self.figures) or ()
         figures = ", ".join(f"{name} {value:.4g}" for name, value in zip(self.figures, outcome, strict=True))
         return f"{figures}; {described_values(record.values)}"
@@ -78,7 +78,7 @@ class TunedModel:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A search that can begin."""
+    """All that a search needs to begin."""
 
     settings: Settings
     figures: tuple[str, ...]
@@ -125,7 +125,7 @@ def tune(settings: Settings, *, dataset: Dataset | str | None = None, spark: Spa
 def check_tune(
     settings: Settings, *, dataset: Dataset | str | None = None, spark: SparkSession | None = None
 ) -> dict[str, str]:
-    """Check all that :func:`tune` needs, try nothing, and say what would run. Runs on the driver."""
+    """Check all that :func:`tune` needs without running trials, and describe the search. Runs on the driver."""
     ready = _check(settings, dataset, spark)
     options = ready.settings.tune
     return {
@@ -167,13 +167,13 @@ def _search(ready: _Ready, kept: SearchRecord, folder: str, owner: Owner, run: R
         on_change=note,
     )
     for record in records:
-        if record.is_over:  # another driver may have been killed before it could tell MLflow
+        if record.is_over:  # an earlier driver may have been killed before it logged the trial
             _log_trial(run, record, figures, records)
     try:
         search.run()
     finally:
         kept.seconds = search.seconds
-        with suppress(CheckpointError):  # what has ended the search is told
+        with suppress(CheckpointError):  # must not hide the error that ended the search
             kept.save(folder)
         table.update(search.records, search.running, last=True)
         table.close()
@@ -185,7 +185,7 @@ def _search(ready: _Ready, kept: SearchRecord, folder: str, owner: Owner, run: R
 def _with_the_best(
     ready: _Ready, records: Sequence[TrialRecord], runner: TrialRunner, folder: str, run: Run
 ) -> TunedModel:
-    """Write the best settings down, and train with them as ``tune.refit`` says."""
+    """Write the best settings to a file, and train with them as ``tune.refit`` says."""
     refit, best = ready.settings.tune.refit, best_records(records, ready.figures)
     if not best:
         raise TrainingError(f"none of {len(records)} trials has come to a {ready.figures[0]}; the log says why")
@@ -196,7 +196,7 @@ def _with_the_best(
     run.log_text(text, "best.yaml")
     trained, dataset = None, ready.datasets.dataset_of(chosen)
     on_all = refit == "all" and "validation" in dataset.splits
-    # In a folder of its own there is no other run: the one of a driver that was killed goes on.
+    # The folder has no other runs, so that `auto` can only resume this run, after a driver was killed.
     last = {"run_dir": join(folder, "last"), "resume": "auto"}
     if refit != "none":
         with below(run.run_id if run.in_store else None):
@@ -215,14 +215,14 @@ def _with_the_best(
 
 
 def _plan(settings: Settings, figure: str) -> TrialPlan:
-    """Which trials go on. Raises :class:`ConfigError` where they have too few epochs for it."""
+    """The plan of the settings. Raises :class:`ConfigError` if trials have too few epochs for it."""
     if settings.tune.population:
         return PopulationPlan(settings, settings.tune.population, figure)
     return create_plan(settings, figure)
 
 
 def _log_trial(run: Run, record: TrialRecord, figures: Sequence[str], records: Sequence[TrialRecord]) -> None:
-    """Record a trial that is over as a child of the search's run, and what is best by now."""
+    """Log a trial that is over as a child of the search's run, and the best figures so far."""
     tags = {"sparkdl.trial": str(record.number), "sparkdl.trial_state": record.state}
     run.log_child(
         f"trial {record.number}",
@@ -240,7 +240,7 @@ def _log_trial(run: Run, record: TrialRecord, figures: Sequence[str], records: S
 
 
 def _check(settings: Settings, dataset: Dataset | str | None, spark: SparkSession | None) -> _Ready:
-    """What can be found before there is a search."""
+    """Check all that can be checked before there is a search. Raises :class:`ConfigError`."""
     if not settings.tune.space:
         raise ConfigError("tune.space is empty: name the keys to search, each with a list of values or a range")
     prepares = [key for key in settings.tune.space if key.startswith("prepare.")]
@@ -267,13 +267,16 @@ def _check(settings: Settings, dataset: Dataset | str | None, spark: SparkSessio
 
 
 def _check_in_lockstep(settings: Settings) -> None:
-    """Raise :class:`ConfigError` where trials without lockstep are to pause or end early: they have no epoch's end."""
+    """Raise :class:`ConfigError` if trials are to pause or stop early, but a strategy is asynchronous.
+
+    Asynchronous workers do not end epochs at the same time.
+    """
     key = "stopping" if settings.tune.stopping else "population"
     if not getattr(settings.tune, key):
         return
     tried = [settings]
     for strategy in Space(settings.tune.space).corners().get("train.strategy", []):
-        with suppress(ConfigError):  # it fits to other values than these
+        with suppress(ConfigError):  # the strategy may fit to other values only
             tried.append(settings.with_values({"train.strategy": strategy}, place="tune.space"))
     for each in tried:
         if isinstance(each.train.strategy, AsynchronousOptions):
@@ -284,7 +287,7 @@ def _check_in_lockstep(settings: Settings) -> None:
 
 
 def _checked_figures(dataset: Dataset, settings: Settings) -> tuple[str, ...]:
-    """What is searched for. Raises :class:`ConfigError` for a figure that no trial will have."""
+    """The figures that the search optimises. Raises :class:`ConfigError` for a figure that trials do not have."""
     task = task_to_train(dataset.card, settings.train)
     validated = "validation" in dataset.splits
     known = [*(f"train_{name}" for name in ("loss", *task.train_figures)), *OF_RUNS]
