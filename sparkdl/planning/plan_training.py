@@ -98,7 +98,7 @@ def plan_training(
     compared = tuple({name_of_strategy(each): each for each in (*compared, own)}.values())
     subject = _Subject(dataset, settings, model, rows, compared)
     found = _measured(subject, backend, cluster, spark)
-    links = _links(found, measuring)
+    links = _links(found)
     if ranks is None:
         plan = _plan(subject, found, links, measured_by=measuring, ranks=measuring)
         return _with_tries(plan, subject, backend, cluster, spark) if isinstance(backend, TorchBackend) else plan
@@ -119,7 +119,7 @@ def plan_layout(dataset: Dataset, settings: Train, cluster: Cluster, spark: Spar
     compared = (AllReduceOptions(), *(SHARDED if _may_be_sharded(model, settings) else ()))
     subject = _Subject(dataset, settings, model, rows, compared)
     found = _measured(subject, backend, cluster, spark)
-    plan = _plan(subject, found, _links(found, ranks), measured_by=ranks, ranks=ranks)
+    plan = _plan(subject, found, _links(found), measured_by=ranks, ranks=ranks)
     return _with_tries(plan, subject, backend, cluster, spark)
 
 
@@ -214,7 +214,7 @@ def _with_tries(
     return replace(plan, tried=tried(plan.choices, plan.layouts, subject.dataset, subject.settings, backend, launch))
 
 
-def _links(found: Measurement, ranks: int) -> Links:
+def _links(found: Measurement) -> Links:
     """The network as it was measured."""
     between = fit_link(found.exchanges)
     return Links(fit_link(found.inside) if found.inside else between, between, found.ranks_of_host)
