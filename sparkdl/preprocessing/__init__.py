@@ -1,10 +1,9 @@
-"""What becomes of raw columns before a network sees them: stages over Arrow columns, without Spark.
+"""Preprocessing of raw columns: stages that transform Arrow columns, without Spark.
 
-A stage is one small class: plain values that were fitted, and ``transform``, which adds columns to columns. Those that
-have to be fitted are preceded by a learner, which says what to add up and to count of the training rows. Pipelines that
-``pyspark.ml`` has fitted are read from their saved files, and give the same float32 numbers as Spark gives;
-``docs/stacks.md`` names the exceptions. Nothing here starts Spark,
-and nothing that is read is executed.
+A stage is a small class with fitted values and a method ``transform``, which adds columns. A stage that has to be
+fitted begins as a learner, which defines the sums and counts that it needs from the training rows. Pipelines fitted by
+``pyspark.ml`` are read from their saved files, and give the same float32 numbers as in Spark; ``docs/stacks.md`` names
+the exceptions. Nothing here starts Spark, and no file that is read is executed.
 """
 
 from sparkdl.preprocessing.fitted_pipeline import FittedPipeline, read_pipeline

@@ -1,4 +1,4 @@
-"""Columns side by side in one vector."""
+"""Stages that assemble columns to one vector, or check a vector's width."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from sparkdl.preprocessing.values import Column, SparseVectors, doubles, find, o
 __all__ = ["Assemble", "ExpectWidth"]
 
 _CACHED_BYTES = 1 << 18
-"""Of a matrix that is filled column by column at a time: so much stays in a processor's cache."""
+"""The size of the blocks of rows that are filled column by column, so that a block stays in the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Assemble(FittedStage):
-    """``VectorAssembler`` that keeps what is missing: numbers and vectors become one vector, nulls NaN.
+    """``VectorAssembler`` that keeps missing values: numbers and vectors become one vector, where null is NaN.
 
-    The result is sparse where a part is.
+    The result is sparse if any input is.
     """
 
     inputs: tuple[str, ...]
     output: str
     kind: Literal["float32", "float64"] = "float64"
-    """Of the numbers. Behind the last stage they are float32, and so are written but once."""
+    """The type of the result. The last stage writes float32 directly, which saves a conversion."""
 
     @classmethod
     @override
@@ -50,7 +50,7 @@ class Assemble(FittedStage):
 
 @dataclass(frozen=True)
 class ExpectWidth(FittedStage):
-    """``VectorSizeHint``: the vectors of a column have the width that they had in training."""
+    """``VectorSizeHint``: checks that the vectors of a column have the same width as in training."""
 
     column: str
     width: int
@@ -101,17 +101,17 @@ def _stacked(parts: Sequence[NDArray[Any]], kind: str) -> NDArray[Any]:
     matrix = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), kind)
     ends = np.cumsum([part.shape[1] for part in parts])
     at_once = max(_CACHED_BYTES // max(matrix[:1].nbytes, 1), 1)
-    with np.errstate(over="ignore"):  # beyond float32 is infinity, as in Spark
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinity, as in Spark
         for first in range(0, len(matrix), at_once):
             rows = slice(first, first + at_once)
             for part, end in zip(parts, ends, strict=True):
                 places = matrix[rows, end - part.shape[1] : end]
-                np.add(part[rows], 0.0, out=places)  # which turns -0 into 0: Spark's assembler leaves zeros out
+                np.add(part[rows], 0.0, out=places)  # turns -0 into 0, as Spark's assembler does
     return matrix
 
 
 def _sparse(part: NDArray[Any] | SparseVectors) -> SparseVectors:
-    """What is not zero."""
+    """The values that are not zero."""
     if isinstance(part, SparseVectors):
         kept = part.values != 0
         counts = np.bincount(part.rows[kept], minlength=len(part.offsets) - 1)

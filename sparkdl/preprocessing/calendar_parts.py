@@ -1,4 +1,4 @@
-"""Dates and times become parts of the calendar."""
+"""A stage that turns dates and times into parts of the calendar, such as month or weekday."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -20,21 +20,21 @@ __all__ = ["CalendarParts"]
 _DAY = 24 * 60 * 60
 """Seconds of a day, without leap seconds."""
 _SECOND = 1_000_000
-"""In microseconds."""
+"""Microseconds of a second."""
 
 
 @dataclass(frozen=True)
 class CalendarParts(FittedStage):
-    """``sparkdl.data.dates.DateParts``: a number for each part of a date or a time, null where there is none.
+    """``sparkdl.data.dates.DateParts``: a number for each part of a date or time; null stays null.
 
-    The Gregorian calendar and the weeks of ISO 8601; a time is in UTC, or without a zone as it stands.
+    The calendar is Gregorian, with weeks of ISO 8601. Times are in UTC; times without a zone are taken as they are.
     """
 
     input: str
     outputs: tuple[str, ...]
     parts: tuple[str, ...]
     since: int
-    """The day that ages count from, in days since 1970."""
+    """The day from which ages are counted, in days since 1970."""
 
     @classmethod
     @override
@@ -68,7 +68,7 @@ Whole = NDArray[np.int64]
 
 
 def _days_and_seconds(column: pa.Array) -> tuple[Whole, Whole]:
-    """Whole days since 1970, and whole seconds since midnight; zeros where there is no date."""
+    """Whole days since 1970, and whole seconds since midnight; both are 0 for null."""
     kind = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
     whole: Whole = pc.fill_null(column.cast(kind), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if pa.types.is_date32(column.type):
@@ -83,7 +83,7 @@ def _since(days: Whole, unit: str) -> Whole:
 
 
 def _first(days: Whole, unit: str) -> Whole:
-    """The first day of each one's year or month."""
+    """The first day of the year or month of each day."""
     return _since(days, unit).astype(f"datetime64[{unit}]").astype("datetime64[D]").astype(np.int64)
 
 
@@ -92,7 +92,7 @@ def _weekday(days: Whole) -> Whole:
 
 
 def _week(days: Whole) -> Whole:
-    """A week is of the year that its Thursday is in."""
+    """The number of the week in its year, which is the year of the week's Thursday."""
     thursday = days - _weekday(days) + 4
     return (thursday - _first(thursday, "Y")) // 7 + 1
 
@@ -110,4 +110,4 @@ _PARTS: dict[str, Any] = {
     "second": lambda _, seconds: seconds % 60,
     "age": None,
 }
-"""What each part is of whole days since 1970 and seconds since midnight; an age also takes the day it counts from."""
+"""How each part is computed from days since 1970, seconds since midnight, and the day from which ages are counted."""

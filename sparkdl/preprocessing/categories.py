@@ -1,4 +1,4 @@
-"""Categories become numbers."""
+"""Stages that turn categories into numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ __all__ = ["HashCategories", "Index", "LearnIndex"]
 
 @dataclass(frozen=True)
 class Index(FittedStage):
-    """``StringIndexerModel`` that keeps what is new: the place of a category among those of the training rows.
+    """``StringIndexerModel`` that keeps new categories: the index of a category among those of the training rows.
 
-    What training rows do not have, and null, is one more category, the last one.
+    Null and categories that the training rows do not have share one more index, the last one.
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     categories: tuple[tuple[str, ...], ...]
-    """Of each column, as Spark writes them: numbers are texts."""
+    """The categories of each column as texts; numbers are written as in Spark."""
 
     @classmethod
     @override
@@ -53,9 +53,10 @@ class Index(FittedStage):
 
 @dataclass(frozen=True)
 class HashCategories(FittedStage):
-    """The place of a category by its hash, which several may share (Weinberger et al., 2009, arXiv 0902.2206).
+    """Feature hashing: an index from a category's hash, which categories may share (Weinberger et al., 2009).
 
-    It is XXH64 of how Spark writes it, modulo the number of places; null is written as an empty text.
+    The index is XXH64 of the category's text, as Spark writes it, modulo the number of indices. The text of null is
+    empty.
     """
 
     inputs: tuple[str, ...]
@@ -77,7 +78,7 @@ class HashCategories(FittedStage):
 
 @dataclass(frozen=True)
 class LearnIndex(Learner):
-    """The categories of columns, the most frequent first."""
+    """Learns the categories of columns, sorted by descending frequency."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -93,7 +94,7 @@ class LearnIndex(Learner):
 
 
 def _written(column: Column, name: str) -> pa.Array:
-    """Categories as Spark writes them; what is missing is none."""
+    """Categories as Spark writes them, without missing ones."""
     column = _checked(column, name).drop_null()
     if pa.types.is_floating(column.type):
         column = column.filter(pc.invert(pc.is_nan(column)))
@@ -104,7 +105,7 @@ def _written(column: Column, name: str) -> pa.Array:
 
 
 def _distinct(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The categories of a column without nulls as Spark writes them, and which one each row has."""
+    """The distinct categories of a column without nulls, as Spark writes them, and the index of each row's category."""
     kind = column.type
     distinct = (_bits(column) if pa.types.is_floating(kind) else column).dictionary_encode()
     values = distinct.dictionary.view(kind) if pa.types.is_floating(kind) else distinct.dictionary
@@ -114,7 +115,7 @@ def _distinct(column: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _checked(column: Column, name: str) -> pa.Array:
-    """A column of categories. Raises :class:`DataError` for another one."""
+    """The column, if it is one of categories. Raises :class:`DataError` for other types."""
     if not isinstance(column, pa.Array) or pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
         raise DataError(f"the column {name!r} holds no texts or numbers, which categories are made of")
     return column
@@ -127,10 +128,10 @@ def _places(column: Column, name: str, categories: Sequence[str]) -> pa.Array:
 
 
 def _comparable(column: pa.Array, categories: Sequence[str]) -> tuple[pa.Array, pa.Array]:
-    """Values and categories as what is equal where Spark's texts are; each text that Java writes is of one number."""
+    """Values and categories in a type in which they are equal if and only if their texts in Spark are."""
     kind = column.type
     if pa.types.is_floating(kind):
-        # Java writes every float with a point; "1" is a category of no float.
+        # Java writes every float with a point, so that the category "1" cannot be that of a float.
         written = [float(text) if "." in text or text in _NOT_FINITE else None for text in categories]
         values = pa.array(written, kind)
         return _bits(column), _bits(values)
@@ -145,7 +146,7 @@ _NOT_FINITE = {"NaN", "Infinity", "-Infinity"}
 
 
 def _bits(values: pa.Array) -> pa.Array:
-    """Floats as their bits: -0.0 is not 0.0, and NaN is itself."""
+    """The bits of floats, by which -0.0 differs from 0.0, and NaN is equal to itself."""
     kind = pa.int64() if values.type == pa.float64() else pa.int32()
     there = np.asarray(values.is_null())
     floats = np.array(values.fill_null(0.0).to_numpy(zero_copy_only=False))

@@ -1,4 +1,4 @@
-"""Columns under another name or of another type, and lists of words behind one another: the SQL of our pipelines."""
+"""The stage for SQL statements of sparkdl's pipelines: copies or casts a column, or concatenates lists of words."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -18,12 +18,12 @@ __all__ = ["Copy"]
 
 @dataclass(frozen=True)
 class Copy(FittedStage):
-    """``SQLTransformer`` with a statement of ours: a column, as it is or cast, or what lists of words give together."""
+    """``SQLTransformer`` with a statement of sparkdl's: copies or casts a column, or concatenates lists of words."""
 
     inputs: tuple[str, ...]
     output: str
     first: str | None = None
-    """A word before those of all rows."""
+    """A word that is put before the words of each row."""
     cast: str | None = None
     """The type that a column is cast to; ``bigint`` for a time in microseconds."""
 
@@ -59,7 +59,7 @@ class Copy(FittedStage):
 
 
 def _cast(column: Column, name: str, kind: str) -> pa.Array:
-    """What Spark casts truth values, dates and times to."""
+    """Truth values, dates or times, cast as in Spark."""
     if not isinstance(column, pa.Array) or not (pa.types.is_boolean(column.type) or pa.types.is_temporal(column.type)):
         raise DataError(f"the column {name!r} holds no truth values, dates or times, which `{kind}` is made of")
     if kind == "double":
@@ -67,9 +67,7 @@ def _cast(column: Column, name: str, kind: str) -> pa.Array:
     if kind == "bigint":
         return column.cast(pa.int64())
     texts = column.cast(pa.string())
-    if pa.types.is_timestamp(
-        column.type
-    ):  # Spark writes no zeros at the end of a fraction, Arrow all of its six digits
+    if pa.types.is_timestamp(column.type):  # Arrow writes six digits of a fraction, Spark leaves out zeros at its end
         texts = pc.replace_substring_regex(texts, r"\.?0+$", "")
     return texts
 

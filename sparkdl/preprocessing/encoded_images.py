@@ -1,6 +1,6 @@
-"""A column of images, each of them an encoded file or raw pixels, becomes pixels of one size. Runs anywhere.
+"""Decodes a column of image files or raw pixels to pixels of one size. Runs anywhere.
 
-Bytes of exactly the size that is asked for, one a value, are pixels already, unless they begin as an image file does.
+A value with exactly one byte per pixel and channel is raw pixels, unless it begins as an image file does.
 """
 
 import math
@@ -16,28 +16,28 @@ from sparkdl.preprocessing.decode_image import NO_IMAGE, SIGNATURES, NotAnImageE
 __all__ = ["DecodedImages", "decoded_images", "in_parts"]
 
 _PIXEL_BYTES = 1 << 26
-"""Pixels that are in memory at a time, of rows whose files take a fraction of that."""
+"""The limit for decoded pixels that are in memory at a time; files are far smaller."""
 
 
 class DecodedImages(NamedTuple):
-    """The pixels of some images, and which of them have none."""
+    """The pixels of some images, and the images that were refused."""
 
     pixels: pa.Array
-    """Height x width x channels bytes a row; null where there was no image, and where it is refused."""
+    """Height x width x channels bytes for each row; null if the row has no image, or it was refused."""
     refused: dict[int, tuple[str, str]]
-    """By row, as a :class:`NotAnImageError` says it: which kind of problem it is, and what exactly."""
+    """By row, the kind of the problem and its details; see :class:`NotAnImageError`."""
 
 
 def decoded_images(images: pa.Array, shape: Sequence[int]) -> DecodedImages:
-    """The pixels of a binary column whose images become ``shape``: (height, width, channels).
+    """The pixels of a binary column of images, decoded to ``shape``: (height, width, channels).
 
-    A column of nothing but pixels comes back as it is.
+    A column that has only raw pixels is returned unchanged.
     """
     files = set(_files(images, math.prod(shape)))
     if not files:
         return DecodedImages(images, {})
     values, refused = list[bytes | None](), dict[int, tuple[str, str]]()
-    for row, image in enumerate(images):  # of files, only one is copied at a time
+    for row, image in enumerate(images):  # one file is copied at a time
         content = image.as_py()
         try:
             values.append(decode_image(content, shape).tobytes() if row in files else content)
@@ -60,7 +60,7 @@ def in_parts(batches: Iterable[pa.RecordBatch], shape: Sequence[int]) -> Iterato
 
 
 def _files(images: pa.Array, size: int) -> list[int]:
-    """The rows that are not raw pixels of this size, or null."""
+    """The rows that hold neither null nor raw pixels of this size."""
     other = pc.not_equal(pc.binary_length(images), size)
     maybe = pc.and_(pc.invert(other), pc.match_substring_regex(images, SIGNATURES))
     if pc.any(maybe).as_py():

@@ -1,4 +1,4 @@
-"""Vectors in which numbers are missing."""
+"""A stage that fills in missing numbers of vectors."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["FillPlaces"]
 
 @dataclass(frozen=True)
 class FillPlaces(FittedStage):
-    """What an estimator's ``missing`` says: the mean of its place for each number that is NaN or stands for none."""
+    """An estimator's ``missing``: replaces NaN, and the number that means a missing value, by the element's mean."""
 
     column: str
     stands_for_none: float

@@ -1,4 +1,4 @@
-"""All stages of a fitted pipeline, and which class of Spark's is which stage."""
+"""A fitted pipeline, and the stages that correspond to Spark's classes."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -40,36 +40,36 @@ SPARK_STAGES: dict[str, type[FittedStage]] = {
     "VectorSizeHint": ExpectWidth,
     "WordHashes": HashWords,
 }
-"""For what earlier versions wrote: the stages by the names of the classes that Spark saved, its own and sparkdl's."""
+"""Stages by the class names in pipelines that Spark saved, as earlier versions of sparkdl did."""
 _KNOWN = re.compile(r"(?:(?:org\.apache\.spark|pyspark)\.ml\.feature|sparkdl\.data\.\w+)\.(\w+)")
 
 
 @dataclass(frozen=True)
 class FittedPipeline:
-    """The stages in their order. Small; safe to use from several threads."""
+    """Fitted stages in their order. Small; safe to use from several threads."""
 
     stages: tuple[FittedStage, ...]
 
     @property
     def needs(self) -> dict[str, int | None]:
-        """Raw columns in which every row must have a value, and how wide it must be where it is a vector."""
+        """Raw columns that must have a value in every row; the width of vectors, and None for other columns."""
         return {name: width for stage in self.stages for name, width in stage.needs.items()}
 
     def as_json(self) -> bytes:
-        """What a file :data:`~sparkdl.preprocessing.stages_file.STAGES_FILE` holds of them."""
+        """The content of the file :data:`~sparkdl.preprocessing.stages_file.STAGES_FILE`."""
         return as_json(self.stages)
 
     def made(self, columns: Mapping[str, Column]) -> dict[str, Column]:
-        """The raw columns, and all that the stages make of them. Runs anywhere; raises what :meth:`transform` does."""
+        """The raw columns and all columns that stages add. Runs anywhere; raises the errors of :meth:`transform`."""
         found = dict(columns)
         for stage in self.stages:
             found |= stage.transform(found)
         return found
 
     def transform(self, columns: Mapping[str, Column], output: str) -> Column:
-        """The column ``output`` that the stages make of raw ones, which :func:`as_fitted` has checked. Runs anywhere.
+        """The column ``output``, from raw columns that :func:`as_fitted` has checked. Runs anywhere.
 
-        Raises :class:`~sparkdl.errors.DataError` for rows that a stage does not take, and for a column that is missing.
+        Raises :class:`~sparkdl.errors.DataError` for rows that a stage rejects, and for a missing column.
         """
         found = self.made(columns)
         if output not in found:
@@ -78,13 +78,13 @@ class FittedPipeline:
 
 
 def read_pipeline(folder: Path, *, trusted: Collection[str] = ()) -> FittedPipeline:
-    """The fitted stages in a folder, in a file of sparkdl's own or as Spark has saved them.
+    """The fitted stages in a folder, from sparkdl's own file or from a pipeline that Spark saved.
 
     Runs anywhere, without Spark; nothing in the folder is executed.
 
     Raises :class:`~sparkdl.errors.ModelError` for damaged files and for stages that could run code, and
-    :class:`~sparkdl.errors.OnlySparkError`, which names the stage, where there is one that Spark alone can apply; the
-    classes ``trusted`` are such.
+    :class:`~sparkdl.errors.OnlySparkError`, which names the stage, if only Spark can apply a stage; stages of the
+    classes ``trusted`` are of this kind.
     """
     if (folder / STAGES_FILE).exists():
         return FittedPipeline(tuple(read_stages(folder / STAGES_FILE)))

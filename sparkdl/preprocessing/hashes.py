@@ -1,4 +1,4 @@
-"""MurmurHash3 and XXH64 of all values of an array at once: with seed 42 they are the hashes of Spark's SQL.
+"""MurmurHash3 and XXH64 of all values of an array at once; with seed 42 they are Spark SQL's ``hash`` and ``xxhash64``.
 
 MurmurHash3 (32 bits, x86) is https://github.com/aappleby/smhasher, XXH64 https://github.com/Cyan4973/xxHash. A text is
 hashed as its bytes in UTF-8.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 __all__ = ["murmur3", "murmur3_of_ints", "murmur3_x86_32", "xxhash64", "xxhash64_of_numbers"]
 
 SEED = 42
-"""Spark's."""
+"""The seed that Spark uses."""
 
 Words32 = NDArray[np.uint32]
 Words64 = NDArray[np.uint64]
@@ -36,7 +36,7 @@ def murmur3(texts: pa.Array) -> NDArray[np.int32]:
 
 
 def murmur3_of_ints(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
-    """MurmurHash3 of each number, of 32 bits, with Spark's seed."""
+    """MurmurHash3 of each 32-bit number, with Spark's seed."""
     words = np.ascontiguousarray(numbers, dtype="<i4").view(np.uint8).reshape(-1, 4)
     return murmur3_x86_32(words, seed=SEED).view(np.int32)
 
@@ -59,13 +59,13 @@ def murmur3_x86_32(keys: NDArray[np.uint8], *, seed: int) -> Words32:
 
 
 def _with_word(hashes: Words32, words: Words32) -> Words32:
-    """MurmurHash3 goes on by four bytes."""
+    """Update MurmurHash3 with four bytes."""
     mixed: Words32 = _left(hashes ^ _scrambled(words), 13) * np.uint32(5) + np.uint32(0xE6546B64)
     return mixed
 
 
 def _with_tail(hashes: Words32, tails: Words32, lengths: Words32 | np.uint32) -> Words32:
-    """MurmurHash3 ends, with the last bytes, which are fewer than four, and the number of all bytes."""
+    """Finish MurmurHash3 with the last bytes, fewer than four, and the number of all bytes."""
     hashes = hashes ^ _scrambled(tails) ^ lengths
     hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
@@ -78,7 +78,7 @@ _P1, _P2, _P3, _P4, _P5 = np.array(
 
 
 def xxhash64(texts: pa.Array, seeds: Words64 | None = None) -> NDArray[np.int64]:
-    """XXH64 of each text, with Spark's seed or with a seed each. A null is taken for an empty text."""
+    """XXH64 of each text, with Spark's seed, or with one seed per text. Null counts as an empty text."""
     data = _Bytes.of(texts)
     if seeds is None:
         seeds = np.full(len(texts), SEED, np.uint64)
@@ -109,7 +109,7 @@ def xxhash64(texts: pa.Array, seeds: Words64 | None = None) -> NDArray[np.int64]
 
 
 def xxhash64_of_numbers(numbers: NDArray[np.signedinteger[Any]], seeds: Words64) -> None:
-    """XXH64 of each number's 4 or 8 bytes, in place of its seed.
+    """Replace each seed by the XXH64 of a number's 4 or 8 bytes.
 
     ``seeds`` is of shape (rows,), or (hashes, rows) for hashes that differ by their seeds alone.
     """
@@ -128,7 +128,7 @@ def xxhash64_of_numbers(numbers: NDArray[np.signedinteger[Any]], seeds: Words64)
 
 
 def _finish(hashes: Words64, spare: Words64 | None = None) -> None:
-    """Mix the bits once more, in place."""
+    """The final mixing of the bits, in place."""
     spare = np.empty_like(hashes) if spare is None else spare
     for bits, factor in ((33, _P2), (29, _P3)):
         np.right_shift(hashes, np.uint64(bits), out=spare)
@@ -139,7 +139,7 @@ def _finish(hashes: Words64, spare: Words64 | None = None) -> None:
 
 
 class _Bytes(NamedTuple):
-    """The bytes of all texts, one behind another, and some zeros behind them."""
+    """The bytes of all texts, concatenated, with some zeros at the end."""
 
     content: NDArray[np.uint8]
     begins: NDArray[np.int64]
@@ -167,7 +167,7 @@ def _scrambled(words: Words32) -> Any:
 
 
 def _left(words: Any, bits: int) -> Any:
-    """Bits turned to the left."""
+    """Rotate bits to the left."""
     size = words.dtype.type
     return (words << size(bits)) | (words >> size(8 * words.itemsize - bits))
 
@@ -177,7 +177,7 @@ def _round(state: Words64, words: Words64) -> Any:
 
 
 def _striped(data: _Bytes, rows: NDArray[np.int64], stripes: NDArray[np.int64], seeds: Words64) -> Any:
-    """What the whole blocks of 32 bytes give."""
+    """The state of XXH64 after all whole blocks of 32 bytes."""
     lanes = np.array([seeds + _P1 + _P2, seeds + _P2, seeds, seeds - _P1])
     for stripe in range(int(stripes[rows].max())):
         active = np.flatnonzero(stripes[rows] > stripe)

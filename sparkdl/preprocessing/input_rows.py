@@ -1,6 +1,6 @@
-"""What stages make of rows becomes the values of an input by name, and what is wrong with them. Runs anywhere.
+"""Converts columns to the values of a named input, and finds rows that cannot be used. Runs anywhere.
 
-A row's input is one binary value: whatever its kind, Spark hands it on without a look at it, as do tasks that score.
+A row's input is one binary value for all kinds of inputs, which Spark and scoring tasks pass on without conversion.
 """
 
 from collections.abc import Mapping
@@ -16,22 +16,22 @@ from sparkdl.preprocessing.values import Column, SparseVectors, as_matrix, offse
 __all__ = ["FEATURE", "InputForm", "MadeInput", "as_binary", "made_input", "numbers_of"]
 
 FEATURE = np.dtype([("index", np.int32), ("value", np.float32)])
-"""What is not zero of a sparse row."""
+"""A nonzero element of a sparse row."""
 
 
 class InputForm(NamedTuple):
-    """What has to be known of an input to make its values."""
+    """The properties of an input that its values depend on."""
 
     kind: str
-    """As :class:`~sparkdl.inputs.spec.InputSpec` has it."""
+    """The kind of :class:`~sparkdl.inputs.spec.InputSpec`."""
     dtype: str
     vocabulary: int | None = None
-    """Whole numbers are below it; None: any."""
+    """Ids must be below this number; None allows any id."""
     max_length: int | None = None
 
     @property
     def numbers(self) -> "np.dtype[Any]":
-        """The type of which a value is the bytes of some."""
+        """The NumPy type of the elements of a value."""
         return FEATURE if self.kind == "sparse" else np.dtype(self.dtype)
 
 
@@ -39,10 +39,10 @@ class MadeInput(NamedTuple):
     """One input of some rows."""
 
     values: pa.Array
-    """Binary."""
+    """One binary value per row."""
     wrong: Mapping[str, NDArray[np.bool_]]
-    """Rows that cannot be used, by what they are: ``empty``, ``long``, ``id`` or ``number``; what is not there, no row
-    is."""
+    """Masks of rows that cannot be used, by problem: ``empty``, ``long``, ``id`` or ``number``; problems without rows
+    are left out."""
 
 
 def made_input(made: Column, form: InputForm) -> MadeInput:
@@ -59,14 +59,14 @@ def made_input(made: Column, form: InputForm) -> MadeInput:
 
 
 def as_binary(numbers: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:
-    """One binary value a row: the bytes of its numbers."""
+    """One binary value per row, with the bytes of the row's numbers."""
     begins = (offsets * numbers.itemsize).astype(np.int32)
     content = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(begins), content])
 
 
 def numbers_of(values: pa.Array, kind: "np.dtype[Any]") -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The numbers of all rows of a binary column, and where each row's begin; null has none."""
+    """The numbers of all rows of a binary column, and the offset of each row; null has no numbers."""
     _, begins, content = values.buffers()
     offsets = np.frombuffer(begins, np.int32, len(values) + 1, 4 * values.offset).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])

@@ -1,4 +1,4 @@
-"""What a stage has to know of the training rows: sums and counts, which tasks find in parts and Spark adds up."""
+"""Learners: stages that are fitted from sums and counts of the training rows, which Spark adds up over tasks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,34 +15,33 @@ __all__ = ["Facts", "Learner", "Wanted", "most_frequent_first"]
 
 
 class Facts(NamedTuple):
-    """What was found of all training rows."""
+    """The sums and counts of all training rows."""
 
     sums: ExactSums
     counts: Mapping[int, Mapping[str, int]]
-    """By place, how often each text is there; a place without texts may be missing."""
+    """The frequency of each text, by index in :meth:`Learner.texts`; an index without texts may be missing."""
 
 
 class Wanted(NamedTuple):
-    """Which counts are of use; others need not come to the driver."""
+    """The counts that a learner needs; others are not sent to the driver."""
 
     most: int | None = None
-    """So many texts of a place at most: those that are most frequent, and of equally frequent ones those that come
-    first by their letters."""
+    """The largest number of texts per index: the most frequent ones, and in alphabetical order if equally frequent."""
     at_least: int = 1
-    """Those that are there so often."""
+    """The lowest frequency of a text."""
 
 
 class Learner(ABC):
-    """A stage that is yet to be fitted. Small; goes to tasks."""
+    """A stage that is not fitted yet. Small; sent to tasks."""
 
     @property
     def wanted(self) -> Wanted:
-        """Which of what :meth:`texts` counts."""
+        """The needed counts of :meth:`texts`; by default all."""
         return Wanted()
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns that it learns from."""
+        """The columns from which the stage is fitted."""
         return names_in(self, "input")
 
     @property
@@ -51,21 +50,21 @@ class Learner(ABC):
         return names_in(self, "output")
 
     def sums(self, columns: dict[str, Column]) -> ExactSums:
-        """What is added up of some rows. Runs in a task."""
+        """Sums over some rows. Runs in a task."""
         return np.zeros((2, 0))
 
     def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
-        """What is counted of some rows, by place: texts, each as often as it counts. Runs in a task."""
+        """Arrays of texts of some rows, whose frequencies are counted for each array. Runs in a task."""
         return ()
 
     @abstractmethod
     def learn(self, facts: Facts) -> tuple["FittedStage | Learner", ...]:
-        """The fitted stages, or what has to look at the rows once more. Runs on the driver.
+        """The fitted stages, or learners that need another pass over the rows. Runs on the driver.
 
-        Raises :class:`~sparkdl.errors.DataError` for rows that there is nothing to learn from.
+        Raises :class:`~sparkdl.errors.DataError` if the rows have no values to learn from.
         """
 
 
 def most_frequent_first(counts: Mapping[str, int]) -> list[str]:
-    """Texts in the order of how often they are there, and of their letters where that is equal."""
+    """Texts by descending frequency; equally frequent ones in alphabetical order."""
     return sorted(counts, key=lambda text: (-counts[text], text))

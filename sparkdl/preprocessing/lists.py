@@ -1,4 +1,4 @@
-"""Arrays of numbers that differ in length: the ids or events of a row, or its series."""
+"""A stage for arrays of numbers of different lengths: the ids or events of a row, or its time series."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,21 +16,21 @@ from sparkdl.preprocessing.values import Column, find, is_number, offsets_of
 __all__ = ["NO_ID", "ShortenedLists", "as_ids", "shortened"]
 
 NO_ID = -1
-"""Stands for what is no whole number from 0 to :data:`LARGEST_ID`."""
+"""Replaces values that are not whole numbers from 0 to :data:`LARGEST_ID`."""
 LARGEST_ID = 2**31 - 2
-"""No embedding has a table of more rows."""
+"""The largest id; no embedding table has more rows."""
 
 
 @dataclass(frozen=True)
 class ShortenedLists(FittedStage):
-    """Lists of numbers in the type of an input; a row that is null has none."""
+    """Lists of numbers in the type of an input; null becomes an empty list."""
 
     input: str
     output: str
     kind: Literal["int32", "float32"]
-    """Ids, which are :data:`NO_ID` where they cannot be such, or a series, NaN where a number is missing."""
+    """int32 for ids, where invalid ones become :data:`NO_ID`; float32 for series, where missing numbers are NaN."""
     length: int | None = None
-    """So many numbers stay of a longer list, its first ones; None: all do."""
+    """The number of elements to which longer lists are cut; None keeps all."""
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
@@ -46,14 +46,14 @@ class ShortenedLists(FittedStage):
         else:
             if numbers.null_count:
                 numbers = numbers.cast(pa.float64()).fill_null(np.nan)
-            with np.errstate(over="ignore"):  # beyond float32 is infinity, as elsewhere
+            with np.errstate(over="ignore"):  # too large for float32 becomes infinity
                 values = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
         found = pa.ListArray.from_arrays(pa.array(offsets_of(lengths).astype(np.int32)), pa.array(values))
         return {self.output: found if self.length is None else shortened(found, self.length)}
 
 
 def as_ids(numbers: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    """Numbers as int32, :data:`NO_ID` where they are no whole ones from 0 to :data:`LARGEST_ID`."""
+    """Numbers as int32; :data:`NO_ID` replaces those that are not whole numbers from 0 to :data:`LARGEST_ID`."""
     with np.errstate(invalid="ignore"):
         fits = (numbers >= 0) & (numbers <= LARGEST_ID)
         if numbers.dtype.kind == "f":
@@ -62,7 +62,7 @@ def as_ids(numbers: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 
 
 def shortened(lists: pa.Array, length: int) -> pa.Array:
-    """Lists without what is behind so many elements."""
+    """The lists, cut to at most ``length`` elements."""
     lengths = np.asarray(lists.value_lengths())
     if not len(lengths) or lengths.max() <= length:
         return lists

@@ -1,4 +1,4 @@
-"""Missing numbers."""
+"""Stages that fill in missing numbers, and their learners."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from sparkdl.preprocessing.values import Column, doubles, find
 __all__ = ["Impute", "LearnMeans", "LearnMedians", "LearnModes", "nearest_decimals"]
 
 _BITS = 21
-"""Of an ordered number, found at each look for a median."""
+"""The bits of a median that each pass over the rows finds."""
 
 
 @dataclass(frozen=True)
 class Impute(FittedStage):
-    """``ImputerModel``: a column's surrogate stands in for what is null or NaN; a column keeps its type."""
+    """``ImputerModel``: replaces null and NaN by the column's surrogate; a column keeps its type."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -51,15 +51,15 @@ class Impute(FittedStage):
 
 @dataclass(frozen=True)
 class _LearnImpute(Learner):
-    """What can stand in for missing numbers, which do not count for it."""
+    """The base of learners of surrogates, which are computed from the numbers that are not missing."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     named: tuple[str, ...]
-    """What errors call the inputs: the raw columns that these were made of."""
+    """The raw columns that the inputs were made from; errors name these."""
 
     def _require(self, found: Iterable[int]) -> None:
-        """Raise :class:`DataError` for a column of which so many values were found: none."""
+        """Raise :class:`DataError` for a column without values; ``found`` has the number of values of each column."""
         for name, values in zip(self.named, found, strict=True):
             if not values:
                 raise DataError(
@@ -72,7 +72,7 @@ class _LearnImpute(Learner):
 
 
 class LearnMeans(_LearnImpute):
-    """Means, rounded once."""
+    """Learns means, which are exact but for one rounding."""
 
     @override
     def sums(self, columns: dict[str, Column]) -> ExactSums:
@@ -89,7 +89,7 @@ class LearnMeans(_LearnImpute):
 
 
 class LearnModes(_LearnImpute):
-    """What is there most often, and of what is there as often the smallest number."""
+    """Learns the most frequent number; of equally frequent ones, the smallest."""
 
     @override
     def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
@@ -106,16 +106,16 @@ class LearnModes(_LearnImpute):
 
 @dataclass(frozen=True)
 class LearnMedians(_LearnImpute):
-    """Medians, the lower one of two, to a part in 2^31: exact for what float32 or a 31-bit number can hold.
+    """Learns medians, the lower of two, with 31 bits of precision: exact for float32 and integers of 31 bits.
 
-    Numbers are ordered as their bits are, after those of negative ones have been turned round. The first look counts
-    them by their first bits, the second one those that begin as the median does by the next bits.
+    Numbers are sorted by their bits, after those of negative numbers have been inverted. The first pass over the rows
+    counts numbers by their first bits; the second pass counts those with the median's first bits by their next bits.
     """
 
     beginnings: tuple[int, ...] = ()
-    """By column, how the median begins; empty before the first look."""
+    """The first bits of each column's median; empty before the first pass."""
     below: tuple[int, ...] = ()
-    """How many numbers the median is to leave below it, among those that begin as it does."""
+    """For each column, how many numbers with the median's first bits are below the median."""
 
     @override
     def texts(self, columns: dict[str, Column]) -> Sequence[pa.Array]:
@@ -142,7 +142,10 @@ class LearnMedians(_LearnImpute):
 
 
 def _at(counts: Mapping[str, int], below: int) -> tuple[int, int]:
-    """The whole number that has this many below it, and how many of these are equal to it."""
+    """The number at position ``below`` in sorted order, and the position's offset among equal numbers.
+
+    ``counts`` has the frequencies of whole numbers.
+    """
     for number, times in sorted((int(text), times) for text, times in counts.items()):
         if below < times:
             return number, below
@@ -151,13 +154,13 @@ def _at(counts: Mapping[str, int], below: int) -> tuple[int, int]:
 
 
 def _ordered(values: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Whole numbers in the order of these."""
+    """Unsigned integers that sort in the same order as the values."""
     bits = (values + 0.0).view(np.uint64)
     return np.where(bits >> np.uint64(63), ~bits, bits | np.uint64(1 << 63))
 
 
 def _numbers_of(beginnings: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The numbers nearest to zero of which :func:`_ordered` makes what begins so."""
+    """The inverse of :func:`_ordered` for first bits: of all numbers with these bits, the one nearest to zero."""
     ordered = beginnings << np.uint64(64 - 2 * _BITS - 1)
     positive = ordered >> np.uint64(63) == 1
     behind = np.uint64((1 << (64 - 2 * _BITS - 1)) - 1)
@@ -171,7 +174,7 @@ def _there(columns: dict[str, Column], name: str) -> NDArray[np.float64]:
 
 
 def _as_texts(values: NDArray[Any]) -> pa.Array:
-    """Numbers as Python writes them, of which many are equal."""
+    """Numbers as texts, as Python writes them; each distinct number is converted once."""
     distinct = pa.array(values).dictionary_encode()
     return pa.array(map(repr, distinct.dictionary.to_pylist()), pa.string()).take(distinct.indices)
 
@@ -196,13 +199,13 @@ def _filled(columns: dict[str, Column], name: str, surrogate: float) -> pa.Array
     values = np.where(missing, surrogate, values)
     if pa.types.is_decimal(column.type):
         return nearest_decimals(values, column.type)
-    if pa.types.is_integer(column.type):  # as Spark casts a double: towards zero
+    if pa.types.is_integer(column.type):  # rounded towards zero, as Spark casts a double
         return pa.array(np.trunc(values).astype(column.type.to_pandas_dtype()))
     return pa.array(values.astype(column.type.to_pandas_dtype()))
 
 
 def nearest_decimals(values: NDArray[np.float64], kind: pa.DataType) -> pa.Array:
-    """Numbers as decimals of a type, halves away from zero as in Spark; null what does not fit into it."""
+    """Numbers as decimals of a type, with halves rounded away from zero as in Spark; null if they do not fit."""
     place = Decimal(1).scaleb(-kind.scale)
     with localcontext() as context:
         context.prec = 100

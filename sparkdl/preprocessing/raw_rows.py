@@ -1,4 +1,4 @@
-"""Raw columns in the types that preprocessing was fitted on."""
+"""Converts raw columns to the types on which preprocessing was fitted."""
 
 import re
 
@@ -18,14 +18,14 @@ _WHOLE = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigi
 _FLOATS = {"float": pa.float32(), "double": pa.float64()}
 _TIMES = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")}
 _SHOWN = 3
-"""Rows that an error names."""
+"""The number of rows that an error shows."""
 
 
 def as_fitted(column: pa.Array, name: str, sql_type: str) -> Column:
     """A raw column in the Spark SQL type ``sql_type`` of the training rows. Runs anywhere.
 
-    Numbers of other types are taken where they are the same number in that type. Raises :class:`DataError`, with the
-    first rows, where they are not, and for columns that hold something else.
+    Numbers of other types are accepted if their values fit ``sql_type``. Raises :class:`DataError` for rows that do not
+    fit, with the first of them, and for columns of other types.
     """
     found, refused = fitted_rows(column, name, sql_type)
     wrong = np.flatnonzero(np.zeros(0) if refused is None else refused)
@@ -41,11 +41,11 @@ def as_fitted(column: pa.Array, name: str, sql_type: str) -> Column:
 def fitted_rows(
     column: pa.Array, name: str, sql_type: str, *, width: int | None = None, gaps: bool = False
 ) -> tuple[Column, NDArray[np.bool_] | None]:
-    """A raw column as :func:`as_fitted` makes it, and which rows have nothing that is of its type; None for no rows.
+    """A raw column as in :func:`as_fitted`, and a mask of rows that do not fit the type, or None if all rows fit.
 
-    In their place stands null, or a vector of zeros. Vectors must be ``width`` wide, if that is given, or else all
-    alike; with ``gaps``, they may lack numbers, which are NaN then. Raises :class:`DataError` for columns that hold
-    something else, and for vectors that are not alike.
+    Rows that do not fit become null, or a vector of zeros. Vectors must have the given ``width``, or equal widths
+    without one; with ``gaps``, they may have missing numbers, which become NaN. Raises :class:`DataError` for columns
+    of other types, and for vectors of different widths.
     """
     if sql_type == "vector":
         return vectors(column, name, width=width, gaps=gaps)
@@ -82,14 +82,14 @@ def fitted_rows(
 
 
 def _floats(column: pa.Array) -> pa.Array:
-    """Numbers as float64, null where there is none."""
+    """Numbers as float64; null stays null."""
     if pa.types.is_decimal(column.type):
         return pa.array(doubles(column), from_pandas=True)
     return column.cast(pa.float64(), safe=False)
 
 
 def _whole(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_] | None]:
-    """Numbers as whole ones of a type, null in place of others."""
+    """Numbers as integers of a type, with null for those that do not fit; and the mask of these, or None."""
     if column.type == kind:
         return column, None
     limits = np.iinfo(kind.to_pandas_dtype())

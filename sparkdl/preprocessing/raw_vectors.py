@@ -1,4 +1,4 @@
-"""Raw columns of vectors: Spark's own, and lists of numbers or of texts that say numbers."""
+"""Reads raw columns of vectors: Spark's vectors, and lists of numbers or of texts that can be read as numbers."""
 
 from typing import Any, NamedTuple
 
@@ -14,21 +14,21 @@ __all__ = ["is_list", "is_vector", "numbers_of_texts", "vectors"]
 
 
 class _Parts(NamedTuple):
-    """What the rows of a column hold: values behind one another."""
+    """The values of all rows of a column, concatenated."""
 
     sizes: NDArray[np.int64]
-    """How wide each row's vector is."""
+    """The width of each row's vector."""
     lengths: NDArray[np.int64]
-    """How many values each row has here."""
+    """The number of values of each row."""
     values: NDArray[np.float64]
     places: NDArray[np.int64] | None
-    """Where in its vector a value is; None where rows have all of theirs."""
+    """The index of each value in its vector; None if all vectors are dense."""
     refused: NDArray[np.bool_]
-    """Rows that are null, or in which a number is."""
+    """A mask of rows that are null, or have null elements where these are not allowed."""
 
 
 def is_vector(kind: pa.DataType) -> bool:
-    """Whether a type is how Spark writes its vectors."""
+    """Whether a type is that of Spark's vectors."""
     return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == [field.name for field in SPARSE]
 
 
@@ -40,10 +40,11 @@ def is_list(kind: pa.DataType) -> bool:
 def vectors(
     column: pa.Array, name: str, *, width: int | None = None, gaps: bool = False
 ) -> tuple[NDArray[np.float64] | SparseVectors, NDArray[np.bool_] | None]:
-    """The vectors of a column, and which rows have none of this width, or lack a number; None for no rows.
+    """The vectors of a column, and a mask of rows without a vector of this width, or with missing numbers, or None.
 
-    Theirs are zeros. With ``gaps`` a row may lack numbers, which are NaN. Without a width, all must be alike. Raises
-    :class:`DataError` where they are not, and for columns that hold something else.
+    The vectors of these rows are zeros. With ``gaps``, rows may have missing numbers, which become NaN. Without a
+    width, all vectors must have the same width. Raises :class:`DataError` if they do not, and for columns of other
+    types.
     """
     parts = _parts_of_vectors(column) if is_vector(column.type) else _parts_of_lists(column, name, gaps=gaps)
     refused = parts.refused
@@ -100,14 +101,14 @@ def _parts_of_vectors(column: pa.Array) -> _Parts:
 
 
 def _lengths(lists: pa.Array) -> NDArray[np.int64]:
-    """How long each list is, null as none."""
+    """The length of each list; 0 for null."""
     if pa.types.is_fixed_size_list(lists.type):
         return np.where(np.asarray(lists.is_null()), 0, lists.type.list_size)
     return np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
 
 
 def numbers_of_texts(column: pa.Array) -> pa.Array:
-    """Lists of texts as lists of the numbers that they say, null where a text says none."""
+    """Lists of texts as lists of numbers; null for a text that is not a number."""
     found = pa.array([_number(text) for text in column.flatten().to_pylist()], pa.float64())
     absent = np.append(np.asarray(column.is_null()), False)
     offsets = offsets_of(_lengths(column)).astype(np.int32)

@@ -1,6 +1,6 @@
-"""The files of a fitted pipeline: JSON that says what a stage is, and Parquet with what was fitted.
+"""Reads the files of a pipeline that Spark saved: JSON with a stage's class and parameters, Parquet with fitted values.
 
-Spark imports and runs whatever class such files name; here they are looked at, and nothing is executed.
+Spark imports and runs any class that such files name; here they are only read, and nothing is executed.
 """
 
 import json
@@ -31,29 +31,30 @@ _STAGES = re.compile(
     "|UnivariateFeatureSelectorModel|VarianceThresholdSelectorModel|VectorAssembler|VectorIndexerModel|VectorSizeHint"
     "|VectorSlicer|Word2VecModel)"
 )
-"""Of Spark's, what turns columns into columns and is made of numbers and words alone."""
+"""Spark's own stages that transform columns, and whose saved state is only numbers and texts."""
 _OURS = frozenset({"sparkdl.data.dates.DateParts", "sparkdl.data.text.LogCounts", "sparkdl.data.text.WordHashes"})
 _NAME = r"`((?:[^`$]|``|\$(?!\{))+)`"
 COPY = re.compile(rf"SELECT \*, {_NAME} AS (?:{_NAME}|(\w+)) FROM __THIS__")
-"""The SQL that gives a column another name: ours, with the column and its new name, in quotes or without."""
+"""Sparkdl's SQL statement that copies a column under a new name; names may be quoted."""
 CAST = re.compile(
     rf"SELECT \*, (?:CAST\({_NAME} AS (double|string)\)|unix_micros\({_NAME}\)) AS (?:{_NAME}|(\w+)) FROM __THIS__"
 )
-"""The SQL that makes of a column what Spark ML can take in its place."""
+"""Sparkdl's SQL statement that casts a column to a type that Spark ML accepts."""
 JOIN = re.compile(rf"SELECT \*, concat\((\w+|array\('\^'\)), (\w+)\) AS (?:{_NAME}|(\w+)) FROM __THIS__")
-"""The SQL that puts lists of words behind one another, or ``^`` before the first word: ours, too. Any other could start
-a program: ``TRANSFORM``, ``java_method``, and a name with ``${...}``, which Spark replaces by a setting."""
+"""Sparkdl's SQL statement that concatenates lists of words, or puts ``^`` before the first word. Other statements are
+refused, because they could run programs, by ``TRANSFORM``, ``java_method``, or ``${...}``, where Spark inserts a
+setting."""
 _METADATA_FILE = re.compile(r"part-00000(-[0-9a-f-]{36}-c000\.txt)?")
-"""What Spark 3 and Spark 4 call the file that says what a stage is."""
+"""The name of a stage's metadata file in Spark 3 and Spark 4."""
 _UID = re.compile(r"\w[\w.-]*")
 """The name of a stage, which is also the name of its folder."""
 
 
 def check_preprocessing(folder: Path, *, trusted: Collection[str] = ()) -> None:
-    """Look at all stages of a saved pipeline without loading any. Runs on the driver.
+    """Check all stages of a saved pipeline without loading any. Runs on the driver.
 
-    Raises :class:`ModelError` that names the first stage that is neither one of Spark's feature transformers nor one of
-    sparkdl's own nor among the ``trusted`` class names; and for files that Spark might read in another way.
+    Raises :class:`ModelError` for the first stage that is neither a feature transformer of Spark, nor one of sparkdl's
+    own, nor of a ``trusted`` class; and for files that Spark might read differently.
     """
     for stage in saved_stages(folder):
         if stage.name in trusted or stage.name in _OURS:
@@ -75,17 +76,16 @@ def check_preprocessing(folder: Path, *, trusted: Collection[str] = ()) -> None:
 
 @dataclass(frozen=True)
 class SavedStage:
-    """A stage as Spark has saved it: its class, its parameters, and what was fitted."""
+    """A stage as Spark saved it: its class, its parameters, and its fitted values."""
 
     folder: Path
     name: str
-    """Of its class, such as ``org.apache.spark.ml.feature.ImputerModel``."""
+    """The name of its class, such as ``org.apache.spark.ml.feature.ImputerModel``."""
     given: Mapping[str, Any]
     """Parameters that were set."""
     defaults: Mapping[str, Any]
     renamed: dict[str, str] = field(default_factory=dict)
-    """Raw columns by the working names that stages before this one gave them, so that errors name columns of the
-    rows."""
+    """Raw columns by the names of their copies, which earlier stages made; errors name the raw columns."""
 
     def parameter(self, name: str, kind: type[Parameter]) -> Parameter:
         """A parameter. Raises :class:`ModelError` if it is missing or of another kind."""
@@ -95,7 +95,7 @@ class SavedStage:
         return value  # type: ignore[return-value]
 
     def require(self, **values: object) -> None:
-        """Raise :class:`OnlySparkError` unless these parameters have these values: Spark alone knows the others."""
+        """Raise :class:`OnlySparkError` unless parameters have these values; others work in Spark only."""
         for name, expected in values.items():
             value = self.given.get(name, self.defaults.get(name))
             if value != expected:
@@ -122,7 +122,7 @@ class SavedStage:
         return self.names("outputCol")
 
     def names(self, parameter: str) -> tuple[str, ...]:
-        """A parameter that is the name of a column, or with an s behind it a list of such."""
+        """The column names in a parameter: a single name, or a list if the parameter's name ends with an s."""
         if f"{parameter}s" not in self.given:
             return (self.parameter(parameter, str),)
         names = self.parameter(f"{parameter}s", list)
@@ -131,11 +131,11 @@ class SavedStage:
         return tuple(names)
 
     def original(self, name: str) -> str:
-        """The raw column that a working name stands for, or else that name."""
+        """The raw column of which ``name`` is a copy, or ``name`` itself."""
         return self.renamed.get(name, name)
 
     def fitted(self) -> dict[str, Any]:
-        """What was fitted: one row of values. Raises :class:`ModelError` for files that do not hold such."""
+        """The fitted values, which are one row. Raises :class:`ModelError` for files with anything else."""
         place = self.folder / "data"
         try:
             files = sorted(path for path in place.iterdir() if not path.name.startswith((".", "_")))
@@ -145,7 +145,7 @@ class SavedStage:
         return dict(row)
 
     def vector(self, value: Any) -> NDArray[np.float64]:
-        """A vector among the fitted values. Raises :class:`ModelError` for something else."""
+        """A fitted value as a vector. Raises :class:`ModelError` if it is not a vector."""
         try:
             if value["type"] == 1:
                 return np.array(value["values"], np.float64)
@@ -156,21 +156,21 @@ class SavedStage:
         return found
 
     def damaged(self, problem: str) -> ModelError:
-        """The error for a stage that says something which Spark never writes."""
+        """The error for a stage with content that Spark never writes."""
         return ModelError(
             f"the preprocessing is damaged: the stage in {self.folder} is not what Spark writes: {problem}"
         )
 
     def only_spark(self, which: str = "") -> OnlySparkError:
-        """The error for a stage that runs in Spark alone."""
+        """The error for a stage that only Spark can run."""
         kind = self.name.rpartition(".")[2]
         return OnlySparkError(f"the stage {kind}{which} of the model's preprocessing runs in Spark alone")
 
 
 def saved_stages(folder: Path) -> Iterator[SavedStage]:
-    """The stages of a saved pipeline, in their order; those of a pipeline in it take its place. Runs anywhere.
+    """The stages of a saved pipeline in their order, with nested pipelines flattened. Runs anywhere.
 
-    Raises :class:`ModelError` for files that are damaged, or that Spark might read in another way.
+    Raises :class:`ModelError` for files that are damaged, or that Spark might read differently.
     """
     metadata = _metadata(folder)
     name, values = metadata["class"], metadata["paramMap"]
@@ -185,7 +185,7 @@ def saved_stages(folder: Path) -> Iterator[SavedStage]:
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
-    """What a stage says of itself, provided that Spark reads the same: the first line of the only file."""
+    """The metadata of a stage: the first line of the only file, so that Spark would read the same."""
     place = folder / "metadata"
     try:
         files = [path.name for path in place.iterdir() if not path.name.startswith((".", "_"))]

@@ -1,4 +1,4 @@
-"""Vectors that are moved and scaled."""
+"""Stages that standardise and normalise vectors."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["LearnScale", "Normalize", "Standardise", "vectors_of"]
 
 
 def vectors_of(columns: dict[str, Column], name: str, width: int | None = None) -> NDArray[np.float64] | SparseVectors:
-    """A column of vectors. Raises :class:`DataError` for another column, and for vectors of another width."""
+    """A column of vectors. Raises :class:`DataError` for other columns, and for vectors of another width."""
     column = find(columns, name)
     if not isinstance(column, SparseVectors | np.ndarray):
         raise DataError(f"the column {name!r} holds no vectors")
@@ -31,16 +31,16 @@ def vectors_of(columns: dict[str, Column], name: str, width: int | None = None) 
 
 @dataclass(frozen=True)
 class Standardise(FittedStage):
-    """``StandardScalerModel``: each place less its mean, over its standard deviation.
+    """``StandardScalerModel``: subtracts the mean of each element and divides by its standard deviation.
 
-    A place that was always the same in training becomes zero.
+    Elements that were constant in training become zero.
     """
 
     input: str
     output: str
     mean: FittedFloats | None
     scale: FittedFloats | None
-    """One over the deviation, and zero where that is zero. None: as it is, and so for the mean."""
+    """1 / standard deviation, or 0 where that is 0. With None, elements are not scaled, or for ``mean`` not shifted."""
     width: int
 
     @classmethod
@@ -69,7 +69,7 @@ class Standardise(FittedStage):
 
 @dataclass(frozen=True)
 class LearnScale(Learner):
-    """Mean and deviation of each place of a vector, each rounded once."""
+    """Learns mean and standard deviation of each element of a vector from exact sums."""
 
     input: str
     output: str
@@ -88,12 +88,12 @@ class LearnScale(Learner):
             total, squares = exact(facts.sums, 1 + place), exact(facts.sums, 1 + width + place)
             mean[place] = total / rows
             variance = float((squares - total * total / rows) / max(rows - 1, 1))
-            scale[place] = 1 / math.sqrt(variance) if variance > 0 else 0.0 * variance  # NaN stays
+            scale[place] = 1 / math.sqrt(variance) if variance > 0 else 0.0 * variance  # 0, or NaN for NaN
         return (Standardise(self.input, self.output, mean, scale, width),)
 
 
 class Normalize(UnfittedStage):
-    """``Normalizer``: a vector over its Euclidean length; zeros stay."""
+    """``Normalizer``: divides a vector by its Euclidean length; a vector of zeros stays."""
 
     @classmethod
     @override
@@ -104,7 +104,7 @@ class Normalize(UnfittedStage):
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
         vectors = vectors_of(columns, self.input)
-        # Squares are added up one after another, as Spark does it: NumPy's own sum would differ in the last bit.
+        # Squares are added up one by one, as in Spark: NumPy's pairwise sum would differ in the last bit.
         if isinstance(vectors, SparseVectors):
             rows, count = vectors.rows, len(vectors.offsets) - 1
             with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""What a stage is."""
+"""The base classes of stages."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,45 +14,45 @@ __all__ = ["FittedStage", "UnfittedStage", "names_in"]
 
 
 class FittedStage(ABC):
-    """One step of preprocessing: plain values that were fitted, and what they do to rows. Runs anywhere."""
+    """One step of preprocessing: fitted values, and the transformation of columns with them. Runs anywhere."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     @classmethod
     def read(cls, saved: SavedStage) -> Self:
-        """The stage that Spark has saved; by default Spark has none of this kind.
+        """The stage from a stage that Spark saved.
 
-        Raises :class:`~sparkdl.errors.ModelError` for damaged files, and
-        :class:`~sparkdl.errors.OnlySparkError` for parameters that Spark alone knows.
+        Raises :class:`~sparkdl.errors.ModelError` for damaged files, and :class:`~sparkdl.errors.OnlySparkError` for
+        parameters that only Spark supports, or if Spark has no stage of this kind (the default).
         """
         raise saved.only_spark()
 
     @abstractmethod
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
-        """The columns that it adds for some rows.
+        """The columns that the stage adds, for some rows.
 
-        Raises :class:`~sparkdl.errors.DataError` for rows that it does not take, with the column and their count.
+        Raises :class:`~sparkdl.errors.DataError` for rows that the stage rejects, with the column and their count.
         """
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """The columns that the stage reads."""
         return names_in(self, "input")
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The columns that it adds."""
+        """The columns that the stage adds."""
         return names_in(self, "output")
 
     @property
     def needs(self) -> dict[str, int | None]:
-        """Columns in which every row must have a value, and how wide it must be where it is a vector."""
+        """Columns that must have a value in every row; the width of vectors, and None for other columns."""
         return {}
 
 
 @dataclass(frozen=True)
 class UnfittedStage(FittedStage):
-    """A stage to which rows have nothing to say: one column becomes another."""
+    """A stage that needs no fitting, and makes one column from another."""
 
     input: str
     output: str
@@ -64,6 +64,6 @@ class UnfittedStage(FittedStage):
 
 
 def names_in(stage: object, key: str) -> tuple[str, ...]:
-    """What a stage has in a field of this name, or in one with an s behind it."""
+    """The column names in a stage's field ``key``, or in the field with an s at its end."""
     names: tuple[str, ...] = getattr(stage, f"{key}s", None) or (getattr(stage, key),)
     return names

@@ -1,4 +1,4 @@
-"""Fitted stages as JSON, and back: plain values, of which nothing is executed."""
+"""Writes fitted stages as JSON, and reads them; reading executes nothing."""
 
 import json
 from collections.abc import Sequence
@@ -44,18 +44,18 @@ STAGES: tuple[type[FittedStage], ...] = (
     Tokenise,
     WeighWords,
 )
-"""Those that a file may have, by the names of their classes."""
+"""The stages that a file may have; it has the names of their classes."""
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in STAGES}
 
 
 def as_json(stages: Sequence[FittedStage]) -> bytes:
-    """The stages, each by its name and with its values."""
+    """The stages as JSON, each with the name of its class and its values."""
     found = [{"stage": type(stage).__name__, **_ADAPTERS[type(stage).__name__].dump_python(stage)} for stage in stages]
     return json.dumps({"stages": found}, ensure_ascii=False, indent=1).encode()
 
 
 def read_stages(path: Path) -> list[FittedStage]:
-    """The stages in a file. Raises :class:`ModelError` for a file that is damaged, or that a newer version wrote."""
+    """The stages in a file. Raises :class:`ModelError` if the file is damaged, or a newer version wrote it."""
     try:
         found = json.loads(path.read_bytes())["stages"]
         return [_stage(dict(values)) for values in found]

@@ -1,6 +1,6 @@
-"""Texts become the ids of their tokens, by a tokeniser of the package ``tokenizers`` that is kept as text.
+"""Stages that turn texts into token ids, with a tokeniser of the package ``tokenizers``, which is kept as JSON.
 
-A ``tokenizer.json`` (https://huggingface.co/docs/tokenizers) says what to do and executes nothing.
+A ``tokenizer.json`` (https://huggingface.co/docs/tokenizers) is only data; loading it executes nothing from it.
 """
 
 import json
@@ -26,28 +26,29 @@ __all__ = ["LearnTokens", "Tokenise", "check_tokeniser", "end_of_text", "padding
 
 EXTRA = "text"
 PADDING = "[PAD]"
-"""The token 0 of tokenisers that are learned here."""
+"""The token with id 0 of tokenisers that are learned here."""
 _PADDINGS = PADDING, "<pad>", "<|padding|>", "<|pad|>"
-"""What others call theirs, where their file does not say it."""
+"""Names of padding tokens, for tokenisers whose file does not mark one."""
 _ENDS = "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"
-"""What tokenisers call the end of a text, of which their file does not say it. The first one is that of those learned
+"""Names of the token that ends a text, which tokeniser files do not mark. The first is that of tokenisers learned
 here."""
 _PIECES = 1 << 18
-"""So many different pieces of text, the most frequent ones, tokens are learned from."""
+"""The number of different pieces of text from which tokens are learned: the most frequent ones."""
 _LEARNED_FROM = 1 << 21
-"""About so many pieces, frequent ones as often as they count: more would change no token worth having."""
+"""The approximate number of pieces with repetitions from which tokens are learned; more would change only rare
+tokens."""
 
 
 @dataclass(frozen=True)
 class Tokenise(FittedStage):
-    """The ids of each text's tokens, as a list of int32."""
+    """Turns each text into the list of its token ids (int32)."""
 
     input: str
     output: str
     tokeniser: str
-    """A ``tokenizer.json``, whole. What it says of padding and of truncation does not count."""
+    """The content of a ``tokenizer.json``. Its padding and truncation are ignored."""
     length: int | None = None
-    """Longer texts are cut to so many tokens, special ones included; None: all stay."""
+    """The number of tokens, with special ones, to which longer texts are cut; None keeps all."""
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
@@ -65,14 +66,14 @@ class Tokenise(FittedStage):
 
 @dataclass(frozen=True)
 class LearnTokens(Learner):
-    """A byte-level BPE (Sennrich et al., 2016; Radford et al., 2019), which knows every text, of the training rows."""
+    """Learns a byte-level BPE (Sennrich et al., 2016; Radford et al., 2019), which can encode every text."""
 
     input: str
     output: str
     vocabulary: int
     length: int | None = None
     ends_texts: bool = False
-    """Whether there is a token for the end of a text."""
+    """Whether the tokeniser gets a token for the end of a text."""
 
     @property
     @override
@@ -91,7 +92,7 @@ class LearnTokens(Learner):
             raise DataError(f"column {self.input!r} has no text in the training rows; there are no tokens to learn")
         tokenizers = require("tokenizers", extra=EXTRA)
         tokeniser = tokenizers.Tokenizer(tokenizers.models.BPE())
-        tokeniser.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # pieces have no spaces of their own
+        tokeniser.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # a piece has no spaces
         trainer = tokenizers.trainers.BpeTrainer(
             vocab_size=self.vocabulary,
             special_tokens=[PADDING, _ENDS[0]] if self.ends_texts else [PADDING],
@@ -110,17 +111,17 @@ def check_tokeniser(text: str, origin: str) -> None:
     """Raise :class:`DataError` unless a text is a ``tokenizer.json``."""
     try:
         _opened(text, None)
-    except Exception as error:  # the package raises nothing narrower
+    except Exception as error:  # the package raises no narrower class
         raise DataError(f"{origin} is no tokeniser of the package tokenizers: {str(error).splitlines()[0]}") from None
 
 
 def size_of(tokeniser: str) -> int:
-    """How many ids a tokeniser has, gaps between them included."""
+    """The largest id of a tokeniser plus 1."""
     return int(max(_opened(tokeniser, None).get_vocab(with_added_tokens=True).values())) + 1
 
 
 def padding_of(tokeniser: str) -> int:
-    """The id that stands for no token; 0 where a tokeniser has no such."""
+    """The id of the padding token; 0 if the tokeniser has none."""
     said = json.loads(tokeniser).get("padding")
     if said:
         return int(said["pad_id"])
@@ -129,7 +130,7 @@ def padding_of(tokeniser: str) -> int:
 
 
 def end_of_text(tokeniser: str, token: str | None = None) -> int:
-    """The id of the token that ends texts, or of this ``token``. Raises :class:`DataError` where there is none."""
+    """The id of the token that ends texts, or of ``token``. Raises :class:`DataError` if it does not exist."""
     found = _opened(tokeniser, None)
     names = [token] if token else _ENDS
     ids = [found.token_to_id(name) for name in names if found.token_to_id(name) is not None]
@@ -157,7 +158,7 @@ def _byte_level() -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep the package from using threads, of which a process that is forked later would be warned."""
+    """Keep the package from using threads, because it would warn processes that are forked later."""
     key = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(key)
     os.environ[key] = "false"

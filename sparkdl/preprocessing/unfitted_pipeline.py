@@ -1,4 +1,4 @@
-"""Stages of which some are yet to be fitted, and what each look at the training rows has to find for them."""
+"""A pipeline with stages that are not fitted yet; each pass over the training rows fits the next ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,37 +16,37 @@ __all__ = ["Found", "UnfittedPipeline"]
 
 
 class Found(NamedTuple):
-    """What some rows say to a stage."""
+    """The sums and texts of some rows for a stage."""
 
     stage: int
-    """Its place among all stages."""
+    """The index of the stage."""
     sums: ExactSums
     texts: tuple[pa.Array, ...]
-    """What is counted, by place."""
+    """The texts to count; see :meth:`Learner.texts`."""
 
 
 @dataclass(frozen=True)
 class UnfittedPipeline:
-    """The stages in their order. Small; goes to tasks."""
+    """Fitted stages and learners in their order. Small; sent to tasks."""
 
     stages: tuple[FittedStage | Learner, ...]
     output: str
-    """The column that they end in."""
+    """The column with the result."""
 
     @property
     def needs(self) -> dict[str, int | None]:
-        """As :attr:`FittedPipeline.needs`."""
+        """See :attr:`FittedPipeline.needs`."""
         return FittedPipeline(tuple(each for each in self.stages if isinstance(each, FittedStage))).needs
 
     @property
     def learners(self) -> dict[int, Learner]:
-        """By place, the stages that can be fitted next: nothing that they read waits for another one."""
+        """The learners that can be fitted in the next pass, by index: no column that they read waits for a learner."""
         return self._next()[1]
 
     def look(self, columns: Mapping[str, Column]) -> list[Found]:
-        """What some training rows say to :attr:`learners`. Runs in a task.
+        """The sums and texts of some training rows for :attr:`learners`. Runs in a task.
 
-        ``columns`` are raw ones, as :func:`~sparkdl.preprocessing.as_fitted` makes them.
+        ``columns`` are raw columns from :func:`~sparkdl.preprocessing.as_fitted`.
         """
         before, learners = self._next()
         known = dict(columns)
@@ -55,18 +55,18 @@ class UnfittedPipeline:
         return [Found(place, learner.sums(known), tuple(learner.texts(known))) for place, learner in learners.items()]
 
     def learned(self, facts: Mapping[int, Facts]) -> "UnfittedPipeline":
-        """The pipeline with what :attr:`learners` have learned. Runs on the driver; raises what they raise."""
+        """The pipeline after :attr:`learners` have been fitted. Runs on the driver; raises their errors."""
         stages: list[FittedStage | Learner] = []
         for place, stage in enumerate(self.stages):
             stages += stage.learn(facts[place]) if isinstance(stage, Learner) and place in facts else [stage]
         return replace(self, stages=tuple(stages))
 
     def fitted(self) -> FittedPipeline:
-        """The pipeline, once nothing is left to learn."""
+        """The fitted pipeline, after all learners have been fitted."""
         return FittedPipeline(tuple(stage for stage in self.stages if isinstance(stage, FittedStage)))
 
     def _next(self) -> tuple[list[FittedStage], dict[int, Learner]]:
-        """The stages that rows can go through already, as far as a learner needs them, and the learners behind them."""
+        """The learners that can be fitted next, and the fitted stages that make the columns that they read."""
         waiting: set[str] = set()
         ready: list[FittedStage] = []
         learners: dict[int, Learner] = {}

@@ -1,4 +1,4 @@
-"""What a column can hold between stages, and how the forms become one another."""
+"""The forms of columns between stages, and conversions between them."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -31,16 +31,16 @@ __all__ = [
 SPARSE = pa.struct(
     {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
 )
-"""How Spark writes a vector: type 0 with indices, or type 1 with all values."""
+"""The Arrow type of Spark's vectors: ``type`` is 0 for sparse vectors with indices, 1 for dense ones."""
 
 
 class SparseVectors(NamedTuple):
-    """A vector a row, of which only some values are kept: row i has those from ``offsets[i]`` to ``offsets[i + 1]``."""
+    """Sparse vectors, one per row: the elements of row i are those from ``offsets[i]`` to ``offsets[i + 1]``."""
 
     width: int
     offsets: NDArray[np.int64]
     indices: NDArray[np.int64]
-    """In increasing order within a row."""
+    """The index of each element in its vector, in increasing order within a row."""
     values: NDArray[np.float64]
 
     @property
@@ -66,24 +66,24 @@ def _as_texts(values: Any) -> pa.Array:
 FittedFloats = Annotated[
     NDArray[np.float64], PlainValidator(_as_array), PlainSerializer(lambda values: values.tolist(), return_type=list)
 ]
-"""Fitted numbers, which are a list in a file."""
+"""Fitted numbers; an array in memory, a list in files."""
 FittedTexts = Annotated[
     pa.Array, PlainValidator(_as_texts), PlainSerializer(lambda values: values.to_pylist(), return_type=list)
 ]
-"""Fitted texts."""
+"""Fitted texts; an Arrow array in memory, a list in files."""
 Column: TypeAlias = pa.Array | NDArray[np.float64] | SparseVectors
-"""Numbers, texts, times and lists are Arrow arrays, where null is a missing value; vectors are a matrix of float64 with
-a row each, or sparse. The last stage may make a matrix of float32."""
+"""Numbers, texts, times and lists are Arrow arrays, where null is a missing value. Vectors are the rows of a float64
+matrix, or sparse. The last stage may return a float32 matrix."""
 _EXACT = 2**53
-"""Up to here, a float64 holds every whole number."""
+"""A float64 represents all whole numbers up to this one exactly."""
 _LARGEST_SCALE = 22
-"""Up to this power, a float64 holds powers of ten."""
+"""A float64 represents powers of ten up to this exponent exactly."""
 
 
 def find(columns: dict[str, Column], name: str) -> Column:
-    """A column by its name; Spark, which fitted the stages, does not tell capitals apart.
+    """A column by its name, which is not case-sensitive, as in Spark.
 
-    Raises :class:`DataError` for a column that is not there.
+    Raises :class:`DataError` if the column does not exist.
     """
     if name in columns:
         return columns[name]
@@ -94,7 +94,7 @@ def find(columns: dict[str, Column], name: str) -> Column:
 
 
 def doubles(column: pa.Array) -> NDArray[np.float64]:
-    """Numbers or truth values as float64, NaN where there is none. Raises :class:`DataError` for what is no number."""
+    """Numbers or truth values as float64, NaN for null. Raises :class:`DataError` for columns of other types."""
     kind = column.type
     if pa.types.is_decimal(kind):
         return _doubles_of_decimals(column)
@@ -108,9 +108,9 @@ def doubles(column: pa.Array) -> NDArray[np.float64]:
 
 
 def _doubles_of_decimals(column: pa.Array) -> NDArray[np.float64]:
-    """The nearest float of each decimal, which Arrow's own cast does not always give.
+    """The nearest float64 of each decimal; Arrow's own cast is not always exact.
 
-    The quotient of two numbers that a float holds exactly is the nearest one (IEEE 754); most decimals are such.
+    The quotient of two exactly represented numbers is rounded correctly (IEEE 754), which covers most decimals.
     """
     if len(column) and pa.types.is_decimal128(column.type) and 0 <= column.type.scale <= _LARGEST_SCALE:
         filled = column.fill_null(Decimal(0)) if column.null_count else column
@@ -148,7 +148,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def whole(vectors: NDArray[np.float64] | SparseVectors) -> NDArray[np.float64]:
-    """All values of vectors, float64 of shape (rows, width)."""
+    """Vectors as a dense float64 matrix of shape (rows, width)."""
     if not isinstance(vectors, SparseVectors):
         return vectors
     matrix = np.zeros((len(vectors.offsets) - 1, vectors.width))
@@ -157,7 +157,7 @@ def whole(vectors: NDArray[np.float64] | SparseVectors) -> NDArray[np.float64]:
 
 
 def offsets_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    """Where rows of these lengths begin when they lie behind one another, and where the last one ends."""
+    """The offsets of concatenated rows of these lengths, and the end of the last one."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -165,7 +165,7 @@ def offsets_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
 
 def as_matrix(vectors: NDArray[np.floating[Any]] | SparseVectors) -> NDArray[np.float32]:
     """Vectors as float32 of shape (rows, width)."""
-    with np.errstate(over="ignore"):  # beyond float32 is infinity, as in Spark
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinity, as in Spark
         matrix = whole(vectors) if isinstance(vectors, SparseVectors) else vectors
         return matrix.astype(np.float32, copy=False)
 
@@ -177,7 +177,7 @@ def as_floats(vectors: NDArray[np.floating[Any]] | SparseVectors) -> pa.Array:
 
 
 def as_structs(vectors: NDArray[np.float64] | SparseVectors) -> pa.Array:
-    """Vectors in the form of :data:`SPARSE`."""
+    """Vectors as structs of the type :data:`SPARSE`."""
     if isinstance(vectors, SparseVectors):
         offsets = pa.array(vectors.offsets.astype(np.int32))
         kind, count = 0, len(vectors.offsets) - 1

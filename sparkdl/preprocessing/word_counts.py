@@ -1,4 +1,4 @@
-"""Words become weighted counts."""
+"""Stages that turn words into weighted counts, and their learners."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ __all__ = ["CountHashes", "CountWords", "LearnWeights", "LearnWords", "Logarithm
 
 @dataclass(frozen=True)
 class CountHashes(FittedStage):
-    """``HashingTF``: how often words are there, by their hashes (Weinberger et al., 2009, arXiv 0902.2206)."""
+    """``HashingTF``: the frequencies of words, by hash (Weinberger et al., 2009, arXiv 0902.2206)."""
 
     input: str
     output: str
@@ -51,7 +51,7 @@ class CountHashes(FittedStage):
 
 @dataclass(frozen=True)
 class CountWords(FittedStage):
-    """``CountVectorizerModel``: how often the words of a vocabulary are there."""
+    """``CountVectorizerModel``: the frequencies of the words of a vocabulary."""
 
     input: str
     output: str
@@ -76,7 +76,7 @@ class CountWords(FittedStage):
 
 
 def _counted(lists: pa.Array, places: NDArray[np.int64], width: int, binary: bool) -> SparseVectors:
-    """How often each place is there in each row; places below zero are left out."""
+    """The frequency of each index in each row; indices below zero are left out."""
     rows = np.repeat(np.arange(len(lists)), np.asarray(lists.value_lengths()).astype(np.int64))
     kept = places >= 0
     cells, counts = np.unique(rows[kept] * width + places[kept], return_counts=True)
@@ -102,7 +102,7 @@ def _dampened(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class WeighWords(FittedStage):
-    """``IDFModel``: each place times its weight."""
+    """``IDFModel``: multiplies each element by its weight."""
 
     input: str
     output: str
@@ -123,14 +123,14 @@ class WeighWords(FittedStage):
 
 @dataclass(frozen=True)
 class LearnWeights(Learner):
-    """The weight of each place of counts: ln((N + 1) / (n + 1)), where n of the N training rows have it."""
+    """Learns the weight of each element: ln((N + 1) / (n + 1)), where n of the N training rows have a nonzero count."""
 
     counts: str
     weighted: str
-    """What the weights are for: the counts, or what was made of them."""
+    """The column that is weighted: the counts, or their logarithms."""
     output: str
     minimum_documents: int
-    """Places in fewer training rows have no weight."""
+    """Elements that are nonzero in fewer training rows have the weight 0."""
 
     @property
     @override
@@ -153,18 +153,18 @@ class LearnWeights(Learner):
 
 @dataclass(frozen=True)
 class LearnWords(Learner):
-    """The words of most rows, of which a text's are counted, and their weights as in :class:`LearnWeights`."""
+    """Learns the vocabulary, which is the words of the most rows, and their weights as in :class:`LearnWeights`."""
 
     words: str
     counted: str
     """The column of counts."""
     dampened: str | None
-    """That of their logarithms, where these are weighted."""
+    """The column of the counts' logarithms, if these are weighted."""
     output: str
     most: int
     minimum_documents: int
     named: str
-    """The raw columns, for an error."""
+    """The raw columns, which errors name."""
 
     @property
     @override

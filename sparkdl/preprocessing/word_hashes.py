@@ -1,4 +1,4 @@
-"""Words in their order, each as a hash."""
+"""A stage that turns a text into the sequence of its words' hashes."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -17,7 +17,7 @@ __all__ = ["HashWords"]
 
 @dataclass(frozen=True)
 class HashWords(FittedStage):
-    """``sparkdl.data.text.WordHashes``: the first words of a text as hashes from 1 on; zeros follow the last one."""
+    """``sparkdl.data.text.WordHashes``: the first words of a text as hashes from 1 upwards, padded with zeros."""
 
     input: str
     output: str

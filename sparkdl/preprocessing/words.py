@@ -1,4 +1,4 @@
-"""Texts become lists of words, as Java cuts them."""
+"""Stages that split texts into lists of words, as Java does."""
 
 import re
 from dataclasses import dataclass
@@ -20,28 +20,28 @@ _SPACES = r"[ \t\n\x0B\f\r]"
 """Java's ``\\s``."""
 _WORD = (
     r"\p{L}\p{Nl}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}"
-    # What is alphabetic but no letter: Other_Alphabetic of Unicode's PropList that is no mark.
+    # Alphabetic characters that are neither letters nor marks, from Other_Alphabetic in Unicode's PropList.
     r"\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
 )
 """Java's ``\\w`` with ``(?U)``: alphabetic, marks, digits, connectors and join controls (UTS 18, annex C)."""
 _OF_ALL_ALPHABETS, _OF_ASCII = r"(?U)\W+", r"\W+"
 _PATTERNS = {_OF_ALL_ALPHABETS: rf"[^{_WORD}]+", r"\s+": rf"{_SPACES}+", _OF_ASCII: "[^0-9A-Za-z_]+"}
-"""Patterns of Java by what they are for RE2, which Arrow cuts with."""
+"""The equivalents of Java's patterns for RE2, with which Arrow splits texts."""
 
 
 @dataclass(frozen=True)
 class CutAtPattern(FittedStage):
-    """``RegexTokenizer`` with a pattern that is known here, most of all the one of sparkdl's own text stages."""
+    """``RegexTokenizer`` with one of the patterns that are known here, such as that of sparkdl's own text stages."""
 
     input: str
     output: str
     pattern: str
-    """For RE2."""
+    """The pattern for RE2."""
     lower: bool
 
     @classmethod
     def of_words(cls, input: str, output: str) -> Self:
-        """In lower case, cut at anything but letters, digits and underscores, of any alphabet."""
+        """Lower-case words, split at all characters but letters, digits and underscores of any alphabet."""
         return cls(input, output, _PATTERNS[r"(?U)\W+"], lower=True)
 
     @classmethod
@@ -71,14 +71,14 @@ class CutAtPattern(FittedStage):
 
 
 def _pattern_for(texts: pa.Array, pattern: str) -> str:
-    """One that cuts these texts alike and that RE2 reads in microseconds: one of all alphabets takes it 2 ms."""
+    """A simpler pattern if it splits these texts alike: RE2 takes 2 ms to compile the one for all alphabets."""
     if pattern == _PATTERNS[_OF_ALL_ALPHABETS] and pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return _PATTERNS[_OF_ASCII]
     return pattern
 
 
 class CutAtSpaces(UnfittedStage):
-    """``Tokenizer``: what stands between single spaces, which may be nothing."""
+    """``Tokenizer``: splits at single spaces, so that words may be empty."""
 
     @override
     def transform(self, columns: dict[str, Column]) -> dict[str, Column]:
@@ -95,14 +95,14 @@ def _cut(text: str) -> list[str]:
     words = re.split(_SPACES, text)
     if len(words) == 1:
         return words
-    while words and not words[-1]:  # Java drops what is empty at the end
+    while words and not words[-1]:  # Java drops empty words at the end
         words.pop()
     return words
 
 
 @dataclass(frozen=True)
 class Neighbours(FittedStage):
-    """``NGram``: each n words that follow one another, with spaces between them."""
+    """``NGram``: all sequences of n consecutive words, joined by spaces."""
 
     input: str
     output: str
@@ -125,7 +125,7 @@ class Neighbours(FittedStage):
 
 
 def words_of(columns: dict[str, Column], name: str) -> pa.Array:
-    """A column of lists of words. Raises :class:`DataError` for another one."""
+    """A column of lists of words. Raises :class:`DataError` for other types."""
     column = find(columns, name)
     if not isinstance(column, pa.Array) or not pa.types.is_list(column.type) or column.type.value_type != pa.string():
         raise DataError(f"the column {name!r} holds no lists of words")
@@ -140,7 +140,7 @@ def constant_words(word: str, rows: int) -> pa.Array:
 
 
 def joined_words(first: pa.Array, second: pa.Array) -> pa.Array:
-    """Each row's words of one column, and behind them those of the other."""
+    """The words of both columns, concatenated row by row."""
     lengths = [np.asarray(each.value_lengths()).astype(np.int64) for each in (first, second)]
     words = pa.concat_arrays([first.flatten(), second.flatten()])
     rows = np.concatenate([np.repeat(np.arange(len(each)), each) for each in lengths])
@@ -148,7 +148,7 @@ def joined_words(first: pa.Array, second: pa.Array) -> pa.Array:
 
 
 def texts_of(columns: dict[str, Column], name: str) -> pa.Array:
-    """A column of texts. Raises :class:`DataError` for another one, and for rows without a text."""
+    """A column of texts. Raises :class:`DataError` for other types, and for rows without a text."""
     column = find(columns, name)
     if not isinstance(column, pa.Array) or column.type != pa.string():
         raise DataError(f"the column {name!r} holds no texts")
