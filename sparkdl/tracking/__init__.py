@@ -1,4 +1,4 @@
-"""MLflow, spoken to from the driver alone: what was run, what came out, and which version is the one to use."""
+"""Experiment tracking and model registry with MLflow. Only the driver talks to MLflow."""
 
 from sparkdl.tracking.courier import Synced, sync
 from sparkdl.tracking.download import download, download_whole, pinned

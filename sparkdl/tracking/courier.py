@@ -1,6 +1,6 @@
-"""When records are delivered: while a run goes on, by a thread that holds nobody up; afterwards, by `sync`.
+"""Delivers records to MLflow: in a background thread during a run, and by `sync` afterwards.
 
-Both run on the driver; `sync` also on any other machine that sees the spool.
+Both run on the driver; `sync` also runs on any other machine that has access to the spool folder.
 """
 
 import logging
@@ -23,14 +23,14 @@ __all__ = ["Courier", "Synced", "sync"]
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 2.0  # often enough to watch a curve grow
-LONGEST_PAUSE = 60.0  # seconds between two attempts when nobody answers
-PATIENCE = 30.0  # seconds that the end of a run waits for a store that does not answer, all in all
-HURRIED = 5.0  # seconds, when somebody waits for the run to go away
-ATTEMPTS = 3  # of `sync` in a row that bring nothing along
+LONGEST_PAUSE = 60.0  # seconds between two attempts while the store does not answer
+PATIENCE = 30.0  # seconds that a run waits in total for a store that does not answer
+HURRIED = 5.0  # the same, after an interrupt
+ATTEMPTS = 3  # failures in a row without progress, after which `sync` gives up
 
 
 class Courier(threading.Thread):
-    """Delivers a journal until it is stopped, then lets go of it."""
+    """A thread that delivers a journal until it is stopped, and then closes the journal."""
 
     def __init__(self, journal: Journal, delivery: Delivery) -> None:
         super().__init__(name="mlflow-courier", daemon=True)
@@ -39,12 +39,12 @@ class Courier(threading.Thread):
         self._patience = PATIENCE
         self._failures = 0
         self.outage = ""
-        """Why nothing can be delivered at the moment; empty when all is well."""
+        """The reason why nothing can be delivered at the moment; empty if there is no outage."""
 
     def wait_for(self, entry: Entry, *, uploading: bool) -> bool:
-        """Whether the store has taken or refused the entry; gives up when it has been unable to for too long.
+        """Wait until the store has accepted or refused the entry; returns False if the store is away for too long.
 
-        All waiting for one run shares :data:`PATIENCE`; time in which an upload goes on does not count.
+        :data:`PATIENCE` limits the sum of all waits of a run; the time of an upload in progress does not count.
         """
         failures = self._failures
         while not wait([entry.answer], timeout=0).done:
@@ -56,17 +56,17 @@ class Courier(threading.Thread):
         return True
 
     def hurry(self) -> None:
-        """Wait no longer than the moment that a person who pressed Ctrl-C has."""
+        """Limit further waits to :data:`HURRIED`, because a person has pressed Ctrl-C."""
         self._patience = min(self._patience, HURRIED)
 
     def stop(self) -> None:
-        """End after the call that is in flight, and wait a moment for that."""
+        """Stop after the current call, and wait a moment for that."""
         self._stopped.set()
         self._wake.set()
         self.join(timeout=2)
 
     def run(self) -> None:
-        """Deliver every few seconds; during an outage, less and less often."""
+        """Deliver every few seconds; during an outage, with growing pauses."""
         pause = FLUSH_SECONDS
         self._wake.set()
         while not self._stopped.is_set():
@@ -92,18 +92,18 @@ class Courier(threading.Thread):
 
 @dataclass(frozen=True)
 class Synced:
-    """What became of one run's records."""
+    """The result of :func:`sync` for one run."""
 
     run_id: str
-    """Its id in MLflow; before it has one, the name of its folder."""
+    """The run's id in MLflow, or the name of its folder if it has no id yet."""
     delivered: int
-    """Records that the store took now, or refused."""
+    """The number of records that the store has now accepted or refused."""
     left: int
-    """Records that are still kept."""
+    """The number of records that are still to be delivered."""
     registered: tuple[Registered, ...]
-    """Versions of its models that were registered now."""
+    """The model versions that have now been registered."""
     reason: str
-    """Why something is left, or was refused; empty when all is well."""
+    """The reason why records are left or were refused; empty if there are none."""
 
     def __str__(self) -> str:
         parts = [f"run {self.run_id}: {self.delivered} records delivered"]
@@ -113,10 +113,10 @@ class Synced:
 
 
 def sync(settings: Tracking | None = None) -> list[Synced]:
-    """Deliver all records that are kept in ``settings.spool``, in order and each once.
+    """Deliver all records in ``settings.spool`` that MLflow does not have yet, in order, and each once.
 
-    It may be called at any time and any number of times: runs in progress are not touched, and no record is delivered
-    twice. A run whose process was killed is marked as KILLED.
+    It may be called at any time and repeatedly: runs in progress are left out, and no record is delivered twice. A run
+    whose process was killed is marked as KILLED.
     """
     settings = settings or Tracking()
     with our_calls():
@@ -131,7 +131,7 @@ def _sync(settings: Tracking) -> Iterator[Synced]:
             run_id = read_header(folder).get("run_id") or run_id
             journal = Journal(folder)
         except FileNotFoundError:
-            continue  # its own process has just delivered the rest
+            continue  # the run's own process has just delivered the rest
         except TrackingError as error:
             if folder.exists():
                 yield Synced(run_id, 0, 0, (), str(error))
@@ -148,7 +148,7 @@ def _sync(settings: Tracking) -> Iterator[Synced]:
 
 
 def _place(store: str) -> str:
-    """The address without who asks: another password, or none, still leads to the same records."""
+    """The address without user and password, which do not change where the records are."""
     return without_credentials(store).replace(f"{MASK}@", "")
 
 
@@ -171,7 +171,7 @@ def _deliver(journal: Journal, settings: Tracking) -> Synced:
 
 
 def _insist(journal: Journal, delivery: Delivery) -> None:
-    """Deliver everything; give up after a few failures without any progress between them."""
+    """Deliver all entries; give up after :data:`ATTEMPTS` failures in a row without progress."""
     failures, left = 0, len(journal.pending)
     while True:
         try:

@@ -1,9 +1,9 @@
-"""From a journal to MLflow: in order, and each entry once, whatever happens in between. Runs on the driver.
+"""Sends the entries of a journal to MLflow: in order, and exactly once despite failures. Runs on the driver.
 
-An answer can get lost: the store did what was asked, and nobody heard. So after a failure, and when a journal is
-opened again, the store is asked what it has before anything is sent a second time. Runs carry their entry's number as a
-tag, models the digest of their files; numbers of a curve are recognised by their step, a registered version by its
-model. Everything else is the same when done twice.
+The answer to a call may be lost although the store has carried it out. So after a failure, and when a journal is opened
+again, the store is asked what it already has before anything is sent again. Runs are recognised by a tag with the
+number of their entry, models by the digest of their files, metrics by their step, and a registered version by its
+model. All other calls may be repeated without effect.
 """
 
 import logging
@@ -31,23 +31,23 @@ __all__ = ["CREATED_AS", "OPENED_AS", "Delivery"]
 log = logging.getLogger(__name__)
 
 CREATED_AS = "sparkdl.created_as"
-"""The tag by which what was created is found again."""
+"""The tag by which runs and models are recognised after they were created."""
 OPENED_AS = "sparkdl.opened_as"
-"""The tag that tells who has the run open: the last one that started or resumed it."""
-BATCH = 500  # entries; MLflow's client splits what is more than one call takes
-SETTLE_SECONDS = 2.0  # for a server that wakes up and first does what was asked before it froze
-MAX_DIGEST = 36  # characters that MLflow keeps of a dataset's digest
+"""The tag that identifies the process that started or resumed the run last."""
+BATCH = 500  # entries; MLflow's client splits batches that are too large for one call
+SETTLE_SECONDS = 2.0  # for a server that was frozen, and first carries out earlier calls
+MAX_DIGEST = 36  # the most characters that MLflow stores of a dataset's digest
 
 
 class Delivery:
-    """Brings the entries of a journal to the store that the settings name."""
+    """Sends the entries of a journal to the store that the settings name."""
 
     def __init__(self, journal: Journal, settings: Tracking, *, client: MlflowClient | None = None) -> None:
         self._journal, self._settings, self._connected = journal, settings, client
         self._doubt = client is None or bool(journal.pending)
         self._experiment = ""
         self._curves: dict[str, Curves] = {}
-        """What the store has of each run that was written to."""
+        """The metrics that the store has, by run."""
         self._send: dict[str, Callable[[Entry], Any]] = {
             "params": self._params,
             "dataset": self._dataset,
@@ -60,9 +60,10 @@ class Delivery:
         }
 
     def deliver(self, *, going_on: Callable[[], bool] = lambda: True) -> None:
-        """Send everything that is pending, as long as ``going_on``.
+        """Send all pending entries, as long as ``going_on`` returns true.
 
-        Raises :class:`TrackingError`, with the reason, when the store cannot take it now; what is left stays pending.
+        Raises :class:`TrackingError`, with the reason, if the store cannot take an entry now; that entry and all later
+        ones stay pending.
         """
         try:
             while going_on() and (entries := self._journal.head(BATCH)):
@@ -78,7 +79,7 @@ class Delivery:
         return self._connected
 
     def _deliver(self, entries: list[Entry]) -> None:
-        check_reachable(str(self._client.tracking_uri))  # asking first is what keeps a dead server cheap
+        check_reachable(str(self._client.tracking_uri))  # a quick check: MLflow would wait long
         try:
             if entries[0].kind == "metrics":
                 self._metrics(entries)
@@ -86,7 +87,7 @@ class Delivery:
         except Exception as error:
             if not is_refusal(error):
                 raise
-            self._run()  # when the whole run is gone, that is the reason
+            self._run()  # raises an error of its own if the whole run was deleted
             if len(entries) > 1:
                 for entry in entries:
                     self._deliver([entry])
@@ -102,7 +103,7 @@ class Delivery:
         self._doubt = self._doubt and bool(self._journal.pending)
 
     def _run(self) -> RunEntity:
-        """The run as it is in the store, made now if it was started without one."""
+        """The run in the store, which is created now if it was started offline."""
         run_id = self._journal.header.get("run_id")
         if run_id:
             try:
@@ -117,7 +118,7 @@ class Delivery:
         return run
 
     def create(self) -> RunEntity:
-        """Make the run that the journal's header describes, unless that has happened."""
+        """Create the run that the journal's header describes, unless it exists."""
         header = self._journal.header
         experiment = find_experiment(
             self._client, Surroundings(header.get("parent"), header["experiment"], header.get("experiment_id"))
@@ -139,7 +140,7 @@ class Delivery:
         return str(self._journal.header["run_id"])
 
     def _created(self, experiment: str, key: str) -> RunEntity | None:
-        """The run that was created with this key, if there is reason to think so."""
+        """The run that was created with this key; the store is only asked after a failure or a restart."""
         return self._find_created(experiment, key) if self._doubt else None
 
     def _find_created(self, experiment: str, key: str) -> RunEntity | None:
@@ -157,9 +158,9 @@ class Delivery:
         self._log_metrics(self._run_id, metrics)
 
     def _log_metrics(self, run_id: str, metrics: list[Metric]) -> None:
-        """Send the numbers whose steps a curve does not have yet.
+        """Send the metrics whose steps the store does not have yet.
 
-        A step comes again when an answer got lost, and when an attempt or a resumed run takes it again.
+        A step is sent again if an answer was lost, or if another attempt or a resumed run repeats the step.
         """
         if self._doubt or run_id not in self._curves:
             self._curves[run_id] = Curves(self._client, run_id)
@@ -184,7 +185,7 @@ class Delivery:
             self._client.log_inputs(self._run_id, [DatasetInput(dataset, tags=tags)])
         except (
             MlflowException
-        ):  # of two runs that tell MLflow of a new dataset together, it refuses one: now it knows it
+        ):  # if two runs log a new dataset at the same time, MLflow refuses one, which succeeds now
             self._client.log_inputs(self._run_id, [DatasetInput(dataset, tags=tags)])
 
     def _files(self, entry: Entry) -> None:
@@ -212,7 +213,7 @@ class Delivery:
 
     def _model(self, entry: Entry) -> str:
         run_id, folder = self._run_id, self._journal.files(entry) / "model"
-        key = f"{run_id}-{hash_folder(str(folder / 'data'))}"  # a run that is resumed at its end makes it once more
+        key = f"{run_id}-{hash_folder(str(folder / 'data'))}"  # a run that is resumed at its end logs the model again
         found = self._client.search_logged_models([self._experiment], f"tags.`{CREATED_AS}` = '{key}'")
         logged = next(iter(found), None) or self._client.create_logged_model(
             self._experiment, name="model", source_run_id=run_id, tags={CREATED_AS: key}
@@ -256,26 +257,26 @@ class Delivery:
 
     def _end(self, entry: Entry) -> None:
         run = self._run()
-        if run.data.tags.get(OPENED_AS) == entry.content["opened_as"]:  # not when it was resumed elsewhere since
+        if run.data.tags.get(OPENED_AS) == entry.content["opened_as"]:  # not if another process has resumed it since
             self._client.set_terminated(run.info.run_id, entry.content["status"], end_time=entry.content["time"])
 
 
 class Curves:
-    """Which steps the metrics of one run have in the store, which is asked for no more than what has to be known."""
+    """The steps of one run's metrics in the store, which is asked only for the metrics where it matters."""
 
     def __init__(self, client: MlflowClient, run_id: str) -> None:
         self._client, self._run_id = client, run_id
         self._ends = {metric.key: metric.step for metric in client.get_run(run_id).data._metric_objs}
         self._steps: dict[str, set[int]] = {}
-        """All steps of those metrics of which some have come again."""
+        """All steps of the metrics for which a step was repeated."""
 
     def without(self, metrics: Iterable[Metric]) -> list[Metric]:
-        """Those that are not there yet, the first of each step."""
+        """The metrics that the store does not have yet; of several with the same step, the first."""
         new = {(metric.key, metric.step): metric for metric in reversed(list(metrics)) if not self._has(metric)}
         return list(reversed(new.values()))
 
     def add(self, metrics: Iterable[Metric]) -> None:
-        """The store has taken these."""
+        """Note that the store has these metrics."""
         for metric in metrics:
             self._ends[metric.key] = max(metric.step, self._ends.get(metric.key, metric.step))
             if metric.key in self._steps:

@@ -1,4 +1,4 @@
-"""The way back from a registered model's name to its files. Runs on the driver."""
+"""Downloads the files of registered models. Runs on the driver."""
 
 import atexit
 import re
@@ -27,11 +27,11 @@ MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<versi
 
 
 def download(model_uri: str, settings: Tracking | None = None) -> Path:
-    """Bring a model's folder (network, card, preprocessing) to the driver's disk; one that is there is not copied.
+    """Download a model's folder (network, card, preprocessing) to the driver's disk; a local folder is not copied.
 
     ``model_uri`` is ``models:/name@alias``, ``models:/name/version``, any other URI that MLflow understands, or the
-    path of a saved model. Raises :class:`RegistryError` for what does not exist (and names what does) and for models
-    that were not made here.
+    path of a saved model. Raises :class:`RegistryError` for a model that does not exist, with those that do, and for
+    models that sparkdl has not made.
     """
     folder = download_whole(model_uri, settings or Tracking())
     try:
@@ -44,7 +44,7 @@ def download(model_uri: str, settings: Tracking | None = None) -> Path:
 
 
 def version_of(model_uri: str, settings: Tracking) -> ModelVersion | None:
-    """The registered version that a URI names; None for what is no version.
+    """The registered version that a URI names; None if it names something else.
 
     Raises :class:`RegistryError` for a version that does not exist.
     """
@@ -55,9 +55,9 @@ def version_of(model_uri: str, settings: Tracking) -> ModelVersion | None:
 
 
 def pinned(model_uri: str, settings: Tracking | None = None) -> str:
-    """The same model by the number of its version, which stays when an alias moves; other URIs as they are.
+    """The URI with the number of the model's version, which stays valid when an alias moves; other URIs unchanged.
 
-    Raises :class:`RegistryError` for what does not exist.
+    Raises :class:`RegistryError` for a model that does not exist.
     """
     return _located(connect(settings or Tracking()), model_uri)[0] if MODEL_URI.fullmatch(model_uri) else model_uri
 
@@ -66,7 +66,7 @@ _downloads: dict[tuple[str, str], Path] = {}
 
 
 def download_whole(model_uri: str, settings: Tracking) -> Path:
-    """The same with what MLflow keeps around it: the folder of an MLflow model, as it can be copied and loaded."""
+    """Download the whole folder of an MLflow model, with MLflow's own files, so that it can be copied and loaded."""
     if (path := Path(model_uri.removeprefix("file://"))).exists():
         return path
     client = connect(settings)
@@ -75,7 +75,7 @@ def download_whole(model_uri: str, settings: Tracking) -> Path:
 
     def fetch() -> str:
         if on_databricks(client) or location.startswith(("runs:", "models:")):
-            # Databricks' registry hands out the credentials for its storage.
+            # By name, because Databricks' registry then provides the credentials for its storage.
             name = model_uri if on_databricks(client) else location
             stores = {"tracking_uri": uri, "registry_uri": client._registry_uri}
             fetched = artifacts.download_artifacts(name, dst_path=_scratch(), **stores)  # type: ignore[no-untyped-call]
@@ -89,7 +89,7 @@ def download_whole(model_uri: str, settings: Tracking) -> Path:
 
 
 def _located(client: MlflowClient, model_uri: str) -> tuple[str, str]:
-    """A model's URI by the number of its version, if it is registered, and where its files are."""
+    """A model's URI, with the number of its version if it is registered, and the location of its files."""
     try:
         if match := MODEL_URI.fullmatch(model_uri):
             version = _find(client, match["name"], alias=match["alias"], version=match["version"])
@@ -104,7 +104,7 @@ def _located(client: MlflowClient, model_uri: str) -> tuple[str, str]:
 
 
 def _once(key: tuple[str, str], fetch: Callable[[], str], model_uri: str) -> Path:
-    """Fetch it unless this process has done so already; versions never change."""
+    """Call ``fetch`` once per process for each key: versions never change."""
     if key not in _downloads or not _downloads[key].exists():
         try:
             _downloads[key] = Path(fetch())
@@ -114,14 +114,14 @@ def _once(key: tuple[str, str], fetch: Callable[[], str], model_uri: str) -> Pat
 
 
 def _scratch() -> str:
-    """A folder that lasts as long as this process."""
+    """A temporary folder that is removed when the process ends."""
     folder = tempfile.mkdtemp(prefix="sparkdl-model-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _location(client: MlflowClient, version: ModelVersion) -> str:
-    """Where the files of a version lie, behind the name of the logged model it was made of."""
+    """The location of a version's files, also if its source is the name of a logged model."""
     location = str(client.get_model_version_download_uri(version.name, version.version))
     if re.fullmatch(r"models:/[^/@]+", location):
         return str(client.get_logged_model(location.removeprefix("models:/")).artifact_location)
@@ -129,7 +129,7 @@ def _location(client: MlflowClient, version: ModelVersion) -> str:
 
 
 def _find(client: MlflowClient, name: str, *, alias: str | None, version: str | None) -> ModelVersion:
-    """The version, or an error that names what there is instead."""
+    """The version. Raises :class:`RegistryError` with the existing ones if it does not exist."""
     try:
         model = client.get_registered_model(name)
     except MlflowException as error:

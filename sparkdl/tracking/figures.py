@@ -1,6 +1,6 @@
-"""The pictures of a run: figures by epoch, and what was predicted for what. Runs on the driver.
+"""Pictures of a run: figures by epoch, and predictions compared with labels. Runs on the driver.
 
-They are drawn without pyplot, so that neither a display nor a notebook's own figures are touched.
+They are drawn without pyplot, so that they need no display, and do not change a notebook's own figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 COLOURS = {"train": "#4C72B0", "validation": "#DD8452", "test": "#55A868"}
-MARGINS = {"left": 0.14, "right": 0.94, "bottom": 0.12, "top": 0.91}  # of a curve, as parts of its picture
-MAX_LABELLED = 40  # classes whose names fit beside the matrix
-MAX_COUNTED = 20  # classes whose counts fit into their cells
+MARGINS = {"left": 0.14, "right": 0.94, "bottom": 0.12, "top": 0.91}  # of a curve, as shares of the picture
+MAX_LABELLED = 40  # the most classes for which names fit beside the matrix
+MAX_COUNTED = 20  # the most classes for which counts fit into the cells
 MAX_NAME = 24  # characters of a class's name
 
 
@@ -37,8 +37,8 @@ def loss_curve(history: Sequence[Mapping[str, float]], unit: str = "") -> Figure
     figure, axes = _curve(history, "loss")
     axes.set_ylabel(f"mean loss ({unit})" if unit else "mean loss")
     lowest, highest = axes.get_ylim()
-    bottom = min(0.0, lowest)  # a loss may be negative, as that of counts
-    axes.set_ylim(bottom=bottom, top=highest + 0.08 * (highest - bottom))  # the last figures stand above their points
+    bottom = min(0.0, lowest)  # a loss may be negative, for example poisson_nll_loss
+    axes.set_ylim(bottom=bottom, top=highest + 0.08 * (highest - bottom))  # room for the values above the last points
     return figure
 
 
@@ -57,7 +57,7 @@ def figure_curve(history: Sequence[Mapping[str, float]], name: str) -> Figure:
 
 
 def precision_curve(precision: Mapping[int, Sequence[float]], cutoffs: Sequence[int] = (1, 3, 5)) -> Figure:
-    """How much each repetition adds: ``precision`` maps a number of repetitions to its P@1, P@2 and so on."""
+    """Precision over the number of repetitions; ``precision`` maps a number of repetitions to P@1, P@2 and so on."""
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     numbers = sorted(precision)
@@ -78,8 +78,8 @@ def precision_curve(precision: Mapping[int, Sequence[float]], cutoffs: Sequence[
 def confusion_matrix(counts: Any, class_names: Sequence[str]) -> Figure:
     """How often each true class (row) was predicted as each class (column); ``counts`` is (classes, classes).
 
-    A cell's colour is its share of the row, so that rare classes can be read too. Names are written for up to
-    40 classes and counts for up to 20; beyond that the axes are numbered.
+    A cell's colour is its share of the row, so that rare classes are visible, too. Names are written for up to 40
+    classes, and counts for up to 20; with more than 40 classes, the axes are numbered.
     """
     matrix: npt.NDArray[np.float64] = np.asarray(counts, dtype=np.float64)
     classes = len(class_names)
@@ -114,7 +114,7 @@ def confusion_matrix(counts: Any, class_names: Sequence[str]) -> Figure:
 
 
 def roc_curve(false_positives: Any, true_positives: Any, area: float, positive: str) -> Figure:
-    """The share of true positives over that of false ones, at all thresholds, of the class ``positive``."""
+    """The ROC curve of the class ``positive``: true positive rate over false positive rate."""
     figure, axes = _unit_square(f"Area under the ROC curve of {_shorten(positive)}: {area:.4f}")
     axes.plot([0, 1], [0, 1], color="#30303a", linewidth=0.8, linestyle=":")
     axes.plot(false_positives, true_positives, linewidth=1.8)
@@ -124,10 +124,10 @@ def roc_curve(false_positives: Any, true_positives: Any, area: float, positive: 
 
 
 def precision_recall_curve(recall: Any, precision: Any, area: float, positive: str) -> Figure:
-    """The precision over the recall, at all thresholds, of the class ``positive``."""
+    """The curve of precision over recall of the class ``positive``."""
     figure, axes = _unit_square(f"Area under the precision-recall curve of {_shorten(positive)}: {area:.4f}")
     axes.step(np.concatenate([[0.0], recall]), np.concatenate([precision[:1], precision]), where="pre", linewidth=1.8)
-    axes.axhline(float(precision[-1]), color="#30303a", linewidth=0.8, linestyle=":")  # of guesses
+    axes.axhline(float(precision[-1]), color="#30303a", linewidth=0.8, linestyle=":")  # the precision of random guesses
     axes.set_xlabel("recall (share of the positive rows that are found)")
     axes.set_ylabel("precision (share of positive rows among those found)")
     return figure
@@ -144,7 +144,7 @@ def _unit_square(title: str) -> tuple[Figure, Axes]:
 
 
 def class_scores(precision: Any, recall: Any, rows: Any, class_names: Sequence[str]) -> Figure:
-    """Precision and recall of each class, each of shape (classes,), as ``rows``; the 40 most frequent ones at most."""
+    """Precision and recall of the at most 40 most frequent classes; all three arrays have the shape (classes,)."""
     shown = np.argsort(-np.asarray(rows), kind="stable")[:MAX_LABELLED][::-1]
     figure = Figure(figsize=(7, 1.6 + 0.26 * len(shown)), layout="constrained")
     axes = figure.subplots()
@@ -175,7 +175,7 @@ def predicted_over_true(counts: Any, extent: tuple[float, float]) -> Figure:
 
 
 def gain_by_place(gains: Sequence[float], groups: int) -> Figure:
-    """NDCG of the first place, of the first two and so on: the mean over so many groups."""
+    """NDCG at 1, 2, ... places; ``gains`` are means over ``groups`` groups."""
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(range(1, len(gains) + 1), gains, marker="o", markersize=4)
@@ -190,7 +190,7 @@ def gain_by_place(gains: Sequence[float], groups: int) -> Figure:
 
 
 def _shorten(name: str) -> str:
-    """A long name without its middle: classes tend to differ at their ends."""
+    """A long name without its middle, because names of classes often differ at their ends."""
     half = MAX_NAME // 2
     return name if len(name) <= MAX_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
@@ -198,7 +198,7 @@ def _shorten(name: str) -> str:
 def _curve(history: Sequence[Mapping[str, float]], what: str) -> tuple[Figure, Axes]:
     """One line per split over the epochs, with its last value written at its end."""
     figure = Figure(figsize=(7, 4.2))
-    axes = figure.subplots(gridspec_kw=MARGINS)  # a layout would draw everything a second time
+    axes = figure.subplots(gridspec_kw=MARGINS)  # not a layout engine, which would draw everything twice
     epochs = np.arange(1, len(history) + 1)
     splits = [split for split in COLOURS if any(f"{split}_{what}" in figures for figures in history)]
     ends = []
@@ -211,7 +211,7 @@ def _curve(history: Sequence[Mapping[str, float]], what: str) -> tuple[Figure, A
         ends.append((last, f"{last:.1%}" if what == "accuracy" else number, line))
     higher = max((value for value, _, _ in ends), default=0.0)
     for value, text, line in ends:
-        # The upper line's value goes above it and the others' below, so that close lines stay readable.
+        # The highest value is written above its line and others below, so that values of close lines are readable.
         offset, side = (6, "bottom") if value == higher else (-6, "top")
         axes.annotate(
             text,

@@ -1,8 +1,8 @@
-"""What a run has to tell, kept on disk until the store has it. Runs on the driver.
+"""Journals: the records of a run, on disk until the store has them. Runs on the driver.
 
-A journal is a folder that only its owner can read: ``journal.json`` says whose it is and how far the store is,
-``entries.jsonl`` has one entry a line and is only appended to, ``files`` holds what the entries refer to. One process
-at a time has it open. When a run has ended and everything is delivered, nothing of it is left.
+A journal is a folder that only its owner can read. ``journal.json`` describes the run and how many entries are
+delivered, ``entries.jsonl`` has one entry per line and is only appended to, and ``files`` has the files of entries.
+Only one process at a time has a journal open. It is removed when the run has ended and all entries are delivered.
 """
 
 import contextlib
@@ -29,27 +29,27 @@ __all__ = ["Entry", "Journal", "read_header"]
 log = logging.getLogger(__name__)
 
 ENTRIES, FILES, HEADER = "entries.jsonl", "files", "journal.json"
-LOCK_SECONDS = 5.0  # a run that was interrupted a moment ago may still be closing
-SHRINK_BYTES = 1 << 20  # a file of delivered entries is emptied beyond this
+LOCK_SECONDS = 5.0  # a run that was just interrupted may still be closing its journal
+SHRINK_BYTES = 1 << 20  # a file of delivered entries is emptied once it is larger
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One thing to tell the store."""
+    """One record for the store."""
 
     number: int
-    """Counts up; what is created in the store is marked with it, so that it is never created twice."""
+    """The running number. Objects in the store are marked with it, so that none is created twice."""
     kind: str
     content: dict[str, Any]
     answer: "Future[Any]" = field(default_factory=Future)
-    """What the store made of it, or why it refused."""
+    """The store's result, or the error with which it refused the entry."""
 
 
 class Journal:
-    """The entries that one run still has to deliver. Raises :class:`TrackingError` if the folder cannot be used."""
+    """The undelivered entries of one run. Raises :class:`TrackingError` if the folder cannot be used."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any] | None = None) -> None:
-        """Open a journal; ``header`` makes it one's own, and is left out to go on with what is there."""
+        """Create a journal with a ``header``, or override its fields; without one, open an existing journal."""
         self.folder = folder
         self.pending: deque[Entry] = deque()
         self._unwritten: deque[tuple[Entry, bytes]] = deque()
@@ -78,7 +78,7 @@ class Journal:
         return sorted(header.parent for header in Path(spool).glob(f"*/{HEADER}"))
 
     def append(self, kind: str, content: Mapping[str, Any]) -> Entry:
-        """Keep an entry: it is on disk when this returns, or in memory alone if the disk is full."""
+        """Add an entry. It is on disk when this returns, or only in memory if the disk is full."""
         with self._guard:
             if self._closed:
                 raise TrackingError(f"the run of {self.folder.name} is over; nothing can be recorded any more")
@@ -91,23 +91,23 @@ class Journal:
         return entry
 
     def place(self) -> Path:
-        """A new folder for files of an entry, which names it as ``files``."""
+        """A new folder for the files of an entry; the entry's content names it under the key ``files``."""
         folder = self.folder / FILES / uuid4().hex
         folder.mkdir()
         return folder
 
     def files(self, entry: Entry) -> Path:
-        """Where the files of an entry are."""
+        """The folder of an entry's files."""
         return self.folder / FILES / Path(str(entry.content["files"])).name
 
     def head(self, most: int) -> list[Entry]:
-        """The first of what is to be delivered, and what follows of the same kind."""
+        """The first undelivered entry, with those of the same kind that directly follow it, at most ``most``."""
         with self._guard:
             first = list(islice(self.pending, most))
         return list(takewhile(lambda entry: entry.kind == first[0].kind, first))
 
     def delivered(self, entries: Sequence[Entry]) -> None:
-        """Forget the first entries: the store has them. What cannot be noted is sent again, and changes nothing."""
+        """Remove the first entries, which the store has. If that is not saved, they are sent again without effect."""
         with self._guard:
             for entry in entries:
                 self.pending.popleft()
@@ -123,23 +123,23 @@ class Journal:
                 shutil.rmtree(self.files(entry), ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
-        """Remember something about the run itself, for example its id in the store."""
+        """Save facts about the run in the header, for example its id in the store."""
         with self._guard:
             self.header |= facts
         with contextlib.suppress(OSError):
             self._save_header()
 
     def sync(self) -> None:
-        """Bring what was written to the disk itself; without it, a power failure takes the last moments with it."""
+        """Flush the file to the disk, so that a power failure does not lose the last entries."""
         with self._guard:
             self._write()
         with contextlib.suppress(OSError):
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Let others have it; nothing is left of a run that ended and whose entries were all delivered.
+        """Close the journal, and remove it if the run has ended and all entries are delivered.
 
-        Except where a model's folder was handed out in place of its address in the store.
+        It stays if a model's folder in it was given out in place of an address in the store.
         """
         with self._saving, self._guard:
             if self.header.get("ended") and not self.pending and not self.header.get("handed_out"):
@@ -171,7 +171,7 @@ class Journal:
         try:
             written = os.write(self._file, lines)
             if written < len(lines):
-                os.ftruncate(self._file, self._size)  # half a line would swallow the next one
+                os.ftruncate(self._file, self._size)  # remove half a line, or the next entry would be appended to it
                 raise OSError("the disk is full")
         except OSError as error:
             if not self._warned:
@@ -183,7 +183,7 @@ class Journal:
             self._warned = False
 
     def _save_header(self) -> None:
-        """Replace the header whole, also where the power fails meanwhile; nobody who records waits for the disk."""
+        """Replace the header atomically, also in a power failure; threads that append do not wait for the disk."""
         with self._saving:
             with self._guard:
                 text = json.dumps(self.header)
@@ -195,11 +195,11 @@ class Journal:
                 os.fsync(descriptor)
             new.replace(self.folder / HEADER)
             folder = os.open(self.folder, os.O_RDONLY)
-            os.fsync(folder)  # which holds the file's name
+            os.fsync(folder)  # the folder has the file's name
             os.close(folder)
 
     def _read_entries(self) -> int:
-        """What was not delivered, up to the first line that a crash left torn; returns the size of the whole ones."""
+        """Read undelivered entries up to a line that a crash left incomplete; returns the size of complete lines."""
         self._number, whole = int(self.header["delivered"]), 0
         with (self.folder / ENTRIES).open("rb") as file:
             for line in file:
@@ -219,11 +219,11 @@ class Journal:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """What a journal's header says. Raises :class:`TrackingError` for a damaged one, and FileNotFoundError."""
+    """The content of a journal's header. Raises :class:`TrackingError` if it is damaged, and FileNotFoundError."""
     path = folder / HEADER
     try:
         header = json.loads(path.read_text())
-    except ValueError as error:  # of JSON, or of its encoding
+    except ValueError as error:  # invalid JSON or encoding
         raise _damaged(path, str(error)) from None
     if not isinstance(header, dict) or not isinstance(header.get("delivered"), int) or "opened_as" not in header:
         raise _damaged(path, "it does not say whose the records are and how many were delivered")

@@ -1,4 +1,4 @@
-"""What a model has beside its files, for a version that is made from it. Runs on the driver."""
+"""The properties of a registered model that a version made from it inherits. Runs on the driver."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,30 +15,30 @@ from sparkdl.tracking.registry import PASSED, figures
 __all__ = ["Original", "original_of"]
 
 MADE_FROM, TRAINED_IN = "sparkdl.made_from", "sparkdl.trained_in"
-"""The tags of a version that name the version it was made from, and the run in which that was trained."""
+"""The tags that name the original version, and the run in which it was trained."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """A model in the store, from which another is made."""
+    """A model in the store from which another one is made."""
 
     model: Model
-    """What MLflow knows of it: signature, example, metadata."""
+    """MLflow's description of the model: signature, example, metadata."""
     folder: Path
-    """That of the MLflow model."""
+    """The folder of the MLflow model."""
     tags: Mapping[str, str]
-    """Of the version, with those that say what it was made from; none of what is no version."""
+    """The version's tags, with those that name its original; empty for a model that is not registered."""
     figures: dict[str, float]
-    """Those that the version carries, by which the gate compares it."""
+    """The version's figures, by which the gate compares versions."""
     texts: Mapping[str, str]
-    """Its ``description`` and ``run_link``, where it has them."""
+    """The version's ``description`` and ``run_link``, if it has them."""
 
     def kept_beside(self, measured: Collection[str]) -> dict[str, Any]:
-        """What the version that is made from it has beside its figures, of which some were measured anew."""
+        """The tags and texts that the new version inherits, without figures that were ``measured`` again."""
         return {**self.texts, "tags": {name: text for name, text in self.tags.items() if name not in measured}}
 
     def copy_example(self, folder: Path) -> None:
-        """Put the files of its example row into the folder of another MLflow model."""
+        """Copy the files of the example rows to the folder of another MLflow model."""
         info = self.model.saved_input_example_info or {}
         names = {str(name) for key, name in info.items() if key.endswith("_path")}
         for name in names:
@@ -47,10 +47,10 @@ class Original:
 
 
 def original_of(model_uri: str, settings: Tracking) -> Original:
-    """What a version that is made from a model has to keep of it.
+    """The properties of a model that a version made from it inherits.
 
-    The tag by which jobs agree on an alias is left out. Raises :class:`~sparkdl.errors.RegistryError` for what does not
-    exist.
+    The tag by which jobs agree on an alias is left out. Raises :class:`~sparkdl.errors.RegistryError` for a model that
+    does not exist.
     """
     version, folder = version_of(model_uri, settings), download_whole(model_uri, settings)
     model = Model.load(str(folder))

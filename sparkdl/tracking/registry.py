@@ -1,9 +1,9 @@
-"""Registered models: a new version, and whether the alias moves to it. Runs on the driver.
+"""Registers a model version, and moves the alias to it if the gate allows it. Runs on the driver.
 
-Nothing in a registry is set only if nobody else has set it meanwhile, so that two jobs may each find their version
-better than the one that the alias points to, and set it in any order. Therefore every version that passed the gate is
-marked before the alias is touched, and a job that has moved the alias looks again: it has ended when the alias points
-to the best of all that are marked. Whoever sets the alias last has seen all marks that were there before.
+A registry has no compare-and-set. So two jobs may both find their version better than the alias's current one, and
+move the alias in any order. Therefore each job marks a version that passed the gate before it moves the alias, and
+checks again afterwards, until the alias points to the best of all marked versions. The job that sets the alias last has
+seen the marks of all others.
 """
 
 import math
@@ -24,11 +24,11 @@ from sparkdl.tracking.store import is_refusal, on_databricks
 __all__ = ["Registered", "check_gate", "figures", "register", "versions_of"]
 
 PASSED = "sparkdl_passed"
-"""The tag that marks a version as one that the alias may point to."""
+"""The tag of versions that passed the gate, to which the alias may point."""
 DECIDING, DECIDED = "deciding", "decided"
-"""Whether the job that marked it still moves the alias."""
-ABANDONED_MILLISECONDS = 600_000  # by the registry's clock; deciding takes less than a second
-ROUNDS = 20  # after which jobs whose gates contradict each other leave the alias where it is
+"""The tag's values: whether the version's job may still move the alias, or has finished."""
+ABANDONED_MILLISECONDS = 600_000  # after which a job counts as killed; a decision takes less than a second
+ROUNDS = 20  # after these, jobs with contradicting gates leave the alias where it is
 USUAL_METRICS = [
     f"{split}_{name}"
     for split in ("test", "validation")
@@ -39,7 +39,7 @@ SMALLER_IS_BETTER = ("loss", "error", "perplexity", "rmse", "mae")  # the last w
 
 @dataclass(frozen=True)
 class Registered:
-    """A version in the registry, and what became of the alias."""
+    """A version in the registry, and whether the alias was moved to it."""
 
     name: str
     version: int
@@ -47,11 +47,11 @@ class Registered:
     moved: bool
     """Whether the alias now points to this version."""
     reason: str
-    """One sentence for a person."""
+    """Why the alias was moved or not, as a sentence."""
 
     @property
     def uri(self) -> str:
-        """The version's address for :func:`sparkdl.score`; it never changes its meaning."""
+        """The version's URI for :func:`sparkdl.score`, which always refers to the same version."""
         return f"models:/{self.name}/{self.version}"
 
 
@@ -66,8 +66,8 @@ def register(
 ) -> Registered:
     """Make a logged model the next version under ``settings.register_as``; move the alias if the gate allows it.
 
-    A model that is a version already stays that one. The version carries ``metrics`` as tags, which is what the next
-    one is compared with, and what is ``kept`` of another version: ``tags``, ``description``, ``run_link``. Raises
+    A model that already is a version does not become another one. The version has ``metrics`` as tags, with which later
+    versions are compared, and the ``tags``, ``description`` and ``run_link`` of ``kept``, from another version. Raises
     :class:`RegistryError` if there is no name to register as, or the registry refuses.
     """
     name, alias = settings.register_as, settings.alias
@@ -85,7 +85,7 @@ def register(
                 refusal = _judge(settings.gate, metrics, current)[0] or "it is newer, and no worse"
     except MlflowException as error:
         if not is_refusal(error):
-            raise  # it may be answered another time
+            raise  # a later attempt may succeed
         raise RegistryError(f"the registry refused {name!r}: {without_credentials(error.message)}") from None
     if not refusal:
         reason = f"alias '{alias}' points to version {version}{': ' if praise else ''}{praise}"
@@ -98,7 +98,7 @@ def register(
 
 def versions_of(client: MlflowClient, name: str) -> list[ModelVersion]:
     """All versions of a registered model."""
-    # MLflow knows no escapes in its filters: the quotes are those that the name has not.
+    # MLflow's filters have no escapes, so the kind of quotes is one that the name does not have.
     quote = '"' if "'" in name else "'"
     found = client.search_model_versions(f"name = {quote}{name}{quote}")
     versions = list(found)
@@ -109,7 +109,7 @@ def versions_of(client: MlflowClient, name: str) -> list[ModelVersion]:
 
 
 def _version_of_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
-    """The version the alias points to; the registered model is made if it is new."""
+    """The version that the alias points to, or None; the registered model is created if it is new."""
     try:
         model = client.get_registered_model(name)
     except MlflowException as error:
@@ -120,7 +120,7 @@ def _version_of_alias(client: MlflowClient, name: str, alias: str) -> ModelVersi
         except MlflowException as refused:
             if refused.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            return _version_of_alias(client, name, alias)  # another job was quicker
+            return _version_of_alias(client, name, alias)  # another job has just created it
         return None
     number = model.aliases.get(alias)
     return None if number is None else client.get_model_version(name, str(number))
@@ -134,10 +134,10 @@ def _create_version(
     metrics: Mapping[str, float],
     kept: Mapping[str, Any],
 ) -> int:
-    """The number of the version that this model is, made now unless that was done before and its answer got lost."""
+    """The number of the model's version, which is created unless an earlier call with a lost answer has done so."""
     tags = {metric: f"{value:.6g}" for metric, value in metrics.items()} | kept.get("tags", {})
     model_id = model_uri.removeprefix("models:/")
-    # A registry in a database resolves "models:/" through MLflow's global store, which need not be ours.
+    # A registry in a database resolves "models:/" with MLflow's global store, which may be another one.
     source = model_uri if on_databricks(client) else client.get_logged_model(model_id).artifact_location
     for version in versions_of(client, name):
         if version.run_id == run_id and (version.model_id == model_id or version.source == source):
@@ -147,11 +147,11 @@ def _create_version(
 
 
 def _move_alias(client: MlflowClient, name: str, settings: Tracking, version: int) -> ModelVersion:
-    """Let the alias point to the best of the versions that passed since it was last at rest; returns that one."""
+    """Move the alias to the best of the versions that passed since the last decision; returns that version."""
     own = client.get_model_version(name, str(version))
     passed = _passed(client, name, settings.alias)
     if not any(_is_deciding(other, own) for other in passed):
-        for other in passed:  # the alias points to the best of them, or a person has moved it: they have had their turn
+        for other in passed:  # decided: the alias points to the best of them, or a person has moved it
             client.delete_model_version_tag(name, other.version, PASSED)
     client.set_model_version_tag(name, own.version, PASSED, f"{settings.alias} {DECIDING}")
     for _ in range(ROUNDS):
@@ -166,19 +166,19 @@ def _move_alias(client: MlflowClient, name: str, settings: Tracking, version: in
 
 
 def _passed(client: MlflowClient, name: str, alias: str) -> list[ModelVersion]:
-    """The versions that are marked as ones this alias may point to."""
+    """The versions that are marked for this alias."""
     marks = {f"{alias} {DECIDING}", f"{alias} {DECIDED}"}
     return [version for version in versions_of(client, name) if version.tags.get(PASSED) in marks]
 
 
 def _is_deciding(other: ModelVersion, own: ModelVersion) -> bool:
-    """Whether another version's job still moves the alias, and has not been killed long ago."""
+    """Whether another version's job may still move the alias, and is not so old that it must have been killed."""
     age = own.creation_timestamp - other.creation_timestamp
     return other.version != own.version and other.tags[PASSED].endswith(DECIDING) and age < ABANDONED_MILLISECONDS
 
 
 def _best(gate: Gate, versions: Iterable[ModelVersion]) -> ModelVersion:
-    """The version that the alias would point to had they come one after another."""
+    """The version that the alias would point to if the versions had been registered one after another."""
     best, *others = sorted(versions, key=lambda version: int(version.version))
     for other in others:
         if not _judge(gate, figures(other), best)[0]:
@@ -187,7 +187,7 @@ def _best(gate: Gate, versions: Iterable[ModelVersion]) -> ModelVersion:
 
 
 def figures(version: ModelVersion) -> dict[str, float]:
-    """The metrics that a version carries as tags."""
+    """The metrics that a version has as tags."""
     found = {}
     for name, text in version.tags.items():
         with suppress(ValueError):
@@ -196,7 +196,7 @@ def figures(version: ModelVersion) -> dict[str, float]:
 
 
 def check_gate(settings: Tracking, metrics: Iterable[str]) -> None:
-    """Raise :class:`ConfigError` for a gate that asks for what a job is not going to measure."""
+    """Raise :class:`ConfigError` for a gate that needs metrics that the job does not measure."""
     metric, known = settings.gate.metric, sorted(metrics)
     if settings.register_as and metric and metric not in known:
         raise ConfigError(
@@ -205,7 +205,7 @@ def check_gate(settings: Tracking, metrics: Iterable[str]) -> None:
 
 
 def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | None) -> tuple[str, str]:
-    """Why the alias must not move (empty if it may), and why it does."""
+    """The reason why the alias must not move (empty if it may), and the reason why it moves."""
     bounded = gate.minimum is not None or gate.maximum is not None
     there = current.tags if current else {}
     asked = gate.metric or next(filter(there.__contains__, USUAL_METRICS), None)
@@ -213,7 +213,7 @@ def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | Non
     value = metrics.get(metric)
     if value is None:
         if not bounded and not (asked and gate.better_than_current):
-            return "", ""  # nothing is asked for, or nothing was measured that versions could be compared by
+            return "", ""  # there is no gate, or no metric by which versions could be compared
         known = ", ".join(sorted(metrics))
         return (
             f"this version has no {metric} that the gate asks for (tracking.gate.metric);"
@@ -232,7 +232,7 @@ def _judge(gate: Gate, metrics: Mapping[str, float], current: ModelVersion | Non
     if before is None:
         return "", f"{praise}, and version {current.version} does not tell its {metric}"
     smaller = gate.minimum is None and (gate.maximum is not None or metric.endswith(SMALLER_IS_BETTER))
-    # Tags hold six digits, so that is how closely two versions can be told apart.
+    # Tags have six digits, so that smaller differences between versions do not count.
     better, worse = (value, before) if not smaller else (before, value)
     if better < worse and not math.isclose(value, before, rel_tol=1e-5):
         return f"{metric} {value:.4g} is worse than its {before:.4g}", ""

@@ -1,8 +1,8 @@
-"""What can be recorded about a run. Runs on the driver.
+"""Records of a run: metrics, files, models. Runs on the driver.
 
-Nothing here talks to MLflow: every record becomes an entry of the run's journal, on disk, and a courier delivers them
-in order in the background. So a store that is slow, frozen or gone does not hold up training. Only what is asked back
-(a model's address, a registered version) is waited for, and not for long.
+Nothing here talks to MLflow. Each record becomes an entry in the run's journal on disk, and a courier delivers entries
+in order in the background. So a store that is slow or does not answer does not delay training. Only calls with a result
+(a model's address, a registered version) wait for the store, for a limited time.
 """
 
 import json
@@ -36,39 +36,39 @@ __all__ = ["PREFIX", "Run"]
 
 log = logging.getLogger(__name__)
 
-SAMPLE_SECONDS = 5.0  # of the driver's machine; MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL sets another number
-PREFIX = "system/"  # where MLflow's page looks for them
+SAMPLE_SECONDS = 5.0  # between samples of the driver's machine; MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL overrides it
+PREFIX = "system/"  # MLflow's page shows metrics with this prefix separately
 
 
 class Run:
-    """An open run; made by :func:`~sparkdl.tracking.start_run`."""
+    """An open run; created by :func:`~sparkdl.tracking.start_run`."""
 
     def __init__(self, run_id: str, settings: Tracking, journal: Journal, courier: Courier) -> None:
         self.run_id = run_id
-        """Its id in MLflow; of a run that was started offline, the id that it has until it is delivered, and as its tag
-        ``sparkdl.created_as`` from then on."""
+        """The run's id in MLflow. A run that was started offline has a temporary id, which becomes its tag
+        ``sparkdl.created_as`` when it is delivered."""
         self._settings, self._journal, self._courier = settings, journal, courier
         self._models: dict[str, str] = {}
 
     @property
     def in_store(self) -> bool:
-        """Whether MLflow has the run, so that others can be nested in it."""
+        """Whether MLflow has the run, so that other runs can be nested in it."""
         return "run_id" in self._journal.header
 
     @property
     def address(self) -> str:
-        """The run's name and, where MLflow has a page for it, its link."""
+        """The run's name, with a link if MLflow has a page for it."""
         uri = without_credentials(tracking_uri(self._settings))
         page = f", {uri.rstrip('/')}/#/runs/{self.run_id}" if uri.startswith("http") else ""
         return f"run {self._settings.run_name or self.run_id}{page}"
 
     def log_metrics(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Record numbers at a step; where a curve has the step already, as after a restart, its first number stays."""
+        """Record metrics at a step. If a metric already has the step, as after a restart, its first value stays."""
         numbers = {name: float(value) for name, value in metrics.items()}
         self._journal.append("metrics", {"time": _now(), "step": step, "metrics": numbers})
 
     def log_dataset(self, *, name: str, digest: str, source: str, card: str) -> None:
-        """Record the dataset that the run reads: its digest, where it lies, and its card (JSON)."""
+        """Record the dataset that the run reads: its digest, its location, and its card (JSON)."""
         card, uri = without_credentials(card), without_credentials(source)
         content = {"name": name, "digest": digest, "source": json.dumps({"uri": uri, "digest": digest}), "card": card}
         self._journal.append("dataset", content)
@@ -78,7 +78,7 @@ class Run:
         """Record a picture, for example as ``loss.png``."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-        canvas: Any = FigureCanvasAgg(figure)  # figure.savefig writes the same, and draws twice where there is a layout
+        canvas: Any = FigureCanvasAgg(figure)  # figure.savefig writes the same, but draws twice if there is a layout
         self._log_files(name, lambda folder: canvas.print_png(folder / name))
 
     def log_artifact(self, path: str | Path) -> None:
@@ -101,9 +101,9 @@ class Run:
         key: str | None = None,
         status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED",
     ) -> None:
-        """Record a part of this run that is over as a run of its own below this one, with metrics by step (from 1).
+        """Record a finished part of this run as a child run, with metrics by step (from 1).
 
-        What has the same ``key`` is recorded once, also where another process has recorded it before.
+        Children with the same ``key`` are recorded once, also if another process has recorded one before.
         """
         figures = [{key: float(value) for key, value in figures.items()} for figures in history]
         tags = {key: without_credentials(value) for key, value in (tags or {}).items()}
@@ -124,13 +124,13 @@ class Run:
     ) -> str:
         """Record a model folder (network, card, preprocessing) as an MLflow model; returns its address.
 
-        ``inputs`` are the raw columns that the model reads, by name and Spark SQL type, ``outputs`` those that it
-        answers, by default a classifier's; ``example`` a few raw rows;
-        ``metadata`` what else MLflow shows of it; ``requirements`` the packages that it needs beside those that every
-        model needs; ``params`` what a caller may set beside rows, with what is so by default. While the store cannot be
-        reached, the address is that of a folder beside the run's other records, which can be scored with as well and
-        lasts until ``sparkdl sync`` has delivered it. Raises :class:`TrackingError` if the model cannot be described,
-        or the store refuses it: a run without its model is of no use.
+        ``inputs`` are the raw columns that the model reads, by name and Spark SQL type. ``outputs`` are the columns
+        that it adds, by default a classifier's. ``example`` has a few raw rows, ``metadata`` is shown by MLflow,
+        ``requirements`` are packages that the model needs in addition to those of every model, and ``params`` are
+        scoring parameters with their defaults. If the store cannot be reached, the address is that of a local folder in
+        the run's journal, with which one can score, too, until ``sparkdl sync`` has delivered it. Raises
+        :class:`TrackingError` if the model cannot be described or the store refuses it, because a run without its model
+        is useless.
         """
         described = signature(inputs, outputs, params)
         return self._log_model(
@@ -149,7 +149,7 @@ class Run:
         requirements: Sequence[str] = (),
         params: Mapping[str, str | int] | None = None,
     ) -> str:
-        """The same for a model folder that is made from another model: it has that one's columns, example and metadata.
+        """Record a model that is made from another model, with that model's columns, example and metadata.
 
         ``requirements`` and ``params`` as for :meth:`log_model`.
         """
@@ -164,9 +164,9 @@ class Run:
     ) -> Registered | None:
         """Register a logged model under the configured name, and move the alias if the gate allows it.
 
-        ``kept`` is what the version has beside its figures: ``tags``, ``description``, ``run_link``.
-        None if the store cannot be reached: then ``sparkdl sync`` does it. However often it is tried, a model becomes
-        one version. Raises :class:`~sparkdl.errors.RegistryError` if the registry refuses.
+        ``kept`` has the version's further properties: ``tags``, ``description``, ``run_link``. Returns None if the
+        store cannot be reached; ``sparkdl sync`` then registers the model. A model becomes only one version however
+        often it is registered. Raises :class:`~sparkdl.errors.RegistryError` if the registry refuses.
         """
         if not self._settings.register_as:
             raise RegistryError("there is no name to register the model as; set tracking.register_as")
@@ -182,7 +182,7 @@ class Run:
         return None
 
     def open(self, params: Mapping[str, Any], *, resumed: bool, uri: str, first_sample: int) -> None:
-        """Record the settings, and start to deliver and to watch the machine, from this sample's number on."""
+        """Record the settings, start the delivery, and sample the machine; samples count from ``first_sample``."""
         if not resumed:
             self._journal.append("params", {"params": flatten(params)})
         name = f"settings_resumed_{time.strftime('%Y%m%d_%H%M%S')}.json" if resumed else "settings.json"
@@ -194,7 +194,7 @@ class Run:
         self._watch.start()
 
     def close(self, status: str) -> None:
-        """Record how it ended, and wait a little for what is not delivered yet."""
+        """Record the final status, and wait for a limited time until all entries are delivered."""
         self._watch.stop()
         end = {"status": status, "time": _now(), "opened_as": self._journal.header["opened_as"]}
         entry = self._journal.append("end", end)
@@ -239,7 +239,7 @@ class Run:
         return str(place / "model")
 
     def _log_files(self, what: str, write: Callable[[Path], Any]) -> None:
-        """Keep files and their entry; what cannot be kept is told, and training goes on without."""
+        """Save files with their entry; on failure, log a warning, and training continues."""
         try:
             place = self._journal.place()
             write(place)
@@ -254,9 +254,9 @@ def _now() -> int:
 
 
 class SystemWatch(threading.Thread):
-    """Reads MLflow's own gauges and hands the numbers to ``record(metrics, step)``.
+    """Samples MLflow's system metrics and passes them to ``record(metrics, step)``.
 
-    MLflow's monitor would also send them, and give up at the first call that fails.
+    MLflow's own monitor sends them itself, and stops at the first call that fails.
     """
 
     def __init__(self, record: Callable[[Mapping[str, float], int], None], *, first_step: int, uri: str) -> None:
@@ -269,12 +269,12 @@ class SystemWatch(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """End at once."""
+        """Stop at once."""
         self._stopped.set()
         self.join()
 
     def run(self) -> None:
-        """A sample every few seconds."""
+        """Take a sample every few seconds."""
         while True:
             self._monitor.collect_metrics()  # type: ignore[no-untyped-call]
             if self._stopped.wait(self._monitor.sampling_interval):

@@ -1,4 +1,4 @@
-"""A model's folder in MLflow's format, with the code that opens it and the packages it needs. Runs on the driver."""
+"""Writes a model in MLflow's format, with the code that loads it and the packages it needs. Runs on the driver."""
 
 import logging
 import shutil
@@ -17,9 +17,9 @@ from sparkdl.tracking.translate import LOADER_MODULE
 __all__ = ["save_model"]
 
 CODE = Path(__file__).parents[1]
-"""The package itself, which travels with each model: no index has it."""
+"""The package sparkdl itself, which is saved with each model because no package index has it."""
 RECORDED = ("fsspec", "numpy", "pandas", "pyarrow", "pydantic", "pyyaml", "safetensors", "tenacity", "torch")
-"""What any registered model needs beside it, and beside MLflow."""
+"""The packages that every registered model needs in addition to sparkdl and MLflow."""
 
 
 def save_model(
@@ -31,16 +31,16 @@ def save_model(
     original: Original | None = None,
     **described: Any,
 ) -> None:
-    """Write a model's folder as ``model`` below ``place``; ``described`` is what else MLflow takes for it.
+    """Write an MLflow model to the folder ``model`` below ``place``; ``described`` are further arguments for MLflow.
 
-    ``requirements`` are packages beside those that every model needs. The example is the original's where there is one.
+    ``requirements`` are packages in addition to those of every model. With an ``original``, its example is used.
     """
-    logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it tells that it tries the example
+    logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)  # it logs that it tries the example
     data = place / "data" / "model"  # under this name, whatever the caller's folder is called
     data.parent.mkdir()
     data.symlink_to(Path(folder).absolute())
     with warnings.catch_warnings():
-        if original:  # it warns that it is given no example
+        if original:  # MLflow warns that there is no example
             warnings.filterwarnings("ignore", ".*input example was not provided")
         mlflow.pyfunc.save_model(
             place / "model",
@@ -48,7 +48,7 @@ def save_model(
             data_path=str(data),
             mlflow_model=model,
             code_paths=[str(CODE)],
-            pip_requirements=[_requirement(name) for name in (*RECORDED, *requirements)],  # no guessing
+            pip_requirements=[_requirement(name) for name in (*RECORDED, *requirements)],  # or MLflow guesses them
             **described,
         )
     if original:
@@ -57,6 +57,6 @@ def save_model(
 
 
 def _requirement(package: str) -> str:
-    """The version that is installed, without what only its build has: no index knows ``torch==2.13.0+cpu``."""
+    """The installed version without its local part, because package indexes do not have ``torch==2.13.0+cpu``."""
     version = installed_version(package)
     return f"{package}=={version.partition('+')[0]}" if version else package

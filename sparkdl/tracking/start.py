@@ -1,7 +1,7 @@
-"""How a run begins, is continued, and ends. Runs on the driver.
+"""Starts, resumes and ends runs. Runs on the driver.
 
-Everything goes through a client with this run's id, never through MLflow's active run: a notebook may have a run of its
-own open, of which this one is then a child.
+All calls use a client with the run's id, and never MLflow's active run: a notebook may have a run open, which then is
+the parent of this one.
 """
 
 import logging
@@ -50,12 +50,12 @@ def start_run(
     """Open a run, and close it as FINISHED, KILLED (interrupted from the keyboard or cancelled) or FAILED.
 
     ``params`` is a tree of settings; it is flattened, and secrets in it are masked. Library versions, the git commit
-    and what else MLflow knows of the program become tags, and the driver's CPU, memory, disk, network and GPU become
-    metrics. ``resume`` is the id of a run that is continued: its curves go on where they ended, and settings that are
-    others now become tags (``resumed.train.epochs``), because MLflow's parameters never change.
+    and MLflow's own facts about the program become tags, and the use of the driver's CPU, memory, disk, network and
+    GPU become metrics. ``resume`` is the id of a run to continue: its curves continue where they ended, and settings
+    that have changed become tags (``resumed.train.epochs``), because MLflow's parameters cannot change.
 
-    Raises :class:`TrackingError` if the store cannot be used (unless ``settings.offline``), there is nothing to
-    resume, or another process on this machine has the run open. Later the store may come and go: see
+    Raises :class:`TrackingError` if the store cannot be used (unless ``settings.offline``), if there is no run to
+    resume, or if another process on this machine has the run open. Later outages of the store raise no error: see
     :mod:`sparkdl.tracking.run`.
     """
     with our_calls():
@@ -73,7 +73,7 @@ def start_run(
 
 
 def _open(settings: Tracking, params: Mapping[str, Any], tags: dict[str, str], resume: str | None) -> Run:
-    """A new or resumed run with its journal; with ``settings.offline``, also when the store does not answer."""
+    """A new or resumed run with its journal; with ``settings.offline``, also if the store does not answer."""
     uri, spool, local = tracking_uri(settings), Path(settings.spool), uuid4().hex
     run_id = resume or local
     header = {"opened_as": uuid4().hex, "ended": False, "handed_out": False, "store": without_credentials(uri)}
@@ -118,11 +118,11 @@ def _open(settings: Tracking, params: Mapping[str, Any], tags: dict[str, str], r
 
 
 class NoSuchRunError(TrackingError):
-    """The store answers, and does not have the run."""
+    """The store can be reached, but does not have the run."""
 
 
 def _find(client: MlflowClient, settings: Tracking, run_id: str) -> RunEntity:
-    """A run by its id, or by the one that it had before it was delivered."""
+    """A run by its id, or by the temporary id that it had before it was delivered."""
     try:
         run = client.get_run(run_id)
     except MlflowException as error:
@@ -145,20 +145,20 @@ def _find(client: MlflowClient, settings: Tracking, run_id: str) -> RunEntity:
 
 
 def _journal_of(spool: Path, run_id: str) -> Path | None:
-    """The journal that an earlier process left of this run."""
+    """The journal of this run that an earlier process has left, if any."""
     for folder in Journal.folders(spool):
         try:
             if run_id in (folder.name, read_header(folder).get("run_id")):
                 return folder
         except FileNotFoundError:
-            continue  # its own process has just delivered the rest
+            continue  # the run's own process has just delivered the rest
         except TrackingError as error:
             log.warning("%s", error)
     return None
 
 
 def _patiently(call: Callable[[], T]) -> T:
-    """Once more, and again, for a store that is there but stumbles; its reason as a :class:`TrackingError`."""
+    """Call, and repeat twice if the store fails although it is there. Raises :class:`TrackingError` with the reason."""
     pauses = [1.0, 3.0]  # seconds
     while True:
         try:
@@ -172,9 +172,9 @@ def _patiently(call: Callable[[], T]) -> T:
 
 
 def _origin() -> dict[str, str]:
-    """Where the run came from: program and user, libraries that decide a result, and the git commit.
+    """Tags with the origin of a run: program, user, versions of libraries that affect results, and the git commit.
 
-    The commit is the working folder's; MLflow itself looks where the program's file lies.
+    The commit is that of the working folder; MLflow itself would take that of the program's folder.
     """
     packages = {"sparkdl": DISTRIBUTION} | {name: name for name in LIBRARIES}
     versions = {

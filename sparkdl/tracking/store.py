@@ -1,4 +1,4 @@
-"""Where MLflow keeps its records, whether it can be reached, and what its errors mean. Runs on the driver."""
+"""MLflow's store: its address, whether it can be reached, and its errors. Runs on the driver."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 DEFAULT_URI = "sqlite:///output/mlflow.db"
-REACH_SECONDS = 10.0  # a healthy server answers in milliseconds; MLflow's own retries would take four minutes
+REACH_SECONDS = 10.0  # a working server answers in milliseconds; MLflow's own retries would take four minutes
 OURS = {MLFLOW_HTTP_REQUEST_MAX_RETRIES.name: "0", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.name: "true"}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 REFUSALS = {"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"}
@@ -48,7 +48,7 @@ def tracking_uri(settings: Tracking) -> str:
 
 
 def page_command(settings: Tracking) -> str:
-    """The command line that opens MLflow's page, or its address if a server already shows it."""
+    """The command that starts MLflow's web page, or the page's address if a server already runs."""
     uri = tracking_uri(settings)
     if urlsplit(uri).scheme in ("http", "https"):
         return without_credentials(uri)
@@ -58,7 +58,7 @@ def page_command(settings: Tracking) -> str:
 
 
 def connect(settings: Tracking) -> MlflowClient:
-    """A client of the configured store; its schema is made on first use.
+    """A client of the configured store; the schema of a database is created at first use.
 
     Raises :class:`TrackingError` if the store cannot be reached.
     """
@@ -72,7 +72,7 @@ def connect(settings: Tracking) -> MlflowClient:
                 f"cannot keep MLflow's records in {folder}: {error.strerror}; set tracking.uri to a place that can"
                 " be written"
             ) from error
-    logging.getLogger("mlflow.store.db").setLevel(logging.WARNING)  # it tells how it makes every table
+    logging.getLogger("mlflow.store.db").setLevel(logging.WARNING)  # it logs each table that it creates
     try:
         client = MlflowClient(tracking_uri=uri, registry_uri=os.environ.get("MLFLOW_REGISTRY_URI"))
         client.search_experiments(max_results=1)
@@ -82,9 +82,9 @@ def connect(settings: Tracking) -> MlflowClient:
 
 
 def experiment_id(client: MlflowClient, name: str) -> str:
-    """The id of the experiment with this name, which is made if it is new.
+    """The id of the experiment with this name, which is created if it is new.
 
-    Raises :class:`TrackingError` if the experiment was deleted or may not be made.
+    Raises :class:`TrackingError` if the experiment was deleted or may not be created.
     """
     try:
         found = client.get_experiment_by_name(name)
@@ -95,7 +95,7 @@ def experiment_id(client: MlflowClient, name: str) -> str:
                 return str(client.create_experiment(name, artifact_location=artifacts))
             except MlflowException:
                 found = client.get_experiment_by_name(name)
-                if found is None:  # else another run has made it meanwhile, as fits of a grid search do
+                if found is None:  # otherwise another run has just created it, such as another fit of a grid search
                     raise
     except MlflowException as error:
         if not is_refusal(error):
@@ -115,10 +115,10 @@ def refuse_deleted(experiment: Experiment | None) -> None:
 
 
 def check_reachable(uri: str) -> None:
-    """Return at once if there is a server behind an http address (any answer will do); other stores are not asked.
+    """Check that there is a server at an http address, with any answer; other kinds of stores are not checked.
 
-    Certificates are shown and trusted as MLflow itself is told to. Raises :class:`TrackingError` if nobody answers
-    within :data:`REACH_SECONDS`.
+    TLS certificates are used as configured for MLflow. Raises :class:`TrackingError` if there is no answer within
+    :data:`REACH_SECONDS`.
     """
     if urlsplit(uri).scheme not in ("http", "https"):
         return
@@ -127,7 +127,7 @@ def check_reachable(uri: str) -> None:
         parts = urlsplit(uri)
         bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         tls = get_default_host_creds(bare)  # type: ignore[no-untyped-call]
-        requests.get(  # whether we may come in is seen later
+        requests.get(  # access rights are checked by later calls
             f"{bare.rstrip('/')}/health",
             timeout=REACH_SECONDS,
             allow_redirects=False,
@@ -140,7 +140,10 @@ def check_reachable(uri: str) -> None:
 
 
 class _OurCalls:
-    """Sets environment variables for the first of those that overlap, as threads do; puts back after the last."""
+    """Sets environment variables when the first of overlapping contexts begins, and restores them after the last.
+
+    Contexts of several threads may overlap.
+    """
 
     def __init__(self) -> None:
         self._lock, self._users = threading.Lock(), 0
@@ -166,19 +169,19 @@ _our_calls = _OurCalls()
 
 
 def our_calls() -> AbstractContextManager[None]:
-    """While this lasts, MLflow asks once and does not repeat a call by itself, and prints no address.
+    """A context in which MLflow does not repeat calls by itself, and does not print its address.
 
-    When an answer is lost, its blind repetition creates a run or registers a model a second time; we look first. The
-    address that it prints at the end of a run has the password in it. MLflow takes both from the environment alone, so
-    they hold for the whole process, for as long as one of us is in here.
+    If an answer is lost, MLflow's own repetition would create a run or register a model twice; sparkdl checks first.
+    The address that MLflow prints at the end of a run contains the password. MLflow reads both settings only from the
+    environment, so that they apply to the whole process while any thread is in the context.
     """
     return _our_calls
 
 
 def _past_proxies(uri: str) -> None:
-    """See to it that no proxy is asked for a server on this very machine, for as long as this process lasts.
+    """Exempt a server on this machine from proxies, until the process ends.
 
-    MLflow asks for each call which proxy the environment names; what a user wants for other servers stays.
+    MLflow looks up the environment's proxy for each call; the user's proxies for other servers stay.
     """
     if urlsplit(uri).hostname in LOOPBACK and get_environ_proxies(uri):
         before = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
@@ -186,18 +189,18 @@ def _past_proxies(uri: str) -> None:
 
 
 def on_databricks(client: MlflowClient) -> bool:
-    """Whether the registry is Databricks' own, which finds and hands out files in its own way."""
+    """Whether the registry is that of Databricks, which locates and serves files differently."""
     return str(client._registry_uri).startswith("databricks")
 
 
 def told(error: Exception) -> str:
-    """What an error says, for a log or a person: without credentials, and without the layers that handed it on."""
+    """The message of an error, without credentials and without the errors that wrap it."""
     text = without_credentials(str(error) or type(error).__name__)
     return re.sub(r"(?s)HTTPS?ConnectionPool.*Caused by (.*)\)$", r"\1", text)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the store understood and does not want it, so that asking again is of no use."""
+    """Whether the store has refused a call, so that repeating it is useless."""
     if isinstance(error, MlflowException):
         return error.error_code in REFUSALS
     if isinstance(error, requests.HTTPError) and error.response is not None:
@@ -206,7 +209,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def sqlite_folder(uri: str) -> Path | None:
-    """The folder of a SQLite store, which keeps the artifacts too; None for every other store."""
+    """The folder of a SQLite store, which has the artifacts, too; None for other stores."""
     parts = urlsplit(uri)
     return Path(parts.path[1:]).parent if parts.scheme == "sqlite" and parts.path not in ("", "/") else None
 

@@ -1,4 +1,4 @@
-"""Whether runs can be recorded, looked at before anything starts. Runs on the driver."""
+"""Checks that runs can be recorded, before anything starts. Runs on the driver."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ __all__ = ["check_store"]
 
 
 def check_store(settings: Tracking) -> str:
-    """Whether runs can be recorded, in words; makes nothing.
+    """A description of the store; creates nothing in it.
 
     Raises :class:`TrackingError` if the store cannot be used, unless runs may start without it.
     """

@@ -1,4 +1,4 @@
-"""What a new run is part of: the caller's run, and an experiment. Runs on the driver, in the caller's thread."""
+"""The parent run and the experiment of a new run. Runs on the driver, in the caller's thread."""
 
 import logging
 import os
@@ -29,22 +29,25 @@ _above: ContextVar[str | None] = ContextVar("above", default=None)
 
 
 class Surroundings(NamedTuple):
-    """Where a run belongs; of an experiment, either the name or the id."""
+    """The parent and the experiment of a run; the experiment has either a name or an id."""
 
     parent: str | None
-    """The id of the run that it is nested in."""
+    """The id of the parent run, or None."""
     experiment: str | None
     experiment_id: str | None
 
 
 def active_run() -> RunEntity | None:
-    """The run that this thread has open in MLflow, or works for: see :func:`under`."""
+    """The run that this thread has open in MLflow, or the run of :func:`under`."""
     return _handed.get() or mlflow.active_run()
 
 
 @contextmanager
 def under(run: RunEntity | None) -> Iterator[None]:
-    """While this lasts, the thread works for a run that another thread has open: MLflow knows them by thread."""
+    """A context in which ``run``, which another thread has open, is this thread's active run.
+
+    MLflow itself keeps active runs by thread.
+    """
     token = _handed.set(run)
     try:
         yield
@@ -54,7 +57,7 @@ def under(run: RunEntity | None) -> Iterator[None]:
 
 @contextmanager
 def below(run_id: str | None) -> Iterator[None]:
-    """While this lasts, runs that this thread begins in the same store are nested in the run with this id."""
+    """A context in which new runs of this thread in the same store are nested in the run with this id."""
     token = _above.set(run_id)
     try:
         yield
@@ -63,12 +66,12 @@ def below(run_id: str | None) -> Iterator[None]:
 
 
 def surroundings(settings: Tracking) -> Surroundings:
-    """Where a run that begins now belongs.
+    """The parent and the experiment of a run that begins now.
 
-    Its parent is the run that the caller has open, else the one that ``MLFLOW_RUN_ID`` names; a run that is open in
-    another store cannot be, and is told of. Its experiment is ``tracking.experiment`` where that is set, else the
-    parent's, else that of ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID`` (which ``mlflow.set_experiment``
-    sets), else the default.
+    The parent is the run that the caller has open, or else the one that ``MLFLOW_RUN_ID`` names. A run in another store
+    cannot be the parent; a log line says so. The experiment is ``tracking.experiment`` if that is set, or else the
+    parent's, or else that of ``MLFLOW_EXPERIMENT_NAME`` or ``MLFLOW_EXPERIMENT_ID`` (which ``mlflow.set_experiment``
+    sets), or else the default.
     """
     if above := _above.get():
         return Surroundings(above, None, None)
@@ -88,7 +91,7 @@ def surroundings(settings: Tracking) -> Surroundings:
     if active and parent:
         return Surroundings(parent, None, active.info.experiment_id)
     if parent:
-        return Surroundings(parent, None, None)  # the parent's, which the store knows
+        return Surroundings(parent, None, None)  # the parent's experiment, which the store knows
     if name := os.environ.get(MLFLOW_EXPERIMENT_NAME.name):
         return Surroundings(None, name, None)
     if same and (number := os.environ.get(MLFLOW_EXPERIMENT_ID.name)):
@@ -97,9 +100,9 @@ def surroundings(settings: Tracking) -> Surroundings:
 
 
 def find_experiment(client: MlflowClient, place: Surroundings) -> str:
-    """The id of the experiment, which is made if it has a name and is new.
+    """The id of the experiment, which is created if it has a name and is new.
 
-    Raises :class:`TrackingError` for an experiment that cannot be used, or a parent that the store does not have.
+    Raises :class:`TrackingError` if the experiment cannot be used, or the store does not have the parent.
     """
     if place.experiment is not None:
         return experiment_id(client, place.experiment)
@@ -114,7 +117,7 @@ def find_experiment(client: MlflowClient, place: Surroundings) -> str:
 
 
 def _place(uri: str) -> str:
-    """The store's address, whoever asks and however its path is written."""
+    """The store's address in a normal form, without user and password, by which stores are compared."""
     parts = urlsplit(without_credentials(uri))
     if parts.scheme == "sqlite":
         return f"sqlite:{os.path.realpath(parts.path[1:])}"

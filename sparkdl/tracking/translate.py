@@ -1,4 +1,4 @@
-"""Settings, columns and models in MLflow's words: flat parameters without secrets, and a model's signature."""
+"""Converts settings and columns to MLflow's types: flat parameters without secrets, and signatures of models."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from sparkdl.masking import masked
 __all__ = ["LOADER_MODULE", "RANKED", "flatten", "ranked", "signature", "with_params"]
 
 LOADER_MODULE = "sparkdl.scoring.pyfunc"
-"""The module that opens a registered model: MLflow calls its ``_load_pyfunc`` with the model's folder."""
+"""The module that loads a registered model: MLflow calls its ``_load_pyfunc`` with the model's folder."""
 
 Type = DataType | Array | Object | AnyType
 
@@ -24,7 +24,7 @@ Type = DataType | Array | Object | AnyType
 TYPES: dict[str, Type] = {
     **dict.fromkeys(("byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint"), AnyType()),  # type: ignore[no-untyped-call]
     **dict.fromkeys(("float", "real", "double"), DataType.double),
-    "any": AnyType(),  # type: ignore[no-untyped-call]  # structs and maps: it refuses fields it has not been told of
+    "any": AnyType(),  # type: ignore[no-untyped-call]  # structs and maps: MLflow refuses fields that it does not know
     "string": DataType.string,
     "boolean": DataType.boolean,
     "binary": DataType.binary,
@@ -36,11 +36,11 @@ EXACT = TYPES | {
     **dict.fromkeys(("long", "bigint"), DataType.long),
     **dict.fromkeys(("float", "real"), DataType.float),
 }
-"""The same of what a model answers, where no number is missing and nothing is widened."""
+"""The types of a model's outputs, where no number is missing and MLflow widens nothing."""
 
 
 def ranked(label_type: str | None) -> dict[str, str]:
-    """The columns that a classifier answers, with their Spark SQL types, for labels of a type; None is for texts."""
+    """A classifier's output columns with their Spark SQL types, for labels of a type; None means texts."""
     label = label_type or "string"
     return {
         "prediction": label,
@@ -50,13 +50,13 @@ def ranked(label_type: str | None) -> dict[str, str]:
 
 
 RANKED = ranked(None)
-MAX_PARAM_LENGTH = 500  # characters; what the oldest servers in use take
+MAX_PARAM_LENGTH = 500  # characters; the limit of the oldest supported servers
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, str]:
     """``{"train": {"epochs": 3}}`` as ``{"train.epochs": "3"}``; secrets masked, long values cut with an ellipsis.
 
-    What MLflow does not want in a name becomes ``_``: it would refuse the parameters all together.
+    Characters that MLflow does not allow in names become ``_``; otherwise it would refuse all parameters.
     """
     return {re.sub(r"[^/\w.\- :]", "_", name): _shorten(text) for name, text in _leaves(masked(tree), prefix="")}
 
@@ -77,17 +77,16 @@ def _shorten(text: str) -> str:
 def signature(
     inputs: Mapping[str, str], outputs: Mapping[str, str] = RANKED, params: Mapping[str, str | int] | None = None
 ) -> ModelSignature:
-    """The signature of a model that reads and answers columns, given as name and Spark SQL type (``bigint``).
+    """The signature of a model, from its input and output columns by name and Spark SQL type (such as ``bigint``).
 
-    ``params`` are what a caller may set beside rows, with what is so by default.
-
-    Raises :class:`TrackingError` for a type that MLflow has no word for.
+    ``params`` are scoring parameters with their defaults. Raises :class:`TrackingError` for a type that MLflow does not
+    have.
     """
     return with_params(ModelSignature(inputs=_schema(inputs, TYPES), outputs=_schema(outputs, EXACT)), params)
 
 
 def with_params(described: ModelSignature, params: Mapping[str, str | int] | None) -> ModelSignature:
-    """The same columns, with what a caller may set beside rows."""
+    """The signature with the same columns, and with scoring parameters."""
     kinds = {str: DataType.string, int: DataType.long}
     specs = [ParamSpec(name, kinds[type(value)], value) for name, value in (params or {}).items()]
     schemas: dict[str, Any] = {"params": ParamSchema(specs)} if specs else {}
@@ -99,7 +98,7 @@ def _schema(columns: Mapping[str, str], types: Mapping[str, Type]) -> Schema:
 
 
 def _type(name: str, sql_type: str, types: Mapping[str, Type]) -> Type:
-    """MLflow's word for a Spark SQL type, arrays and structs of arrays included."""
+    """MLflow's type for a Spark SQL type, with arrays and structs of arrays."""
     sql_type = sql_type.strip().lower()
     if match := re.fullmatch(r"array<(.+)>", sql_type):
         return Array(_type(name, match[1], types))
