@@ -1,7 +1,8 @@
-"""MurmurHash3 and XXH64 of all values of an array at once; with seed 42 they are Spark SQL's ``hash`` and ``xxhash64``.
+"""MurmurHash3 and XXH64 of all values of an array at once; with seed 42 they are Spark's hashes.
 
-MurmurHash3 (32 bits, x86) is https://github.com/aappleby/smhasher, XXH64 https://github.com/Cyan4973/xxHash. A text is
-hashed as its bytes in UTF-8.
+MurmurHash3 (32 bits, x86) is https://github.com/aappleby/smhasher, XXH64 https://github.com/Cyan4973/xxHash. Texts are
+hashed as UTF-8. MurmurHash3 of texts is that of ``HashingTF``, which differs from Spark SQL's ``hash`` in the last
+bytes.
 """
 
 from typing import Any, NamedTuple

@@ -30,8 +30,8 @@ def download(model_uri: str, settings: Tracking | None = None) -> Path:
     """Download a model's folder (network, card, preprocessing) to the driver's disk; a local folder is not copied.
 
     ``model_uri`` is ``models:/name@alias``, ``models:/name/version``, any other URI that MLflow understands, or the
-    path of a saved model. Raises :class:`RegistryError` for a model that does not exist, with those that do, and for
-    models that sparkdl has not made.
+    path of a saved model. Raises :class:`RegistryError` for a model that does not exist, which names those
+    that do, and for models that sparkdl has not made.
     """
     folder = download_whole(model_uri, settings or Tracking())
     try:
@@ -129,7 +129,7 @@ def _location(client: MlflowClient, version: ModelVersion) -> str:
 
 
 def _find(client: MlflowClient, name: str, *, alias: str | None, version: str | None) -> ModelVersion:
-    """The version. Raises :class:`RegistryError` with the existing ones if it does not exist."""
+    """The version. Raises :class:`RegistryError`, which names the existing ones, if it does not exist."""
     try:
         model = client.get_registered_model(name)
     except MlflowException as error:

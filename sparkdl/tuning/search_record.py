@@ -45,16 +45,16 @@ class SearchRecord:
         return cls(run_id, _asked(settings))
 
     def save(self, folder: str) -> None:
-        """Write it into the search's folder. Raises :class:`CheckpointError`."""
+        """Write the record to the search's folder. Raises :class:`CheckpointError` if that fails."""
         save_record(self, folder, NAME)
 
     @classmethod
     def load(cls, folder: str) -> "SearchRecord":
-        """Read it. Raises :class:`ConfigError` when there is none to read, :class:`CheckpointError` when that fails."""
+        """Read the record. Raises :class:`ConfigError` if there is none, :class:`CheckpointError` if reading fails."""
         return load_record(cls, folder, NAME, of="search")
 
     def check(self, settings: Settings) -> None:
-        """Raise :class:`ConfigError` unless the search can go on with these settings."""
+        """Raise :class:`ConfigError` unless the search can continue with these settings."""
         now = _asked(settings)
         for section, then in self.asked.items():
             for key in sorted(then.keys() | now[section].keys()):

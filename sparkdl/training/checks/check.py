@@ -98,7 +98,7 @@ def check(
     check_gate(tracking, [f"{split}_{figure}" for split in held_out for figure in ("loss", *task.figure_names)])
     teacher = None
     if settings.teacher:
-        uris = [pinned(uri, tracking) for uri in settings.teacher.models]  # an alias may move before the run goes on
+        uris = [pinned(uri, tracking) for uri in settings.teacher.models]  # an alias may move before the run is resumed
         named = uris if isinstance(settings.teacher.model, list) else uris[0]
         settings = settings.model_copy(update={"teacher": settings.teacher.model_copy(update={"model": named})})
         teacher = ready_teacher(dataset, settings, [download(uri, tracking) for uri in uris])

@@ -27,7 +27,7 @@ class ByClass(NamedTuple):
 
     @property
     def precision(self) -> NDArray[np.float64]:
-        """The share of right ones among the predictions of a class; 0 if there are none, as in scikit-learn."""
+        """The share of right predictions among all predictions of a class; 0 if there are none, as in scikit-learn."""
         return _over(self.right, self.predicted)
 
     @property
