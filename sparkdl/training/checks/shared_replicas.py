@@ -98,7 +98,7 @@ def _key(layout: RankLayout) -> str:
 
 
 def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size: int) -> SharingPlan:
-    """How ranks share a network. All but experts is tried here: the parts must have the whole network's outputs.
+    """How ranks share a network. Unless ranks share experts, the parts are tried: they must have the same outputs.
 
     Raises :class:`ModelError` for a network that cannot be cut, or whose parts have other outputs.
     """

@@ -56,9 +56,10 @@ def tried_model(
 ) -> tuple[nn.Module, TracedNetwork | Reference | None]:
     """Build the network, and try loss, optimizer, strategy and export on two rows.
 
-    Returns the network and its trace. In place of the trace there is a reference that builds the network if it cannot
-    be exported, and None if the network is sharded or ``export`` is off (export takes the longest). ``on_disk`` keeps
-    the weights on disk and not in memory. Raises :class:`ModelError` or :class:`ConfigError`.
+    Returns the network and its trace. If the network cannot be exported, a reference to the code that builds it takes
+    the place of the trace. There is no trace if ranks have parts of the network, or without ``export``, which takes the
+    longest. ``on_disk`` keeps the weights on disk and not in memory. Raises :class:`ModelError` or
+    :class:`ConfigError`.
     """
     if settings.in_parts == "strategy.sharded":
         network = _hollow_model(dataset, settings, ranks=ranks)

@@ -137,8 +137,8 @@ class Loss:
         """The weighted sum of a batch's losses, and the sum of their weights: two scalars, float64.
 
         With both added up over batches, the first divided by the second is the mean over all rows. For rows without
-        weights, the first is the loss function's mean times the sum of weights; that sum is the number of rows unless
-        the loss is one of PyTorch's with class weights.
+        weights, the first is the loss function's mean times the sum of weights; that sum is the number of rows, unless
+        the loss is one of PyTorch's with class weights or an ignored class.
         """
         if self.takes_batch:
             mean = self._of_whole_batch(answered, labels, weights, inputs).double()
