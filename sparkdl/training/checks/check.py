@@ -43,7 +43,7 @@ class TriedRecipe:
     backend: Backend
     model: nn.Module
     traced: TracedNetwork | Reference | None
-    """The model's trace, or how to build the model if it cannot be exported; None if ranks have parts of it."""
+    """The trace, or how to build the model if it cannot be exported; see :func:`tried_model` for when it is None."""
     plan: SharingPlan | None
     """How ranks share a replica of the network; None if each rank has a whole one."""
 

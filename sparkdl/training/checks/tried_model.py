@@ -57,7 +57,7 @@ def tried_model(
     """Build the network, and try loss, optimizer, strategy and export on two rows.
 
     Returns the network and its trace. If the network cannot be exported, a reference to the code that builds it takes
-    the place of the trace. There is no trace if ranks have parts of the network, or without ``export``, which takes the
+    the place of the trace. There is no trace with ``train.strategy.sharded``, or without ``export``, which takes the
     longest. ``on_disk`` keeps the weights on disk and not in memory. Raises :class:`ModelError` or
     :class:`ConfigError`.
     """
