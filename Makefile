@@ -62,7 +62,7 @@ demo-current: setup-current  ## the same on the current stack
 demo-extreme: setup  ## WordNet: 19,400 classes by hashed meta-models
 	@$(BIN)/python jobs/demo.py conf/wordnet.yaml
 
-check: setup  ## what a change has to pass at least, in three to ten minutes: lint, types, unit tests, a path through each job
+check: setup  ## what a change has to pass at least, in three to four minutes: lint, types, unit tests, a path through each job
 	@$(MAKE) --no-print-directory -j 2 lint check-tests
 
 check-tests: setup
