@@ -99,6 +99,7 @@ def measured_steps(
         *(network.build(), torch.rand(2, network.width), settings, Classification(CLASSES)),
         ranks=ranks,
         cores=cores,
+        links=links,
     )
     own = network._replace(rows=network.rows * ranks, batch=network.rows)
     whole, measured, predicted = 0.0, {}, []

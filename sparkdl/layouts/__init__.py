@@ -12,7 +12,7 @@ from sparkdl.layouts.pipeline_plan import PipelinePlan, find_stages
 from sparkdl.layouts.regions import ModelPart, Parting, Region, Regions, Slices, fill, is_moment, room_for, weights_in
 from sparkdl.layouts.stage_parts import StageParts
 from sparkdl.layouts.tensor_parallel import TensorParallel, cut
-from sparkdl.layouts.tensor_plan import TensorPlan, find_plan
+from sparkdl.layouts.tensor_plan import CutBlock, TensorPlan, find_plan
 from sparkdl.layouts.units import check_may_be_sharded
 
 SharingPlan = TensorPlan | PipelinePlan | GridPlan | ExpertPlan
@@ -20,6 +20,7 @@ SharingPlan = TensorPlan | PipelinePlan | GridPlan | ExpertPlan
 
 __all__ = [
     "Alone",
+    "CutBlock",
     "Cuts",
     "ExpertParallel",
     "ExpertPlan",

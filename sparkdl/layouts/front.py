@@ -2,7 +2,7 @@
 
 Convolutions have few weights and many activations, wide layers many weights and few activations: data parallelism suits
 the former, and tensor parallelism the latter (Project Adam: Chilimbi et al., OSDI 2014; Krizhevsky, 2014, arXiv
-1404.5997, scheme (a)).
+1404.5997, scheme (a)). Narrow layers over long sequences are like convolutions.
 """
 
 import operator
@@ -24,17 +24,23 @@ PLACES_OF_DIMS = {
 
 
 def find_front(
-    columns: Collection[fx.Node], inputs: Collection[fx.Node], weights: Mapping[fx.Node, str], cut: Collection[fx.Node]
+    columns: Collection[fx.Node],
+    inputs: Collection[fx.Node],
+    weights: Mapping[fx.Node, str],
+    cut: Collection[fx.Node],
+    *,
+    of_linear_layers: bool = False,
 ) -> tuple[str, ...]:
     """The names of the parameters before the first block, if that part can be computed row by row; else none.
 
     It can, if all inputs reach the rest of the network only through the ``columns`` of this block, no layer before it
-    is ``cut``, and no row depends on another row or on random numbers. Without convolutions, it does not pay.
-    ``weights`` has the placeholders of all parameters.
+    is ``cut``, and no row depends on another row or on random numbers. Without convolutions it does not pay, unless it
+    may be ``of_linear_layers``. ``weights`` has the placeholders of all parameters.
     """
     front = _leading_to(columns)
     rows = {shape_of(each)[0] for each in inputs if shape_of(each)}
-    if len(rows) != 1 or not front.isdisjoint(cut) or not any(operation(node) in CONVOLUTIONS for node in front):
+    paying = CONVOLUTIONS | ({"linear"} if of_linear_layers else set())
+    if len(rows) != 1 or not front.isdisjoint(cut) or not any(operation(node) in paying for node in front):
         return ()
     graph = next(iter(columns)).graph
     of_rows: dict[fx.Node, int] = dict.fromkeys(inputs, 0)

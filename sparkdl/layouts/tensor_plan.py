@@ -8,7 +8,7 @@ layers with whole inputs, of which each rank computes some outputs. Operations o
 import fnmatch
 from collections.abc import Iterable, Mapping
 from math import gcd
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import fx, nn
@@ -19,12 +19,10 @@ from sparkdl.inputs.tensors import Inputs
 from sparkdl.layouts.cut_dimensions import WholeError, operation, shape_of, spread
 from sparkdl.layouts.front import find_front
 from sparkdl.models import LOGITS, OnlyTensors, in_mode
+from sparkdl.settings.cluster import CutStyle
 
 __all__ = ["CutBlock", "TensorPlan", "find_plan"]
 
-Style = Literal["colwise", "rowwise"]
-"""By which dimension of its weight, as PyTorch writes it, a layer is cut: its outputs, or its inputs; of an embedding
-``rowwise`` cuts the words."""
 LARGE_TABLE = 1 << 20
 """The least number of weights of an embedding that is cut, as its exchange would not pay otherwise."""
 SMALL_BLOCK = 0.01
@@ -59,12 +57,12 @@ class TensorPlan(NamedTuple):
     every rank computes it for all rows."""
 
 
-def find_plan(model: nn.Module, rows: Inputs, ranks: int, given: Mapping[str, Style] | None = None) -> TensorPlan:
+def find_plan(model: nn.Module, rows: Inputs, ranks: int, given: Mapping[str, CutStyle] | None = None) -> TensorPlan:
     """The plan for ``ranks`` ranks, from the network's training graph for some rows.
 
     Without a ``given`` plan, all layers are cut that can be cut and are large enough to pay for it. A given plan has
     styles by the names of layers, in which ``*`` stands for anything, as in the plans of PyTorch's
-    ``parallelize_module`` and of transformers.
+    ``parallelize_module`` and of transformers. Layers before those that it names are computed by row where they can be.
 
     Raises :class:`ModelError` for a network that cannot be traced, for one that has nothing to cut, and for a given
     plan that does not fit it.
@@ -88,7 +86,7 @@ def find_plan(model: nn.Module, rows: Inputs, ranks: int, given: Mapping[str, St
     taken = {name for block in blocks for name in block.layers}
     columns = [node for node, name in linear.items() if blocks and name in blocks[0].columns]
     cut = {node for node, name in named.items() if name in taken or name in tables}
-    front = find_front(columns, inputs, weights, cut) if columns else ()
+    front = find_front(columns, inputs, weights, cut, of_linear_layers=bool(given)) if columns else ()
     if any(counts[id(parameters[name])] > 1 for name in front):  # another layer that shares it may compute all rows
         front = ()
     return TensorPlan(ranks, tuple(blocks), tuple(tables), front)
@@ -110,14 +108,14 @@ def _found(
 
 
 def _given(
-    given: Mapping[str, Style],
+    given: Mapping[str, CutStyle],
     named: dict[fx.Node, str],
     linear: dict[fx.Node, str],
     layers: Mapping[str, nn.Module],
     ranks: int,
 ) -> tuple[list[CutBlock], list[str]]:
     """Those of a plan. Raises :class:`ModelError` where the network cannot be cut like that."""
-    styles: dict[str, Style] = {}
+    styles: dict[str, CutStyle] = {}
     for pattern, style in given.items():
         matching = fnmatch.filter(named.values(), pattern)
         if not matching:
@@ -143,7 +141,7 @@ def _given(
     return blocks, tables
 
 
-def _given_block(row: fx.Node, linear: dict[fx.Node, str], styles: Mapping[str, Style], ranks: int) -> CutBlock:
+def _given_block(row: fx.Node, linear: dict[fx.Node, str], styles: Mapping[str, CutStyle], ranks: int) -> CutBlock:
     try:
         block = _block_for(row, linear, ranks)
     except WholeError as reason:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparkdl.planning.layout_costs import layout_name
+from sparkdl.planning.layout_costs import layout_name, layout_setting
 from sparkdl.settings import RankLayout
 from sparkdl.settings.strategies import AllReduceOptions
 from sparkdl.tables import aligned
@@ -49,7 +49,7 @@ class Choice(NamedTuple):
         shard = self.strategy.shard
         strategy = f' "train.strategy={{kind: allreduce, shard: {shard}}}"' if shard else ""
         accumulation = f" train.accumulation={self.batches}" if self.batches > 1 else ""
-        return f'"cluster.layout={layout_name(self.layout)}"{strategy}{accumulation}'
+        return f'"cluster.layout={layout_setting(self.layout)}"{strategy}{accumulation}'
 
     @property
     def speed(self) -> float:

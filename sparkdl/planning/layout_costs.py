@@ -9,11 +9,12 @@ from tqdm.auto import tqdm
 from sparkdl.cluster import limited_threads
 from sparkdl.errors import ConfigError, ModelError
 from sparkdl.inputs.tensors import Inputs, repeated
-from sparkdl.layouts import ExpertPlan, GridPlan, PipelinePlan, SharingPlan, exchanged_bytes, part_alone
+from sparkdl.layouts import ExpertPlan, GridPlan, PipelinePlan, SharingPlan, TensorPlan, exchanged_bytes, part_alone
 from sparkdl.models import Experts
 from sparkdl.planning.cores import Cores
 from sparkdl.planning.cost import Traffic, exchange, gathered, together
 from sparkdl.planning.expert_costs import bytes_of_experts, bytes_of_rows, memory_with_experts
+from sparkdl.planning.leading_blocks import plans_with_whole_blocks
 from sparkdl.planning.links import Links
 from sparkdl.planning.memory import memory_of_rank
 from sparkdl.planning.pass_seconds import pass_seconds, seconds_of_optimizer
@@ -24,7 +25,7 @@ from sparkdl.training.checks.shared_replicas import check_shared_replicas, tried
 from sparkdl.training.recipes.batching import Batching, batching
 from sparkdl.training.tasks import Task
 
-__all__ = ["LayoutCost", "LayoutCosts", "costs_of_layouts", "layout_name", "sharing_name"]
+__all__ = ["LayoutCost", "LayoutCosts", "costs_of_layouts", "layout_name", "layout_setting", "sharing_name"]
 
 
 class LayoutCost(NamedTuple):
@@ -96,12 +97,13 @@ class LayoutCosts(NamedTuple):
 
 
 def costs_of_layouts(
-    model: nn.Module, rows: Inputs, settings: Train, task: Task, *, ranks: int, cores: Cores
+    model: nn.Module, rows: Inputs, settings: Train, task: Task, *, ranks: int, cores: Cores, links: Links
 ) -> LayoutCosts:
     """Try to cut a network in each way that so many ranks can share it; measure how long parts of it take here.
 
     ``rows`` are some as the network reads them, and the driver computes with as many threads as a rank that has such
-    ``cores``. Replicas exchange by ``allreduce``, whatever the settings say.
+    ``cores``. Over ``links`` it may be faster to leave the first blocks of layers whole; there is a layout with such a
+    plan, too, if so. Replicas exchange by ``allreduce``, whatever the settings say.
     """
     settings = settings.model_copy(update={"strategy": AllReduceOptions()})
     axes = ["tensor", "pipeline"]
@@ -116,13 +118,28 @@ def costs_of_layouts(
                 costs.possible[name] = _cost(whole, layout, costs.plans[name])
             except (ConfigError, ModelError) as reason:
                 costs.refused[name] = str(reason)
+                continue
+            if found := _with_whole_blocks(whole, task, layout, costs.plans[name], links):
+                name = layout_name(found[0])
+                costs.plans[name], costs.possible[name] = found[1], _cost(whole, *found)
     return costs
 
 
 def layout_name(layout: RankLayout) -> str:
-    """What ``cluster.layout`` calls it."""
+    """What it is called in a table."""
+    first = f" from {next(iter(layout.plan))} on" if layout.plan else ""
+    return f"{{{_axes(layout)}}}{first}"
+
+
+def layout_setting(layout: RankLayout) -> str:
+    """The value of ``cluster.layout`` for it."""
+    styles = ", ".join(f"'{name}': {style}" for name, style in (layout.plan or {}).items())
+    return f"{{{_axes(layout)}{f', plan: {{{styles}}}' if styles else ''}}}"
+
+
+def _axes(layout: RankLayout) -> str:
     sharing = "" if layout.sharing == 1 else f", {sharing_name(layout)}"
-    return f"{{data: {layout.data}{sharing}}}"
+    return f"data: {layout.data}{sharing}"
 
 
 def sharing_name(layout: RankLayout) -> str:
@@ -168,6 +185,27 @@ def _plan(whole: _Whole, task: Task, layout: RankLayout) -> SharingPlan | None:
         return None
     check_shared_replicas(whole.settings, task, layout)
     return tried_plan(whole.model, whole.rows, layout, batch_size=_batching(whole, layout).batch_size)
+
+
+def _with_whole_blocks(
+    whole: _Whole, task: Task, layout: RankLayout, plan: SharingPlan | None, links: Links
+) -> tuple[RankLayout, TensorPlan] | None:
+    """The layout with a plan that leaves the first blocks whole, where that exchanges faster and is possible."""
+    if not isinstance(plan, TensorPlan):
+        return None
+    shape = _batching(whole, layout)
+    plans = plans_with_whole_blocks(
+        *(whole.model, whole.rows, plan, layout), batch=shape.batch_size, batches=shape.accumulation, links=links
+    )
+    for styles in plans:
+        own = layout.model_copy(update={"plan": styles})
+        try:
+            found = _plan(whole, task, own)
+        except ModelError:
+            continue
+        if isinstance(found, TensorPlan) and found.front:
+            return own, found
+    return None
 
 
 def _batching(whole: _Whole, layout: RankLayout) -> Batching:

@@ -253,7 +253,10 @@ def _plan(subject: _Subject, found: Measurement, links: Links, *, measured_by: i
         strategies=steps,
         memory=subject.memory(ranks),
         layouts=costs_of_layouts(
-            *(model, rows, settings, task_to_train(dataset.card, settings)), ranks=ranks, cores=found.cores
+            *(model, rows, settings, task_to_train(dataset.card, settings)),
+            ranks=ranks,
+            cores=found.cores,
+            links=links,
         ),
         room=found.room,
     )

@@ -6,7 +6,11 @@ from pydantic import Field, model_validator
 
 from sparkdl.settings.section import Positive, Section
 
-__all__ = ["Cluster", "RankLayout", "RankRange", "Resources"]
+__all__ = ["Cluster", "CutStyle", "RankLayout", "RankRange", "Resources"]
+
+CutStyle = Literal["colwise", "rowwise"]
+"""By which dimension of its weight, as PyTorch writes it, a layer is cut: its outputs, or its inputs; of an embedding
+``rowwise`` cuts the words."""
 
 
 class RankRange(Section):
@@ -43,10 +47,10 @@ class RankLayout(Section):
     """For a pipeline: ``1f1b`` starts the backward pass of a microbatch as soon as it can, and keeps the activations of
     few; ``gpipe`` runs the forward passes of all of them first. ``interleaved`` is ``1f1b`` with two stages on each
     rank that do not follow each other: ranks wait less, and send twice as much."""
-    plan: dict[str, Literal["colwise", "rowwise"]] | None = None
+    plan: dict[str, CutStyle] | None = None
     """For ``tensor``: which layers are cut and how, as in the plans of PyTorch's ``parallelize_module`` and of
-    transformers: ``{"blocks.*.linear1": colwise, "blocks.*.linear2": rowwise}``. By default, a plan is found in the
-    network's graph."""
+    transformers: ``{"blocks.*.linear1": colwise, "blocks.*.linear2": rowwise}``. Ranks compute the layers before these
+    for different rows where they can. By default, a plan is found in the network's graph."""
 
     @model_validator(mode="after")
     def _experts_alone(self) -> Self:

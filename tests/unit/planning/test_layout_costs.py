@@ -31,10 +31,12 @@ VALUES = 4 * BATCH * WIDTH
 
 
 def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None:
-    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES)
+    found = costs_of_layouts(
+        network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES, links=LINKS
+    )
     assert list(found.possible) == [
         *("{data: 4}", "{data: 2, tensor: 2}", "{data: 2, pipeline: 2}", "{data: 1, tensor: 4}"),
-        *("{data: 1, pipeline: 4}", "{data: 1, tensor: 2, pipeline: 2}"),
+        *("{data: 1, tensor: 4} from 4 on", "{data: 1, pipeline: 4}", "{data: 1, tensor: 2, pipeline: 2}"),
     ]
     assert not found.refused
     assert found.possible["{data: 4}"].traffic.bytes == 2 * (4 * LAYER + LAST) * 3 / 4
@@ -46,13 +48,13 @@ def test_each_layout_of_so_many_ranks_has_its_memory_and_what_it_sends() -> None
     assert middle.traffic.bytes == 4 * 2 * VALUES
     memory = [cost.memory for cost in found.possible.values()]
     assert memory[0] == max(memory) and memory[3] < memory[1]
-    assert [cost.batches for cost in found.possible.values()] == [1, 2, 2, 4, 4, 4]
+    assert [cost.batches for cost in found.possible.values()] == [1, 2, 2, 4, 4, 4, 4]
     assert {cost.rows for cost in found.possible.values()} == {64}
 
 
 def test_ranks_of_a_stage_have_half_of_it_and_add_up_what_its_blocks_give() -> None:
     layouts = costs_of_layouts(
-        network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES
+        network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES, links=LINKS
     ).possible
     stages, halves = layouts["{data: 2, pipeline: 2}"], layouts["{data: 1, tensor: 2, pipeline: 2}"]
     assert halves.memory < stages.memory and halves.shared == stages.shared.times(2)
@@ -67,7 +69,7 @@ def test_of_convolutions_a_rank_computes_its_rows_and_sends_their_values_and_its
     wide = nn.Linear(2 * WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, CLASSES, bias=False)
     model = nn.Sequential(*convolutions, nn.Flatten(), *wide)
     found = costs_of_layouts(
-        model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES
+        model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES, links=LINKS
     ).possible
     values, answers, front, parts = 2 * VALUES, 4 * BATCH * CLASSES, 4 * 8 * 9, (2 * LAYER + LAST) / 2
     # Values there and their gradients back, what the block gives, the convolutions' gradients of all ranks.
@@ -78,7 +80,9 @@ def test_of_convolutions_a_rank_computes_its_rows_and_sends_their_values_and_its
 
 
 def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
-    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES)
+    found = costs_of_layouts(
+        network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES, links=LINKS
+    )
     whole = found.possible["{data: 2}"]
     assert whole.computing == 1 and whole.traffic == (2, 4 * LAYER + LAST)
     links = Links.of_one_host(LINK, ranks=2)
@@ -93,7 +97,9 @@ def test_a_step_takes_what_a_rank_computes_and_what_it_sends() -> None:
 
 
 def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> None:
-    found = costs_of_layouts(network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES)
+    found = costs_of_layouts(
+        network(), torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES, links=LINKS
+    )
     shared = found.possible["{data: 1, tensor: 2}"]
     many = shared.on(64)
     assert (many.layout.data, many.layout.tensor, many.rows) == (32, 2, 64 * BATCH)
@@ -106,7 +112,9 @@ def test_on_more_ranks_there_are_more_replicas_that_are_shared_as_before() -> No
 def test_experts_are_shared_where_there_are_some() -> None:
     options = {"width": 32, "experts": 4, "hidden": 64, "layers": 2}
     model = mixture_of_experts(input_shape=(WIDTH,), num_classes=CLASSES, **options)
-    found = costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES)
+    found = costs_of_layouts(
+        model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES, links=LINKS
+    )
     whole, shared = found.possible["{data: 4}"], found.possible["{data: 1, experts: 4}"]
     assert "cluster.layout.pipeline" in found.refused["{data: 2, pipeline: 2}"]
     assert shared.rows == whole.rows == 4 * BATCH
@@ -120,7 +128,9 @@ def test_experts_are_shared_where_there_are_some() -> None:
 
 def test_a_layout_that_is_not_possible_has_a_reason() -> None:
     normalised = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES))
-    found = costs_of_layouts(normalised, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES)
+    found = costs_of_layouts(
+        normalised, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=4, cores=CORES, links=LINKS
+    )
     reasons = {found.refused[name] for name in ("{data: 2, pipeline: 2}", "{data: 1, pipeline: 4}")}
     (reason,) = reasons
     assert reason.startswith("cluster.layout.pipeline cuts batches") and "torch.nn.GroupNorm" in reason
@@ -128,5 +138,5 @@ def test_a_layout_that_is_not_possible_has_a_reason() -> None:
 
 def test_looking_leaves_no_gradients_behind() -> None:
     model = network()
-    costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES)
+    costs_of_layouts(model, torch.rand(2, WIDTH), SETTINGS, Classification(CLASSES), ranks=2, cores=CORES, links=LINKS)
     assert all(parameter.grad is None for parameter in model.parameters())
