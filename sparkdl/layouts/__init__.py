@@ -3,6 +3,7 @@
 from sparkdl.layouts.block_edges import is_entered, is_left
 from sparkdl.layouts.cuts import Cuts
 from sparkdl.layouts.expert_parallel import ExpertParallel, ExpertPlan, find_experts
+from sparkdl.layouts.front import computes_by_row
 from sparkdl.layouts.graph_stage import GraphStage, answer_by_stages, input_names
 from sparkdl.layouts.grid_parts import GridParts, GridPlan
 from sparkdl.layouts.moments import fill_with_moments, moments_by_name, put_moments, with_room
@@ -41,6 +42,7 @@ __all__ = [
     "answer_by_stages",
     "bytes_of",
     "check_may_be_sharded",
+    "computes_by_row",
     "cut",
     "exchanged_bytes",
     "fill",

@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import fx
 
-__all__ = ["WholeError", "argument", "operation", "shape_of", "spread"]
+__all__ = ["WholeError", "operation", "shape_of", "spread"]
 
 BY_ELEMENT = {
     *("abs", "add", "alias", "celu", "clone", "contiguous", "detach", "div", "dropout", "elu", "exp", "gelu"),
@@ -46,7 +46,7 @@ def spread(node: fx.Node, dims: dict[fx.Node, int], row: str) -> int:
     }
     if name == "dropout" and node.args[1] and node.args[2]:
         raise WholeError(f"there is dropout before {row!r}, whose mask ranks would have to share; set it to 0")
-    if name == "scaled_dot_product_attention" and argument(node, 4, "dropout_p"):
+    if name == "scaled_dot_product_attention" and _argument(node, 4, "dropout_p"):
         raise WholeError(f"attention before {row!r} has dropout, whose mask ranks would have to share")
     dim = rules[name](node, dims) if name in rules else None
     if dim is None:
@@ -54,7 +54,7 @@ def spread(node: fx.Node, dims: dict[fx.Node, int], row: str) -> int:
     return dim
 
 
-def argument(node: fx.Node, place: int, name: str) -> object:
+def _argument(node: fx.Node, place: int, name: str) -> object:
     """An argument of an operation, by position or name; None if it is not given."""
     return node.args[place] if len(node.args) > place else node.kwargs.get(name)
 
@@ -105,7 +105,7 @@ def _elsewhere(node: fx.Node, dims: dict[fx.Node, int]) -> int | None:
     """Split or concatenated along another dimension than the one that is cut."""
     filled = [each for each in node.all_input_nodes if prod(shape_of(each))]  # a cache of earlier positions is empty
     found = {dims.get(each) for each in filled}
-    place = int(argument(node, 1, "dim") or 0) % len(shape_of(node))  # type: ignore[call-overload]
+    place = int(_argument(node, 1, "dim") or 0) % len(shape_of(node))  # type: ignore[call-overload]
     if len(found) != 1 or (dim := found.pop()) is None:
         return None
     whole = operation(node) == "slice" and shape_of(node)[dim] == shape_of(filled[0])[dim]

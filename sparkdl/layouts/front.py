@@ -7,20 +7,20 @@ the former, and tensor parallelism the latter (Project Adam: Chilimbi et al., OS
 
 import operator
 from collections.abc import Collection, Mapping
+from typing import Any
 
-from torch import fx
+import torch
+from torch import fx, nn
 
-from sparkdl.layouts.cut_dimensions import WholeError, argument, operation, shape_of, spread
+from sparkdl.inputs.tensors import Inputs, answer, count_rows, sliced
+from sparkdl.layouts.cut_dimensions import operation, shape_of
+from sparkdl.models import in_mode
 
-__all__ = ["find_front"]
+__all__ = ["computes_by_row", "find_front"]
 
 CONVOLUTIONS = {f"{kind}{size}d" for kind in ("conv", "conv_transpose") for size in (1, 2, 3)}
-POOLS = {f"{kind}_pool{size}d" for kind in ("avg", "max", "adaptive_avg", "adaptive_max") for size in (1, 2, 3)}
-PLACES_OF_DIMS = {
-    **dict.fromkeys(("amax", "log_softmax", "max", "mean", "select", "softmax", "squeeze", "sum"), 1),
-    **dict.fromkeys(("chunk", "split"), 2),
-}
-"""Operations that combine or split values along dimensions, with the position of the argument that names these."""
+TOLERANCE = 1e-4
+"""Allowed difference of values, relative to the largest: other numbers of rows are rounded differently."""
 
 
 def find_front(
@@ -31,29 +31,68 @@ def find_front(
     *,
     of_linear_layers: bool = False,
 ) -> tuple[str, ...]:
-    """The names of the parameters before the first block, if that part can be computed row by row; else none.
+    """The names of the parameters before the first block, if the rest of the network needs nothing else of that part.
 
-    It can, if all inputs reach the rest of the network only through the ``columns`` of this block, no layer before it
-    is ``cut``, and no row depends on another row or on random numbers. Without convolutions it does not pay, unless it
-    may be ``of_linear_layers``. ``weights`` has the placeholders of all parameters.
+    It does, if any input reaches the rest otherwise than through the ``columns`` of this block, or a layer before it is
+    ``cut``. Without convolutions it does not pay, unless it may be ``of_linear_layers``. ``weights`` has the
+    placeholders of all parameters. Whether the part can be computed row by row, :func:`computes_by_row` finds.
     """
     front = _leading_to(columns)
     rows = {shape_of(each)[0] for each in inputs if shape_of(each)}
     paying = CONVOLUTIONS | ({"linear"} if of_linear_layers else set())
     if len(rows) != 1 or not front.isdisjoint(cut) or not any(operation(node) in paying for node in front):
         return ()
-    graph = next(iter(columns)).graph
-    of_rows: dict[fx.Node, int] = dict.fromkeys(inputs, 0)
-    for node in graph.nodes:
-        if node in front and any(each in of_rows for each in node.all_input_nodes):
-            if not _by_row(node, of_rows) or any(shape[:1] != (*rows,) for shape in _shapes(node)):
-                return ()
-            of_rows[node] = 0
     learned = [node for node in (*inputs, *front) if node in weights or node in inputs or node.op == "call_function"]
     elsewhere = {user for node in learned for user in node.users if not _is_nothing(user)} - front
-    if not elsewhere <= set(columns) or any(node.args[0] not in of_rows for node in columns):
+    if not elsewhere <= set(columns):
         return ()
+    graph = next(iter(columns)).graph
     return tuple(weights[node] for node in graph.nodes if node in front and node in weights)
+
+
+def computes_by_row(model: nn.Module, rows: Inputs, layer: str) -> bool:
+    """Whether each row's values that enter a layer are the same without other rows, as they are computed in training.
+
+    They are not after batch normalisation or dropout. A network that counts rows, or keeps means over them, does not
+    compute by row either. ``rows`` should differ from each other.
+    """
+    singles = (sliced(rows, slice(place, place + 1)) for place in range(count_rows(rows)))
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        with in_mode(model, training=True), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            together = _entering(model, rows, layer)
+            alone = torch.cat([_entering(model, row, layer) for row in singles])
+        kept = all(torch.equal(buffer, before) for buffer, before in buffers)
+    except Exception:
+        return False  # its code needs several rows
+    finally:
+        for buffer, before in buffers:
+            buffer.detach().copy_(before)
+    close = together.shape == alone.shape and (together - alone).abs().max() <= TOLERANCE * together.abs().max()
+    return kept and bool(close)
+
+
+class _ReachedError(Exception):
+    """A layer was reached, and the rest of a pass is not needed."""
+
+
+def _entering(model: nn.Module, rows: Inputs, layer: str) -> torch.Tensor:
+    """The values that enter a layer."""
+    found: list[torch.Tensor] = []
+
+    def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        found.append(next(iter((*args, *kwargs.values()))))
+        raise _ReachedError
+
+    hook = model.get_submodule(layer).register_forward_pre_hook(stop, with_kwargs=True)
+    try:
+        answer(model, rows)
+    except _ReachedError:
+        pass
+    finally:
+        hook.remove()
+    (values,) = found
+    return values.clone()
 
 
 def _leading_to(columns: Collection[fx.Node]) -> set[fx.Node]:
@@ -71,40 +110,3 @@ def _leading_to(columns: Collection[fx.Node]) -> set[fx.Node]:
 def _is_nothing(node: fx.Node) -> bool:
     """Whether an operation computes nothing: a type check, or a pool's second result, which is unused."""
     return operation(node).startswith("_assert") or (node.target is operator.getitem and not node.users)
-
-
-def _shapes(node: fx.Node) -> list[tuple[int, ...]]:
-    value = node.meta["val"]
-    return [tuple(each.shape) for each in (value if isinstance(value, tuple | list) else (value,))]
-
-
-def _by_row(node: fx.Node, of_rows: dict[fx.Node, int]) -> bool:
-    """Whether each row of a result (along dimension 0) depends only on the same row of its arguments."""
-    name = operation(node)
-    given = [each for each in node.all_input_nodes if each in of_rows]
-    if node.target is operator.getitem:
-        return True
-    source = node.args[1] if name == "embedding" else node.args[0]
-    alone = given == [source]
-    if name in CONVOLUTIONS:  # without a batch, dimension 0 has the channels
-        return alone and len(shape_of(given[0])) == len(shape_of(node.all_input_nodes[1]))
-    if name in POOLS or name in ("embedding", "group_norm"):
-        return alone
-    if name == "linear":
-        return alone and len(shape_of(given[0])) > 1
-    if name in ("layer_norm", "pad"):
-        lengths = node.args[1]
-        reached = len(lengths) if isinstance(lengths, list | tuple) else 1
-        return alone and (reached if name == "layer_norm" else reached // 2) < len(shape_of(given[0]))
-    if name in PLACES_OF_DIMS:
-        return alone and _leaves_rows(argument(node, PLACES_OF_DIMS[name], "dim"), len(shape_of(given[0])))
-    try:
-        return spread(node, of_rows, name) == 0
-    except WholeError:
-        return False
-
-
-def _leaves_rows(dims: object, length: int) -> bool:
-    """Whether dimensions are given, and the first dimension is not among them."""
-    places = dims if isinstance(dims, list | tuple) else (dims,)
-    return bool(places) and all(isinstance(each, int) and each % length for each in places)

@@ -19,6 +19,7 @@ from sparkdl.layouts import (
     SharingPlan,
     TensorPlan,
     answer_by_stages,
+    computes_by_row,
     cut,
     find_experts,
     find_plan,
@@ -119,16 +120,22 @@ def tried_plan(model: nn.Module, rows: Inputs, layout: RankLayout, *, batch_size
         staged = _pipeline_plan(part_alone(model, plan), rows, layout, batch_size)
         _compare(model, rows, layout, lambda: _parts_tried(model, rows, plan, staged))
         return GridPlan(plan, staged)
-    if plan.front:
-        differing = like(rows, _differing)
-        try:
-            _compare(model, differing, layout, lambda: _parts_tried(model, differing, plan), front=plan.front)
-        except ModelError:  # for example, the code takes the number of rows that the front gets for that of outputs
-            plan = plan._replace(front=())
-        else:
-            return plan
+    if plan.front and _front_works(model, like(rows, _differing), plan, layout):
+        return plan
+    plan = plan._replace(front=())
     _compare(model, rows, layout, lambda: _parts_tried(model, rows, plan))
     return plan
+
+
+def _front_works(model: nn.Module, rows: Inputs, plan: TensorPlan, layout: RankLayout) -> bool:
+    """Whether ranks can compute the front for different rows."""
+    if not computes_by_row(model, rows, plan.blocks[0].columns[0]):
+        return False
+    try:
+        _compare(model, rows, layout, lambda: _parts_tried(model, rows, plan), front=plan.front)
+    except ModelError:  # for example, the code takes the number of rows that the front gets for that of outputs
+        return False
+    return True
 
 
 class _Tried(NamedTuple):
@@ -169,13 +176,15 @@ def _tried(network: nn.Module, rows: Inputs, front: Sequence[str]) -> _Tried:
 
 
 def _differing(rows: torch.Tensor) -> torch.Tensor:
-    """Random numbers in place of zeros, so that rows differ; ids and masks stay as they are."""
+    """Random numbers in place of zeros, so that rows differ; each row's ids are rotated by another number of places."""
     generator = torch.Generator().manual_seed(0)
     if rows.is_floating_point():
         return torch.rand(rows.shape, generator=generator, dtype=rows.dtype)
     if rows.dtype == torch.uint8:
         return torch.randint(256, rows.shape, generator=generator, dtype=rows.dtype)
-    return rows
+    if rows.dim() == 1:
+        return rows
+    return torch.stack([row.roll(place, -1) for place, row in enumerate(rows)])
 
 
 def _pipeline_plan(model: nn.Module, rows: Inputs, layout: RankLayout, batch_size: int) -> PipelinePlan:

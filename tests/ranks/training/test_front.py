@@ -1,4 +1,4 @@
-"""Convolutions for different rows on the ranks of a replica: the steps, and the checkpoints, of whole replicas."""
+"""First layers for different rows on the ranks of a replica: the steps, and the checkpoints, of whole replicas."""
 
 import shutil
 from functools import partial
@@ -25,6 +25,7 @@ BACKEND, REPLICAS = TorchBackend(), 2
 ROWS = 13
 """Of a batch of each replica: seven for one rank, six for the other. The last batch of an epoch is a single row."""
 WHOLE, HYBRID = RankLayout(data=REPLICAS), RankLayout(data=REPLICAS, tensor=2)
+FROM_WIDE = HYBRID.model_copy(update={"plan": {"wide.0": "colwise", "wide.2": "rowwise"}})
 UNEQUAL = {"rows_per_second": 0.0, "seconds": 0.0}  # figures that depend on the hour
 
 
@@ -41,6 +42,22 @@ class Residual(nn.Module):
     def forward(self, points: torch.Tensor) -> torch.Tensor:
         images = self.enter(points.view(-1, 1, 2, 2))
         answer: torch.Tensor = self.wide((images + self.norm(self.inner(images)).relu()).flatten(1))
+        return answer
+
+
+class Tokens(nn.Module):
+    """Points in four dimensions as two tokens with attention and a block of layers each, then wide layers."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.enter = nn.Linear(2, 8)
+        # Without biases: the gradient of those of keys is nothing but rounding, of which Adam makes steps.
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, bias=False)
+        layers = nn.Linear(16, 33), nn.ReLU(), nn.Linear(33, 21), nn.ReLU(), nn.Linear(21, num_classes)
+        self.wide = nn.Sequential(*layers)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = self.wide(self.block(self.enter(points.view(-1, 2, 2))).flatten(1))
         return answer
 
 
@@ -73,10 +90,11 @@ def train_all(jobs: dict[str, Job], rank: Rank) -> dict[str, TrainingResult | No
 class Trained:
     """What a launch in each layout has left behind: of a whole run, and of one that was interrupted."""
 
-    def __init__(self, folder: Path, clouds: Dataset) -> None:
-        self.folder, self.clouds = folder, clouds
-        model, rows = build_model(clouds, settings_for()), some_rows(clouds)
-        self.plan = tried_plan(model, rows, HYBRID, batch_size=ROWS)
+    def __init__(self, folder: Path, clouds: Dataset, kind: type[nn.Module], layout: RankLayout) -> None:
+        self.folder, self.clouds, self.kind = folder, clouds, kind
+        model = build_model(clouds, settings_for(model=kind))
+        self.names = [name for name, _ in model.named_parameters()]
+        self.plan = tried_plan(model, some_rows(clouds), layout, batch_size=ROWS)
         self.outcomes = {}
         for name, layout in (("whole", WHOLE), ("hybrid", HYBRID)):
             names = name, f"{name}, begun"
@@ -86,7 +104,7 @@ class Trained:
     def job(self, folder: Path, layout: RankLayout, **changes: object) -> Job:
         plan: SharingPlan | None = self.plan if layout is HYBRID else None
         steps, checkpoint = (1, None) if "begun" in folder.name else (None, latest(str(folder)))
-        settings = settings_for(checkpoint_steps=steps, **changes)
+        settings = settings_for(model=self.kind, checkpoint_steps=steps, **changes)
         return Job(self.clouds, settings, str(folder), BACKEND, REPLICAS, plan=plan, checkpoint=checkpoint)
 
     def launch(self, jobs: dict[str, Job], layout: RankLayout) -> dict[str, TrainingResult]:
@@ -95,9 +113,11 @@ class Trained:
         return found
 
 
-@pytest.fixture(scope="module")
-def trained(clouds: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return Trained(tmp_path_factory.mktemp("front"), clouds)
+@pytest.fixture(
+    scope="module", params=[(Residual, HYBRID), (Tokens, FROM_WIDE)], ids=["convolutions", "before a given plan"]
+)
+def trained(clouds: Dataset, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Trained:
+    return Trained(tmp_path_factory.mktemp("front"), clouds, *request.param)
 
 
 def assert_alike(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
@@ -108,7 +128,7 @@ def assert_alike(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -
 def test_the_steps_are_those_of_whole_replicas(trained: Trained) -> None:
     """With uneven shares of rows, none for one of the ranks, clipped gradients, and those of two batches a step."""
     assert isinstance(trained.plan, TensorPlan)
-    assert trained.plan.front == ("enter.weight", "enter.bias", "inner.weight", "norm.weight", "norm.bias")
+    assert trained.plan.front == tuple(name for name in trained.names if not name.startswith("wide"))
     ours, theirs = trained.outcomes["hybrid"], trained.outcomes["whole"]
     assert_alike(ours.history, theirs.history)
     hybrid, whole = weights_of(trained.folder / "hybrid"), weights_of(trained.folder / "whole")
@@ -116,9 +136,9 @@ def test_the_steps_are_those_of_whole_replicas(trained: Trained) -> None:
         torch.testing.assert_close(hybrid[name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_all_ranks_have_the_same_convolutions_to_the_last_bit(trained: Trained) -> None:
+def test_all_ranks_have_the_same_first_layers_to_the_last_bit(trained: Trained) -> None:
     _, *shards = states_of(trained.folder / "hybrid")
-    for name in ("enter.weight", "inner.weight", "norm.bias", "wide.4.weight"):
+    for name in (name for name in trained.names if not name.startswith(("wide.0", "wide.2.weight"))):
         assert all(torch.equal(each["model"][name], shards[0]["model"][name]) for each in shards[1:])
     assert [len(each["model"]["wide.0.weight"]) for each in shards] == [17, 16] * REPLICAS
 

@@ -149,6 +149,28 @@ def test_what_does_not_depend_on_single_rows_alone_is_computed_for_all_rows(netw
     assert plan.blocks and not plan.front
 
 
+class Tokens(nn.Module):
+    """Attention over the pixels of an image, and wide layers."""
+
+    def __init__(self, *, dropout: float) -> None:
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(3, 1, 5, dropout=dropout, batch_first=True)
+        self.wide, self.leave = nn.Linear(3 * 144, 33), nn.Linear(33, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        values = self.block(images.flatten(2).transpose(1, 2)).flatten(1)
+        answer: torch.Tensor = self.leave(self.wide(values).relu())
+        return answer
+
+
+def test_blocks_before_a_given_plan_are_computed_by_row_if_they_can_be() -> None:
+    layout = RankLayout(tensor=2, plan={"wide": "colwise", "leave": "rowwise"})
+    plans = [tried_plan(Tokens(dropout=dropout), IMAGES, layout, batch_size=2) for dropout in (0.0, 0.1)]
+    by_row, for_all = (plan for plan in plans if isinstance(plan, TensorPlan))
+    assert len(by_row.front) == 12 and all(name.startswith("block.") for name in by_row.front)
+    assert by_row.blocks == for_all.blocks and not for_all.front
+
+
 def test_each_rank_exchanges_its_share_of_what_wide_layers_are_given() -> None:
     network, rows = alexnet(), torch.zeros(5, 3, 12, 12)  # two of them for the largest of three ranks
     found = exchanged_bytes(network, plan_of(network, 3), rows)
