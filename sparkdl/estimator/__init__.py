@@ -19,4 +19,4 @@ __all__ = [
 ]
 
 TorchEstimator, TorchModel = TorchClassifier, TorchClassificationModel
-"""What the classifier was called before there was a regressor; what was saved under these names is still loaded."""
+"""The former names of the classifier and its model. What was saved under these names can still be loaded."""

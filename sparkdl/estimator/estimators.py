@@ -30,7 +30,7 @@ __all__ = ["TorchClassifier", "TorchRanker", "TorchRegressor"]
 
 
 class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsReadable, DefaultParamsWritable):  # type: ignore[type-arg]
-    """What estimators share."""
+    """The parameters, the fitting and the saving that all estimators share."""
 
     TASK: ClassVar[TaskName]
     MODEL: ClassVar[type[FittedModel]]
@@ -56,7 +56,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
     ) -> Self:
         """Set some of the parameters.
 
-        Raises :class:`ConfigError` for one that does not exist or cannot be, and for credentials in a URI.
+        Raises :class:`ConfigError` for a parameter that does not exist, an invalid value, and credentials in a URI.
         """
         for name in params:
             if not self.hasParam(name):
@@ -64,8 +64,8 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
                 raise ConfigError(f"{type(self).__name__} has no parameter {name!r}; {known}")
         if tracking_uri and without_credentials(tracking_uri) != tracking_uri:
             raise ConfigError(
-                f"tracking_uri: {tracking_uri} has credentials, which saving the estimator would write down; leave it"
-                " out and set MLFLOW_TRACKING_URI, or give user and password as MLFLOW_TRACKING_USERNAME and"
+                f"tracking_uri: {tracking_uri} contains credentials, which would be saved with the estimator; leave it"
+                " out and set MLFLOW_TRACKING_URI, or set user and password as MLFLOW_TRACKING_USERNAME and"
                 " MLFLOW_TRACKING_PASSWORD"
             )
         Train.checked({name: value for name, value in params.items() if name in self.FIELDS}, place=type(self).__name__)
@@ -77,7 +77,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
 
     @override
     def write(self) -> EstimatorWriter:
-        """A writer of the parameters, and of the format that they are in."""
+        """A writer of the parameters and the version of their format."""
         return EstimatorWriter(self)
 
     @classmethod
@@ -90,11 +90,11 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
     def fitMultiple(
         self, dataset: DataFrame, paramMaps: Sequence[dict[Param[Any], Any]]
     ) -> Iterator[tuple[int, FittedModel]]:
-        """Fit once for each map, when the iterator is asked for the next model; several threads may ask.
+        """Fit once per map, whenever the iterator is asked for the next model; several threads may ask at a time.
 
-        Maps that differ only in how a network is trained share one prepared copy of the rows, which is made when the
-        first of them needs it, and dropped when the last of them has been fitted, or has failed. Of an iterator that is
-        left before, the copies go with it, and with Python at the latest.
+        Maps that differ only in how a network is trained share one prepared copy of the rows. It is made when the
+        first of these fits needs it, and removed when the last one has ended or failed. If the iterator is abandoned
+        earlier, its copies are removed when it is garbage-collected, at the latest when Python exits.
         """
         estimators = [self.copy(each) for each in paramMaps]
         wanted = [each._preparation() for each in estimators]
@@ -102,7 +102,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         caller = active_run()
 
         def fit(index: int) -> FittedModel:
-            with under(caller):  # a thread of the grid search's own asks
+            with under(caller):  # the grid search calls this in its own threads, which have no active run
                 return estimators[index]._train(dataset, shared[wanted[index]])
 
         return _FitMultipleIterator(fit, len(estimators))
@@ -112,7 +112,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         return self._train(dataset, SharedRows(dataset, self._preparation(), fits=1))
 
     def _preparation(self) -> Preparation:
-        """What a fit needs of the rows."""
+        """The parameters that decide what the prepared copy of the rows holds."""
         given: dict[str, Any] = {each.name: self.getOrDefault(each) for each in self.params if self.isDefined(each)}
         return Preparation(
             task=self.TASK,
@@ -131,7 +131,7 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
         )
 
     def _train(self, dataset: DataFrame, shared: SharedRows) -> FittedModel:
-        """Train on the copy of the rows, and leave it, whether training ends well or not."""
+        """Train on the prepared copy of the rows, and release it, whether training succeeds or fails."""
         tracking_uri = self.getOrDefault(self.tracking_uri) if self.isSet(self.tracking_uri) else None
         tracking = Tracking(uri=tracking_uri)
         if self.isSet(self.experiment):
@@ -155,29 +155,29 @@ class _TorchEstimator(Estimator, Columns, FitParams, TrainParams, DefaultParamsR
             summary=TrainingSummary.of(trained),
         )
         code = settings.model.partition(":")[0] if isinstance(settings.model, str) else settings.model.__module__
-        model.trusted_modules = [code]  # which has run here already
+        model.trusted_modules = [code]  # this code has already run here
         return self._copyValues(model)
 
 
 class TorchClassifier(_TorchEstimator, ClassifierColumns):
-    """Trains a network on ranks of the running cluster, to tell classes apart. Runs on the driver.
+    """Trains a network that classifies rows, on ranks of the running cluster. Runs on the driver.
 
-    ``featuresCol`` holds vectors or arrays of numbers, or is a list of such columns and of numbers, or a mapping of the
-    names of a network's arguments to columns or to what ``prepare.inputs`` takes; ``labelCol`` whole
-    numbers, texts or truth values. The other columns are pyspark.ml's ``predictionCol``, ``probabilityCol``,
-    ``rawPredictionCol``, ``weightCol`` and ``validationIndicatorCol``. All other arguments are those of
-    :class:`sparkdl.Train` (``model``, ``epochs``, ``learning_rate``, ``patience`` …), and
+    ``featuresCol`` is one of three: the name of a column of vectors, arrays of numbers or numbers; a list of such
+    columns; or a mapping from the names of the network's arguments to columns, or to settings as in ``prepare.inputs``.
+    ``labelCol`` holds whole numbers, texts or truth values. The other columns are pyspark.ml's ``predictionCol``,
+    ``probabilityCol``, ``rawPredictionCol``, ``weightCol`` and ``validationIndicatorCol``. All other arguments are
+    those of :class:`sparkdl.Train` (``model``, ``epochs``, ``learning_rate``, ``patience`` …), and
 
-    * ``num_ranks``: how many training processes; each takes one task slot. By default as many as there are slots.
-    * ``validation``: the share of the rows that decides which epoch was best, where no column does.
-    * ``missing``: where it is set, features that equal it, or are NaN or null, count as missing: the mean of the other
-      training rows stands in for them, here and in the fitted model. Otherwise they are an error.
-    * ``contributionsCol``: where it is set, the model adds a vector: what each feature contributes to the predicted
-      class's ``rawPrediction``, or to the predicted number, by integrated gradients from a row of zeros, and last
-      what the model answers to this row. The sum is the prediction, except for an error of some percent.
-    * ``sparse``: whether vectors are kept sparse until a batch is trained on.
+    * ``num_ranks``: the number of training processes; each takes one task slot. By default as many as there are slots.
+    * ``validation``: the share of the rows that decides which epoch was best, unless ``validationIndicatorCol`` is set.
+    * ``missing``: if it is set, features that equal it, or are NaN or null, are replaced by the mean of the other
+      training rows, while fitting and in the fitted model. If it is not set, NaN and null are errors.
+    * ``contributionsCol``: if it is set, the model adds a vector with the contribution of each feature to the predicted
+      class's ``rawPrediction``, or to the predicted number, by integrated gradients from a row of zeros. Its last
+      element is the model's output for that row of zeros. The sum of all is the prediction, within some percent.
+    * ``sparse``: whether vectors stay sparse until a batch is trained on.
     * ``store``: a folder that driver and executors reach, for prepared data and checkpoints.
-    * ``experiment``, ``tracking_uri``: where MLflow logs each fit. Credentials have no place in the URI, because
+    * ``experiment``, ``tracking_uri``: where MLflow logs each fit. The URI must not contain credentials, because
       parameters are shown, logged and saved as they are.
 
     Fitting raises what :func:`sparkdl.prepare` and :func:`sparkdl.train` raise, and
@@ -188,21 +188,21 @@ class TorchClassifier(_TorchEstimator, ClassifierColumns):
 
 
 class TorchRegressor(_TorchEstimator):
-    """Trains a network on ranks of the running cluster, to predict a number. Runs on the driver.
+    """Trains a network that predicts a number, on ranks of the running cluster. Runs on the driver.
 
-    ``labelCol`` holds numbers; everything else is as with :class:`TorchClassifier`, but for the columns of
-    probabilities.
+    ``labelCol`` holds numbers. Everything else is as in :class:`TorchClassifier`, except that there are no
+    ``probabilityCol`` and ``rawPredictionCol``.
     """
 
     TASK, MODEL = "regression", TorchRegressionModel
 
 
 class TorchRanker(_TorchEstimator, GroupColumn):
-    """Trains a network on ranks of the running cluster, to order the rows of a group. Runs on the driver.
+    """Trains a network that ranks the rows within each group, on ranks of the running cluster. Runs on the driver.
 
-    ``labelCol`` says how relevant a row is, by a number from 0 to 31, and ``qidCol`` (by default ``qid``) which rows
-    are of one group, by a whole number or a text. A group has one weight, is held out as a whole, and has at most 4,096
-    rows; ``batch_size`` counts groups. Everything else is as with :class:`TorchRegressor`.
+    ``labelCol`` holds the relevance of a row, a number from 0 to 31. ``qidCol`` (by default ``qid``) holds the group of
+    a row, a whole number or a text. A group has one weight and at most 4,096 rows, and is held out as a whole;
+    ``batch_size`` counts groups. Everything else is as in :class:`TorchRegressor`.
     """
 
     TASK, MODEL = "ranking", TorchRankingModel

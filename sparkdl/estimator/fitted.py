@@ -27,11 +27,11 @@ from sparkdl.tracking import download
 __all__ = ["FittedModel", "TorchClassificationModel", "TorchRankingModel", "TorchRegressionModel"]
 
 _PLACES_PER_CLASS = 100
-"""Labels with larger gaps than that are numbers of something, and no indices."""
+"""Whole-number labels whose largest value exceeds this many per class are identifiers, not class indices."""
 
 
 class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
-    """What models share: where the network is, and how it was trained."""
+    """The base of fitted models: where the network is stored, and how it was trained."""
 
     def __init__(
         self,
@@ -45,19 +45,19 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         super().__init__()
         self.model_uri, self.tracking_uri = model_uri, tracking_uri
         self.label_type = label_type
-        """Of models from before the card of a model said which type its labels have; None of others."""
+        """The type of the labels, for models of older versions, whose cards do not have it; None for all others."""
         self.means = means
-        """What stands in for missing values of the features, by place; None where ``missing`` was not set."""
+        """The replacement of missing values, one per feature; None if ``missing`` was not set."""
         self.trusted_modules: list[str] = []
-        """Modules or packages whose code may build a network that could not be exported: of a model that was fitted
-        here, that of its network; of one that was loaded none, until it is set."""
+        """Modules or packages whose code may be imported to build a network that could not be exported. For a model
+        that was fitted in this process it is the network's module. For a loaded model it is empty until you set it."""
         self.trainingSummary = summary
-        """None of a model that an older version has saved."""
+        """None for a model that was saved by an older version."""
         self._setDefault(sparse=False)
 
     @override
     def write(self) -> MLWriter:
-        """A writer whose folder holds the columns' names and the model itself, not a link to the tracking server."""
+        """A writer that saves the columns' names and a copy of the model itself, not a link to the tracking server."""
         return ModelWriter(self)
 
     @classmethod
@@ -93,10 +93,10 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
         return Features(tuple(kinds.items()), self.getOrDefault(self.missing), tuple(self.means))
 
     def _answered(self, dataset: DataFrame, columns: dict[str, Column], *, vectors: bool) -> DataFrame:
-        """The rows with these columns, and where they are asked for with the contributions of features."""
+        """The rows with these columns added, and with the contributions of features if ``contributionsCol`` is set."""
         asked = self.isDefined(self.contributionsCol)
         if asked and self.isSet(self.inputs):
-            raise ConfigError("contributionsCol is for one vector of features, and this model takes several inputs")
+            raise ConfigError("contributionsCol needs a single vector of features, but this model has several inputs")
         if asked:
             columns = columns | {self.getOrDefault(self.contributionsCol): array_to_vector(col("contributions"))}
         check_room(dataset, list(columns))
@@ -114,7 +114,7 @@ class FittedModel(Model, Columns, MLReadable["FittedModel"], MLWritable):
 
 
 class NumberModel(FittedModel):
-    """What models share that add one number, and nothing else."""
+    """The base of models that add one number per row, and nothing else."""
 
     @override
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -126,29 +126,28 @@ class TorchRegressionModel(NumberModel):
 
 
 class TorchRankingModel(NumberModel):
-    """A fitted :class:`TorchRanker`: adds the score, which is higher for a row that comes before others.
+    """A fitted :class:`TorchRanker`: adds a score; rows with higher scores rank first.
 
-    The score of a row does not depend on other rows, so groups are not needed.
+    The score of a row does not depend on other rows, so ``qidCol`` is not needed.
     """
 
 
 class TorchClassificationModel(FittedModel, ClassifierColumns):
-    """A fitted :class:`TorchClassifier`: adds the predicted label, and vectors with a place for each class.
+    """A fitted :class:`TorchClassifier`: adds the predicted label, and vectors with one element per class.
 
-    The label is a double where labels were numbers, which pyspark.ml's evaluators ask for, and else in its own type,
-    as the model's card says it. The places of
-    ``probability`` and ``rawPrediction`` are those of :attr:`labels`. ``rawPrediction`` holds logits whose mean is
-    zero: of two classes, half the margin with either sign.
+    Numeric labels are predicted as doubles, because pyspark.ml's evaluators need them; other labels keep the type that
+    the model's card states. The elements of ``probability`` and ``rawPrediction`` are in the order of :attr:`labels`.
+    ``rawPrediction`` holds logits that are centred at zero: with two classes, plus and minus half the margin.
     """
 
     @property
     def labels(self) -> list[str | None]:
-        """What each place of a vector is for, as text; None where no row had that label."""
+        """The label of each element of the vectors, as text; None if no training row had that label."""
         return _by_index(ModelCard.load(download(self.model_uri, self.tracking)).label_names)
 
     @property
     def numClasses(self) -> int:  # noqa: N802 - pyspark.ml's name
-        """How many places the vectors have."""
+        """The length of the vectors."""
         return len(self.labels)
 
     @override
@@ -167,7 +166,7 @@ class TorchClassificationModel(FittedModel, ClassifierColumns):
 
 
 def _vector(name: str, places: Sequence[int | None], *, absent: float) -> Column:
-    """An array by class index as a vector with these classes at its places."""
+    """An array by class index as a vector whose elements are those of the classes in ``places``, in this order."""
     if list(places) == list(range(len(places))):
         return array_to_vector(col(name))
     values = [lit(absent) if place is None else element_at(col(name), place + 1) for place in places]
@@ -175,10 +174,10 @@ def _vector(name: str, places: Sequence[int | None], *, absent: float) -> Column
 
 
 def _by_index(names: Sequence[str]) -> list[str | None]:
-    """The class that each place of a vector is for, None where no row had it.
+    """The class of each element of a vector; None if no training row had it.
 
-    ``pyspark.ml`` counts from 0 up to the largest label. Where labels are none of its whole numbers, or that would be
-    far more places than classes, these follow each other.
+    ``pyspark.ml`` numbers classes from 0 to the largest label. If labels are not such whole numbers, or if that would
+    give far more elements than classes, there is one element per class, in the order of ``names``.
     """
     if not all(re.fullmatch(r"0|[1-9]\d{0,18}", name) for name in names):
         return list(names)

@@ -1,6 +1,6 @@
-"""From the columns that a DataFrame has to those that :func:`sparkdl.prepare` and :func:`sparkdl.score` read.
+"""Turns the columns of a DataFrame into those that :func:`sparkdl.prepare` and :func:`sparkdl.score` read.
 
-Runs on the driver, lazily. What cannot work is an error here, before anything starts.
+Runs on the driver, lazily. Columns that cannot be used raise an error here, before any job starts.
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 FEATURES, LABEL, WEIGHT, SPLIT, QID = "features", "label", "weight", "split", "qid"
-"""What the columns are called in the prepared dataset."""
+"""The names of the columns in the prepared dataset."""
 NAMED_SPLIT = "sparkdl_split"
-"""And the split's where inputs have names, and their columns keep their own."""
+"""The name of the split column if inputs have names; all other columns keep theirs then."""
 
 
 def feature_kinds(rows: DataFrame, columns: Sequence[str], *, sparse: bool) -> dict[str, str]:
-    """What a scoring task takes the columns for: ``vector`` for lists, too, and numbers as vectors hold them.
+    """How a scoring task reads each column: ``vector`` for vectors and lists, ``double`` or ``float`` for numbers.
 
     Raises :class:`DataError` for a column that is missing, or holds neither numbers nor vectors nor arrays of numbers.
     """
@@ -59,10 +59,10 @@ def training_rows(
     validation: str | None,
     qid: str | None,
 ) -> DataFrame:
-    """The columns ``features`` and ``label``, and where they are given ``weight``, ``split`` and ``qid``.
+    """The columns ``features`` and ``label``, and ``weight``, ``split`` and ``qid`` if they are given.
 
-    ``validation`` is a column of truth values that says which rows decide which epoch was best.
-    Raises :class:`DataError` as :func:`feature_kinds` does, and for the other columns.
+    ``validation`` is a column of truth values: true for rows that are held out to decide which epoch was best.
+    Raises :class:`DataError` for any column that is missing or of an unsuitable type.
     """
     _check_features(rows, features)
     if weight is not None:
@@ -81,9 +81,9 @@ def training_rows(
 def rows_by_name(
     rows: DataFrame, inputs: Sequence[str], label: str, *, weight: str | None, validation: str | None
 ) -> DataFrame:
-    """The columns of inputs that have names, the label and the weight as they are, and where one is given the split.
+    """The columns of named inputs, the label and the weight unchanged, and the split if ``validation`` is given.
 
-    Raises :class:`DataError` for columns that are missing; what inputs are made of, :func:`sparkdl.prepare` checks.
+    Raises :class:`DataError` for columns that are missing. :func:`sparkdl.prepare` checks the types of inputs.
     """
     if weight is not None:
         _expect(rows, weight, "weightCol", NumericType, "a weight is a number")
@@ -126,7 +126,7 @@ def _array(rows: DataFrame, name: str) -> Column:
 
 
 def _vector(rows: DataFrame, name: str, *, alone: bool) -> Column:
-    """A column as vectors; numbers beside others stay numbers, which an assembler need not be told the width of."""
+    """A column as vectors. Numbers beside other columns stay numbers: the assembler takes them as they are."""
     value, kind = _of(name), rows.schema[name].dataType
     if isinstance(kind, VectorUDT) or (isinstance(kind, NumericType | BooleanType) and not alone):
         return value

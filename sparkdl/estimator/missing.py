@@ -1,4 +1,4 @@
-"""What stands in for missing values of the features: the mean of the others. Runs on the driver; tasks add up."""
+"""Replaces missing values of features by the mean of the others. Runs on the driver; Spark tasks add up the sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ Vector = npt.NDArray[Any]
 
 
 def means_of(rows: DataFrame, features: str, missing: float) -> list[float]:
-    """The mean of each place of a column of arrays, over the values that are not missing; 0 where all are."""
+    """The mean of each element of a column of arrays, over the values that are not missing; 0 if all are missing."""
     sums, counts = np.zeros(0), np.zeros(0)
     arrays = rows.select(col(features).cast("array<float>").alias(features))
     for found in arrays.mapInArrow(_sums(missing), "sums array<double>, counts array<double>").collect():
@@ -25,8 +25,8 @@ def means_of(rows: DataFrame, features: str, missing: float) -> list[float]:
 
 
 def filled(features: Column, missing: float, means: Sequence[float]) -> Column:
-    """The arrays, with a place's mean for each value that is null, NaN, or equals ``missing``."""
-    # One text, because a plan with as many numbers as there are features would be slow to read.
+    """The arrays, with the element's mean in place of each value that is null, NaN, or equals ``missing``."""
+    # One text, because Spark would be slow to analyse a plan with a literal for each feature.
     mean_of = split_text(lit(",".join(map(repr, means))), ",").cast("array<float>")
 
     def fill(value: Column, place: Column) -> Column:
@@ -40,7 +40,7 @@ def _sums(missing: float) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sums, counts = np.zeros(0), np.zeros(0)
         for batch in batches:
-            rows = batch.column(0).drop_null()  # what has no features at all is told of elsewhere, with its place
+            rows = batch.column(0).drop_null()  # prepare reports rows without features, and where they are
             values = rows.flatten().to_numpy(zero_copy_only=False)
             lengths = np.asarray(rows.value_lengths())
             places = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -1,4 +1,4 @@
-"""The parameters of estimators and models, under the names that ``pyspark.ml`` has for them."""
+"""The parameters of estimators and models, with the names that ``pyspark.ml`` uses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -19,19 +19,19 @@ from sparkdl.settings import Input, Section, Train
 __all__ = ["ClassifierColumns", "Columns", "FitParams", "GroupColumn", "TrainParams"]
 
 OURS = ("dataset", "run_dir", "task")
-"""Keys of :class:`Train` that follow from the DataFrame, the store and the class."""
+"""Keys of :class:`Train` that are no parameters: the DataFrame, the store and the estimator's class determine them."""
 
 
 def _share(value: Any) -> float:
-    """What pyspark.ml makes the error of a value from that cannot be: it names the parameter."""
+    """A share of rows. Raises ``TypeError`` for others, to which pyspark.ml adds the name of the parameter."""
     share: float = TypeConverters.toFloat(value)
     if not 0 <= share < 1:
-        raise TypeError(f"It is a share, from 0 to below 1, and not {value}")
+        raise TypeError(f"It must be a share, at least 0 and below 1, not {value}")
     return share
 
 
 def _named_inputs(value: Any) -> dict[str, Any]:
-    """Columns by name, each as :class:`~sparkdl.settings.Input` takes it: a name or several alone are its columns."""
+    """Inputs by name, as :class:`~sparkdl.settings.Input` has them. A text or a list names the input's columns."""
     found = {}
     for name, each in dict(value).items():
         given = {"column": each} if isinstance(each, str) else {"columns": each} if isinstance(each, list) else each
@@ -44,7 +44,7 @@ def _named_inputs(value: Any) -> dict[str, Any]:
 def _count(value: Any) -> int:
     count: int = TypeConverters.toInt(value)
     if count < 1:
-        raise TypeError(f"It is a number from 1 on, and not {value}")
+        raise TypeError(f"It must be a whole number of at least 1, not {value}")
     return count
 
 
@@ -55,30 +55,30 @@ class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
         Params._dummy(), "featuresCols", "columns to learn from, instead of featuresCol", TypeConverters.toListString
     )
     inputs: Param[dict[str, Any]] = Param(
-        Params._dummy(), "inputs", "what a network takes by name, instead of featuresCol: prepare.inputs", _named_inputs
+        Params._dummy(), "inputs", "inputs by name, instead of featuresCol: see prepare.inputs", _named_inputs
     )
     sparse: Param[bool] = Param(
         Params._dummy(),
         "sparse",
-        "keep only what is not zero of the vectors, until a batch is trained on or scored",
+        "keep vectors sparse until a batch is trained on or scored",
         TypeConverters.toBoolean,
     )
 
     contributionsCol: Param[str] = Param(  # noqa: N815
         Params._dummy(),
         "contributionsCol",
-        "a vector of what each feature contributes, which is added only where this is set",
+        "the column of vectors with each feature's contribution; added only if this is set",
         TypeConverters.toString,
     )
     missing: Param[float] = Param(
         Params._dummy(),
         "missing",
-        "where it is set, features that equal it, or are NaN or null, are missing, and the mean stands in for them",
+        "if set, features that equal it, or are NaN or null, are replaced by the mean of the training rows",
         TypeConverters.toFloat,
     )
 
     def setFeaturesCol(self, value: str | Sequence[str] | Mapping[str, Any]) -> Any:  # noqa: N802 - pyspark.ml's name
-        """Learn from one column, from several, or from columns by the names of a network's arguments."""
+        """Learn from one column, from a list of columns, or from a mapping of a network's arguments to columns."""
         self.clear(self.featuresCols)
         self.clear(self.inputs)
         if isinstance(value, str):
@@ -88,7 +88,7 @@ class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
         return self._set(featuresCols=list(value))
 
     def getFeaturesCols(self) -> list[str]:  # noqa: N802
-        """The columns to learn from: several, or the only one."""
+        """The columns to learn from, each once."""
         if self.isSet(self.inputs):
             columns = [column for each in self.getOrDefault(self.inputs).values() for column in Input(**each).raw]
             return list(dict.fromkeys(columns))
@@ -97,16 +97,16 @@ class Columns(HasFeaturesCol, HasLabelCol, HasPredictionCol):
 
 
 class ClassifierColumns(Columns, HasProbabilityCol, HasRawPredictionCol):
-    """And those that classifiers add."""
+    """The columns of classifiers: also ``probabilityCol`` and ``rawPredictionCol``."""
 
 
 class GroupColumn(Params):
-    """And one that fitting a ranker needs."""
+    """The column of groups, which only fitting a ranker needs."""
 
     qidCol: Param[str] = Param(  # noqa: N815
         Params._dummy(),
         "qidCol",
-        "the column that says which rows are of one group, and are ranked within it",
+        "the column of groups: rows are ranked within their group",
         TypeConverters.toString,
     )
 
@@ -116,7 +116,7 @@ class GroupColumn(Params):
 
 
 class FitParams(HasWeightCol, HasValidationIndicatorCol):
-    """What fitting needs beside the columns and the recipe."""
+    """The parameters of fitting that are neither columns nor keys of :class:`Train`."""
 
     num_ranks: Param[int] = Param(Params._dummy(), "num_ranks", "training processes; each takes one task slot", _count)
     validation: Param[float] = Param(
@@ -128,12 +128,12 @@ class FitParams(HasWeightCol, HasValidationIndicatorCol):
 
 
 def _plain(value: Any) -> Any:
-    """A section as the mapping that a file would have in its place: saving an estimator writes JSON."""
+    """A settings section as a plain mapping, because an estimator is saved as JSON."""
     return value.model_dump() if isinstance(value, Section) else value
 
 
 class TrainParams(Params):
-    """One ``Param`` per key of :class:`Train`, so that a grid search can vary any."""
+    """One ``Param`` per key of :class:`Train`, so that a grid search can vary each of them."""
 
     FIELDS: ClassVar = [name for name in Train.model_fields if name not in OURS]
 

@@ -1,4 +1,4 @@
-"""The copy of the rows that fits train on: what decides what it holds, and how long it is there. Runs on the driver."""
+"""The prepared copy of the rows that fits train on: its settings, and how long it exists. Runs on the driver."""
 
 import json
 import threading
@@ -32,41 +32,41 @@ __all__ = ["Preparation", "PreparedRows", "SharedRows"]
 
 
 class Preparation(NamedTuple):
-    """All of an estimator's parameters that decide what the copy of the rows holds, and where it lies.
+    """All parameters of an estimator that decide what the prepared copy of the rows holds, and where it is stored.
 
-    Fits that agree in them may share a copy, and nothing else is known when it is made. A tuple, which equals itself
-    also where ``missing`` is not a number.
+    Fits with equal values share a copy. It is a tuple so that it equals itself even if ``missing`` is NaN.
     """
 
     task: TaskName
     features: tuple[str, ...]
     inputs: str | None
-    """Where inputs have names: ``prepare.inputs`` as JSON."""
+    """``prepare.inputs`` as JSON; None if inputs have no names."""
     label: str
     weight: str | None
     qid: str | None
-    """The column that says which group a row is of, for ranking."""
+    """The column of groups, for ranking."""
     held_out: str | None
-    """The column that says which rows to validate with; without one, ``validation`` is their share."""
+    """The column that is true for validation rows; if None, ``validation`` is their share."""
     validation: float
     missing: float | None
     sparse: bool
     seed: int
     num_ranks: int | None
-    """As many as the cluster has slots where that is None."""
+    """None: as many as the cluster has slots."""
     store: str
 
 
 class PreparedRows:
-    """The copy, made when the object is. Goes by :meth:`drop`, with the object, or with Python, whichever is first.
+    """A prepared copy of the rows. The constructor writes it.
 
-    Raises what :func:`sparkdl.prepare` raises, and :class:`~sparkdl.errors.DataError` for columns that are missing or
-    of another type.
+    The copy is removed by :meth:`drop`, when the object is garbage-collected, or when Python exits, whichever is first.
+    The constructor raises what :func:`sparkdl.prepare` raises, and :class:`~sparkdl.errors.DataError` for columns that
+    are missing or of another type.
     """
 
     dataset: Dataset
     means: list[float] | None
-    """What stands in for missing values; None where none can be missing."""
+    """The replacement of missing values, one per feature; None if ``missing`` is not set."""
     num_ranks: int
 
     def __init__(self, rows: DataFrame, wanted: Preparation) -> None:
@@ -104,7 +104,8 @@ class PreparedRows:
         if wanted.missing is not None:
             if wanted.sparse:
                 raise ConfigError(
-                    "missing: values of sparse vectors are not replaced by a mean; leave `sparse` out, or `missing`"
+                    "missing: values of sparse vectors cannot be replaced by a mean; set only one of `missing` and"
+                    " `sparse`"
                 )
             known = chosen.where(col(SPLIT) == "train") if wanted.held_out else chosen
             self.means = means_of(known, FEATURES, wanted.missing)
@@ -120,14 +121,15 @@ class PreparedRows:
         }
 
     def drop(self) -> None:
-        """Remove the copy, if it is still there: the rows are the caller's, and fits leave only checkpoints."""
+        """Remove the copy, if it still exists."""
         self._drop()
 
 
 class SharedRows:
-    """A copy for so many fits, each of which enters: made when the first one asks, dropped when the last one leaves.
+    """A copy that ``fits`` fits share: made when the first one asks for it, removed when the last one has ended.
 
-    Fits may be in threads of their own. Where a copy could not be made, the next fit that asks tries again.
+    Each fit is a ``with`` block of this object, and may run in its own thread. If the copy could not be made, the next
+    fit that asks for it tries again.
     """
 
     def __init__(self, rows: DataFrame, wanted: Preparation, *, fits: int) -> None:
@@ -153,10 +155,13 @@ class SharedRows:
 
 
 def _named_inputs(rows: DataFrame, wanted: Preparation, inputs: str) -> tuple[DataFrame, dict[str, Any]]:
-    """The same for inputs that have names: their columns keep theirs, which the model will read."""
+    """The rows, and the settings that name their columns, if inputs have names: columns keep their names."""
     unfit = {"missing": wanted.missing is not None, "sparse": wanted.sparse, "qidCol": wanted.qid is not None}
     if named := [name for name, is_set in unfit.items() if is_set]:
-        raise ConfigError(f"{', '.join(named)}: for one vector of features, and featuresCol names several inputs")
+        raise ConfigError(
+            f"{', '.join(named)}: only for a single vector of features, but featuresCol names several inputs; leave"
+            " this out"
+        )
     chosen = rows_by_name(rows, wanted.features, wanted.label, weight=wanted.weight, validation=wanted.held_out)
     return chosen, {
         "label": wanted.label,
@@ -169,7 +174,7 @@ def _named_inputs(rows: DataFrame, wanted: Preparation, inputs: str) -> tuple[Da
 def _slots(rows: DataFrame) -> int:
     slots = count_slots(rows.sparkSession)
     if slots is None:
-        raise ConfigError("Spark does not say how many slots it has; set num_ranks")
+        raise ConfigError("Spark does not report how many task slots it has; set num_ranks")
     return slots
 
 

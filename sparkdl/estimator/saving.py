@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["EstimatorReader", "EstimatorWriter", "ModelReader", "ModelWriter"]
 
 FORMAT = 3
-"""Of what is saved: the first one had neither a version nor a summary, the second one no means."""
+"""The version of the saved format. Format 1 had neither a version nor a summary; format 2 had no means."""
 KEY = "sparkdl"
-"""Where metadata says what is ours."""
+"""The key of our own entries in pyspark.ml's metadata."""
 
 
 class _Writer(MLWriter):
-    """Overwrites through Spark Connect as well, where PySpark's writers do so for its own stages alone."""
+    """Overwrites through Spark Connect, too, where PySpark's writers overwrite only PySpark's own stages."""
 
     @override
     def _handleOverwrite(self, path: str) -> None:
@@ -39,9 +39,10 @@ class _Writer(MLWriter):
 
 
 class EstimatorWriter(_Writer, DefaultParamsWriter):
-    """Writes the parameters, as pyspark.ml does, and the format.
+    """Writes the parameters, as pyspark.ml does, and the version of the format.
 
-    Raises :class:`ConfigError` for a network, a loss or an optimizer that is no name, before anything is overwritten.
+    Raises :class:`ConfigError`, before anything is overwritten, for a network, a loss or an optimizer that is a class
+    or a function and not a name.
     """
 
     def __init__(self, estimator: Any) -> None:
@@ -50,8 +51,8 @@ class EstimatorWriter(_Writer, DefaultParamsWriter):
             if estimator.isDefined(param) and callable(value := estimator.getOrDefault(param)):
                 raise ConfigError(
                     f"{param.name} is the {'class' if isinstance(value, type) else 'function'}"
-                    f" {getattr(value, '__qualname__', type(value).__name__)}; what is saved is text: give its import"
-                    " path, such as 'yourpackage.networks:Net'"
+                    f" {getattr(value, '__qualname__', type(value).__name__)}, which cannot be saved; set its import"
+                    " path instead, such as 'yourpackage.networks:Net'"
                 )
 
     @override
@@ -71,7 +72,7 @@ class EstimatorReader(DefaultParamsReader[Any]):
 
 
 class ModelWriter(_Writer):
-    """Writes the parameters, how the model was trained, and a copy of the model beside them."""
+    """Writes the parameters, the training summary, and a copy of the model."""
 
     def __init__(self, model: "FittedModel") -> None:
         super().__init__()
@@ -101,7 +102,7 @@ class ModelReader(MLReader["FittedModel"]):
     def load(self, path: str) -> "FittedModel":
         metadata = DefaultParamsReader.loadMetadata(path, ml_context(self.sparkSession))
         ours = _ours(path, metadata)
-        folder = TemporaryDirectory(prefix="sparkdl-loaded-")  # what was loaded may be saved to the place it came from
+        folder = TemporaryDirectory(prefix="sparkdl-loaded-")  # a copy, as the model may be saved over ``path`` later
         _loaded.append(folder)
         download_files(join(path, "model"), Path(folder.name, "model"))
         summary = TrainingSummary(**ours["summary"]) if ours.get("summary") else None
@@ -119,7 +120,7 @@ _loaded: list[TemporaryDirectory[str]] = []  # removed when the driver's Python 
 
 
 def _ours(path: str, metadata: dict[str, Any]) -> dict[str, Any]:
-    """What metadata says beside the parameters."""
+    """Our own entries of the metadata. Raises :class:`ModelError` for a newer format."""
     ours: dict[str, Any] = metadata.get(KEY, {"format": 1})
     if ours["format"] > FORMAT:
         raise ModelError(

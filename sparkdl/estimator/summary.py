@@ -1,4 +1,4 @@
-"""What a fitted model says of its training."""
+"""The training summary of a fitted model."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,17 +13,17 @@ class TrainingSummary:
     """How a model was trained."""
 
     history: list[dict[str, float]]
-    """One entry per epoch: ``train_loss``, ``validation_accuracy`` and so on, ``seconds``."""
+    """One entry per epoch: ``train_loss``, ``seconds``, ``validation_accuracy`` and so on."""
     metrics: dict[str, float]
-    """Of the model: that is the best epoch."""
+    """Of the best epoch, whose weights the model has."""
     run_id: str
     """The MLflow run."""
     verdict: str
-    """What the run was bound by, and what to change."""
+    """What limited the speed of the run, and what to change."""
 
     @classmethod
     def of(cls, trained: TrainedModel) -> Self:
-        """What :func:`sparkdl.train` found."""
+        """The summary of a training by :func:`sparkdl.train`."""
         return cls(trained.history, trained.metrics, trained.run_id, trained.verdict)
 
     @property

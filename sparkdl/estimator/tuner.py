@@ -1,4 +1,4 @@
-"""A search over an estimator's parameters with folds, as a tuner of ``pyspark.ml``. Runs on the driver."""
+"""A search over an estimator's parameters by cross-validation, as a tuner of ``pyspark.ml``. Runs on the driver."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,22 +32,22 @@ OURS = TorchClassifier, TorchRegressor, TorchRanker
 class TorchTuner(CrossValidator):
     """A ``CrossValidator`` with a search space in place of a grid: Optuna chooses the values of each trial.
 
-    ``space`` has parameters of the estimator, or of that in a pipeline, as ``tune.space`` has keys: ``{"learning_rate":
-    {"log": [1e-4, 1e-1]}, "model_options.hidden": [[64], [128, 64]]}``. ``trials`` and ``sampler`` are those of
-    ``tune``; ``estimator``, ``evaluator``, ``numFolds``, ``foldCol``, ``seed``, ``parallelism`` and
+    ``space`` maps parameters of the estimator, or of the estimator in a pipeline, to values as in ``tune.space``:
+    ``{"learning_rate": {"log": [1e-4, 1e-1]}, "model_options.hidden": [[64], [128, 64]]}``. ``trials`` and ``sampler``
+    are those of ``tune``; ``estimator``, ``evaluator``, ``numFolds``, ``foldCol``, ``seed``, ``parallelism`` and
     ``collectSubModels`` those of :class:`pyspark.ml.tuning.CrossValidator`. ``parallelism`` trials run at a time, and
     share one prepared copy of each fold's rows.
 
     Fitting returns pyspark.ml's ``CrossValidatorModel``: ``bestModel``, fitted on all rows, and ``avgMetrics`` and
-    ``stdMetrics`` over the folds, by trial, with ``getEstimatorParamMaps()`` in the same order. A trial whose loss is
-    no longer a number has NaN there. Raises :class:`~sparkdl.errors.ConfigError` for parameters that the estimator does
-    not have, and what :meth:`TorchClassifier.fit` raises. Runs on the driver.
+    ``stdMetrics`` over the folds, one entry per trial, in the order of ``getEstimatorParamMaps()``. The entry of a
+    trial whose loss became NaN is NaN. Raises :class:`~sparkdl.errors.ConfigError` for parameters that the estimator
+    does not have, and what :meth:`TorchClassifier.fit` raises. Runs on the driver.
     """
 
     space: Param[dict[str, Any]] = Param(Params._dummy(), "space", "parameters to search, and their values", dict)
     trials: Param[int] = Param(Params._dummy(), "trials", "how many settings are tried", TypeConverters.toInt)
     sampler: Param[str] = Param(
-        Params._dummy(), "sampler", "how they are chosen: see tune.sampler", TypeConverters.toString
+        Params._dummy(), "sampler", "how values are chosen: see tune.sampler", TypeConverters.toString
     )
 
     def __init__(
@@ -69,7 +69,7 @@ class TorchTuner(CrossValidator):
 
     @override
     def write(self) -> MLWriter:
-        """A tuner is not saved: its model and its estimator are."""
+        """Raises :class:`ConfigError`: save the fitted model or the estimator instead."""
         raise ConfigError("a TorchTuner cannot be saved; save its model (fit(...).write()), or its estimator")
 
     @override
@@ -101,7 +101,9 @@ class TorchTuner(CrossValidator):
                 held_out.unpersist()
         known = [record for record in records if record.state == "finished"]
         if not known:
-            raise TrainingError(f"the loss of all {len(records)} trials was no longer a number; try smaller rates")
+            raise TrainingError(
+                f"the loss became NaN or infinite in all {len(records)} trials; search smaller learning rates"
+            )
         sign = 1 if evaluator.isLargerBetter() else -1
         best = max(known, key=lambda record: sign * record.history[0][figure])
         averages, deviations = [fmean(each) for each in metrics], [pstdev(each) for each in metrics]
@@ -113,7 +115,7 @@ class TorchTuner(CrossValidator):
     def _fit_fold(
         self, fold: tuple[DataFrame, DataFrame], models: list[Model], maps: Sequence[dict[Param[Any], Any]]
     ) -> list[float]:
-        """The metric of each map on what is held out, in their order; NaN where the loss was no number any more."""
+        """The metric of each map on the held-out rows, in the order of ``maps``; NaN if the training failed."""
         train, held_out = fold
         evaluator, fits = self.getEvaluator(), self.getEstimator().fitMultiple(train, maps)
         collect = self.getCollectSubModels()
@@ -126,16 +128,16 @@ class TorchTuner(CrossValidator):
             return evaluator.evaluate(model.transform(held_out, maps[number])), model if collect else None
 
         with ThreadPoolExecutor(len(maps)) as pool:
-            # Spark knows a thread by the properties of the one that started it.
+            # Threads inherit Spark's local properties, such as the job group, from the caller.
             targets = [inheritable_thread_target(partial(fit, number)) for number in range(len(maps))]
             found: list[tuple[float, Model | None]] = list(pool.map(lambda target: target(), targets))
         models += [model for _, model in found if model is not None]
         return [metric for metric, _ in found]
 
     def _settings(self) -> Tune:
-        """The search as ``tune`` has it. Raises :class:`ConfigError`."""
+        """The search as settings of the section ``tune``. Raises :class:`ConfigError`."""
         if not self.isDefined(self.space) or not self.getOrDefault(self.space):
-            raise ConfigError("TorchTuner: set space: the parameters to search, and their values")
+            raise ConfigError("TorchTuner: space is missing; set it to the parameters to search, and their values")
         given = {name: self.getOrDefault(name) for name in ("space", "sampler", "seed")}
         if self.isSet(self.trials) or given["sampler"] != "grid":
             given["trials"] = self.getOrDefault(self.trials)
@@ -150,24 +152,24 @@ class TorchTuner(CrossValidator):
 
 
 def _figure(evaluator: Evaluator) -> str:
-    """A figure that is better in the same direction."""
+    """The name of a figure that improves in the same direction as the evaluator's metric."""
     return "validation_accuracy" if evaluator.isLargerBetter() else "validation_loss"
 
 
 def _tuned_stage(estimator: "Estimator[Any]") -> "tuple[Estimator[Any], Any]":
-    """The estimator, and what of it has the parameters. Raises :class:`ConfigError`."""
+    """The estimator, and the stage of it whose parameters are searched. Raises :class:`ConfigError`."""
     stages = estimator.getStages() if isinstance(estimator, Pipeline) else [estimator]
     found = [stage for stage in stages if isinstance(stage, OURS)]
     if len(found) != 1:
         raise ConfigError(
-            "TorchTuner searches parameters of a TorchClassifier, TorchRegressor or TorchRanker, alone or once in a"
-            f" pipeline; this one has {len(found)}. For others take pyspark.ml's CrossValidator"
+            "TorchTuner searches parameters of one TorchClassifier, TorchRegressor or TorchRanker, alone or in a"
+            f" pipeline; this estimator has {len(found)} of them. For others use pyspark.ml's CrossValidator"
         )
     return estimator, found[0]
 
 
 def _param_map(estimator: "Estimator[Any]", values: Mapping[str, Any]) -> dict[Param[Any], Any]:
-    """Values as pyspark.ml hands them to ``fit``; those below a parameter, such as its options, change a part of it."""
+    """A trial's values as pyspark.ml's ``fit`` takes them; a key such as ``model_options.hidden`` changes one entry."""
     _, stage = _tuned_stage(estimator)
     tree: dict[str, Any] = {}
     for key in sorted(values, key=lambda key: key.count(".")):

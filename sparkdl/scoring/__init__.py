@@ -1,4 +1,4 @@
-"""A registered model over a DataFrame, or over a few rows in memory.
+"""Applies a registered model to a DataFrame, or to rows in memory.
 
-Nothing is imported here: scoring tasks import this room too, and have no use for MLflow.
+This file imports nothing, because scoring tasks import the package, too, and do not need MLflow.
 """

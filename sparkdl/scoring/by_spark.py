@@ -1,6 +1,6 @@
-"""Preprocessing that Spark alone can apply, with stages of the user's own, before a task scores.
+"""Applies preprocessing that only Spark can run: pipelines with the user's own stages. Rows are scored afterwards.
 
-Runs on the driver, lazily; the work is Spark's.
+Runs on the driver, lazily; Spark does the work.
 """
 
 import re
@@ -35,20 +35,21 @@ from sparkdl.storage import spark_url
 __all__ = ["INPUT", "REFUSED", "load_preprocessing", "with_inputs"]
 
 _COPY = re.compile(r"SELECT \*, (`.+`) AS `(\w+)` FROM __THIS__")
-"""The stage that gives a column another name, where Spark ML cannot take its own."""
+"""The stage that copies a column whose name Spark ML cannot read to another name."""
 _WHOLE = {"tinyint", "smallint", "int", "bigint"}
 _BOUNDED = re.compile(rf"{'|'.join(_WHOLE)}|decimal\(\d+,\d+\)")
-"""Types that are too small for some numbers. Nothing else of a card may stand in SQL."""
+"""Types with a limited range, and the only texts of a card that are put into SQL."""
 ROW, INPUT, REFUSED = f"{WORKING}row", f"{WORKING}input", f"{WORKING}refused"
 
 
 def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages: Collection[str] = ()) -> DataFrame:
-    """All columns of ``df`` as they are, the model's input, and why source or preprocessing refuse a row (or null).
+    """All columns of ``df`` unchanged, the model's input, and the reason for which a row is refused (or null).
 
-    What the source says of rows that it could not read, in a column of its own, is no column of the result.
+    The source and the preprocessing may refuse rows. The column in which the source reports rows that it could not read
+    is not in the result.
     """
     column, sparse = card.input_column, card.input.kind == "sparse"
-    # Packed away while preprocessing runs, columns can neither be overwritten by it nor clash with what it makes.
+    # Packed into a struct while preprocessing runs: it can neither overwrite these columns nor clash with their names.
     known = [PROBLEM] if PROBLEM in df.columns else []
     unread = problem_text(F.col(PROBLEM)) if known else F.lit(None).cast("string")
     packed = select_columns(df, [*card.raw_columns, *known], row=ROW).withColumn(REFUSED, unread).drop(PROBLEM)
@@ -63,9 +64,10 @@ def with_inputs(df: DataFrame, card: ModelCard, folder: Path, *, trusted_stages:
 
 
 def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Collection[str] = ()) -> PipelineModel:
-    """The fitted pipeline in a model's folder, which Spark itself reads, so it is put where executors can read too.
+    """Load the fitted pipeline in a model's folder. Spark's executors read it, so it is first copied to where they can.
 
-    Raises :class:`~sparkdl.errors.ModelError` for stages that could run code.
+    Raises :class:`~sparkdl.errors.ModelError` for stages that could run code, and :class:`ConfigError` if a Spark
+    Connect server cannot read the folder.
     """
     source = folder / PREPROCESSING
     check_preprocessing(source, trusted=trusted_stages)
@@ -75,8 +77,8 @@ def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Col
             return PipelineModel.load(local)
         except AnalysisException as error:
             raise ConfigError(
-                f"the Spark Connect server cannot read the model's preprocessing in {source} of this machine; copy the"
-                f" model to a folder that both reach, and name that as the model: {str(error).splitlines()[0]}"
+                f"the Spark Connect server cannot read the model's preprocessing, {source} on this machine; copy the"
+                f" model to a folder that both can read, and score with that folder: {str(error).splitlines()[0]}"
             ) from None
     jvm, context = spark.sparkContext._jvm, spark.sparkContext
     assert jvm is not None
@@ -93,9 +95,10 @@ def load_preprocessing(spark: SparkSession, folder: Path, *, trusted_stages: Col
 
 
 def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) -> tuple[Column, Column]:
-    """A raw column as preprocessing takes it, and why it does not take what the row has, or null.
+    """A raw column in the type that preprocessing was fitted on, and the reason for which a row is refused, or null.
 
-    Spark's stages end the whole job where a text is null, or a vector null or of another width.
+    Refused rows get a harmless value, because Spark's stages would end the whole job at a null text, a null vector, or
+    a vector of another width.
     """
     column, value = F.col(identifier(name)), _cast(df, name, sql_type)
     refused = _is_changed(df, name, value)
@@ -115,7 +118,7 @@ def _as_fitted(df: DataFrame, name: str, sql_type: str, model: PipelineModel) ->
 
 
 def _stages_on(name: str, model: PipelineModel) -> list[Any]:
-    """The stages of a pipeline, and of those in it, that read this column alone, by its own name or as a copy."""
+    """The stages of a pipeline, and of nested pipelines, whose only input is this column or a copy of it."""
     names, found = {name}, []
     for stage in _flat(model):
         copy = _COPY.fullmatch(stage.getStatement() or "") if isinstance(stage, SQLTransformer) else None
@@ -145,12 +148,12 @@ def _cast(df: DataFrame, name: str, sql_type: str) -> Column:
 
 
 def _try_cast(name: str, sql_type: str) -> Column:
-    """The column in another type, and null what does not fit into it, which under ANSI rules ends the job."""
+    """The column in another type; null where a value does not fit, which would end the job in ANSI mode."""
     return F.expr(f"try_cast({identifier(name)} AS {sql_type})")
 
 
 def _is_changed(df: DataFrame, name: str, value: Column) -> Column:
-    """Whether a row has a number that is another one in the type that preprocessing was fitted on, as 1.5 is in int."""
+    """Whether a number would change in the type that preprocessing was fitted on, as 1.5 would in int."""
     column = F.col(identifier(name))
     if not isinstance(df.schema[name].dataType, NumericType):
         return F.lit(False)

@@ -1,4 +1,4 @@
-"""Whether rows have the columns that a model reads, and room for those that it adds. Runs on the driver."""
+"""Checks that rows have the columns that a model reads, and none that it would add. Runs on the driver."""
 
 from collections.abc import Collection
 
@@ -13,7 +13,7 @@ __all__ = ["check_columns", "check_room"]
 
 
 def check_columns(df: DataFrame, card: ModelCard, key: str | None) -> None:
-    """Raise :class:`DataError` where the columns are not those that the model reads, or cannot be told apart."""
+    """Raise :class:`DataError` if a column of the model, or ``key``, is missing, ambiguous or of another type."""
     schema = df.schema
     found = {name: find_column(schema, name) for name in card.raw_columns}
     if missing := [name for name, column in found.items() if column is None]:
@@ -22,11 +22,9 @@ def check_columns(df: DataFrame, card: ModelCard, key: str | None) -> None:
         )
     if key is not None and key not in df.columns:
         name = with_neighbours([key], schema)
-        raise DataError(f"no column {name} to name rows by (`key`); the rows have {listed(df.columns)}")
+        raise DataError(f"there is no column {name} (`key`); the rows have {listed(df.columns)}")
     if key is not None and df.columns.count(key) > 1:
-        raise DataError(
-            f"there are several columns {key!r} to name rows by (`key`); rename or drop all but one of them"
-        )
+        raise DataError(f"there are several columns {key!r} (`key`); rename or drop all but one of them")
     for name, expected in card.raw_columns.items():
         column = found[name]
         if column and not _fits(column.kind, expected):
@@ -42,11 +40,11 @@ def check_room(df: DataFrame, added: Collection[str]) -> None:
     names = {same(name) for name in added}
     taken = [name for name in df.columns if same(name) in names]
     if taken:
-        raise DataError(f"the rows have a column {taken[0]!r} already; rename or drop it before scoring")
+        raise DataError(f"the rows already have a column {taken[0]!r}, which scoring adds; rename or drop it first")
 
 
 def _describe(card: ModelCard) -> str:
-    """The raw columns in words, with the input's shape where it is a raw column itself."""
+    """The raw columns with their types, and with the input's shape if the input is itself a raw column."""
     shape = "" if card.preprocessing else f" of shape {'x'.join(map(str, card.input.shape))} ({card.input.dtype})"
     return ", ".join(f"{name!r} ({type_}{shape})" for name, type_ in card.raw_columns.items())
 

@@ -1,8 +1,8 @@
-"""What each feature contributes to an answer: integrated gradients. Runs anywhere.
+"""The contribution of each feature to an output, by integrated gradients. Runs anywhere.
 
 Sundararajan, Taly and Yan, 2017, Axiomatic attribution for deep networks (https://arxiv.org/abs/1703.01365): the mean
-gradient on the straight way from a row of zeros to the row, times the row. With the answer to the row of zeros, they
-add up to the answer.
+gradient along the straight line from a row of zeros to the row, times the row. The contributions and the output for
+the row of zeros add up to the row's output.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,14 @@ import torch
 
 __all__ = ["contributions"]
 
-STEPS = 32  # places on the way at which the gradient is taken
+STEPS = 32  # points on the line at which the gradient is computed
 
 
 def contributions(answer: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-    """The contribution of each feature to the largest of a row's answers, and behind them the answer to zeros.
+    """The contribution of each feature to the largest output of a row; the last column is the output for zeros.
 
-    ``answer`` takes rows (float32 of shape (n, features)) to answers of shape (n, k), each from its own row alone. The
-    result has shape (n, features + 1); its sums are the answers, but for what the way's steps leave out.
+    ``answer`` maps rows (float32 of shape (n, features)) to outputs of shape (n, k), each row independently. The result
+    has shape (n, features + 1). The sum of a row is its largest output, up to the error of a sum over ``STEPS`` points.
     """
     with torch.no_grad():
         chosen = answer(rows).argmax(dim=1, keepdim=True)

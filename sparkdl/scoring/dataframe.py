@@ -1,6 +1,6 @@
-"""A registered model as new columns of a DataFrame.
+"""Adds the predictions of a registered model to a DataFrame as columns.
 
-Runs on the driver; the work is done by tasks, when rows are asked for.
+Runs on the driver, lazily: Spark tasks compute the predictions when an action needs the rows.
 """
 
 from collections.abc import Collection, Iterable
@@ -34,7 +34,7 @@ __all__ = ["rows_to_score", "score", "score_vectors"]
 
 
 class Trained(Protocol):
-    """What training returns, of networks and of ensembles for very many classes."""
+    """What :func:`sparkdl.train` and :func:`sparkdl.train_extreme` return, as far as scoring needs it."""
 
     @property
     def model_uri(self) -> str: ...
@@ -58,42 +58,47 @@ def score(
 ) -> DataFrame:
     """Append a registered model's predictions to raw rows, lazily. Runs on the driver.
 
-    ``model`` is what :func:`sparkdl.train` or :func:`sparkdl.train_extreme` has returned, which knows its store; or a
-    model in the store of ``tracking``, named ``models:/name@alias`` or ``models:/name/version``; or the folder of a
-    saved model. The result has all columns of ``df``, and ``prediction`` (the label, in the type that it had when the
-    dataset was prepared; a text for older models, whose cards do not say which), ``probability`` (of that label)
-    and ``top_k`` (an array of label and probability, the likeliest first). Of a model for several labels,
-    ``prediction`` is the array of those whose probability is above one half, and there is no ``probability``; of one
-    for regression, it is the number, of one for ranking the score, higher for what should come first, and nothing else
-    is added. A language model adds each text's ``log_likelihood``, in nats, ``num_tokens``, and ``perplexity``, e to
-    the mean loss of a token. Outputs that the model was told to keep (``train.outputs``) are columns behind these,
-    float or arrays of it; with ``predict``, one of them is the only column that is added: ``predict="embedding"`` makes
-    vectors.
+    ``model`` is one of three: the result of :func:`sparkdl.train` or :func:`sparkdl.train_extreme`; the name of a model
+    in the store of ``tracking``, ``models:/name@alias`` or ``models:/name/version``; or the folder of a saved model.
 
-    The driver fetches the model and Spark brings it to the executors, where each Python worker loads it once; executors
+    The result has all columns of ``df``, and these, depending on the model's task:
+
+    * classification: ``prediction`` (the label, in its type when the dataset was prepared; a text for models of older
+      versions, whose cards lack the type), ``probability`` (of that label), and ``top_k`` (an array of labels with
+      their probabilities, the most likely first);
+    * several labels: ``prediction`` (the array of labels whose probability is above one half) and ``top_k``;
+    * regression: ``prediction``, the number;
+    * ranking: ``prediction``, the score; rows with higher scores rank first;
+    * language modelling: ``log_likelihood`` of each text in nats, ``num_tokens``, and ``perplexity``, e to the power of
+      the mean loss per token.
+
+    The outputs that ``train.outputs`` names follow as further columns, floats or arrays of floats. With ``predict``,
+    one of these outputs is the only column that is added: ``predict="embedding"`` makes vectors.
+
+    The driver fetches the model and Spark ships it to the executors, where each Python worker loads it once; executors
     need no access to MLflow.
 
-    An image may be the bytes of a file, which is decoded and resized to what the model reads, or raw bytes of exactly
-    that size; a Spark task is handed ``spark.sql.execution.arrow.maxRecordsPerBatch`` of them at a time.
+    An image is either an encoded file, which is decoded and resized to the model's input, or raw bytes of exactly that
+    size. A Spark task receives ``spark.sql.execution.arrow.maxRecordsPerBatch`` of them at a time.
 
-    A row may be one that the model cannot answer: null, of another size, no image, NaN or infinite, or with a number
-    that is none of the type that the model was trained on, such as 1.5 where that is int. With ``on_error="fail"`` its
-    task fails with a :class:`~sparkdl.errors.DataError` that names the row by the column ``key`` and says why; with
-    ``"null"`` the row has no prediction, one more column ``error`` says why, and all other rows are scored.
+    A row cannot be scored if it is null, of another size, no image, NaN or infinite, or has a number that is not of the
+    type in training, such as 1.5 in place of an int. With ``on_error="fail"`` its task fails with a
+    :class:`~sparkdl.errors.DataError`, which names the row by the column ``key`` and gives the reason. With ``"null"``
+    its predictions are null, an additional column ``error`` has the reason, and all other rows are scored.
 
-    ``form`` is one of the lighter forms that :func:`sparkdl.compress` has made of the network, ``original`` the network
-    itself. By default a task chooses between the original and ``onnx``, where the model has that, by trying both for a
-    second when it loads them. The forms ``int8`` and ``onnx`` compute on the CPU.
+    ``form`` is one of the lighter forms that :func:`sparkdl.compress` has made of the network, or ``original`` for the
+    network itself. With ``auto``, if the model has the form ``onnx``, a task measures it and the original for a second
+    when it loads them, and uses the faster one. The forms ``int8`` and ``onnx`` compute on the CPU.
 
     Nothing in a model's folder is executed. A network that could not be exported is built by its own code, which is
-    imported, here and in tasks, where its module or package is among ``trusted_modules``. Preprocessing with stages of
-    your own (``prepare(pipeline=...)``) is loaded when their classes are among ``trusted_stages``, each as
+    imported on the driver and in tasks if its module or package is among ``trusted_modules``. Preprocessing with stages
+    of your own (``prepare(pipeline=...)``) is loaded if their classes are among ``trusted_stages``, each as
     ``package.module.Class``.
 
     Raises :class:`~sparkdl.errors.RegistryError` for a model that does not exist, :class:`~sparkdl.errors.ModelError`
     for one that is damaged or would run code, :class:`~sparkdl.errors.DataError` for columns that are missing, of
     another type or of the same name, and :class:`ConfigError` for a ``top_k`` or ``batch_size`` below 1, an output
-    that the model does not keep and a form that it does not have.
+    that the model does not have and a form that it does not have.
     """
     if min(top_k, batch_size) < 1:
         raise ConfigError(f"score: `top_k` is {top_k} and `batch_size` is {batch_size}; both must be 1 or more")
@@ -126,13 +131,13 @@ def score_vectors(
     trusted_modules: Collection[str] = (),
     tracking: Tracking | None = None,
 ) -> DataFrame:
-    """Append what pyspark.ml's columns are made from, lazily. Runs on the driver.
+    """Append the columns from which the estimators' models make those of pyspark.ml, lazily. Runs on the driver.
 
-    ``features`` are the columns that the model reads; None: those that its card names. The rows' own columns are called
-    by their places, so that none can clash with those that are added.
-    Of a classifier (``vectors``), that is ``prediction`` (the label), ``logits`` and ``probabilities``, arrays
-    by class index; of a model for regression or ranking ``prediction``. With ``contributions``, an array of these comes
-    last: see :class:`~sparkdl.scoring.predictor.Asked`. Otherwise like :func:`score`, whose errors it raises.
+    ``features`` are the columns that the model reads; if None, those that its card names. The columns of ``df`` are
+    renamed to their positions, so that they cannot clash with the columns that are added. These are for a classifier
+    (``vectors``) ``prediction`` (the label), ``logits`` and ``probabilities`` (arrays by class index), and for
+    regression and ranking only ``prediction``. With ``contributions``, the last column is the array of contributions:
+    see :class:`~sparkdl.scoring.predictor.Asked`. Otherwise it is like :func:`score`, and raises the same errors.
     """
     folder = download(model_uri, tracking)
     card = ModelCard.load(folder)
@@ -158,7 +163,7 @@ def _answered(
     form: FormChoice = "original",
     **options: Any,
 ) -> DataFrame:
-    """The rows with the columns that are added, all called by their places."""
+    """The rows with the columns that are added; every column is named by its position."""
     spark, kept = df.sparkSession, df.drop(PROBLEM)
     parts = _parts(folder, form, preprocessed=rows.preprocessed)
     task = ScoringTask(
@@ -179,19 +184,20 @@ def _answered(
 
 
 class RowsToScore(NamedTuple):
-    """Rows with all that a task reads of them. Columns are called by their places: Arrow has one of each name."""
+    """Rows with everything that a task reads. Columns are named by their positions, as Arrow needs distinct names."""
 
     frame: DataFrame
-    """First all columns of the rows, then what is not one of them."""
+    """First the columns of the rows themselves, then additional ones."""
     reads: dict[str, int]
-    """The model's raw columns, or where Spark has preprocessed its input, by their places."""
+    """The position of each raw column of the model; if Spark has preprocessed the rows, that of the model's input."""
     refused: int | None
-    """The place of the column that says why a row is refused, if there is one."""
+    """The position of the column with the reason for which a row is refused; None if there is no such column."""
     preprocessed: bool
+    """Whether Spark has already preprocessed the rows."""
 
 
 def rows_to_score(df: DataFrame, names: Iterable[str]) -> RowsToScore:
-    """Rows whose raw columns, which have these names, go to the task as they are."""
+    """Rows whose raw columns, those of these names, reach the task unchanged."""
     columns = df.columns
     numbered = df.toDF(*map(str, range(len(columns))))
     kept = [f"`{place}`" for place, name in enumerate(columns) if name != PROBLEM]
@@ -216,7 +222,7 @@ def _rows_to_score(df: DataFrame, card: ModelCard, folder: Path, trusted: Collec
         try:
             read_pipeline(folder / PREPROCESSING, trusted=trusted)
         except OnlySparkError:
-            from sparkdl.scoring.by_spark import with_inputs  # which takes pyspark.ml
+            from sparkdl.scoring.by_spark import with_inputs  # imports pyspark.ml, which others do not need
 
             made = with_inputs(df, card, folder, trusted_stages=trusted)
             width = len(made.columns)
@@ -226,7 +232,7 @@ def _rows_to_score(df: DataFrame, card: ModelCard, folder: Path, trusted: Collec
 
 
 def _parts(folder: Path, form: FormChoice, *, preprocessed: bool) -> list[Path]:
-    """What a task needs of a model's folder."""
+    """The files of a model's folder that a task needs."""
     left = files_to_leave(folder, form)
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in left)
     return files if preprocessed or not (folder / PREPROCESSING).is_dir() else [*files, folder / PREPROCESSING]

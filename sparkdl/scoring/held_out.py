@@ -1,4 +1,4 @@
-"""Whether the rows of a split are those that a model has there, and so has not seen. Runs on the driver."""
+"""Checks that a split holds the same rows as when the model was trained. Runs on the driver."""
 
 from sparkdl.data.model_card import ModelCard
 from sparkdl.data.preparing.decisions import differing
@@ -12,17 +12,17 @@ _OF_SPLITS = "features", "image", "label", "qid", "seed", "split", "weight"
 
 
 def check_split(card: ModelCard, settings: Prepare, *, origin: str) -> None:
-    """Raise :class:`ConfigError` where these settings put other rows into splits than a model's dataset has there.
+    """Raise :class:`ConfigError` if these settings put other rows into the splits than the model's dataset has there.
 
-    ``origin`` is the model's name. What it was trained on would otherwise count as what it has not seen.
+    Otherwise the model would be evaluated on rows that it was trained on. ``origin`` is the model's name.
     """
     if settings.in_place:
         raise ConfigError(
-            "score.split: rows that stay in place (`prepare.in_place`) are drawn for splits by their places in their"
-            " files, which a table does not show; leave score.split out"
+            "score.split: with `prepare.in_place`, a row's split depends on its position in its file, which is unknown"
+            " here; remove score.split"
         )
     if card.settings and (changed := differing(card.settings, settings, _OF_SPLITS)):
         raise ConfigError(
-            f"score.split: the dataset of {origin} has other rows in its splits, since in `prepare`"
-            f" {'; '.join(changed)}; score with the settings that it was prepared with"
+            f"score.split: the dataset of {origin} has other rows in its splits, because in `prepare`"
+            f" {'; '.join(changed)}; score with the settings with which that dataset was prepared"
         )

@@ -1,4 +1,4 @@
-"""How likely texts are to a network that predicts the next token. Runs anywhere."""
+"""The log likelihood of texts under a network that predicts the next token. Runs anywhere."""
 
 import numpy as np
 import torch
@@ -17,17 +17,17 @@ from sparkdl.scoring.named_columns import NamedColumns
 __all__ = ["log_likelihoods"]
 
 _LOGITS = 1 << 26
-"""About the most logits at a time, 256 MiB: there is one for each place and token."""
+"""About the most logits per forward pass, 256 MiB: there is one per position and token of the vocabulary."""
 
 
 def log_likelihoods(network: nn.Module, texts: NamedColumns, *, batch_size: int, device: str) -> torch.Tensor:
     """Each text's log likelihood, in nats, and the number of its tokens: float64 of shape (n, 2), in the CPU's memory.
 
-    The first token is predicted from the one that stands between texts. A text that is longer than the blocks of
-    training is read in windows of their length, each of which begins with the last token of the one before, so that
-    every token is predicted once: the rolling log likelihood of lm-evaluation-harness
-    (https://github.com/EleutherAI/lm-evaluation-harness). Raises :class:`DataError`, with their number, for texts that
-    have no finite one.
+    The first token is predicted from the end-of-text token. A text that is longer than the blocks in training is read
+    in windows of a block's length. Each window begins with the last token of the one before, so that every token is
+    predicted once: the rolling log likelihood of lm-evaluation-harness
+    (https://github.com/EleutherAI/lm-evaluation-harness). Raises :class:`DataError`, with their number, if some texts
+    have no finite likelihood.
     """
     ((name, spec),) = texts.specs.items()
     values = texts.values[name]
@@ -54,7 +54,7 @@ def log_likelihoods(network: nn.Module, texts: NamedColumns, *, batch_size: int,
 
 
 def _windows(texts: Ragged, end: int, length: int) -> tuple[Ragged, NDArray[np.int64]]:
-    """The windows of all texts, each behind the token ``end``, and of which text each is."""
+    """The windows of all texts, of which each text begins with the token ``end``, and the text of each window."""
     begun = np.insert(texts.values, texts.offsets[:-1], end)
     offsets = texts.offsets + np.arange(texts.rows + 1)
     step = length - 1

@@ -1,6 +1,6 @@
-"""Predictions in a table by their keys: those of the same key are replaced, all others added. Runs on the driver.
+"""Merges predictions into a table by a key: rows with the same key are replaced, others added. Runs on the driver.
 
-The changes of a table (Delta's change data feed) may also say that rows are gone: so are their predictions then.
+If the source is a table's changes (Delta's change data feed), predictions of deleted rows are deleted, too.
 """
 
 import uuid
@@ -22,19 +22,22 @@ _PLACE, _IS_GONE = f"{WORKING}place", f"{WORKING}is_gone"
 
 
 def score_changes(changes: DataFrame, score: Callable[[DataFrame], DataFrame], key: str | None) -> DataFrame:
-    """Predictions for what the changes of a table say that is there now, lazily.
+    """Predictions for the changed rows of a table, lazily.
 
-    Without a ``key``, for every row that was inserted and as each was updated, with the columns of changes. With one,
-    for rows as their last change left them, without these columns; and a row without a prediction for each key that is
-    gone, which :func:`merge` takes away. A row whose key was changed is gone under the old one.
+    Without a ``key``, every inserted row and the new version of every updated row is scored; the columns of the change
+    data feed stay. With a ``key``, only the last version of each row is scored, without these columns; for each key
+    that was deleted there is a row without a prediction, from which :func:`merge` learns to delete it. If the key of a
+    row was changed, the old key counts as deleted. Raises :class:`DataError` if ``changes`` lacks columns of the feed.
     """
     if missing := {*_OF_CHANGES} - {*changes.columns}:
-        raise DataError(f"the source has no changes: the column {min(missing)} is missing; leave out `readChangeFeed`")
+        raise DataError(
+            f"the source is not a change data feed: it has no column {min(missing)}; remove the option `readChangeFeed`"
+        )
     scored = score(changes.where(F.col(_CHANGE).isin(*_ADDED)))
     if key is None:
         return scored
     is_gone = F.col(_CHANGE).isin(*_GONE)
-    # One commit may take a row away and write it anew.
+    # One commit may delete a row and insert it again.
     newest = Window.partitionBy(identifier(key)).orderBy(F.desc(_VERSION), is_gone)
     last = changes.withColumn(_PLACE, F.row_number().over(newest)).where(f"{_PLACE} = 1").drop(_PLACE)
     there = score(last.where(~is_gone).drop(*_OF_CHANGES)).withColumn(_IS_GONE, F.lit(False))
@@ -43,12 +46,12 @@ def score_changes(changes: DataFrame, score: Callable[[DataFrame], DataFrame], k
 
 
 def present_rows(scored: DataFrame) -> DataFrame:
-    """The rows that are not gone."""
+    """The rows without those that stand for deleted keys."""
     return scored.where(f"NOT {_IS_GONE}").drop(_IS_GONE) if _IS_GONE in scored.columns else scored
 
 
 def merge(scored: DataFrame, table: str, key: str) -> None:
-    """Merge rows into a table, which SQL calls ``table``, in one commit of its own."""
+    """Merge rows into a table in one commit. ``table`` is its name in SQL."""
     view = f"sparkdl_{uuid.uuid4().hex}"
     actions = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     if _IS_GONE in scored.columns:
@@ -62,7 +65,7 @@ def merge(scored: DataFrame, table: str, key: str) -> None:
 
 
 def _actions(columns: Sequence[str]) -> str:
-    """What becomes of matches where some rows are gone; the column that says so is none of the table's."""
+    """The actions of a MERGE in which some rows stand for deleted keys; the column that marks them is not written."""
     names = [identifier(name) for name in columns]
     updated = ", ".join(f"there.{name} = new.{name}" for name in names)
     values = ", ".join(f"new.{name}" for name in names)

@@ -1,4 +1,4 @@
-"""Rows of inputs that have names: from what is read of raw columns to what a network takes."""
+"""Rows of named inputs: from Arrow structs to the tensors that a network takes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ __all__ = ["NamedColumns"]
 
 @dataclass(frozen=True)
 class NamedColumns:
-    """The inputs of some rows by name."""
+    """The values of named inputs, for some rows."""
 
     values: Mapping[str, Rowwise]
     specs: Mapping[str, InputSpec]
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, specs: Mapping[str, InputSpec]) -> Self:
-        """Those of a column of structs. Raises :class:`DataError` for rows that are null, or of other inputs."""
+        """The inputs in a column of structs. Raises :class:`DataError` for null rows and for other fields."""
         structs = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
         names = {field.name for field in structs.type} if pa.types.is_struct(structs.type) else set()
         if names != specs.keys():
-            raise DataError(f"the model reads the inputs {', '.join(specs)}, and the rows have {structs.type}")
+            raise DataError(f"the model reads the inputs {', '.join(specs)}, but the rows have {structs.type}")
         if structs.null_count:
             raise DataError(f"{structs.null_count} rows are null; fill or drop them")
         flat = dict(zip((field.name for field in structs.type), structs.flatten(), strict=True))
@@ -40,6 +40,6 @@ class NamedColumns:
         return first.rows if isinstance(first, Ragged) else len(first)
 
     def tensors(self, rows: slice) -> dict[str, torch.Tensor]:
-        """Some of the rows, in memory of their own."""
+        """A slice of the rows as tensors, copied."""
         some = {name: each.take(rows) if isinstance(each, Ragged) else each[rows] for name, each in self.values.items()}
         return named_tensors(some, self.specs)

@@ -1,4 +1,4 @@
-"""A network over decoded rows. Runs anywhere."""
+"""Applies a network to decoded rows. Runs anywhere."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ __all__ = ["NetworkModel", "open_model"]
 
 @dataclass(frozen=True)
 class NetworkModel:
-    """A network, what goes into it, and what comes out."""
+    """A network with the specifications of its inputs and outputs."""
 
     network: nn.Module
     inputs: InputSpec | Mapping[str, InputSpec]
     """The only input, or several by name."""
     shapes: Mapping[str, Sequence[int]]
-    """Of the outputs that are asked for, for a row."""
+    """The shape per row of each output that is requested."""
     device: str = "cpu"
-    """Where the network is, and computes."""
+    """The device on which the network computes."""
 
     def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> dict[str, torch.Tensor]:
         """The outputs for an Arrow column by their names: float32 of shape (n, ...), in the CPU's memory.
@@ -53,9 +53,9 @@ class NetworkModel:
         *,
         batch_size: int,
     ) -> torch.Tensor:
-        """What each feature contributes to the largest of the ``values`` of outputs: float64, (n, features + 1).
+        """The contribution of each feature to the largest of ``values(logits)``: float64 of shape (n, features + 1).
 
-        See :func:`sparkdl.scoring.contributions.contributions`. The column holds vectors that :meth:`outputs` takes.
+        See :func:`sparkdl.scoring.contributions.contributions`. The column holds vectors as for :meth:`outputs`.
         """
         rows = self._rows(column)
         found = torch.empty(rows.shape[0], self.input.shape[0] + 1, dtype=torch.float64)
@@ -67,7 +67,7 @@ class NetworkModel:
         return found
 
     def log_likelihoods(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> torch.Tensor:
-        """Of a network that predicts the next token: see :func:`sparkdl.scoring.likelihood.log_likelihoods`."""
+        """For networks that predict the next token: see :func:`sparkdl.scoring.likelihood.log_likelihoods`."""
         return log_likelihoods(self.network, self._rows(column), batch_size=batch_size, device=self.device)
 
     @property
@@ -83,7 +83,7 @@ class NetworkModel:
         return f"inputs {', '.join(self.inputs)}"
 
     def _rows(self, column: pa.Array | pa.ChunkedArray) -> Any:
-        """What :meth:`outputs_of` takes."""
+        """The column decoded for :meth:`outputs_of`."""
         if not isinstance(self.inputs, InputSpec):
             return NamedColumns.of(column, self.inputs)
         if self.input.kind == "sparse":
@@ -95,9 +95,10 @@ class NetworkModel:
         return rows
 
     def outputs_of(self, rows: Any, *, batch_size: int = BATCH_SIZE) -> dict[str, torch.Tensor]:
-        """The same for an array of shape (n, ...), inputs by name, or a sparse array, whole by batches.
+        """The same for rows that are already decoded: an array of shape (n, ...), a sparse array, or named inputs.
 
-        Raises :class:`DataError` for another shape and for rows whose result is not a number, with their count.
+        Sparse rows become dense batch by batch. Raises :class:`DataError` for another shape, and, with their number, if
+        some rows give no finite result.
         """
         named = isinstance(rows, NamedColumns)
         if not named and rows.shape[1:] != self.input.shape:
@@ -116,20 +117,20 @@ class NetworkModel:
             bad = int(torch.stack([_is_bad(name, output) for name, output in outputs.items()]).any(dim=0).sum())
         if bad:
             raise DataError(
-                f"{self._where}: {bad} rows give no finite result; look there for NaN, infinity and extreme values"
+                f"{self._where}: {bad} rows give no finite result; look for NaN, infinity and extreme values in them"
             )
         return outputs
 
 
 def _is_bad(name: str, output: torch.Tensor) -> torch.Tensor:
-    """Which rows have no finite result. One logit may be minus infinity, where a network rules a class out."""
+    """Which rows have no finite result. Single logits may be minus infinity: the network rules out that class."""
     if name == LOGITS:
         return ~torch.isfinite(output.logsumexp(dim=1))
     return ~torch.isfinite(output if output.ndim == 1 else output.sum(dim=1))
 
 
 def _whole(rows: Any, dtype: Any) -> torch.Tensor:
-    """Rows as a tensor: copied, because Arrow's memory must not be written to and a network may work in place."""
+    """Rows as a dense tensor. They are copied: a network may work in place, and Arrow's memory is read-only."""
     return torch.from_numpy(np.array(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=dtype))
 
 
@@ -144,10 +145,11 @@ def open_model(
 ) -> NetworkModel:
     """The network in a model's folder, in one of its forms and on a device, for outputs of these shapes.
 
-    Nothing there is executed, but code that a network which is not exported names, where its module is ``trusted``.
+    Nothing in the folder is executed. A network that could not be exported is built by the code of its module, which
+    must be ``trusted``.
 
-    Raises :class:`~sparkdl.errors.ModelError` if it is missing or damaged, and :class:`~sparkdl.errors.ConfigError` for
-    a form that the model does not have.
+    Raises :class:`~sparkdl.errors.ModelError` if the network is missing, damaged or not trusted, and
+    :class:`~sparkdl.errors.ConfigError` for a form that the model does not have.
     """
     network, device = open_network(folder, form, inputs, device=device, trusted=trusted)
     return NetworkModel(network, inputs, shapes, device)

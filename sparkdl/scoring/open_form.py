@@ -1,4 +1,4 @@
-"""The network of a model's folder in one of its forms. Runs anywhere."""
+"""Opens the network of a model's folder in one of its forms. Runs anywhere."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -35,11 +35,11 @@ def checked_choice(form: str) -> FormChoice:
         if form == known:
             choice: FormChoice = known
             return choice
-    raise ConfigError(f"score.form is {form!r}; it is one of {', '.join(get_args(FormChoice))}")
+    raise ConfigError(f"score.form is {form!r}; it must be one of {', '.join(get_args(FormChoice))}")
 
 
 def check_form(folder: Path, form: FormChoice) -> FormChoice:
-    """The form, if the model has it; for ``auto`` the original, if the model has no form to choose instead.
+    """The form, if the model has it. ``auto`` becomes ``original`` if the model does not have the form ``onnx``.
 
     Raises :class:`ConfigError` for a form that the model does not have.
     """
@@ -59,12 +59,12 @@ def open_network(
     device: str = "cpu",
     trusted: Collection[str] = (),
 ) -> tuple[nn.Module, str]:
-    """The network, and the device that it computes on: ``int8`` and ``onnx`` are for the CPU.
+    """The network, and the device that it computes on: ``int8`` and ``onnx`` always compute on the CPU.
 
-    With ``auto`` it is ``onnx`` if the model has that form and ONNX Runtime computes a batch faster than the original,
-    which is measured for a second; on a GPU it is the original. Raises :class:`ConfigError` for a form that the model
-    does not have, or that needs packages that are not installed, and :class:`~sparkdl.errors.ModelError` for files that
-    are missing or damaged.
+    With ``auto``, the network is ``onnx`` if the model has that form and ONNX Runtime computes a batch faster than the
+    original, which is measured for a second; on a GPU it is the original. Raises :class:`ConfigError` for a form that
+    the model does not have, or whose packages are not installed, and :class:`~sparkdl.errors.ModelError` for files
+    that are missing or damaged.
     """
     if form != "auto" and form != "original":
         path = checked_form(folder, form)
@@ -72,7 +72,7 @@ def open_network(
     original = load_network(folder / NETWORK_FILE, trusted=trusted)
     if form == "original" or device != "cpu" or "onnx" not in read_forms(folder):
         return original.to(device), device
-    return _sooner(original, folder, inputs), device
+    return _faster(original, folder, inputs), device
 
 
 def _open_onnx(path: Path, form: Form, device: str) -> tuple[nn.Module, str]:
@@ -89,18 +89,18 @@ _OPENERS: Mapping[str, Callable[[Path, Form, str], tuple[nn.Module, str]]] = {
     ".onnx": _open_onnx,
     ".safetensors": _open_network_file,
 }
-"""What opens a form, by the ending of its file (:data:`sparkdl.models.FORM_FILES`)."""
+"""The function that opens a form, by the suffix of its file (:data:`sparkdl.models.FORM_FILES`)."""
 
 
-def _sooner(original: nn.Module, folder: Path, inputs: InputSpec | Mapping[str, InputSpec]) -> nn.Module:
+def _faster(original: nn.Module, folder: Path, inputs: InputSpec | Mapping[str, InputSpec]) -> nn.Module:
     """The original or its copy in ONNX, whichever computes a batch faster on this machine."""
     try:
         exported, _ = _open_onnx(checked_form(folder, "onnx"), read_forms(folder)["onnx"], "cpu")
     except ConfigError as error:
-        log.info("scoring with the original network: %s", error)
+        log.info("the form onnx cannot be used, so the original network scores: %s", error)
         return original
     seconds = seconds_of_each([original, exported], _batch(inputs))
-    log.info("a batch takes the original network %.2g s, and ONNX Runtime %.2g s", *seconds)
+    log.info("the original network takes %.2g s for a batch, ONNX Runtime %.2g s", *seconds)
     return exported if seconds[1] < seconds[0] else original
 
 

@@ -1,4 +1,4 @@
-"""Predictions on storage: all of them, or none. Runs on the driver; rows are scored and written by tasks."""
+"""Writes predictions to storage: all of them or none. Runs on the driver; Spark tasks score and write the rows."""
 
 import re
 from dataclasses import dataclass
@@ -27,40 +27,42 @@ __all__ = [
 ]
 
 _SEAL = "_SUCCESS"
-"""What Spark leaves in a folder once all of its tasks are committed."""
+"""The file that Spark writes to a folder after all tasks have committed."""
 _TABLE = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*")
 
 
 @dataclass(frozen=True)
 class WrittenPredictions:
-    """What was written."""
+    """Where predictions were written, and how many."""
 
     folder: str
+    """The folder or the name of the table."""
     rows: int
+    """All rows, also those without a prediction."""
     failed: int
-    """Rows without a prediction; their column ``error`` says why."""
+    """Rows without a prediction; their column ``error`` has the reason."""
 
 
 def write_predictions(
     scored: DataFrame, output: str, *, format: str = "parquet", mode: str = "error", key: str | None = None
 ) -> WrittenPredictions:
-    """Write what :func:`sparkdl.score` gave, through Spark's committer or the format's own.
+    """Write the result of :func:`sparkdl.score`, through Spark's committer or that of the table format.
 
     ``format``, ``mode`` and ``key`` are those of the section ``score``; with ``table`` and ``iceberg``, ``output``
-    names a table of the catalog. On a local or shared file system a new folder takes its place in one step. On other
-    storage, Spark's committer writes the files, and ``_SUCCESS`` last. Rows for an existing table are scored once, and
-    Spark keeps them until they are written.
+    names a table of the catalog. On a local or shared file system, a new folder is written elsewhere and renamed. On
+    other storage, Spark's committer writes the files, and ``_SUCCESS`` last. Rows for an existing table are scored
+    once, and Spark caches them on disk until they are written.
 
-    Raises :class:`~sparkdl.errors.DatasetError` before anything is scored when there is something in ``output`` that
-    ``mode`` leaves alone, and when a disk is full; :class:`DataError` as the tasks found it, and for a format that
-    Spark does not know.
+    Raises :class:`~sparkdl.errors.DatasetError` before anything is scored if ``output`` exists and ``mode`` is
+    ``error``, and later if a disk is full; :class:`DataError` if a task cannot score a row, and for a format that Spark
+    does not know.
     """
     spark = scored.sparkSession
     with explained(output), known_format(format, spark.version):
         if table := existing_table(spark, output, format):
             if mode == "error":
                 raise DatasetError(
-                    f"there is a table {output} already; set `mode` to `append` or `merge`, or choose another `output`"
+                    f"the table {output} already exists; set `mode` to `append` or `merge`, or choose another `output`"
                 )
             return add_predictions(scored, output, format, table, key if mode == "merge" else None)
         scored = present_rows(scored)
@@ -75,21 +77,23 @@ def write_predictions(
 
 
 def check_output(output: str, *, format: str = "parquet", mode: str = "error") -> None:
-    """Raise what :func:`write_predictions` would raise before anything is scored, as far as this machine can tell."""
+    """Raise the error of :func:`write_predictions` for an existing ``output`` on this machine's file system."""
     if mode == "error" and format not in TABLE_FORMATS and _is_local(output):
         Staging(output, seal=_SEAL).check()
 
 
 def _write_new(scored: DataFrame, output: str, format: str) -> None:
     if not _is_local(output):
-        scored.write.format(format).mode("error").save(output)  # Spark looks before it scores
+        scored.write.format(format).mode("error").save(output)  # Spark checks the folder before it scores
         return
     with staging(output, seal=_SEAL) as folder:
         scored.write.format(format).mode("append").save(spark_url(folder.path))
-        # Other committers than Spark's own may have left it out.
+        # Committers other than Spark's own may not write this file.
         write_file(join(folder.path, _SEAL), b"")
         if not folder.publish():
-            raise DataError(f"another job wrote to {output} meanwhile; nothing was changed there")
+            raise DataError(
+                f"another job has written to {output} meanwhile, which was left as it is; choose another `output`"
+            )
 
 
 def existing_table(spark: SparkSession, output: str, format: str) -> str | None:

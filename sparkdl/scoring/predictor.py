@@ -1,4 +1,4 @@
-"""From a column of inputs to labels and probabilities. Runs anywhere."""
+"""Turns a column of inputs into labels and probabilities. Runs anywhere."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,19 +27,19 @@ __all__ = ["Asked", "Predictor", "answering_task"]
 
 
 class Model(Protocol):
-    """A network, for one of the tasks."""
+    """A model with outputs for all classes: a network."""
 
     def outputs(self, column: pa.Array | pa.ChunkedArray, *, batch_size: int) -> dict[str, torch.Tensor]:
-        """Its outputs by name, of shape (n, ...). Raises :class:`~sparkdl.errors.DataError` for rows it cannot read."""
+        """The outputs by name, of shape (n, ...). Raises :class:`~sparkdl.errors.DataError` for unreadable rows."""
 
 
 class RankingModel(Protocol):
-    """A model of so many classes that it does not answer for all of them."""
+    """A model with very many classes, which only returns the most likely ones."""
 
     def top_k(
         self, column: pa.Array | pa.ChunkedArray, k: int, *, batch_size: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """The k likeliest classes of each row, best first, and their probabilities, both of shape (n, k).
+        """The k most likely classes of each row, best first, and their probabilities, both of shape (n, k).
 
         Raises :class:`~sparkdl.errors.DataError` for rows that it cannot read.
         """
@@ -47,47 +47,46 @@ class RankingModel(Protocol):
 
 @dataclass(frozen=True)
 class Asked:
-    """Which columns are asked for."""
+    """The columns that are requested."""
 
     predictions: bool = True
-    """Whether those of the task are."""
+    """Whether the predictions of the model's task are requested."""
     outputs: tuple[str, ...] | None = None
-    """Which of the outputs that the card names; by default all of them."""
+    """Which outputs of the card become columns; None: all of them."""
     vectors: bool = False
-    """Whether a classifier's are what pyspark.ml's columns are made from."""
+    """Whether a classifier returns logits and probabilities of all classes, for pyspark.ml's columns."""
     contributions: bool = False
-    """Whether there is what each feature contributes to the logit of the predicted class, or to the predicted number or
-    score (:mod:`sparkdl.scoring.contributions`)."""
+    """Whether the contribution of each feature to the logit of the predicted class, or to the predicted number or
+    score, is added (:mod:`sparkdl.scoring.contributions`)."""
 
     def shapes(self, card: ModelCard) -> dict[str, tuple[int, ...]]:
-        """Of the outputs that become columns by themselves, for a row."""
+        """The shape per row of each output that becomes a column."""
         names = card.outputs if self.outputs is None else self.outputs
         return {name: card.outputs[name] for name in names}
 
     @classmethod
     def output(cls, name: str | None, card: ModelCard) -> Self:
-        """One output alone; None stands for all that a model answers. Raises :class:`ConfigError` if it has none."""
+        """Only this output, or everything if ``name`` is None. Raises :class:`ConfigError` for an unknown output."""
         if name is None:
             return cls()
         if name not in card.outputs:
-            known = f"this one was trained with {', '.join(card.outputs)}" if card.outputs else "this one has none"
+            known = f"it was trained with {', '.join(card.outputs)}" if card.outputs else "it was trained without any"
             raise ConfigError(
-                f"score.predict is {name!r}, which is no output that the model keeps: train.outputs names them, and"
-                f" {known}"
+                f"score.predict is {name!r}, which is not an output of the model: train.outputs names them, and {known}"
             )
         return cls(predictions=False, outputs=(name,))
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model, and the card that tells what goes in and what comes out."""
+    """A model with its card, which describes its inputs and outputs."""
 
     model: Model | RankingModel
     card: ModelCard
     labels: pa.Array
-    """By class index, in their own type."""
+    """The labels by class index, in their own type."""
     task: Task
-    """What outputs mean, and which columns are made of them."""
+    """Interprets the outputs and turns them into columns."""
     asked: Asked = Asked()
 
     @classmethod
@@ -102,15 +101,16 @@ class Predictor:
     ) -> "Predictor":
         """Open a model's folder; see :func:`sparkdl.tracking.download`.
 
-        A network computes on ``device``, an ensemble on the CPU, either in one of its forms
+        A network computes on ``device``, an ensemble on the CPU. Both may have forms
         (:func:`sparkdl.scoring.open_form.open_network`, :func:`sparkdl.extreme.ensemble.open_model`).
 
-        Raises :class:`~sparkdl.errors.ModelError` if something in it is missing, damaged, or was altered. Nothing in
-        the folder is executed, but the code of ``trusted`` modules that a network which is not exported names.
+        Nothing in the folder is executed. A network that could not be exported is built by the code of its module,
+        which must be ``trusted``. Raises :class:`~sparkdl.errors.ModelError` if a file is missing, damaged or altered.
         """
         card = ModelCard.load(folder)
         task = answering_task(card, asked)
-        has_logits = asked.predictions and card.task != "language_modelling"  # whose logits are summed up at once
+        # Language models are summed up to one likelihood per text instead: their logits would not fit into memory.
+        has_logits = asked.predictions and card.task != "language_modelling"
         predicted: dict[str, tuple[int, ...]] = {LOGITS: (task.outputs,)} if has_logits else {}
         model = _open_model(Path(folder), card, predicted | asked.shapes(card), device, trusted, form)
         return cls(model, card, card.read_labels(folder), task, asked)
@@ -118,9 +118,9 @@ class Predictor:
     def answer(
         self, column: pa.Array | pa.ChunkedArray, *, top_k: int = TOP_K, batch_size: int = BATCH_SIZE
     ) -> list[pa.Array]:
-        """The Arrow arrays of ``task.answer`` for an Arrow column of inputs.
+        """The predictions for an Arrow column of inputs: one Arrow array per field of ``task.answer``.
 
-        ``top_k`` lists that many classes, or all if there are fewer, the likeliest first. Raises
+        The column ``top_k`` has that many classes, or all if there are fewer, the most likely first. Raises
         :class:`~sparkdl.errors.DataError` for rows that are null or of another size.
         """
         top_k = min(top_k, len(self.labels))
@@ -140,7 +140,7 @@ class Predictor:
 
 
 def answering_task(card: ModelCard, asked: Asked = Asked()) -> Task:
-    """The task that says which columns an answer has: predictions, then outputs by their names, then contributions."""
+    """The model's task; its ``answer`` lists the requested columns: predictions, then outputs, then contributions."""
     labels = arrow_type(card.label_type)
     task = ClassVectors(card.num_classes, labels) if asked.vectors else create_task(card, link=card.link)
     predictions = task.answer if asked.predictions else ()
@@ -157,7 +157,7 @@ def _open_model(
     trusted: Collection[str],
     form: FormChoice,
 ) -> Model | RankingModel:
-    """A network or an ensemble of hashed meta-models, of which neither loads what only the other needs."""
+    """A network or an ensemble of hashed meta-models. Imports are local: neither needs the packages of the other."""
     if card.labels:
         from sparkdl.extreme.ensemble import open_model as open_ensemble
 

@@ -1,4 +1,4 @@
-"""A registered model as a plain MLflow pyfunc, over pandas rows. Runs wherever MLflow loads it."""
+"""A registered model as an MLflow pyfunc, which predicts for pandas rows. Runs wherever MLflow loads it."""
 
 import base64
 import binascii
@@ -26,24 +26,24 @@ _BASE64 = re.compile(rb"[A-Za-z0-9+/\s]+={0,2}\s*")
 
 
 class PyfuncModel:
-    """What ``mlflow.pyfunc.load_model`` wraps."""
+    """The model inside the one that ``mlflow.pyfunc.load_model`` returns."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.predictor = Predictor.load(folder, form="auto")
-        """The form for requests that name none."""
+        """The predictor for requests without ``form``."""
         self._others: dict[str, Predictor] = {}
         self._answer = answer_types(self.predictor.card)
         self._raw, self._only_spark = _open_raw_inputs(folder, self.predictor.card)
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """The columns of the model's task (``prediction`` and so on) for raw rows, with their index.
+        """The columns of the model's task (``prediction`` and so on) for raw rows, with the same index.
 
-        ``params`` may have ``top_k``, ``batch_size`` and ``form``, which of the model's forms answers (see
-        :func:`sparkdl.score`). Raises :class:`DataError` for missing columns, and for rows that are not what the model
-        was trained on, and :class:`~sparkdl.errors.ConfigError` for a form that the model does not have. Preprocessing
-        needs no Spark; only stages of a pipeline of the user's own may, which the running Spark session applies, or an
-        embedded one. Where there can be none, :class:`OnlySparkError` names the first of them.
+        ``params`` may have ``top_k``, ``batch_size`` and ``form`` (see :func:`sparkdl.score`). Preprocessing needs no
+        Spark, except for some stages of a user's own pipeline, which the running Spark session applies, or an embedded
+        one. Raises :class:`DataError` for missing columns and for rows that the model cannot read,
+        :class:`~sparkdl.errors.ConfigError` for a form that the model does not have, and :class:`OnlySparkError`, with
+        the name of a stage, if the preprocessing needs Spark and there is none.
         """
         options: dict[str, Any] = {"top_k": TOP_K, "batch_size": BATCH_SIZE, "form": "auto"} | (params or {})
         predictor = self._in_form(options.pop("form"))
@@ -51,7 +51,7 @@ class PyfuncModel:
         found = {name: frame_column(model_input, name, card.fields.get(name, ())) for name in card.raw_columns}
         missing = [name for name, column in found.items() if column is None]
         if missing:
-            raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))} that the model reads")
+            raise DataError(f"the rows lack the columns {', '.join(map(repr, missing))}, which the model reads")
         if self._raw is None:
             inputs = self._in_spark(pd.DataFrame(found, index=model_input.index))
         else:
@@ -63,7 +63,7 @@ class PyfuncModel:
         return predictions
 
     def _in_form(self, form: str) -> Predictor:
-        """The predictor with this form of the network, which is opened when it is first asked for."""
+        """The predictor with this form of the network, which is opened when it is first requested."""
         if form == "auto":
             return self.predictor
         if form not in self._others:
@@ -71,7 +71,7 @@ class PyfuncModel:
         return self._others[form]
 
     def _read(self, rows: "dict[str, pd.Series[Any]]") -> pa.Array:
-        """The input that is made of raw columns. Raises :class:`DataError` where rows are refused."""
+        """The model's input, made from raw columns. Raises :class:`DataError` if rows are refused."""
         card = self.predictor.card
         if card.preprocessing:
             images = {spec.column: spec.row_bytes for spec in card.inputs.values() if spec.kind == "image"}
@@ -85,43 +85,43 @@ class PyfuncModel:
         return inputs
 
     def _in_spark(self, rows: pd.DataFrame) -> pa.Array:
-        """The same by Spark itself."""
+        """The model's input, made by Spark."""
         try:
             from sparkdl.cluster import get_session
             from sparkdl.scoring.by_spark import INPUT, with_inputs
 
             session = get_session()
-        except Exception as error:  # no package, no Java, a worker of Spark, a server that is gone
+        except Exception as error:  # no package, no Java, inside a Spark worker, or the Connect server is gone
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise OnlySparkError(
-                f"{self._only_spark}, and there is no Spark session here ({reason}); score with sparkdl.score, or"
-                " prepare with `stages` in place of that pipeline"
+                f"{self._only_spark}, but there is no Spark session here ({reason}); score with sparkdl.score, or"
+                " prepare the dataset with `stages` instead of that pipeline"
             ) from None
         card = self.predictor.card
-        if rows.empty:  # Spark cannot tell the types of no rows
+        if rows.empty:  # Spark cannot infer types without rows
             return pa.array([], SPARSE) if card.input.kind == "sparse" else _column(pd.Series([], dtype=object), card)
         made = with_inputs(session.createDataFrame(rows), card, self.folder).select(INPUT)
-        if card.input.kind == "sparse":  # a row of numbers and lists, which pandas has no word for
+        if card.input.kind == "sparse":  # a struct, for which pandas has no type
             return pa.array([row[INPUT] and row[INPUT].asDict() for row in made.collect()], SPARSE)
         return _column(made.toPandas()[INPUT], card)
 
 
 def answer_types(card: ModelCard) -> pa.Schema:
-    """What a server answers. Decimals, for which MLflow has no word, are the doubles that the signature promises."""
+    """The columns of a server's answer. Decimals become doubles, as in the signature: MLflow has no decimals."""
     if card.label_type and card.label_type.startswith("decimal"):
         card = card.model_copy(update={"label_type": "double"})
     return answering_task(card).answer
 
 
 def column_type(card: ModelCard) -> pa.DataType | None:
-    """What the only raw column of a model that does not preprocess is read as; None of others: as what it is."""
+    """The type of the only raw column of a model without preprocessing; None for others, whose columns keep theirs."""
     if card.preprocessing:
         return None
     return pa.binary() if card.input.kind == "image" else pa.list_(pa.float32())
 
 
 def _open_raw_inputs(folder: Path, card: ModelCard) -> tuple[RawInputs | None, OnlySparkError | None]:
-    """What becomes of raw rows without Spark; or why they need it."""
+    """How raw rows become inputs without Spark, or the error that names the stage for which Spark is needed."""
     try:
         return RawInputs.open(folder, card), None
     except OnlySparkError as error:
@@ -129,12 +129,12 @@ def _open_raw_inputs(folder: Path, card: ModelCard) -> tuple[RawInputs | None, O
 
 
 def _pixels(values: "pd.Series[Any]", size: int | None) -> "pd.Series[Any]":
-    """A raw column, of which the values may be the bytes of images of this size."""
+    """A raw column; if ``size`` is given, its values may be images in base64, of which this many bytes are pixels."""
     return values if size is None else values.map(lambda value: _bytes(value, size))
 
 
 def _arrow(values: "pd.Series[Any]") -> pa.Array:
-    """A raw column; NaN among floats is one, and elsewhere no value."""
+    """A raw column as Arrow. NaN stays NaN in a column of floats, and means null in others."""
     if values.dtype == object and len(values) and hasattr(values.iloc[0], "toArray"):  # vectors of Spark ML
         values = values.map(lambda vector: vector.toArray())
     try:
@@ -145,7 +145,7 @@ def _arrow(values: "pd.Series[Any]") -> pa.Array:
 
 
 def _column(values: "pd.Series[Any]", card: ModelCard) -> pa.Array:
-    """The input as Arrow's bytes, or lists of float32."""
+    """The input as an Arrow array of bytes or of lists of float32."""
     kind = column_type(card)
     if card.input.kind == "image":
         values = values.map(lambda value: _bytes(value, card.input.row_bytes))
@@ -157,9 +157,9 @@ def _column(values: "pd.Series[Any]", card: ModelCard) -> pa.Array:
 
 
 def _bytes(value: Any, size: int) -> Any:
-    """The bytes of an image: of a file, or this many of pixels.
+    """The bytes of an image: an encoded file, or pixels of this many bytes.
 
-    MLflow's server hands on what it is sent as ``inputs`` or ``instances`` as it is: text in base64.
+    MLflow's server does not decode base64 in ``inputs`` and ``instances``, so that is done here.
     """
     if not isinstance(value, bytes) or not _BASE64.fullmatch(value):
         return value

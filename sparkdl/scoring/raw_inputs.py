@@ -1,4 +1,4 @@
-"""From raw columns to what a predictor reads, without Spark: the way of a row in a scoring task and in a server."""
+"""Turns raw columns into a model's input, without Spark. Scoring tasks and servers use the same code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,46 +28,47 @@ __all__ = ["Features", "RawInputs", "ReadRows", "reason_of"]
 
 
 class ReadRows(NamedTuple):
-    """What a predictor reads."""
+    """The model's input for some rows, and the rows that are refused."""
 
     column: pa.Array
-    """Null, or anything, in rows that are refused."""
+    """The input. The values of refused rows have no meaning."""
     refused: pa.Array | None
-    """Why a row is refused, null where it is not; None where no row is."""
+    """The reason for which a row is refused, null for other rows; None if no row is refused."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """Columns of an estimator, which side by side are the only raw column of its model."""
+    """The columns of an estimator, which are concatenated to the only raw column of its model."""
 
     kinds: tuple[tuple[str, str], ...]
-    """Their names with ``float`` or ``double`` for numbers, and ``vector`` for lists and vectors."""
+    """Names and types: ``float`` or ``double`` for numbers, ``vector`` for lists and vectors."""
     stands_for_none: float = float("nan")
+    """The number that means a missing value."""
     means: tuple[float, ...] | None = None
-    """What stands in for missing numbers, by place; None where they are errors."""
+    """The replacement of missing values, one per feature; None if missing values are errors."""
 
 
 @dataclass(frozen=True)
 class RawInputs:
-    """What becomes of raw columns before a model sees them. Safe to use from several threads."""
+    """Turns raw columns into the input of a model. Safe to use from several threads."""
 
     card: ModelCard
     pipeline: FittedPipeline | None
-    """None of a model that takes its only raw column as it is."""
+    """The preprocessing; None for a model that reads its only raw column unchanged."""
     gaps: bool = False
-    """Whether vectors may lack numbers."""
+    """Whether vectors may contain nulls."""
 
     @classmethod
     def open(cls, folder: Path, card: ModelCard) -> Self:
-        """Those of the model in a folder, in which nothing is executed.
+        """The preprocessing of the model in a folder, in which nothing is executed.
 
-        Raises :class:`~sparkdl.errors.OnlySparkError` for a stage that Spark alone can apply, and
-        :class:`~sparkdl.errors.ModelError` for one that is damaged.
+        Raises :class:`~sparkdl.errors.OnlySparkError` for a stage that only Spark can apply, and
+        :class:`~sparkdl.errors.ModelError` for a damaged one.
         """
         return cls(card, read_pipeline(folder / PREPROCESSING) if card.preprocessing else None)
 
     def behind(self, features: Features) -> Self:
-        """What becomes of an estimator's columns."""
+        """The same preprocessing after the estimator's own columns have been concatenated."""
         (name,), stages = self.card.raw_columns, () if self.pipeline is None else self.pipeline.stages
         kinds = dict(features.kinds)
         first: list[FittedStage] = [Assemble(tuple(kinds), name, "float64" if stages else "float32")]
@@ -77,9 +78,9 @@ class RawInputs:
         return replace(self, card=card, pipeline=FittedPipeline((*first, *stages)), gaps=features.means is not None)
 
     def read(self, columns: Mapping[str, pa.Array]) -> ReadRows:
-        """The inputs of some rows, from the columns of ``card.raw_columns``; all are as long. Runs anywhere.
+        """The inputs of some rows, from the columns of ``card.raw_columns``, which have the same length. Runs anywhere.
 
-        Where the rows as a whole raise something, they are halved until those are found that raise it alone.
+        If preprocessing raises an error, the rows are halved until the rows that cause it are found.
         """
         (rows,) = {len(column) for column in columns.values()}
         if not rows:
@@ -103,7 +104,7 @@ class RawInputs:
 
     @property
     def _kind(self) -> pa.DataType:
-        """What inputs are where they have no other form already."""
+        """The default Arrow type of inputs."""
         kinds = {"image": pa.binary(), "sparse": SPARSE}
         if self.card.inputs:
             return pa.struct([(name, pa.binary()) for name in self.card.inputs])
@@ -134,12 +135,12 @@ class RawInputs:
             return self._by_name(columns, self.pipeline.made(fitted), refusals)
         made = self.pipeline.transform(fitted, self.card.input.column)
         if isinstance(made, pa.Array):
-            raise DataError(f"the preprocessing makes {made.type} of column {self.card.input.column!r}, and no vectors")
+            raise DataError(f"the preprocessing turns column {self.card.input.column!r} into {made.type}, not vectors")
         inputs = as_structs(made) if self.card.input.kind == "sparse" else as_floats(made)
         return ReadRows(inputs, pc.coalesce(*refusals) if refusals else None)
 
     def _by_name(self, raw: Mapping[str, pa.Array], fitted: Mapping[str, Column], refusals: list[pa.Array]) -> ReadRows:
-        """The inputs that have names, as a struct of binary values: what stages have made, and images."""
+        """Named inputs as a struct of binary values, from the results of the stages and from images."""
         values = []
         for name, spec in self.card.inputs.items():
             if spec.kind == "image":
@@ -148,29 +149,29 @@ class RawInputs:
                 missing = np.asarray(pixels.is_null())
                 refusals += [each for each in [refused] if each is not None]
                 if missing.any():
-                    refusals.append(_reasons(missing, f"column {spec.column!r} holds no image of this model's size"))
+                    refusals.append(_reasons(missing, f"column {spec.column!r} is not an image of the model's size"))
                 continue
             made = made_input(fitted[spec.column], InputForm(spec.kind, spec.dtype, spec.vocabulary, spec.max_length))
             values.append(made.values)
-            refusals += [_reasons(rows, _told(name, spec, what)) for what, rows in made.wrong.items()]
+            refusals += [_reasons(rows, _problem(name, spec, what)) for what, rows in made.wrong.items()]
         structs = pa.StructArray.from_arrays(values, list(self.card.inputs))
         return ReadRows(structs, pc.coalesce(*refusals) if refusals else None)
 
     @staticmethod
     def _image(column: pa.Array, spec: InputSpec, name: str) -> ReadRows:
-        """The pixels of images, each of them of the size that the model reads, or null."""
+        """The pixels of images; null for those that are not of the model's size."""
         if pa.types.is_struct(column.type):
             found = ReadRows(_bytes_of_images(column, spec.shape), None)
         elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             found = _pixels(column, spec.shape, name)
         else:
-            raise DataError(f"column {name!r} holds {column.type}, and the model was trained on images")
+            raise DataError(f"column {name!r} holds {column.type}, but the model was trained on images")
         pixels = found.column.cast(pa.binary())
         fits = pc.equal(pc.binary_length(pixels), spec.row_bytes)
         return ReadRows(pc.if_else(fits, pixels, pa.scalar(None, pa.binary())), found.refused)
 
     def _as_it_is(self, column: pa.Array) -> ReadRows:
-        """The only raw column, in a form that a predictor knows."""
+        """The only raw column, in a type that a predictor can read."""
         spec = self.card.input
         if spec.kind == "vector" and is_vector(column.type):
             width = int(np.prod(spec.shape))
@@ -187,7 +188,7 @@ class RawInputs:
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says of a row, in one line."""
+    """The message of an error, in one line."""
     text = next(iter(str(error).strip().splitlines()), "")
     return text if isinstance(error, DataError) else f"{type(error).__name__}: {text}"
 
@@ -196,36 +197,38 @@ def _no_vector(name: str, width: int | None) -> str:
     return f"column {name!r} is null or lacks a number" + ("" if width is None else f", or is not {width} wide")
 
 
-def _told(name: str, spec: InputSpec, what: str) -> str:
-    """What is wrong with a row's input that has a name; see :class:`~sparkdl.preprocessing.input_rows.MadeInput`."""
+def _problem(name: str, spec: InputSpec, what: str) -> str:
+    """What is wrong with a row's named input; see :class:`~sparkdl.preprocessing.input_rows.MadeInput`."""
     elements = "tokens" if spec.kind == "tokens" else "elements"
     return (
         f"input {name!r} "
         + {
             "empty": f"is null or has no {elements}",
-            "long": f"has more than {spec.max_length} {elements}, which none had in training",
-            "id": f"has ids that are no whole numbers from 0 to {(spec.vocabulary or 1) - 1:,}, which the model knows",
+            "long": f"has more than {spec.max_length} {elements}, the most in training",
+            "id": f"has ids that are not whole numbers from 0 to {(spec.vocabulary or 1) - 1:,}, those of training",
             "number": "has values that are NaN, infinite or beyond float32",
         }[what]
     )
 
 
 def _no_number(column: pa.Array, refused: NDArray[np.bool_] | None, name: str, sql_type: str) -> pa.Array:
-    """The problem of each row that is refused."""
+    """For each refused row, what is wrong with its number."""
     values = [] if refused is None else column.filter(pa.array(refused))
-    said = [f"column {name!r}: {as_java(value)} is no {sql_type}, which the model was trained on" for value in values]
-    return pa.array(said, pa.string())
+    problems = [
+        f"column {name!r}: {as_java(value)} is no {sql_type}, which the model was trained on" for value in values
+    ]
+    return pa.array(problems, pa.string())
 
 
 def _reasons(refused: NDArray[np.bool_], problem: str | pa.Array) -> pa.Array:
-    """The problem in rows that are refused, or each one's own, and null in all others."""
+    """The problem for refused rows, null for others. ``problem`` is one text, or one per refused row."""
     if isinstance(problem, str):
         return pc.if_else(pa.array(refused), problem, pa.scalar(None, pa.string()))
     return pc.replace_with_mask(pa.nulls(len(refused), pa.string()), pa.array(refused), problem)
 
 
 def _pixels(images: pa.Array, shape: tuple[int, ...], name: str) -> ReadRows:
-    """The pixels of images that may be encoded."""
+    """The pixels of images, which are either encoded files or pixels already."""
     pixels, refused = decoded_images(images, shape)
     if not refused:
         return ReadRows(pixels, None)
@@ -234,7 +237,7 @@ def _pixels(images: pa.Array, shape: tuple[int, ...], name: str) -> ReadRows:
 
 
 def _bytes_of_images(images: pa.Array, shape: tuple[int, ...]) -> pa.Array:
-    """The bytes of Spark's image structs; none of an image of another shape, which may have as many."""
+    """The bytes of Spark's image structs; empty for an image of another shape, even if it has as many bytes."""
     sizes = zip(("height", "width", "nChannels"), shape, strict=True)
     same = [pc.equal(pc.struct_field(images, name), size) for name, size in sizes]
     fits = pc.and_(pc.and_(same[0], same[1]), same[2])

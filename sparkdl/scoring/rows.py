@@ -1,4 +1,4 @@
-"""Which rows cannot be scored, and why; all others are. Runs anywhere."""
+"""Scores rows of which some may be invalid: finds these and the reasons, and scores all others. Runs anywhere."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from sparkdl.scoring.raw_inputs import ReadRows, reason_of
 __all__ = ["answer_each", "answer_inputs", "refusal"]
 
 _SHOWN = 3
-"""Reasons that an error names."""
+"""The most reasons that an error lists."""
 
 
 def answer_inputs(
     predictor: Predictor, inputs: ReadRows, *, top_k: int, batch_size: int
 ) -> tuple[list[pa.Array], pa.Array | None]:
-    """What ``predictor.answer`` says, null for rows that are refused or cannot be answered, and for these the reason.
+    """The result of ``predictor.answer``, null for rows that are refused or fail, and the reasons for these.
 
-    There are no reasons where there are no such rows.
+    The reasons are null for rows that were scored, and None if all rows were scored.
     """
     column, refused = inputs
     if refused is not None:
@@ -40,17 +40,17 @@ def answer_inputs(
     except MemoryError:
         raise
     except Exception as error:
-        _raise_if_lost(error)
+        _raise_cuda_errors(error)
         return answer_each(predictor, column, top_k=top_k, batch_size=batch_size)
 
 
 def answer_each(
     predictor: Predictor, column: pa.Array, *, top_k: int, batch_size: int
 ) -> tuple[list[pa.Array], pa.Array]:
-    """The same for rows of which some cannot be answered.
+    """The same for rows of which some are known to fail.
 
-    Rows are tried ``batch_size`` at a time, and what fails is halved until the rows that fail alone are found: a few of
-    them cost a few small passes more. All that a row can make a model raise counts, whatever it is.
+    Rows are tried ``batch_size`` at a time. A batch that fails is halved until the failing rows are found; a few of
+    them cost a few small forward passes. Any exception counts as a failure of the row, whatever its class.
     """
     answers: list[list[pa.Array]] = []
     reasons: list[str | None] = []
@@ -62,7 +62,7 @@ def answer_each(
 
 
 def refusal(reasons: pa.Array) -> DataError | None:
-    """The error that counts why rows are refused, the most frequent reasons first; None where all of them are null."""
+    """The error that lists the most frequent reasons, with numbers of rows; None if all reasons are null."""
     counts = Counter(reason for reason in reasons.to_pylist() if reason is not None)
     if not counts:
         return None
@@ -80,7 +80,7 @@ def _tried(
     except MemoryError:
         raise
     except Exception as error:
-        _raise_if_lost(error)
+        _raise_cuda_errors(error)
         if len(column) == 1:
             yield [pa.nulls(1, kind) for kind in predictor.task.answer.types], reason_of(error)
             return
@@ -89,7 +89,7 @@ def _tried(
         yield from _tried(predictor, part, top_k, batch_size)
 
 
-def _raise_if_lost(error: Exception) -> None:
-    """Raise an error after which a GPU answers this process no more: other rows would be refused for it."""
+def _raise_cuda_errors(error: Exception) -> None:
+    """Raise a CUDA error again: after it, the GPU fails for every row of this process, so the row is not to blame."""
     if isinstance(error, RuntimeError) and "CUDA error" in str(error):
         raise error

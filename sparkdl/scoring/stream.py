@@ -1,4 +1,4 @@
-"""New rows of a source scored and added to a table, each once, by Spark's Structured Streaming. Runs on the driver."""
+"""Scores new rows of a source and adds them to a table exactly once, by Structured Streaming. Runs on the driver."""
 
 import re
 import signal
@@ -31,42 +31,42 @@ from sparkdl.storage import exists, spark_url
 __all__ = ["check_stream_output", "score_stream"]
 
 _LOOK_SECONDS = 0.2
-"""How often it is seen whether a stream has ended."""
+"""The interval in which it is checked whether a stream has ended."""
 _COUNTS = "sparkdl"
-"""What Spark calls the numbers of rows that a part of a stream had."""
+"""The name of Spark's observation that counts the rows of a micro-batch."""
 _ONCE = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
-"""By these Delta knows a part of a stream that it has merged already."""
+"""The settings by which Delta recognises a micro-batch that it has already merged."""
 _SAYS = {
     r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|ConcurrentUpdateLogException": (
-        "another job uses the checkpoint {checkpoint}, or files are missing in it: wait for the other's end, or remove"
-        " the checkpoint and the output to score all rows again"
+        "another job uses the checkpoint {checkpoint}, or files are missing in it: wait until that job has ended, or"
+        " remove the checkpoint and the output to score all rows again"
     ),
     r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE": (
-        "rows of {source} were updated or deleted, which a stream of its rows cannot follow: read its changes by"
-        " `options: {{readChangeFeed: true}}` with `mode: merge` and a new checkpoint, or pass them over by"
+        "rows of {source} were updated or deleted, which a stream of its rows cannot follow: read its changes with"
+        " `options: {{readChangeFeed: true}}`, `mode: merge` and a new checkpoint, or skip them with"
         " `options: {{skipChangeCommits: true}}`"
     ),
     r"DELTA_MISSING_CHANGE_DATA|change data was not recorded": (
-        "{source} did not keep its changes: ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true), and"
-        " let the stream begin at that version (`startingVersion`)"
+        "{source} has not recorded its changes: ALTER TABLE ... SET TBLPROPERTIES (delta.enableChangeDataFeed = true),"
+        " and start the stream at that version (`startingVersion`)"
     ),
     r"DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE|was the table (changed|deleted)": (
-        "{source} is another table than the one of which the checkpoint {checkpoint} was made; choose a new one"
+        "{source} is not the table for which the checkpoint {checkpoint} was made; choose a new checkpoint"
     ),
     r"DELTA_SCHEMA_CHANGED|Detected (incompatible )?schema change": (
-        "the columns of {source} have changed; start the job again, with which it reads the new ones"
+        "the columns of {source} have changed; start the job again, which then reads the new ones"
     ),
     r"OffsetSeqLog|CommitLog|HDFSMetadataLog|StreamMetadata|FileStreamSourceLog|FileStreamSinkLog"
     r"|(batches|offsets|logs?) .{0,40}(are|is) missing|Malformed log file|Incomplete log file": (
         "the checkpoint {checkpoint} is damaged; remove it and the output to score all rows again"
     ),
 }
-"""What Spark or Delta says of a stream that cannot go on, and what to do. The first that fits is told."""
+"""Patterns of errors of Spark and Delta that end a stream, and the messages that replace them. The first match wins."""
 
 
 @dataclass
 class _Counts:
-    """How many rows each part of a stream had, and how many of them without a prediction."""
+    """The rows of each micro-batch of a stream, and how many of them have no prediction."""
 
     rows: dict[int, int] = field(default_factory=dict)
     failed: dict[int, int] = field(default_factory=dict)
@@ -75,14 +75,14 @@ class _Counts:
         self.rows[number], self.failed[number] = rows, failed
 
     def take(self, query: Any) -> None:
-        """Add what Spark has counted itself; it forgets all but the last parts."""
+        """Add the counts that Spark has observed. Spark only keeps those of the last micro-batches."""
         for progress in query.recentProgress:
             if found := (progress.get("observedMetrics") or {}).get(_COUNTS):
                 self.add(progress["batchId"], found["rows"], found["failed"])
 
 
 def check_stream_output(checkpoint: StreamCheckpoint, settings: Score, spark: SparkSession) -> None:
-    """Raise :class:`~sparkdl.errors.DatasetError` where predictions would be written twice, or not at all."""
+    """Raise :class:`~sparkdl.errors.DatasetError` if predictions would be written twice, or some not at all."""
     output, format = str(settings.output), settings.format
     is_table = format == "delta" or format in TABLE_FORMATS
     with known_format(format, spark.version), explained(output):
@@ -97,14 +97,14 @@ def score_stream(
     source: Source,
     checkpoint: StreamCheckpoint,
 ) -> WrittenPredictions:
-    """Score the rows of a stream that its checkpoint has not seen, and write their predictions, each once.
+    """Score the rows that the stream's checkpoint does not list yet, and write each prediction exactly once.
 
-    ``score`` appends predictions to rows. The stream ends once all that was there is scored; with
-    ``settings.interval``, it looks for more until Ctrl-C or SIGTERM ends it, and what was not whole then is scored by
-    the next one. Rows are added by the sink of the format, which knows what it has got already; or merged, where Delta
-    knows that, and other tables end up with the same rows.
+    ``score`` appends predictions to rows. The stream ends when all rows that existed at its start are scored. With
+    ``settings.interval``, it looks for new rows until Ctrl-C or SIGTERM ends it; the next stream then scores the rows
+    of an unfinished micro-batch. Rows are appended by the format's sink, which skips micro-batches that it has already
+    written, or merged by key, which gives the same rows however often it is repeated.
 
-    Raises :class:`DataError` as tasks found it, and where the source cannot be followed, and
+    Raises :class:`DataError` if a task cannot score a row or the source cannot be followed, and
     :class:`~sparkdl.errors.CheckpointError` for a checkpoint that is damaged or in use.
     """
     counts = _Counts()
@@ -163,7 +163,7 @@ def _merging(
     output, format, key = str(settings.output), settings.format, settings.key
 
     def merge_part(part: DataFrame, number: int) -> None:
-        spark = part.sparkSession  # the stream's own, whose settings are nobody else's
+        spark = part.sparkSession  # the stream's own session: nothing else sees these settings
         for name, value in zip(_ONCE, (checkpoint.id, str(number)), strict=True):
             spark.conf.set(name, value)
         scored = score_changes(part, score, key) if source.reads_changes else score(part)
@@ -178,7 +178,7 @@ def _merging(
 
 
 def _failure(query: Any, spark: SparkSession) -> Exception | None:
-    """What a stream has failed with, and in its text all that caused it: Python's own shows the first of them alone."""
+    """The error that ended a stream, with the texts of all its causes: PySpark's own error has only the first."""
     from pyspark.errors import PySparkException
 
     java, jvm = query._jsq.exception(), spark._jvm
@@ -189,7 +189,7 @@ def _failure(query: Any, spark: SparkSession) -> Exception | None:
 
 @contextmanager
 def _explained_stream(settings: Score, source: Source) -> Iterator[None]:
-    """As :func:`explained`, and for what ends a stream: the error that says it in one line."""
+    """Like :func:`explained`; also replaces errors that end a stream by one line that says what to do."""
     from pyspark.errors import AnalysisException, UnsupportedOperationException
 
     try:

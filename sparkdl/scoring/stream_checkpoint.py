@@ -1,7 +1,7 @@
-"""What a stream's checkpoint belongs to: one source and one output. Runs on the driver.
+"""The record of the source and the output to which a stream's checkpoint belongs. Runs on the driver.
 
-Spark keeps in that folder which rows have been scored. Beside its files lies one of ours, which says of which source,
-with which columns, and where the predictions are.
+In the checkpoint's folder, Spark keeps track of the rows that have been scored. Beside Spark's files, ``sparkdl.json``
+records the source, its columns, and the output.
 """
 
 import json
@@ -20,9 +20,9 @@ __all__ = ["StreamCheckpoint"]
 
 _NAME = "sparkdl.json"
 _COMMITS = "commits"
-"""Spark's folder with a file for each part of a stream that is written."""
+"""Spark's folder with a file for each micro-batch that has been written."""
 _USER_TYPE = '"udt"'
-"""Of a column whose type is a class, in Spark's JSON."""
+"""Marks a column of a user-defined type in Spark's JSON."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,17 @@ class StreamCheckpoint:
     source: dict[str, Any]
     output: dict[str, Any]
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """By this name tables remember what has been written to them."""
+    """The name under which a table records which micro-batches have been written to it."""
     columns: str | None = None
-    """Those of files, as Spark's JSON."""
+    """The columns of a source of files, as Spark's JSON."""
     is_new: bool = True
+    """Whether the record has not been written yet."""
 
     @classmethod
     def of(cls, settings: Score, source: Source) -> "StreamCheckpoint":
-        """The one that the settings name, or a new one, which is not written yet.
+        """The record in the settings' checkpoint folder, or, if the folder is empty, a new one that is not written yet.
 
-        Raises :class:`ConfigError` for a folder that is no checkpoint, or that of another source or output, and
+        Raises :class:`ConfigError` for a folder that is not a checkpoint, or one of another source or output, and
         :class:`~sparkdl.errors.CheckpointError` for a record that cannot be read.
         """
         folder = str(settings.checkpoint)
@@ -56,13 +57,13 @@ class StreamCheckpoint:
             return wanted
         if _NAME not in found:
             raise ConfigError(
-                f"score.checkpoint: {folder} is not empty, and no checkpoint of sparkdl's; choose a new folder"
+                f"score.checkpoint: {folder} is neither empty nor a checkpoint of sparkdl's; choose a new folder"
             )
         try:
             record = json.loads(read_file(join(folder, _NAME)))
             there = cls(folder, record["source"], record["output"], record["id"], record["columns"], is_new=False)
             if there.columns is not None and (_USER_TYPE in there.columns or not isinstance(there.columns, str)):
-                raise ValueError("a column has a type that is a class")
+                raise ValueError("a column has a user-defined type")
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{join(folder, _NAME)} is damaged ({error}); {_start_again(folder)}") from None
         for name, is_for, asked in (
@@ -71,19 +72,19 @@ class StreamCheckpoint:
         ):
             if is_for != asked:
                 raise ConfigError(
-                    f"score.checkpoint: {folder} belongs to the {name} {_in_words(is_for)}, and this stream has"
-                    f" {_in_words(asked)}; choose a new folder for it"
+                    f"score.checkpoint: {folder} belongs to the {name} {_in_words(is_for)}, but this stream has"
+                    f" {_in_words(asked)}; choose a new folder"
                 )
         return there
 
     @property
     def has_commits(self) -> bool:
-        """Whether something has been written by it."""
+        """Whether at least one micro-batch has been written."""
         return any(entry.name.isdecimal() for entry in list_folder(join(self.folder, _COMMITS)))
 
     @property
     def schema(self) -> "StructType | None":
-        """The columns of files, where they are known."""
+        """The columns of a source of files; None if they are not recorded."""
         if self.columns is None:
             return None
         from pyspark.sql.types import StructType
@@ -96,20 +97,20 @@ class StreamCheckpoint:
             ) from None
 
     def check_output(self, *, is_there: bool, mode: str) -> None:
-        """Raise :class:`DatasetError` where predictions would be there twice, or not at all."""
+        """Raise :class:`DatasetError` if predictions would be written twice, or some not at all."""
         if self.is_new and is_there and mode == "error":
             raise DatasetError(
-                f"there is {self.output['place']} already, and the checkpoint {self.folder} is new: set `mode` to"
+                f"{self.output['place']} already exists, but the checkpoint {self.folder} is new: set `mode` to"
                 " `append` or `merge` to add to it, or choose another `output`"
             )
         if not is_there and self.has_commits:
             raise DatasetError(
-                f"{self.output['place']} is gone, to which the checkpoint {self.folder} says that rows were written;"
-                f" {_start_again(self.folder)}"
+                f"{self.output['place']} no longer exists, but according to the checkpoint {self.folder} rows were"
+                f" written to it; {_start_again(self.folder)}"
             )
 
     def save(self, columns: "StructType | None") -> None:
-        """Write the record of a new one."""
+        """Write the record of a new checkpoint."""
         known = columns.json() if columns else None
         record = {
             "source": self.source,
@@ -121,7 +122,7 @@ class StreamCheckpoint:
 
 
 def _start_again(folder: str) -> str:
-    return f"to score all rows again, remove {folder} and what is left of the output"
+    return f"to score all rows again, remove {folder} and the rest of the output"
 
 
 def _in_words(part: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a Spark task does with the rows it is given. Runs in tasks, without any access to MLflow."""
+"""The function that a Spark task runs to score its rows. Runs in tasks, without access to MLflow."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -29,51 +29,51 @@ from sparkdl.settings.compress import FormChoice
 __all__ = ["ERROR", "ScoringTask", "scoring_device"]
 
 ERROR = "error"
-"""The column that says why a row has no prediction."""
+"""The column with the reason for which a row has no prediction."""
 _SHOWN_ROWS = 3
-"""Rows that an error names."""
+"""The most rows that an error lists."""
 _SHOWN_VALUES = 4
-"""Values that tell which row it is, where no column was named for that."""
+"""The most values by which an error identifies a row, if ``key`` is not set."""
 _SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
 class ScoringTask:
-    """Appends the predictions to Arrow batches; small enough to travel with every task."""
+    """Appends predictions to Arrow batches. It is pickled into every task, so it is kept small."""
 
     files: tuple[tuple[str, str], ...]
-    """The files of the model's folder: their names there, and among the files that Spark brought to the executor, where
-    they hold a digest."""
+    """The files of the model's folder: for each its name there, and its name among the files that Spark has shipped to
+    the executor, which contains a digest."""
     keep: tuple[str, ...]
-    """The names of the first columns, which stay."""
+    """The names of the rows' own columns, which come first and are kept."""
     reads: tuple[tuple[str, int], ...]
-    """The raw columns of the model, and which columns they are; or where Spark has preprocessed, the input alone."""
+    """The model's raw columns with their positions; if Spark has preprocessed the rows, only the model's input."""
     refused: int | None
-    """The column that says why the source or the preprocessing refuses a row; None if there is no such column."""
+    """The position of the column with the reason for which the source or the preprocessing refuses a row, or None."""
     preprocessed: bool
-    """Whether Spark has preprocessed."""
+    """Whether Spark has already preprocessed the rows."""
     top_k: int
     batch_size: int
     threads: int
     features: Features | None = None
-    """Of an estimator, the columns that become the model's only one."""
+    """The columns of an estimator, which are concatenated to the model's only raw column."""
     asked: Asked = field(default_factory=Asked)
-    """Which columns are added."""
+    """The columns that are added."""
     form: FormChoice = "original"
-    """Which of the model's forms answers."""
+    """The form of the model that predicts."""
     trusted: tuple[str, ...] = ()
-    """The modules whose code may build a network that is not exported."""
+    """The modules whose code may build a network that could not be exported."""
     modules: tuple[tuple[str, ModuleSource], ...] = ()
-    """Those of them, and of what they import, that executors may not have."""
+    """The sources of these modules, and of those that they import, for executors that may not have them."""
     on_error: Literal["fail", "null"] = "fail"
-    """What becomes of a row that cannot be scored."""
+    """Whether a row that cannot be scored fails the task, or has a null prediction."""
     key: str | None = None
-    """The column that names a row in an error."""
+    """The column that identifies a row in an error."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The columns to keep and the predictions, batch by batch; and where rows may fail, the column ``error``.
+        """The columns to keep and the predictions, batch by batch; with ``on_error="null"`` also the column ``error``.
 
-        Columns are called by their places: of two that have one name, Arrow keeps one.
+        Columns are named by their positions, because of two columns with the same name Arrow would keep one.
         """
         with importable(dict(self.modules)) if self.modules else nullcontext():
             yield from self._answered(batches)
@@ -100,11 +100,11 @@ class ScoringTask:
             before += len(batch)
 
     def _failure(self, batch: pa.RecordBatch, reasons: pa.Array, before: int) -> DataError:
-        """The error that names the rows, in one line; tasks end with the first batch that has such rows."""
+        """The error that lists the rows of this batch that cannot be scored, in one line."""
         bad = np.flatnonzero(reasons.is_valid())
         shown = [f"{self._name(batch, int(row), before)}: {reasons[int(row)]}" for row in bad[:_SHOWN_ROWS]]
         more = f"; and {len(bad) - len(shown):,} more" if len(bad) > len(shown) else ""
-        advice = "" if self.key else ", name the column that tells rows apart in `key`"
+        advice = "" if self.key else ", set `key` to the column that identifies rows"
         return DataError(
             f"{len(bad):,} of {len(batch):,} rows cannot be scored: {'; '.join(shown)}{more}. Repair or drop "
             f"them{advice}, or set `on_error` to `null` to score the others"
@@ -130,15 +130,15 @@ def _short(value: object) -> str:
 
 
 def scoring_device() -> str:
-    """Where the running task computes: on the GPU that Spark has given it, if PyTorch can use it, or else on the CPU.
+    """The device of the running task: the GPU that Spark has assigned to it, if PyTorch can use it, else the CPU.
 
-    Raises :class:`~sparkdl.errors.ConfigError` where its process cannot see that GPU.
+    Raises :class:`~sparkdl.errors.ConfigError` if the task's process cannot see that GPU.
     """
     context = TaskContext.get()
     return device_of_task(context) if context and torch.cuda.is_available() else "cpu"
 
 
-@lru_cache(maxsize=2)  # a worker process outlives its task: the next one finds the model loaded
+@lru_cache(maxsize=2)  # a Python worker runs several tasks, which share the loaded model
 def _load(
     files: tuple[tuple[str, str], ...],
     preprocessed: bool,
@@ -148,9 +148,9 @@ def _load(
     form: FormChoice,
     modules: object,
 ) -> tuple[RawInputs, Predictor]:
-    from pyspark import SparkFiles  # which a client of Spark Connect, that only sends this here, need not have
+    from pyspark import SparkFiles  # imported here: clients of Spark Connect, which only pickle this, lack it
 
-    with TemporaryDirectory(prefix="sparkdl-model-") as folder:  # for as long as files are opened
+    with TemporaryDirectory(prefix="sparkdl-model-") as folder:  # needed only while the files are read
         for name, shipped in files:
             if name == PREPROCESSING:
                 with ZipFile(SparkFiles.get(shipped)) as packed:

@@ -1,4 +1,4 @@
-"""The code of a network that is not exported: checked before tasks start, and brought to them. Runs on the driver."""
+"""The code of a network that could not be exported: checked before tasks start, and shipped. Runs on the driver."""
 
 import logging
 import pickle
@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 
 def code_for(folder: Path, trusted: Collection[str]) -> tuple[tuple[str, ModuleSource], ...]:
-    """The program's own modules that a model's network needs in tasks; none where it is exported.
+    """The program's own modules that tasks need to build a model's network; none if the network was exported.
 
-    Of one that is not, the network is built here once. Raises :class:`~sparkdl.errors.ModelError` if its module is not
-    among the ``trusted`` ones, is missing, or builds what its weights do not fit.
+    A network that was not exported is built once here, as a check. Raises :class:`~sparkdl.errors.ModelError` if its
+    module is not among the ``trusted`` ones, is missing, or builds a network that the weights do not fit.
     """
     module = module_of(folder / NETWORK_FILE)
     if module is None:

@@ -1,4 +1,4 @@
-"""A registered model behind HTTP: requests that come at a time are answered by one forward pass."""
+"""A registered model behind HTTP: requests that arrive at the same time are answered by one forward pass."""
 
 from sparkdl.serving.http_server import serve
 

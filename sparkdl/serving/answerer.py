@@ -1,4 +1,4 @@
-"""From the rows of several requests to an answer for each. Runs in the server's process, in one thread."""
+"""Predicts for the rows of several requests at once, and answers each. Runs in the server's process, in one thread."""
 
 import base64
 import json
@@ -22,11 +22,11 @@ __all__ = ["Answerer"]
 
 
 class Answerer:
-    """A model that answers requests together, each as if it had come alone.
+    """A model that answers several requests at once, each as if it were alone.
 
-    ``form`` is which of the model's forms answers; see :func:`sparkdl.score`. Raises
-    :class:`~sparkdl.errors.ModelError` for a folder that holds no whole model, :class:`~sparkdl.errors.ConfigError` for
-    a form that it does not have, and :class:`~sparkdl.errors.OnlySparkError` for a stage that Spark alone can apply.
+    ``form`` is the form of the model to use; see :func:`sparkdl.score`. Raises :class:`~sparkdl.errors.ModelError` for
+    a folder without a complete model, :class:`~sparkdl.errors.ConfigError` for a form that the model does not have, and
+    :class:`~sparkdl.errors.OnlySparkError` for a preprocessing stage that only Spark can apply.
     """
 
     def __init__(self, folder: Path, *, form: str = "auto") -> None:
@@ -36,10 +36,10 @@ class Answerer:
         self._types = answer_types(self.card)
 
     def answer(self, requests: Sequence[RequestRows]) -> list[bytes | DataError]:
-        """The JSON that answers each request, or what is wrong with its rows. All have the same ``params``."""
+        """For each request its JSON, or the error in its rows. All requests must have the same ``params``."""
         try:
             columns = {name: self._arrow(name, requests) for name in self.card.raw_columns}
-        except DataError as error:  # of one of them: they are halved until it is alone
+        except DataError as error:  # one of the requests is invalid: halve them until it is found
             if len(requests) == 1:
                 return [error]
             half = len(requests) // 2
@@ -50,17 +50,17 @@ class Answerer:
         )
         values = [_values(answer.cast(field.type)) for field, answer in zip(self._types, answers, strict=True)]
         rows = [dict(zip(self._types.names, row, strict=True)) for row in zip(*values, strict=True)]
-        told: list[bytes | DataError] = []
+        responses: list[bytes | DataError] = []
         start = 0
         for request in requests:
             end = start + request.count
             refused = None if reasons is None else refusal(reasons[start:end])
-            told.append(refused or json.dumps({"predictions": rows[start:end]}, default=_plain).encode())
+            responses.append(refused or json.dumps({"predictions": rows[start:end]}, default=_plain).encode())
             start = end
-        return told
+        return responses
 
     def _arrow(self, name: str, requests: Sequence[RequestRows]) -> pa.Array:
-        """A raw column of all rows. Raises :class:`DataError` where its values do not go together."""
+        """A raw column of all requests' rows. Raises :class:`DataError` if its values are of different types."""
         values = list(chain.from_iterable(request.columns[name] for request in requests))
         kind = column_type(self.card)
         try:
@@ -71,7 +71,7 @@ class Answerer:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """What ``to_pylist`` gives, without an object of Arrow's for each value: that takes longer than a small network."""
+    """The same as ``to_pylist``, which makes an Arrow object per value and so takes longer than a small network."""
     kind = column.type
     if column.null_count:
         return list(column.to_pylist())
@@ -87,9 +87,9 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _plain(value: Any) -> str:
-    """What JSON has no word for, as MLflow's server writes it."""
-    if isinstance(value, date):  # or a time
+    """Values of types that JSON does not have, as MLflow's server writes them."""
+    if isinstance(value, date):  # or a datetime, which is a subclass
         return value.isoformat()
     if isinstance(value, bytes):
         return base64.encodebytes(value).decode()
-    raise TypeError(f"no JSON of {type(value).__name__}")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

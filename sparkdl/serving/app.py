@@ -1,4 +1,4 @@
-"""What the server answers at: /invocations, /ping, /health and /version, as MLflow's, and /metrics."""
+"""The server's routes: /invocations, /ping, /health and /version as in MLflow's server, and /metrics."""
 
 import asyncio
 import json
@@ -25,12 +25,12 @@ __all__ = ["MAX_BODY", "create_app"]
 log = logging.getLogger(__name__)
 
 MAX_BODY = 64 << 20
-"""Bytes of a request."""
+"""The most bytes of a request's body."""
 JSON = "application/json"
 
 
 def create_app(answerer: Answerer, *, max_batch: int, max_wait: float) -> Starlette:
-    """The server's application for a model: at most ``max_batch`` rows at once, gathered for ``max_wait`` seconds."""
+    """The server's application: batches of at most ``max_batch`` rows, gathered for at most ``max_wait`` seconds."""
     counters = Counters()
     batcher: Batcher[RequestRows, bytes] = Batcher(answerer.answer, max_batch, max_wait, counters.batch)
 
@@ -53,7 +53,7 @@ def create_app(answerer: Answerer, *, max_batch: int, max_wait: float) -> Starle
     async def answered(request: Request) -> Response:
         kind = request.headers.get("content-type", JSON)
         if kind.partition(";")[0].strip().lower() != JSON:
-            return refused(415, f"the server reads {JSON}, and not {kind[:100]}")
+            return refused(415, f"the server reads only {JSON}, not {kind[:100]}")
         try:
             body = await whole_body(request)
             if body is None:
@@ -62,10 +62,10 @@ def create_app(answerer: Answerer, *, max_batch: int, max_wait: float) -> Starle
         except DataError as error:
             return refused(400, str(error))
         except ClientDisconnect:
-            return refused(400, "the request ended before its body did")
+            return refused(400, "the client disconnected before it had sent the whole request")
         except Exception:
             log.exception("a request could not be answered")
-            return refused(500, "the server could not answer; its log says why")
+            return refused(500, "the server failed to answer; its log has the reason")
 
     async def alive(request: Request) -> Response:
         return Response("\n", media_type=JSON)
@@ -87,7 +87,7 @@ def create_app(answerer: Answerer, *, max_batch: int, max_wait: float) -> Starle
 
 
 async def whole_body(request: Request) -> bytes | None:
-    """The body of a request; None of one that is too large, of which no more is kept."""
+    """The body of a request; None if it is larger than ``MAX_BODY``, in which case the rest is not read."""
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > MAX_BODY:
         return None
@@ -101,7 +101,7 @@ async def whole_body(request: Request) -> bytes | None:
 
 
 def refused(status: int, problem: str) -> Response:
-    """An error in the words of MLflow's server, in one line."""
+    """An error response, in the format of MLflow's server."""
     code = {500: "INTERNAL_ERROR"}.get(status, "BAD_REQUEST")
-    told = {"error_code": code, "message": without_credentials(problem)}
-    return Response(json.dumps(told), status_code=status, media_type=JSON)
+    error = {"error_code": code, "message": without_credentials(problem)}
+    return Response(json.dumps(error), status_code=status, media_type=JSON)

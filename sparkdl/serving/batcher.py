@@ -1,4 +1,4 @@
-"""What is asked at a time is answered together. Runs in one event loop; answers are computed in a thread beside it."""
+"""Answers concurrent requests in batches. Runs in one event loop; a thread beside it computes the answers."""
 
 import asyncio
 from collections import deque
@@ -27,29 +27,30 @@ class _Waiting(Generic[Q, A]):
     question: Q
     answer: "asyncio.Future[A]"
     since: float
-    """By the event loop's clock."""
+    """When the question arrived, in seconds of the event loop's clock."""
 
 
 @dataclass(eq=False)
 class Batcher(Generic[Q, A]):
-    """Hands questions to ``answer_all``, in the order in which they came, as many at once as there are.
+    """Hands all waiting questions to ``answer_all`` as one batch, in the order in which they arrived.
 
-    While some are answered, others gather; so batches grow with the load, and a lone question does not wait.
+    While a batch is answered, new questions gather for the next one. So batches grow with the load, and a single
+    question does not wait.
     """
 
     answer_all: Callable[[Sequence[Q]], Sequence[A | Exception]]
-    """Answers questions of the same ``params``, or says what is wrong with each."""
+    """Takes questions with the same ``params``, and returns for each its answer or its error."""
     max_rows: int
-    """Of a batch; a question of more rows is a batch by itself."""
+    """The most rows of a batch. A question with more rows is a batch by itself."""
     max_wait: float = 0.0
-    """Seconds that the first question of a batch waits for others, at most."""
+    """The most seconds that the first question of a batch waits for others."""
     answered: Callable[[int], None] = lambda rows: None
-    """Is told the rows of each batch."""
+    """Called after each batch with its number of rows."""
     _queue: "deque[_Waiting[Q, A]]" = field(default_factory=deque, init=False)
     _came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def ask(self, question: Q) -> A:
-        """The answer, or what is wrong with the question as the exception that it is."""
+        """The answer. Raises the exception that ``answer_all`` returned for this question."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting[Q, A](question, loop.create_future(), loop.time())
         self._queue.append(waiting)
@@ -57,7 +58,7 @@ class Batcher(Generic[Q, A]):
         return await waiting.answer
 
     async def run(self) -> None:
-        """Answer until it is cancelled."""
+        """Answer questions until this task is cancelled."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="answers") as thread:
             while True:
@@ -70,7 +71,7 @@ class Batcher(Generic[Q, A]):
                     answers = [error] * len(batch)
                 self.answered(sum(question.count for question in questions))
                 for waiting, answer in zip(batch, answers, strict=True):
-                    if waiting.answer.done():  # nobody waits any more
+                    if waiting.answer.done():  # cancelled: the client has disconnected
                         continue
                     if isinstance(answer, Exception):
                         waiting.answer.set_exception(answer)
@@ -78,7 +79,7 @@ class Batcher(Generic[Q, A]):
                         waiting.answer.set_result(answer)
 
     async def _gather(self) -> None:
-        """Wait for a question, and for more while there is time and room."""
+        """Wait for a question, then for more until ``max_wait`` has passed or the batch is full."""
         while not self._queue:
             self._came.clear()
             await self._came.wait()
@@ -90,7 +91,7 @@ class Batcher(Generic[Q, A]):
                     await self._came.wait()
 
     def _take(self) -> "list[_Waiting[Q, A]]":
-        """The first question, and those behind it that fit to it."""
+        """The first question, and those that follow with the same ``params``, up to ``max_rows``."""
         batch = [self._queue.popleft()]
         rows, params = batch[0].question.count, batch[0].question.params
         while self._queue and self._queue[0].question.params == params:

@@ -1,6 +1,6 @@
-"""What a server has done, in Prometheus' text format 0.0.4 (https://prometheus.io/docs/instrumenting/exposition_formats).
+"""The server's metrics, in Prometheus' text format 0.0.4 (https://prometheus.io/docs/instrumenting/exposition_formats).
 
-Figures belong to one event loop.
+Not thread-safe: all counting happens in one event loop.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass
 class _Histogram:
-    """How many values there were up to each bound, and beyond."""
+    """A histogram: the number of values up to each bound, and above the last one."""
 
     bounds: Sequence[float]
     counts: list[int] = field(init=False)
@@ -41,23 +41,23 @@ class _Histogram:
 
 @dataclass
 class Counters:
-    """Requests to the model by HTTP status, their seconds, and the rows of what was answered together."""
+    """Requests to the model by HTTP status, their seconds, and the rows of each batch."""
 
     requests: Counter[int] = field(default_factory=Counter)
     seconds: _Histogram = field(default_factory=lambda: _Histogram(_SECONDS))
     batch_rows: _Histogram = field(default_factory=lambda: _Histogram(_ROWS))
 
     def request(self, status: int, seconds: float) -> None:
-        """Count a request that was answered so, after so long."""
+        """Count a request that was answered with this HTTP status after so many seconds."""
         self.requests[status] += 1
         self.seconds.add(seconds)
 
     def batch(self, rows: int) -> None:
-        """Count rows that one forward pass answered."""
+        """Count a batch of so many rows, answered by one forward pass."""
         self.batch_rows.add(rows)
 
     def text(self) -> str:
-        """All figures."""
+        """All metrics as text."""
         errors = sum(count for status, count in self.requests.items() if status >= 400)
         by_status = [
             f'sparkdl_requests_total{{status="{status}"}} {count}' for status, count in sorted(self.requests.items())

@@ -1,4 +1,4 @@
-"""The server's process: it opens a port and a model, and answers until it is told to end."""
+"""The server's process: it opens a port, loads a model, and answers requests until it receives a signal to stop."""
 
 import gc
 import logging
@@ -36,21 +36,24 @@ def serve(
 ) -> None:
     """Answer requests with a registered model over HTTP, until Ctrl-C or SIGTERM. Runs wherever it is called.
 
-    ``model`` is what :func:`sparkdl.score` takes: ``models:/name@alias``, a version, or a folder; ``form`` chooses one
-    of its forms. It answers POST /invocations with JSON as ``mlflow models serve`` does, and GET /ping, /health,
-    /version and /metrics (Prometheus). Requests that arrive while a batch is computed form the next batch, of at most
-    ``max_batch`` rows; with ``max_wait_ms``, the first request of a batch waits up to that long for others. An invalid
-    request is refused alone. Neither Spark nor Java is needed, and MLflow's store only while the model is fetched.
+    ``model`` is the same as for :func:`sparkdl.score`: ``models:/name@alias``, ``models:/name/version``, or a folder;
+    ``form`` chooses one of its forms. The server answers POST /invocations with JSON as ``mlflow models serve`` does,
+    and GET /ping, /health, /version and /metrics (Prometheus). Requests that arrive while a batch is computed form the
+    next batch, of at most ``max_batch`` rows; with ``max_wait_ms``, the first request of a batch waits up to that many
+    milliseconds for others. An invalid request is refused without affecting the others of its batch. Neither Spark nor
+    Java is needed; MLflow's store is needed only to fetch the model.
 
     Clients are not authenticated; put a proxy with authentication and TLS in front of it. Requests that are in flight
-    when it ends are answered.
+    when the server is stopped are still answered.
 
     Raises :class:`ConfigError` for an address that cannot be used or a form that the model does not have,
     :class:`~sparkdl.errors.RegistryError` for a model that does not exist, :class:`~sparkdl.errors.ModelError` for one
-    that is damaged, and :class:`~sparkdl.errors.OnlySparkError` for one whose preprocessing takes Spark.
+    that is damaged, and :class:`~sparkdl.errors.OnlySparkError` for one whose preprocessing needs Spark.
     """
     if max_batch < 1 or max_wait_ms < 0:
-        raise ConfigError(f"serve: max_batch is {max_batch}, from 1, and max_wait_ms {max_wait_ms}, from 0")
+        raise ConfigError(
+            f"serve: max_batch is {max_batch} and max_wait_ms is {max_wait_ms}; they must be at least 1 and at least 0"
+        )
     with _bound(host, port) as listener:
         answerer = Answerer(download(model, tracking), form=form)
         app = create_app(answerer, max_batch=max_batch, max_wait=max_wait_ms / 1000)
@@ -63,8 +66,8 @@ def serve(
 
 @contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that has the address, at which nobody listens yet. Raises :class:`ConfigError`."""
-    # asyncio turns Nagle's algorithm off where the protocol is named; it would hold an answer's second part for 40 ms.
+    """A socket that is bound to the address, but does not listen yet. Raises :class:`ConfigError`."""
+    # With an explicit protocol, asyncio turns off Nagle's algorithm, which delays an answer's second part by 40 ms.
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -78,8 +81,8 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """The signals that end a server do no more than that: uvicorn raises them again when all is answered."""
-    if threading.current_thread() is not threading.main_thread():  # in which uvicorn hears none either
+    """Ignores SIGINT and SIGTERM, which uvicorn raises again after it has answered the last request."""
+    if threading.current_thread() is not threading.main_thread():  # uvicorn handles signals only in the main thread
         yield
         return
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -92,7 +95,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Python's collector leaves out what is loaded by now: to look through it takes longer than an answer."""
+    """Excludes all objects that exist by now from garbage collection: scanning them takes longer than an answer."""
     gc.collect()
     gc.freeze()
     try:
@@ -103,9 +106,9 @@ def _without_collections() -> Iterator[None]:
 
 @contextmanager
 def _one_core_for_requests() -> Iterator[None]:
-    """PyTorch computes on all cores but one, on which requests are read; ``OMP_NUM_THREADS`` says otherwise.
+    """PyTorch computes on all cores but one, which reads requests, unless ``OMP_NUM_THREADS`` is set.
 
-    A thread that waits for one which has no core makes a small network ten times as slow.
+    Without a free core, PyTorch's threads would wait for one that is not running: ten times slower for a small network.
     """
     before = torch.get_num_threads()
     if "OMP_NUM_THREADS" not in os.environ:

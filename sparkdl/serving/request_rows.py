@@ -1,7 +1,7 @@
-"""The rows that a request asks about, in the four forms of JSON that MLflow's server takes.
+"""The rows of a request, in the four JSON formats that MLflow's server accepts.
 
-They are those of https://mlflow.org/docs/latest/ml/deployment/deploy-model-locally: ``dataframe_split``,
-``dataframe_records``, ``instances`` and ``inputs``, with ``params`` beside one of them.
+They are described at https://mlflow.org/docs/latest/ml/deployment/deploy-model-locally: ``dataframe_split``,
+``dataframe_records``, ``instances`` and ``inputs``, and optionally ``params``.
 """
 
 import base64
@@ -20,12 +20,12 @@ __all__ = ["Params", "RequestRows", "read_request"]
 
 _FORMS = "dataframe_split", "dataframe_records", "instances", "inputs"
 _SHOWN = 5
-"""Names that an error lists."""
+"""The most names that an error lists."""
 
 
 @dataclass(frozen=True)
 class Params:
-    """What a request may ask for besides; see :meth:`~sparkdl.scoring.pyfunc.PyfuncModel.predict`."""
+    """The options of a request; see :meth:`~sparkdl.scoring.pyfunc.PyfuncModel.predict`."""
 
     top_k: int = TOP_K
     batch_size: int = BATCH_SIZE
@@ -36,8 +36,8 @@ class RequestRows:
     """The rows of one request."""
 
     columns: Mapping[str, Sequence[Any]]
-    """The values of each raw column of the model, all as many: what JSON has, but bytes and times where the column has
-    these."""
+    """The values of each raw column of the model, all of the same length. Values are as JSON has them, except that
+    columns of bytes, dates and times hold Python's."""
     count: int
     params: Params = Params()
 
@@ -45,20 +45,22 @@ class RequestRows:
 def read_request(body: bytes, card: ModelCard) -> RequestRows:
     """The rows in a request's body, for a model with this card.
 
-    Columns that the model does not read are left out. Raises :class:`DataError`, in one line, for a body that is no
-    such request, and for a column that is missing.
+    Columns that the model does not read are left out. Raises :class:`DataError`, in one line, for a body that is not a
+    valid request, and for a missing column.
     """
     try:
         request = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"the request is no JSON: {error}") from None
+        raise DataError(f"the request is not valid JSON: {error}") from None
     forms = [form for form in _FORMS if form in request] if isinstance(request, dict) else []
     if len(forms) != 1:
         found = _listed(request) if isinstance(request, dict) else f"a {type(request).__name__}"
-        raise DataError(f"a request is an object with one of {', '.join(_FORMS)}, and this one has {found}")
+        raise DataError(f"a request must be an object with one of {', '.join(_FORMS)}, but this one has {found}")
     (form,) = forms
     if unknown := request.keys() - {form, "params"}:
-        raise DataError(f"a request has {form!r} and may have 'params', but no {_listed(unknown)}")
+        raise DataError(
+            f"the request has the unknown keys {_listed(unknown)}; beside {form!r} it may only have 'params'"
+        )
     params = _params(request.get("params"))
     columns = _READERS[form](request[form], form, card)
     (count,) = {len(values) for values in columns.values()}
@@ -70,7 +72,7 @@ def _params(asked: Any) -> Params:
         return Params()
     known = Params.__dataclass_fields__
     if not isinstance(asked, dict) or not asked.keys() <= known.keys():
-        raise DataError(f"params is an object with {' and '.join(known)}, and nothing else")
+        raise DataError(f"params must be an object with no other keys than {' and '.join(known)}")
     for name, value in asked.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise DataError(f"params.{name} must be a whole number from 1, not {json.dumps(value)[:50]}")
@@ -79,41 +81,41 @@ def _params(asked: Any) -> Params:
 
 def _of_split(content: Any, form: str, card: ModelCard) -> dict[str, list[Any]]:
     if not isinstance(content, dict) or not {"columns", "data"} <= content.keys() <= {"columns", "data", "index"}:
-        raise DataError(f"{form!r} is an object with 'columns' and 'data', a list of rows")
+        raise DataError(f"{form!r} must be an object with 'columns' and 'data', a list of rows")
     names, rows = content["columns"], content["data"]
     if not isinstance(names, list) or not isinstance(rows, list):
-        raise DataError(f"in {form!r}, 'columns' and 'data' are lists")
+        raise DataError(f"in {form!r}, 'columns' and 'data' must be lists")
     for place, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != len(names):
-            raise DataError(f"{form!r}: row {place} is no list of {len(names)} values, one of each column")
+            raise DataError(f"{form!r}: row {place} must be a list of {len(names)} values, one of each column")
     by_name = {str(name): [row[place] for row in rows] for place, name in enumerate(names)}
     return _of_columns(by_name, form, card)
 
 
 def _of_records(content: Any, form: str, card: ModelCard) -> dict[str, list[Any]]:
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        raise DataError(f"{form!r} is a list of objects, one for each row")
+        raise DataError(f"{form!r} must be a list of objects, one for each row")
     names = {name for row in content for name in row}
     return _of_columns({name: [row.get(name) for row in content] for name in names}, form, card)
 
 
 def _of_instances(content: Any, form: str, card: ModelCard) -> dict[str, list[Any]]:
-    """A list of objects, or of values of the only column."""
+    """A list of objects, or, if the model reads a single column, of its values."""
     if isinstance(content, list) and content and not isinstance(content[0], dict) and len(card.raw_columns) == 1:
         return dict.fromkeys(card.raw_columns, content)
     return _of_records(content, form, card)
 
 
 def _of_inputs(content: Any, form: str, card: ModelCard) -> dict[str, list[Any]]:
-    """An object with a list for each column, or what ``instances`` is."""
+    """An object with a list for each column, or the same as ``instances``."""
     if not isinstance(content, dict):
         return _of_instances(content, form, card)
     for name, values in content.items():
         if not isinstance(values, list):
-            raise DataError(f"{form!r}: {name!r} is no list of values, one for each row")
+            raise DataError(f"{form!r}: {name!r} must be a list of values, one for each row")
     if len(set(map(len, content.values()))) > 1:
         lengths = ", ".join(f"{len(values)} of {name!r}" for name, values in list(content.items())[:_SHOWN])
-        raise DataError(f"{form!r}: all columns have as many values, and these have {lengths}")
+        raise DataError(f"{form!r}: all columns must have the same number of values, but there are {lengths}")
     return _of_columns(content, form, card)
 
 
@@ -126,7 +128,7 @@ _READERS: dict[str, Callable[[Any, str, ModelCard], dict[str, list[Any]]]] = {
 
 
 def _of_columns(by_name: Mapping[str, list[Any]], form: str, card: ModelCard) -> dict[str, list[Any]]:
-    """The model's raw columns, each a column of the request or what lies in one; see ``ModelCard.fields``."""
+    """The model's raw columns: each is a column of the request, or a field inside one (see ``ModelCard.fields``)."""
     found: dict[str, list[Any]] = {}
     missing: list[str] = []
     for name in card.raw_columns:
@@ -158,26 +160,26 @@ def _kinds(card: ModelCard) -> list[tuple[str, str]]:
 
 
 def _typed(values: Sequence[Any], name: str, kind: str) -> Sequence[Any]:
-    """Values of JSON, which has neither bytes nor times, in the types of a column."""
+    """JSON's values in the column's type: JSON has neither bytes nor times, so they come as texts."""
     parse = _PARSERS.get(kind)
     if parse is None:
         return values
     try:
         return [parse(value) if isinstance(value, str) else value for value in values]
     except (ValueError, OverflowError) as error:
-        expected = "base64" if kind == "binary" else "a date or time as in ISO 8601"
-        raise DataError(f"column {name!r} is {kind}, and holds text that is not {expected}: {error}") from None
+        expected = "base64" if kind == "binary" else "a date or time in ISO 8601"
+        raise DataError(f"column {name!r} is {kind}, but holds text that is not {expected}: {error}") from None
 
 
 def _bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error:  # it may be cut into lines
+    except binascii.Error:  # the text may contain line breaks
         return base64.b64decode("".join(text.split()), validate=True)
 
 
 def _time(text: str) -> datetime:
-    """A time in UTC, without saying so: that is what one without a zone is taken for."""
+    """A time in UTC, as a ``datetime`` without a zone. Texts without a zone are taken as UTC."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
 
@@ -195,7 +197,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def _listed(names: Any) -> str:
-    """Some names, or none, for an error."""
+    """The first names, quoted, for an error."""
     shown = [repr(str(name)[:50]) for name in list(names)[:_SHOWN]]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return f"{', '.join(shown)}{more}" if shown else "nothing"

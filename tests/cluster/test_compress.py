@@ -121,7 +121,7 @@ def test_each_form_scores_a_table_as_the_original_does(
         assert np.mean(answer["prediction"] == expected) > 0.9
     assert len(answer["top_k"][0]) == 2
     with pytest.raises(
-        ConfigError, match=r"score\.form is 'int4'; it is one of auto, original, int8, int8_weights, float16, onnx"
+        ConfigError, match=r"score\.form is 'int4'; it must be one of auto, original, int8, int8_weights, float16, onnx"
     ):
         served.predict(frame, params={"form": "int4"})
 

@@ -86,7 +86,7 @@ def test_transform_adds_predictions_once_and_keeps_the_rows(classifier, points):
     assert scored.columns == [*points.columns, "rawPrediction", "probability", "prediction"]
     assert scored.count() == points.count()
     for taken, rows in {"prediction": scored, "Probability": points.withColumnRenamed("x", "Probability")}.items():
-        with pytest.raises(DataError, match=f"have a column '({taken}|rawPrediction)' already"):
+        with pytest.raises(DataError, match=f"already have a column '({taken}|rawPrediction)'"):
             classifier.transform(rows)
     renamed = points.selectExpr("features", "x as `a.x`", "y as features_assembled", "label as top_k")
     assert classifier.transform(renamed).count() == points.count()
@@ -430,9 +430,9 @@ def test_an_unknown_setting_is_an_error_at_once():
         TorchRegressor(qidCol="query")
     with pytest.raises(ConfigError, match=r"^TorchRegressor: epochs: input should be greater than 0"):
         TorchRegressor(epochs=0)
-    with pytest.raises(TypeError, match=r'"num_ranks"\. It is a number from 1 on, and not 0$'):
+    with pytest.raises(TypeError, match=r'"num_ranks"\. It must be a whole number of at least 1, not 0$'):
         TorchRegressor(num_ranks=0)
-    with pytest.raises(TypeError, match=r'"validation"\. It is a share, from 0 to below 1, and not 10$'):
+    with pytest.raises(TypeError, match=r'"validation"\. It must be a share, at least 0 and below 1, not 10$'):
         TorchRegressor(validation=10)
 
 

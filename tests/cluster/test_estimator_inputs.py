@@ -131,7 +131,9 @@ def test_columns_by_name_that_cannot_be_are_told_before_anything_starts(
     rows: DataFrame, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     steps = {"steps": {"column": "steps", "kind": "sequence"}}
-    with pytest.raises(ConfigError, match="missing: for one vector of features, and featuresCol names several inputs"):
+    with pytest.raises(
+        ConfigError, match="missing: only for a single vector of features, but featuresCol names several inputs"
+    ):
         TorchClassifier(featuresCol=steps, missing=0.0, model=Towers, **settings).fit(rows)
     with pytest.raises(ConfigError, match=r"featuresCol\.steps: unknown key 'knd'"):
         TorchClassifier(featuresCol={"steps": {"column": "steps", "knd": "sequence"}})
@@ -143,6 +145,6 @@ def test_columns_by_name_that_cannot_be_are_told_before_anything_starts(
 def test_an_estimator_whose_network_is_no_name_says_so_and_overwrites_nothing(tmp_path: Path) -> None:
     place = str(tmp_path / "network")
     TorchClassifier(model="mlp").write().save(place)
-    with pytest.raises(ConfigError, match="model is the class Towers; what is saved is text: give its import path"):
+    with pytest.raises(ConfigError, match="model is the class Towers, which cannot be saved; set its import path"):
         TorchClassifier(model=Towers).write().overwrite().save(place)
     assert TorchClassifier.load(place).getOrDefault("model") == "mlp"

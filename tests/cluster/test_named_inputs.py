@@ -180,13 +180,13 @@ def test_a_model_of_named_inputs_is_trained_exported_and_scores_in_spark_and_in_
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"events": [99]}, r"input 'events' has ids that are no whole numbers from 0 to 10"),
+        ({"events": [99]}, r"input 'events' has ids that are not whole numbers from 0 to 10"),
         ({"events": [-1]}, "input 'events' has ids"),
         ({"events": []}, "input 'events' is null or has no elements"),
         ({"events": None}, "input 'events' is null or has no elements"),
         ({"series": [1.0] * 9 + [float("nan")]}, "input 'series' has values that are NaN"),
         ({"photo": bytearray(7)}, "column 'photo'"),
-        ({"photo": None}, "column 'photo' holds no image"),
+        ({"photo": None}, "column 'photo' is not an image"),
         ({"x": None}, "input 'numbers' has values that are NaN"),
         ({"place": None}, "column 'place' is null"),
         ({"place": "west", "events": [0] * 50}, None),

@@ -196,13 +196,13 @@ def test_columns_that_do_not_fit_are_refused_before_a_task_starts(
             "image"
         ): r"the model reads 'image' \(binary of shape 8x6x1 \(uint8\)\); missing 'image' among id, name",
         rows.withColumn("image", F.lit("text")): "column 'image' is string, but the model was trained on binary",
-        rows.withColumn("top_k", F.lit(1)): "have a column 'top_k' already; rename or drop it",
-        rows.withColumn("Top_K", F.lit(1)): "have a column 'Top_K' already; rename or drop it",
+        rows.withColumn("top_k", F.lit(1)): "already have a column 'top_k', which scoring adds; rename or drop it",
+        rows.withColumn("Top_K", F.lit(1)): "already have a column 'Top_K', which scoring adds; rename or drop it",
         rows.select("*", "image"): "the rows have 2 columns of the name 'image', as after a join; rename or drop",
     }.items():
         with pytest.raises(DataError, match=words):
             score(broken, images, tracking=tracking)
-    with pytest.raises(DataError, match="several columns 'name' to name rows by"):
+    with pytest.raises(DataError, match=r"several columns 'name' \(`key`\)"):
         score(rows.select("*", "name"), images, tracking=tracking, key="name")
 
 
@@ -273,7 +273,7 @@ def test_a_poisoned_row_is_told_by_its_key_and_all_others_are_scored_where_that_
             DataError, match=rf"\d of \d+ rows cannot be scored: {name}: column 'image'.*set `on_error`"
         ):
             write_predictions(failing, str(tmp_path / "failed"))
-    with pytest.raises(DataError, match=r"no column 'number'.* to name rows by"):
+    with pytest.raises(DataError, match=r"no column 'number'.* \(`key`\)"):
         score(rows, images, tracking=tracking, key="number")
     before = found.orderBy("id").collect()
     with pytest.raises(DatasetError, match="out exists already"):
@@ -498,7 +498,7 @@ def test_predictions_are_added_to_a_table_of_the_catalog(spark: SparkSession, tm
             written = write_predictions(scored, table, format="table", mode="append")
             assert (written.rows, written.failed) == (10, 1)
         assert spark.table(table).count() == 20
-        with pytest.raises(DatasetError, match=r"there is a table predicted\.rows already"):
+        with pytest.raises(DatasetError, match=r"the table predicted\.rows already exists"):
             write_predictions(scored, table, format="table")
         with pytest.raises(ConfigError, match="which is not the name of a table"):
             write_predictions(scored, "rows USING (SELECT 1)", format="table", mode="append")
@@ -616,7 +616,7 @@ def test_outputs_are_columns_behind_predictions_or_the_only_one(
         assert found[0].error is None
         assert found[1].embedding is None
         assert "NaN" in found[1].error
-    with pytest.raises(ConfigError, match=r"score\.predict is 'vector', .* this one was trained with embedding"):
+    with pytest.raises(ConfigError, match=r"score\.predict is 'vector', .* it was trained with embedding"):
         score(rows, model, tracking=tracking, predict="vector")
 
 

@@ -111,16 +111,18 @@ def test_a_checkpoint_belongs_to_its_source_and_its_output(job: Job, tmp_path: P
     put(tmp_path, "first.json", 0, 20)
     job()
     other = str(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"belongs to the output parquet .*/out, and this stream has parquet"):
+    with pytest.raises(ConfigError, match=r"belongs to the output parquet .*/out, but this stream has parquet"):
         job(output=other)
-    with pytest.raises(ConfigError, match=r"belongs to the source json .*/in, and this stream has json .*elsewhere"):
+    with pytest.raises(ConfigError, match=r"belongs to the source json .*/in, but this stream has json .*elsewhere"):
         job(source={"format": "json", "path": other})
-    with pytest.raises(ConfigError, match="is not empty, and no checkpoint of sparkdl's"):
+    with pytest.raises(ConfigError, match="is neither empty nor a checkpoint of sparkdl's"):
         job(checkpoint=str(tmp_path / "in"))
-    with pytest.raises(DatasetError, match=r"/out already, and the checkpoint .*elsewhere is new"):
+    with pytest.raises(DatasetError, match=r"/out already exists, but the checkpoint .*elsewhere is new"):
         job(checkpoint=other)
     shutil.rmtree(tmp_path / "out")
-    with pytest.raises(DatasetError, match=r"/out is gone, to which the checkpoint .* says that rows were written"):
+    with pytest.raises(
+        DatasetError, match=r"/out no longer exists, but according to the checkpoint .* rows were written"
+    ):
         job()
 
 

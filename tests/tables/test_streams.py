@@ -129,7 +129,7 @@ def test_what_a_stream_of_a_table_cannot_follow_is_one_line(spark: SparkSession,
     table = str(tmp_path / "table")
     source = {"format": "delta", "path": table}
     rows(spark, 0, 40).write.format("delta").save(table)
-    with pytest.raises(DataError, match="did not keep its changes: ALTER TABLE"):
+    with pytest.raises(DataError, match="has not recorded its changes: ALTER TABLE"):
         job(source | {"options": {"readChangeFeed": True, "startingVersion": 0}}, checkpoint=str(tmp_path / "changes"))
     assert job(source) == "40 new"
     spark.sql(f"DELETE FROM delta.`{table}` WHERE id < 5")

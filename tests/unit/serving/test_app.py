@@ -26,7 +26,7 @@ BAD = {
     "a number beyond all types": ({"rooms": 2**70}, "column 'rooms'"),
     "a half of a character": ({"side": "\ud800"}, "column 'side' must hold values of one type"),
     "too large for float32": ({"age": 1e300}, "has values that are NaN, infinite or beyond float32"),
-    "no date": ({"born": "yesterday"}, "column 'born' is date, and holds text that is not a date or time"),
+    "no date": ({"born": "yesterday"}, "column 'born' is date, but holds text that is not a date or time"),
 }
 
 
@@ -132,7 +132,7 @@ def test_a_model_that_breaks_is_an_error_of_the_server_and_no_end_of_it(
 ) -> None:
     monkeypatch.setattr(server_app, "read_request", lambda *_: 1 / 0)
     answer = ask(client, instances=[PERSON])
-    assert answer.status_code == 500 and "its log says why" in answer.json()["message"]
+    assert answer.status_code == 500 and "its log has the reason" in answer.json()["message"]
     monkeypatch.undo()
     assert ask(client, instances=[PERSON]).status_code == 200
 

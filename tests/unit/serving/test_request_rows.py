@@ -59,24 +59,36 @@ def test_times_without_a_zone_are_utc(card: ModelCard) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("{", "the request is no JSON: Expecting property name"),
-        ("[" * 100_000, "the request is no JSON"),
-        (b"\xff\xfe\xfd", "the request is no JSON"),
-        ([1], "a request is an object with one of dataframe_split.*, and this one has a list"),
-        ({}, "and this one has nothing"),
-        ({"instances": [], "inputs": []}, "and this one has 'instances', 'inputs'"),
-        ({"instances": ROWS, "parms": {}}, "a request has 'instances' and may have 'params', but no 'parms'"),
-        ({"instances": ROWS, "params": {"topk": 1}}, "params is an object with top_k and batch_size, and nothing else"),
+        ("{", "the request is not valid JSON: Expecting property name"),
+        ("[" * 100_000, "the request is not valid JSON"),
+        (b"\xff\xfe\xfd", "the request is not valid JSON"),
+        ([1], "a request must be an object with one of dataframe_split.*, but this one has a list"),
+        ({}, "but this one has nothing"),
+        ({"instances": [], "inputs": []}, "but this one has 'instances', 'inputs'"),
+        (
+            {"instances": ROWS, "parms": {}},
+            "the request has the unknown keys 'parms'; beside 'instances' it may only have 'params'",
+        ),
+        (
+            {"instances": ROWS, "params": {"topk": 1}},
+            "params must be an object with no other keys than top_k and batch_size",
+        ),
         ({"instances": ROWS, "params": {"top_k": 0}}, "params.top_k must be a whole number from 1, not 0"),
         ({"instances": ROWS, "params": {"top_k": True}}, "params.top_k must be a whole number from 1, not true"),
-        ({"instances": [1, 2]}, "'instances' is a list of objects, one for each row"),
+        ({"instances": [1, 2]}, "'instances' must be a list of objects, one for each row"),
         ({"instances": [{"age": 1, "born": None}]}, "the rows lack 'rooms', 'side', 'home.lat', which the model reads"),
         ({"instances": []}, "the rows lack 'age', .*; 'instances' has no columns"),
-        ({"inputs": {"age": 1}}, "'inputs': 'age' is no list of values, one for each row"),
-        ({"inputs": {"age": [1], "born": []}}, "all columns have as many values, and these have 1 of 'age', 0 of"),
-        ({"dataframe_split": ROWS}, "'dataframe_split' is an object with 'columns' and 'data', a list of rows"),
-        ({"dataframe_split": {"columns": NAMES, "data": [[1]]}}, "row 0 is no list of 6 values, one of each column"),
-        ({"instances": [ROWS[0] | {"born": "29/2/2000"}]}, "column 'born' is date, and holds text that is not a date"),
+        ({"inputs": {"age": 1}}, "'inputs': 'age' must be a list of values, one for each row"),
+        (
+            {"inputs": {"age": [1], "born": []}},
+            "all columns must have the same number of values, but there are 1 of 'age', 0 of",
+        ),
+        ({"dataframe_split": ROWS}, "'dataframe_split' must be an object with 'columns' and 'data', a list of rows"),
+        (
+            {"dataframe_split": {"columns": NAMES, "data": [[1]]}},
+            "row 0 must be a list of 6 values, one of each column",
+        ),
+        ({"instances": [ROWS[0] | {"born": "29/2/2000"}]}, "column 'born' is date, but holds text that is not a date"),
     ],
 )
 def test_what_is_wrong_with_a_request_is_named_in_one_line(body: Any, said: str, card: ModelCard) -> None:
@@ -87,5 +99,5 @@ def test_what_is_wrong_with_a_request_is_named_in_one_line(body: Any, said: str,
 
 
 def test_text_that_is_no_base64_is_named(images: Path) -> None:
-    with pytest.raises(DataError, match="column 'image' is binary, and holds text that is not base64"):
+    with pytest.raises(DataError, match="column 'image' is binary, but holds text that is not base64"):
         read_request(json.dumps({"inputs": {"image": ["äh"]}}).encode(), ModelCard.load(images))
